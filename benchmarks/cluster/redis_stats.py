@@ -108,9 +108,9 @@ class Server:
         return Seen(last / 1e3 - first / 1e6, len(workers), keys.total() - len(keys), stories)
 
     async def forget(self, run: str) -> None:
-        hub = RedisCoordinator(self.url, run)
-        await hub.delete_run()
-        await hub.aclose()
+        coordinator = RedisCoordinator(self.url, run)
+        await coordinator.delete_run()
+        await coordinator.aclose()
 
 
 _NOT_COUNTED = ("info", "ping", "config|get", "client|setinfo", "hello")

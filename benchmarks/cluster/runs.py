@@ -55,10 +55,12 @@ async def shared(
 ) -> Measured:
     """Workers have joined before the caller posts anything, so that their start is not counted."""
     run, agents = f"bench-{secrets.token_hex(4)}", caller.agents.number
-    hub = RedisCoordinator(server.url, run)
+    coordinator = RedisCoordinator(server.url, run)
     try:
         async with AsyncExitStack() as stack:
-            await stack.enter_async_context(ClientPresence(hub, _LONG_S).with_me("benchmark"))  # so that workers stay
+            await stack.enter_async_context(
+                ClientPresence(coordinator, _LONG_S).present("benchmark")
+            )  # so that workers stay
             errands = [replace(errand, run=run) for errand in (caller, *workers)]
             asking, *working = await stack.enter_async_context(crew(errands))
             await _begin(server, working)
@@ -81,7 +83,7 @@ async def shared(
         return Measured(numbers, seen, taken.commands_for_each(agents))
     finally:
         await server.forget(run)
-        await hub.aclose()
+        await coordinator.aclose()
 
 
 async def apart(

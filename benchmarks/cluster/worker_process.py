@@ -117,9 +117,9 @@ def _asked(errand: Errand) -> ResultStream:
     spec = errand.spec(errand.agents.inputs())
     if errand.role == "caller" and not errand.in_memory:
         return BatchAgent.stream(spec, progress=False)
-    hub = MemoryCoordinator(MemoryStore()) if errand.in_memory else coordinator_of(spec)
+    coordinator = MemoryCoordinator(MemoryStore()) if errand.in_memory else coordinator_of(spec)
     return ResultStream(
-        partial(runner.run, RunSetup.validate(spec, None), coordinator=hub, works=errand.role == "caller")
+        partial(runner.run, RunSetup.validate(spec, None), coordinator=coordinator, works=errand.role == "caller")
     )
 
 
@@ -137,9 +137,9 @@ async def work(errand: Errand, delivered: Delivered) -> None:
 async def _work(errand: Errand) -> None:
     while True:  # until it is told to stop; before a caller has come there is nothing to do
         spec = errand.spec([])
-        hub = coordinator_of(spec)
-        assert hub is not None
-        await runner.work(RunSetup.validate(spec, None), hub)
+        coordinator = coordinator_of(spec)
+        assert coordinator is not None
+        await runner.work(RunSetup.validate(spec, None), coordinator)
 
 
 async def loop(errand: Errand, delivered: Delivered) -> None:
@@ -157,9 +157,9 @@ async def _warm_up(errand: Errand) -> None:
     alone = errand.alone()
     await _ROLES[alone.role](alone, Delivered(alone))
     if alone.redis is not None:
-        hub = RedisCoordinator(alone.redis, alone.run)
-        await hub.delete_run()
-        await hub.aclose()
+        coordinator = RedisCoordinator(alone.redis, alone.run)
+        await coordinator.delete_run()
+        await coordinator.aclose()
 
 
 def main() -> None:

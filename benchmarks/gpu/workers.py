@@ -52,7 +52,7 @@ async def workers(stage: Stage) -> None:
 
 
 async def _run_shared(server: Server, scene: Scene, limit: float, several: int) -> dict[str, Any]:
-    watch, hub = Watch(), _Shared(MemoryStore())
+    watch, coordinator = Watch(), _Shared(MemoryStore())
     backend = await connect(f"{server.url}/v1", server.model, uses_tools=False, notify=say)
     played = Played(backend, scene, watch)
 
@@ -74,12 +74,12 @@ async def _run_shared(server: Server, scene: Scene, limit: float, several: int) 
     async def run() -> None:
         async with (
             asyncio.TaskGroup() as group,
-            ResultStream(partial(runner.run, setup(list(scene.tasks)), coordinator=hub)) as all_of,
+            ResultStream(partial(runner.run, setup(list(scene.tasks)), coordinator=coordinator)) as all_of,
         ):
-            while not await hub.pending_count():
+            while not await coordinator.pending_count():
                 await asyncio.sleep(0.01)  # workers that come before there is work would go again
             for _ in range(several - 1):
-                group.create_task(runner.work(setup([]), hub))
+                group.create_task(runner.work(setup([]), coordinator))
             async for _ in all_of:
                 pass
 

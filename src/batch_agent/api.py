@@ -257,10 +257,10 @@ class BatchAgent:
         """Helps with a run that another process has asked for with the same options and `store`, until nobody has
         anything left to do. Inputs are not needed. Raises as `run` does."""
         asked = _spec(spec, options if spec is not None else {"inputs": [], **options})
-        hub = coordinator_of(asked)
-        if hub is None:
+        coordinator = coordinator_of(asked)
+        if coordinator is None:
             raise SpecError("work needs store='redis://...', where the run is.")
-        await runner.work(RunSetup.validate(asked, combine_sinks(events)), hub)
+        await runner.work(RunSetup.validate(asked, combine_sinks(events)), coordinator)
 
     @overload
     @classmethod

@@ -39,22 +39,24 @@ async def meet(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
     async def one() -> Coordinator:
         if request.param == "redis":
-            hub: Coordinator = RedisCoordinator(request.getfixturevalue("redis_server").url, run)
+            coordinator: Coordinator = RedisCoordinator(request.getfixturevalue("redis_server").url, run)
         elif opened:
             return opened[0]
         else:
-            hub = MemoryCoordinator(MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "run"))
-        await hub.open()
-        opened.append(hub)
-        return hub
+            coordinator = MemoryCoordinator(
+                MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "run")
+            )
+        await coordinator.open()
+        opened.append(coordinator)
+        return coordinator
 
     yield one
-    for hub in opened:
-        await hub.aclose()
+    for coordinator in opened:
+        await coordinator.aclose()
 
 
 @pytest.fixture
-async def hub(meet: Meet) -> Coordinator:
+async def coordinator(meet: Meet) -> Coordinator:
     return await meet()
 
 
@@ -62,17 +64,17 @@ def jobs(*keys: str) -> list[Job]:
     return [Job(index, key, {"text": key}, f"Do {key}.") for index, key in enumerate(keys)]
 
 
-async def leased(hub: Coordinator, worker: str, *keys: str, ttl: float = LONG) -> dict[str, Lease]:
+async def leased(coordinator: Coordinator, worker: str, *keys: str, ttl: float = LONG) -> dict[str, Lease]:
     """These are posted, and the worker has them; nothing else is there to be had."""
-    await hub.submit(jobs(*keys), retry_failed=False)
-    return by_key(await hub.lease(worker, len(keys), ttl=ttl, wait=0))
+    await coordinator.submit(jobs(*keys), retry_failed=False)
+    return by_key(await coordinator.lease(worker, len(keys), ttl=ttl, wait=0))
 
 
-async def taken_over(hub: Coordinator, worker: str, *keys: str) -> dict[str, Lease]:
+async def taken_over(coordinator: Coordinator, worker: str, *keys: str) -> dict[str, Lease]:
     """The leases of these have run out, or are about to."""
     found: dict[str, Lease] = {}
     while found.keys() != set(keys):
-        found |= by_key(await hub.lease(worker, len(keys), ttl=LONG, wait=SHORT))
+        found |= by_key(await coordinator.lease(worker, len(keys), ttl=LONG, wait=SHORT))
     return found
 
 

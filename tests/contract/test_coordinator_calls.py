@@ -4,17 +4,17 @@ import asyncio
 import math
 
 import pytest
-from tests.contract.coordinator_contract import LONG, SHORT, Meet, hub, meet
+from tests.contract.coordinator_contract import LONG, SHORT, Meet, coordinator, meet
 from tests.support.redis_server import redis_server
 
 from batch_agent.core.coordinator import Coordinator
 
-__all__ = ["hub", "meet", "redis_server"]
+__all__ = ["coordinator", "meet", "redis_server"]
 
 
-async def alive(hub: Coordinator, *workers: str) -> None:
+async def alive(coordinator: Coordinator, *workers: str) -> None:
     for worker in workers:
-        await hub.renew(worker, {}, ttl=LONG)
+        await coordinator.renew(worker, {}, ttl=LONG)
 
 
 async def test_one_worker_makes_a_call_and_the_others_get_its_outcome(meet: Meet) -> None:
@@ -31,16 +31,16 @@ async def test_one_worker_makes_a_call_and_the_others_get_its_outcome(meet: Meet
 
 
 @pytest.mark.parametrize("outcome", [b"", b"x" * 2_000_000], ids=["empty", "large"])
-async def test_any_outcome_can_be_landed(hub: Coordinator, outcome: bytes) -> None:
-    await hub.claim("call", "w")
-    await hub.complete_call("call", "w", outcome, ttl=LONG)
-    assert await hub.claim("call", "v") == outcome
+async def test_any_outcome_can_be_landed(coordinator: Coordinator, outcome: bytes) -> None:
+    await coordinator.claim("call", "w")
+    await coordinator.complete_call("call", "w", outcome, ttl=LONG)
+    assert await coordinator.claim("call", "v") == outcome
 
 
-async def test_a_claim_that_is_repeated_is_the_same_claim(hub: Coordinator) -> None:
-    await alive(hub, "w")
-    assert await hub.claim("call", "w") is True
-    assert await hub.claim("call", "w") is True
+async def test_a_claim_that_is_repeated_is_the_same_claim(coordinator: Coordinator) -> None:
+    await alive(coordinator, "w")
+    assert await coordinator.claim("call", "w") is True
+    assert await coordinator.claim("call", "w") is True
 
 
 async def test_of_concurrent_claims_exactly_one_succeeds(meet: Meet) -> None:
@@ -68,19 +68,19 @@ async def test_the_claim_of_a_lost_worker_goes_to_the_next(meet: Meet) -> None:
     assert await one.claim("call", "w") == b"good"
 
 
-async def test_a_claim_lasts_as_long_as_its_worker_is_alive(hub: Coordinator) -> None:
-    await hub.renew("w", {}, ttl=SHORT)
-    assert await hub.claim("call", "w") is True
-    await alive(hub, "w")
+async def test_a_claim_lasts_as_long_as_its_worker_is_alive(coordinator: Coordinator) -> None:
+    await coordinator.renew("w", {}, ttl=SHORT)
+    assert await coordinator.claim("call", "w") is True
+    await alive(coordinator, "w")
     await asyncio.sleep(1.2 * SHORT)
-    assert await hub.claim("call", "v") is False
+    assert await coordinator.claim("call", "v") is False
 
 
-async def test_the_calls_of_a_worker_that_goes_are_free(hub: Coordinator) -> None:
-    await alive(hub, "w", "v")
-    await hub.claim("call", "w")
-    await hub.leave("w")
-    assert await hub.claim("call", "v") is True
+async def test_the_calls_of_a_worker_that_goes_are_free(coordinator: Coordinator) -> None:
+    await alive(coordinator, "w", "v")
+    await coordinator.claim("call", "w")
+    await coordinator.leave("w")
+    assert await coordinator.claim("call", "v") is True
 
 
 async def test_a_call_that_came_to_nothing_is_free_and_in_the_news(meet: Meet) -> None:
@@ -96,22 +96,22 @@ async def test_a_call_that_came_to_nothing_is_free_and_in_the_news(meet: Meet) -
     assert await other.claim("call", "v") is True
 
 
-async def test_an_outcome_is_good_for_so_long_and_no_longer(hub: Coordinator) -> None:
-    await alive(hub, "w", "v")
-    await hub.claim("short", "w")
-    await hub.claim("long", "w")
-    await hub.complete_call("short", "w", b"1", ttl=SHORT)
-    await hub.complete_call("long", "w", b"2", ttl=math.inf)
+async def test_an_outcome_is_good_for_so_long_and_no_longer(coordinator: Coordinator) -> None:
+    await alive(coordinator, "w", "v")
+    await coordinator.claim("short", "w")
+    await coordinator.claim("long", "w")
+    await coordinator.complete_call("short", "w", b"1", ttl=SHORT)
+    await coordinator.complete_call("long", "w", b"2", ttl=math.inf)
     await asyncio.sleep(1.2 * SHORT)
-    assert await hub.claim("short", "v") is True
-    assert await hub.claim("long", "v") == b"2"
+    assert await coordinator.claim("short", "v") is True
+    assert await coordinator.claim("long", "v") == b"2"
 
 
-async def test_a_call_cannot_be_completed_without_a_claim(hub: Coordinator) -> None:
-    after = await hub.position()
-    await hub.complete_call("call", "w", b"1", ttl=LONG)
-    assert await hub.claim("call", "v") is True
-    assert (await hub.poll(after, wait=0)).completed_calls == ()
+async def test_a_call_cannot_be_completed_without_a_claim(coordinator: Coordinator) -> None:
+    after = await coordinator.position()
+    await coordinator.complete_call("call", "w", b"1", ttl=LONG)
+    assert await coordinator.claim("call", "v") is True
+    assert (await coordinator.poll(after, wait=0)).completed_calls == ()
 
 
 async def test_rate_limited_slots_are_an_interval_apart_after_the_burst(meet: Meet) -> None:
@@ -129,7 +129,7 @@ async def test_concurrent_requests_get_different_slots_in_the_queue(meet: Meet) 
     assert sorted(math.ceil(turn.result() / 1_000) for turn in turns) == list(range(10))
 
 
-async def test_an_empty_rate_queue_starts_again(hub: Coordinator) -> None:
-    assert await hub.reserve_rate("search", interval=0.01, ahead=0) == 0
+async def test_an_empty_rate_queue_starts_again(coordinator: Coordinator) -> None:
+    assert await coordinator.reserve_rate("search", interval=0.01, ahead=0) == 0
     await asyncio.sleep(0.03)
-    assert await hub.reserve_rate("search", interval=0.01, ahead=0) == 0
+    assert await coordinator.reserve_rate("search", interval=0.01, ahead=0) == 0

@@ -12,8 +12,8 @@ from tests.contract.coordinator_contract import (
     STARTED,
     STORY,
     Meet,
+    coordinator,
     ends,
-    hub,
     leased,
     meet,
     taken_over,
@@ -28,11 +28,11 @@ from batch_agent.core.messages import ToolResult
 from batch_agent.core.requests import NO_USAGE, Reply, Usage
 from batch_agent.core.results import AgentError
 
-__all__ = ["hub", "meet", "redis_server"]
+__all__ = ["coordinator", "meet", "redis_server"]
 
 
-async def test_an_unknown_agent_has_no_facts(hub: Coordinator) -> None:
-    assert await hub.facts("nobody") == ()
+async def test_an_unknown_agent_has_no_facts(coordinator: Coordinator) -> None:
+    assert await coordinator.facts("nobody") == ()
 
 
 async def test_facts_come_back_in_order_and_equal(meet: Meet) -> None:
@@ -53,25 +53,25 @@ async def test_many_and_large_facts_are_written_in_order(meet: Meet) -> None:
     assert await other.facts("a") == (*large, *small)
 
 
-async def test_parts_belong_to_the_lease_of_their_agent(hub: Coordinator) -> None:
-    lease = (await leased(hub, "w", "a"))["a"]
+async def test_parts_belong_to_the_lease_of_their_agent(coordinator: Coordinator) -> None:
+    lease = (await leased(coordinator, "w", "a"))["a"]
     writes = [*told(lease, STARTED, part=".part1"), *told(lease, ASKED, part=".merge1.2"), *told(lease, RETURNED)]
-    assert await hub.write("w", 1, writes) == frozenset()
-    assert await hub.facts("a.part1") == (STARTED,)
-    assert await hub.facts("a.merge1.2") == (ASKED,)
-    assert await hub.facts("a") == (RETURNED,)
-    assert await hub.write("w", 2, [Append("a.part1", lease.token - 1, ASKED)]) == {"a.part1"}
-    assert await hub.facts("a.part1") == (STARTED,)
+    assert await coordinator.write("w", 1, writes) == frozenset()
+    assert await coordinator.facts("a.part1") == (STARTED,)
+    assert await coordinator.facts("a.merge1.2") == (ASKED,)
+    assert await coordinator.facts("a") == (RETURNED,)
+    assert await coordinator.write("w", 2, [Append("a.part1", lease.token - 1, ASKED)]) == {"a.part1"}
+    assert await coordinator.facts("a.part1") == (STARTED,)
 
 
-async def test_replacing_facts_restarts_the_history_of_an_agent(hub: Coordinator) -> None:
-    lease = (await leased(hub, "w", "a"))["a"]
-    await hub.write("w", 1, told(lease, STARTED, ASKED))
+async def test_replacing_facts_restarts_the_history_of_an_agent(coordinator: Coordinator) -> None:
+    lease = (await leased(coordinator, "w", "a"))["a"]
+    await coordinator.write("w", 1, told(lease, STARTED, ASKED))
     anew = [Replace("a", lease.token, (STARTED,)), *told(lease, ANSWERED)]
-    assert await hub.write("w", 2, [*told(lease, RETURNED), *anew]) == frozenset()
-    assert await hub.facts("a") == (STARTED, ANSWERED)
-    await hub.write("w", 3, [Replace("a", lease.token, ())])
-    assert await hub.facts("a") == ()
+    assert await coordinator.write("w", 2, [*told(lease, RETURNED), *anew]) == frozenset()
+    assert await coordinator.facts("a") == (STARTED, ANSWERED)
+    await coordinator.write("w", 3, [Replace("a", lease.token, ())])
+    assert await coordinator.facts("a") == ()
 
 
 async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
@@ -89,58 +89,58 @@ async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
     assert await one.facts("a") == (STARTED, ANSWERED)
 
 
-async def test_a_token_is_of_no_use_for_another_agent(hub: Coordinator) -> None:
-    leases = await leased(hub, "w", "a", "b")
+async def test_a_token_is_of_no_use_for_another_agent(coordinator: Coordinator) -> None:
+    leases = await leased(coordinator, "w", "a", "b")
     writes = [Append("b", leases["a"].token, STARTED), Append("c", leases["a"].token, STARTED)]
-    assert await hub.write("w", 1, writes) == {"b", "c"}
-    assert await hub.facts("b") == ()
+    assert await coordinator.write("w", 1, writes) == {"b", "c"}
+    assert await coordinator.facts("b") == ()
 
 
-async def test_what_is_not_refused_is_written(hub: Coordinator) -> None:
-    leases = await leased(hub, "w", "a", "b")
+async def test_what_is_not_refused_is_written(coordinator: Coordinator) -> None:
+    leases = await leased(coordinator, "w", "a", "b")
     writes = [*told(leases["a"], STARTED), Append("b", leases["b"].token - 7, STARTED), *told(leases["a"], ASKED)]
-    assert await hub.write("w", 1, writes) == {"b"}
-    assert await hub.facts("a") == (STARTED, ASKED)
-    assert await hub.facts("b") == ()
+    assert await coordinator.write("w", 1, writes) == {"b"}
+    assert await coordinator.facts("a") == (STARTED, ASKED)
+    assert await coordinator.facts("b") == ()
 
 
-async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(hub: Coordinator) -> None:
-    old = (await leased(hub, "w", "a", ttl=SHORT))["a"]
-    new = (await taken_over(hub, "w", "a"))["a"]
-    assert await hub.write("w", 1, told(old, STARTED)) == {"a"}
-    assert await hub.write("w", 2, told(new, STARTED)) == frozenset()
-    assert await hub.facts("a") == (STARTED,)
+async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(coordinator: Coordinator) -> None:
+    old = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
+    new = (await taken_over(coordinator, "w", "a"))["a"]
+    assert await coordinator.write("w", 1, told(old, STARTED)) == {"a"}
+    assert await coordinator.write("w", 2, told(new, STARTED)) == frozenset()
+    assert await coordinator.facts("a") == (STARTED,)
 
 
-async def test_a_batch_that_was_written_is_not_written_again(hub: Coordinator) -> None:
-    leases = await leased(hub, "w", "a", "b")
+async def test_a_batch_that_was_written_is_not_written_again(coordinator: Coordinator) -> None:
+    leases = await leased(coordinator, "w", "a", "b")
     batch = [*told(leases["a"], STARTED, ANSWERED), Append("b", leases["b"].token - 7, STARTED), ends(leases["a"])]
-    after = await hub.position()
-    assert await hub.write("w", 1, batch) == {"b"}
-    assert await hub.write("w", 1, batch) == {"b"}
-    assert await hub.facts("a") == (STARTED, ANSWERED)
-    assert (await hub.poll(after, wait=0)).completions == (Completion("a"),)
-    assert await hub.spent() == ANSWERED.reply.usage
-    assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
+    after = await coordinator.position()
+    assert await coordinator.write("w", 1, batch) == {"b"}
+    assert await coordinator.write("w", 1, batch) == {"b"}
+    assert await coordinator.facts("a") == (STARTED, ANSWERED)
+    assert (await coordinator.poll(after, wait=0)).completions == (Completion("a"),)
+    assert await coordinator.spent() == ANSWERED.reply.usage
+    assert await coordinator.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
-async def test_each_worker_counts_its_own_batches(hub: Coordinator) -> None:
-    leases = await leased(hub, "w", "a") | await leased(hub, "v", "b")
+async def test_each_worker_counts_its_own_batches(coordinator: Coordinator) -> None:
+    leases = await leased(coordinator, "w", "a") | await leased(coordinator, "v", "b")
     for number, fact in enumerate(STORY, 1):
-        assert await hub.write("w", number, told(leases["a"], fact)) == frozenset()
-        assert await hub.write("v", number, told(leases["b"], fact)) == frozenset()
-    assert await hub.facts("a") == await hub.facts("b") == STORY
+        assert await coordinator.write("w", number, told(leases["a"], fact)) == frozenset()
+        assert await coordinator.write("v", number, told(leases["b"], fact)) == frozenset()
+    assert await coordinator.facts("a") == await coordinator.facts("b") == STORY
 
 
-async def test_an_end_ends_the_lease(hub: Coordinator) -> None:
-    leases = await leased(hub, "w", "a", "b")
+async def test_an_end_ends_the_lease(coordinator: Coordinator) -> None:
+    leases = await leased(coordinator, "w", "a", "b")
     late = told(leases["a"], RETURNED)
-    assert await hub.write("w", 1, [*told(leases["a"], STARTED), ends(leases["a"]), *late]) == {"a"}
-    assert await hub.write("w", 2, late) == {"a"}
-    assert await hub.facts("a") == (STARTED,)
-    assert await hub.pending_count() == 1
-    await hub.leave("w")
-    assert [lease.job.key for lease in await hub.lease("v", 9, ttl=LONG, wait=0)] == ["b"]
+    assert await coordinator.write("w", 1, [*told(leases["a"], STARTED), ends(leases["a"]), *late]) == {"a"}
+    assert await coordinator.write("w", 2, late) == {"a"}
+    assert await coordinator.facts("a") == (STARTED,)
+    assert await coordinator.pending_count() == 1
+    await coordinator.leave("w")
+    assert [lease.job.key for lease in await coordinator.lease("v", 9, ttl=LONG, wait=0)] == ["b"]
 
 
 async def test_all_replies_are_counted_also_the_refused_and_the_forgotten(meet: Meet) -> None:
@@ -195,10 +195,10 @@ async def test_no_update_is_missed_or_read_twice_during_concurrent_writes(meet: 
     leases = [*(await leased(caller, "w0", *keys[:60])).values(), *(await leased(caller, "w1", *keys[60:])).values()]
     after = await caller.position()
 
-    async def end(hub: Coordinator, worker: str, mine: list[Lease]) -> None:
+    async def end(coordinator: Coordinator, worker: str, mine: list[Lease]) -> None:
         for number, lease in enumerate(mine, 1):
-            await hub.write(worker, number, [ends(lease)])
-            await hub.publish(lease.job.key.encode())
+            await coordinator.write(worker, number, [ends(lease)])
+            await coordinator.publish(lease.job.key.encode())
 
     ended: list[str] = []
     heard: list[bytes] = []

@@ -12,8 +12,8 @@ from tests.contract.coordinator_contract import (
     STORY,
     Meet,
     by_key,
+    coordinator,
     ends,
-    hub,
     jobs,
     leased,
     meet,
@@ -27,22 +27,22 @@ from batch_agent.core.coordinator import Completion, Coordinator
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.results import AgentError
 
-__all__ = ["hub", "meet", "redis_server"]
+__all__ = ["coordinator", "meet", "redis_server"]
 
 FAILED = AgentError(ErrorKind.SERVER, "no answer\0", retryable=True)
 
 
 async def test_closing_twice_or_without_opening_is_harmless(meet: Meet) -> None:
-    hub = await meet()
-    await hub.aclose()
-    await hub.aclose()
+    coordinator = await meet()
+    await coordinator.aclose()
+    await coordinator.aclose()
 
 
 # Documents
 
 
-async def test_an_unwritten_document_is_absent(hub: Coordinator) -> None:
-    assert (await hub.read("limits")).data is None
+async def test_an_unwritten_document_is_absent(coordinator: Coordinator) -> None:
+    assert (await coordinator.read("limits")).data is None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\xff\n", b"x" * 2_000_000], ids=["empty", "any", "large"])
@@ -52,22 +52,22 @@ async def test_a_document_is_what_was_put_there(meet: Meet, data: bytes) -> None
     assert (await other.read("für \U0001f600")).data == data
 
 
-async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(hub: Coordinator) -> None:
-    assert await hub.compare_and_set("limits", None, b"1")
-    assert not await hub.compare_and_set("limits", None, b"2")
-    assert not await hub.compare_and_set("limits", b"0", b"2")
-    assert not await hub.compare_and_set("limits", b"0", None)
-    assert (await hub.read("limits")).data == b"1"
-    assert await hub.compare_and_set("limits", b"1", None)
-    assert not await hub.compare_and_set("limits", b"1", b"2")
-    assert (await hub.read("limits")).data is None
+async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(coordinator: Coordinator) -> None:
+    assert await coordinator.compare_and_set("limits", None, b"1")
+    assert not await coordinator.compare_and_set("limits", None, b"2")
+    assert not await coordinator.compare_and_set("limits", b"0", b"2")
+    assert not await coordinator.compare_and_set("limits", b"0", None)
+    assert (await coordinator.read("limits")).data == b"1"
+    assert await coordinator.compare_and_set("limits", b"1", None)
+    assert not await coordinator.compare_and_set("limits", b"1", b"2")
+    assert (await coordinator.read("limits")).data is None
 
 
 async def test_twenty_concurrent_increments_add_twenty(meet: Meet) -> None:
-    async def add_one(hub: Coordinator) -> None:
+    async def add_one(coordinator: Coordinator) -> None:
         while True:
-            old = (await hub.read("sum")).data
-            if await hub.compare_and_set("sum", old, orjson.dumps(orjson.loads(old or b"0") + 1)):
+            old = (await coordinator.read("sum")).data
+            if await coordinator.compare_and_set("sum", old, orjson.dumps(orjson.loads(old or b"0") + 1)):
                 return
 
     hubs = [await meet(), await meet()]
@@ -116,18 +116,18 @@ async def test_posting_gives_the_endings_of_those_that_are_done(meet: Meet) -> N
     assert await other.pending_count() == 2
 
 
-async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(hub: Coordinator) -> None:
-    leases = await leased(hub, "w", "a", "b")
+async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(coordinator: Coordinator) -> None:
+    leases = await leased(coordinator, "w", "a", "b")
     good, bad = Completion("a"), Completion("b", FAILED)
     writes = [*told(leases["b"], STARTED), ends(leases["a"], good), ends(leases["b"], bad)]
-    await hub.write("w", 1, writes)
-    assert await hub.submit(jobs("a", "b"), retry_failed=True) == {"a": good}
-    again = by_key(await hub.lease("v", 9, ttl=LONG, wait=0))
+    await coordinator.write("w", 1, writes)
+    assert await coordinator.submit(jobs("a", "b"), retry_failed=True) == {"a": good}
+    again = by_key(await coordinator.lease("v", 9, ttl=LONG, wait=0))
     assert list(again) == ["b"]
     assert (again["b"].facts, again["b"].attempts) == ((STARTED,), 1)
     assert again["b"].token > leases["b"].token
-    await hub.write("v", 1, [ends(again["b"])])
-    assert await hub.submit(jobs("a", "b"), retry_failed=True) == {"a": good, "b": Completion("b")}
+    await coordinator.write("v", 1, [ends(again["b"])])
+    assert await coordinator.submit(jobs("a", "b"), retry_failed=True) == {"a": good, "b": Completion("b")}
 
 
 async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet) -> None:
@@ -136,15 +136,18 @@ async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet)
     await caller.submit(jobs(*keys), retry_failed=False)
     assert await caller.pending_count() == 2_000
 
-    async def take(hub: Coordinator, worker: str) -> list[str]:
+    async def take(coordinator: Coordinator, worker: str) -> list[str]:
         found: list[str] = []
-        while leases := await hub.lease(worker, 37, ttl=LONG, wait=0):
+        while leases := await coordinator.lease(worker, 37, ttl=LONG, wait=0):
             assert len(leases) <= 37
             found += [lease.job.key for lease in leases]
         return found
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(take(hub, f"w{number}")) for number, hub in enumerate((caller, other, other))]
+        tasks = [
+            group.create_task(take(coordinator, f"w{number}"))
+            for number, coordinator in enumerate((caller, other, other))
+        ]
     assert sorted(key for task in tasks for key in task.result()) == sorted(keys)
     assert await other.pending_count() == 2_000
 
@@ -152,18 +155,18 @@ async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet)
 # Leases
 
 
-async def test_no_more_are_leased_than_were_asked_for(hub: Coordinator) -> None:
-    await hub.submit(jobs("a", "b", "c"), retry_failed=False)
-    assert len(await hub.lease("w", 2, ttl=LONG, wait=0)) == 2
-    assert len(await hub.lease("w", 2, ttl=LONG, wait=0)) == 1
-    assert await hub.lease("w", 2, ttl=LONG, wait=0.05) == []
+async def test_no_more_are_leased_than_were_asked_for(coordinator: Coordinator) -> None:
+    await coordinator.submit(jobs("a", "b", "c"), retry_failed=False)
+    assert len(await coordinator.lease("w", 2, ttl=LONG, wait=0)) == 2
+    assert len(await coordinator.lease("w", 2, ttl=LONG, wait=0)) == 1
+    assert await coordinator.lease("w", 2, ttl=LONG, wait=0.05) == []
 
 
-async def test_every_token_is_larger_than_those_before_it(hub: Coordinator) -> None:
-    tokens = [lease.token for lease in (await leased(hub, "w", "a", "b")).values()]
-    tokens += [lease.token for lease in (await leased(hub, "v", "c", "d")).values()]
-    await hub.release("w", {"a": tokens[0]})
-    tokens += [lease.token for lease in await hub.lease("v", 9, ttl=LONG, wait=0)]
+async def test_every_token_is_larger_than_those_before_it(coordinator: Coordinator) -> None:
+    tokens = [lease.token for lease in (await leased(coordinator, "w", "a", "b")).values()]
+    tokens += [lease.token for lease in (await leased(coordinator, "v", "c", "d")).values()]
+    await coordinator.release("w", {"a": tokens[0]})
+    tokens += [lease.token for lease in await coordinator.lease("v", 9, ttl=LONG, wait=0)]
     assert len(tokens) == 5
     assert tokens == sorted(set(tokens))
 
@@ -203,12 +206,12 @@ async def test_a_renewed_lease_is_not_handed_on(meet: Meet) -> None:
     assert await other.lease("v", 1, ttl=SHORT, wait=2 * SHORT) == []
 
 
-async def test_an_expired_lease_can_be_renewed_if_no_worker_took_it(hub: Coordinator) -> None:
-    lease = (await leased(hub, "w", "a", ttl=SHORT))["a"]
+async def test_an_expired_lease_can_be_renewed_if_no_worker_took_it(coordinator: Coordinator) -> None:
+    lease = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
     await asyncio.sleep(1.2 * SHORT)
-    assert await hub.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
-    assert await hub.write("w", 1, told(lease, STARTED)) == frozenset()
-    assert await hub.lease("v", 1, ttl=LONG, wait=2 * SHORT) == []
+    assert await coordinator.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
+    assert await coordinator.write("w", 1, told(lease, STARTED)) == frozenset()
+    assert await coordinator.lease("v", 1, ttl=LONG, wait=2 * SHORT) == []
 
 
 async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_back(meet: Meet) -> None:
@@ -223,17 +226,17 @@ async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_ba
     assert await other.write("v", 1, told(new["a"], STARTED)) == frozenset()
 
 
-async def test_an_agent_that_its_worker_has_ended_was_not_handed_to_another(hub: Coordinator) -> None:
-    lease = (await leased(hub, "w", "a"))["a"]
-    await hub.write("w", 1, [ends(lease)])
-    assert await hub.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
+async def test_an_agent_that_its_worker_has_ended_was_not_handed_to_another(coordinator: Coordinator) -> None:
+    lease = (await leased(coordinator, "w", "a"))["a"]
+    await coordinator.write("w", 1, [ends(lease)])
+    assert await coordinator.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
 
 
-async def test_an_agent_that_another_has_ended_is_lost(hub: Coordinator) -> None:
-    old = (await leased(hub, "w", "a", ttl=SHORT))["a"]
-    new = (await taken_over(hub, "v", "a"))["a"]
-    await hub.write("v", 1, [ends(new)])
-    assert await hub.renew("w", {"a": old.token}, ttl=LONG) == {"a"}
+async def test_an_agent_that_another_has_ended_is_lost(coordinator: Coordinator) -> None:
+    old = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
+    new = (await taken_over(coordinator, "v", "a"))["a"]
+    await coordinator.write("v", 1, [ends(new)])
+    assert await coordinator.renew("w", {"a": old.token}, ttl=LONG) == {"a"}
 
 
 async def test_what_is_given_back_can_be_had_at_once(meet: Meet) -> None:
@@ -249,12 +252,12 @@ async def test_what_is_given_back_can_be_had_at_once(meet: Meet) -> None:
     assert await one.renew("w", {key: lease.token for key, lease in leases.items()}, ttl=LONG) == {"a", "c"}
 
 
-async def test_a_worker_cannot_return_the_lease_of_another(hub: Coordinator) -> None:
-    old = (await leased(hub, "w", "a", ttl=SHORT))["a"]
-    new = (await taken_over(hub, "v", "a"))["a"]
-    await hub.release("w", {"a": old.token})
-    assert await hub.lease("u", 1, ttl=LONG, wait=0) == []
-    assert await hub.write("v", 1, told(new, ANSWERED)) == frozenset()
+async def test_a_worker_cannot_return_the_lease_of_another(coordinator: Coordinator) -> None:
+    old = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
+    new = (await taken_over(coordinator, "v", "a"))["a"]
+    await coordinator.release("w", {"a": old.token})
+    assert await coordinator.lease("u", 1, ttl=LONG, wait=0) == []
+    assert await coordinator.write("v", 1, told(new, ANSWERED)) == frozenset()
 
 
 async def test_leases_of_a_leaving_worker_are_available_at_once(meet: Meet) -> None:
@@ -270,11 +273,11 @@ async def test_leases_of_a_leaving_worker_are_available_at_once(meet: Meet) -> N
     assert await other.lease("v", 9, ttl=LONG, wait=0) == []
 
 
-async def test_a_worker_that_holds_nothing_may_go(hub: Coordinator) -> None:
-    await hub.leave("nobody knows")
-    await hub.renew("w", {}, ttl=LONG)
-    await hub.leave("w")
-    assert await hub.pending_count() == 0
+async def test_a_worker_that_holds_nothing_may_go(coordinator: Coordinator) -> None:
+    await coordinator.leave("nobody knows")
+    await coordinator.renew("w", {}, ttl=LONG)
+    await coordinator.leave("w")
+    assert await coordinator.pending_count() == 0
 
 
 async def test_of_a_forgotten_run_nothing_is_known(meet: Meet) -> None:

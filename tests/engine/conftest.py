@@ -43,12 +43,12 @@ def time_stands_still_while_a_checkpoint_is_written(monkeypatch: pytest.MonkeyPa
         is_done = threading.Event()
 
         def order(work: Any, done: Any = None, synced: Any = None) -> writer._WriteJob:
-            def tell(result: Any, error: Exception | None) -> None:
+            def preload(result: Any, error: Exception | None) -> None:
                 if done is not None:
                     done(result, error)
                 is_done.set()
 
-            return make(work, tell, synced)
+            return make(work, preload, synced)
 
         with monkeypatch.context() as patched:
             patched.setattr(writer, "_WriteJob", order)

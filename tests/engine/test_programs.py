@@ -176,11 +176,11 @@ async def test_no_more_programs_are_at_work_than_there_are_seats() -> None:
 
 async def test_programs_wait_for_residency_as_agents_do() -> None:
     """Each context takes 400 of 1,000 tokens: of many, a few are there at once, and nobody waits for ever."""
-    at_once: list[int] = []
+    immediately: list[int] = []
 
     def script(request: Request) -> Answer:
         if len(request.messages) > 1:  # the size of the first nobody knows
-            at_once.append(backend.in_flight)
+            immediately.append(backend.in_flight)
         return replace(calls_then("done", 3)(request), usage=Usage(400, 0, 1))
 
     means = []
@@ -188,8 +188,8 @@ async def test_programs_wait_for_residency_as_agents_do() -> None:
         backend = ScriptedBackend(script, seconds=1.0)
         results = await run_programs(FakeCrew(loop_of_tools), backend, ["it"] * 12, kv_tokens=kv_tokens)
         assert [result.output for result in results] == ["done"] * 12
-        means.append(sum(at_once) / len(at_once))
-        at_once.clear()
+        means.append(sum(immediately) / len(immediately))
+        immediately.clear()
     assert means[1] < means[0] / 2
 
 
@@ -312,7 +312,7 @@ async def test_a_backend_that_is_of_no_more_use_stops_the_run_and_every_program(
     crew = FakeCrew(loop_of_tools)
     with pytest.raises(RunStopped, match="wrong key"):
         await run_programs(crew, ScriptedBackend(lambda _: denied, seconds=1.0), ["it"] * 5)
-    assert crew.at_work == 0
+    assert crew.active == 0
     assert sorted(crew.closed) == sorted(crew.seated)
 
 

@@ -32,7 +32,7 @@ class Forgetful(Link):
         if self.forgets:
             self.forgets -= 1
             return {}
-        return await self.hub.submit(jobs, retry_failed=retry_failed)
+        return await self.coordinator.submit(jobs, retry_failed=retry_failed)
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -41,7 +41,7 @@ async def test_jobs_that_a_server_has_lost_are_posted_again(works: bool) -> None
     async with asyncio.TaskGroup() as group:
         found = group.create_task(answers(calling(link, inputs("a", "b", "c"), works=works, backend=backend)))
         await asyncio.sleep(1.0)
-        group.create_task(working(Link(link.hub), backend=backend))
+        group.create_task(working(Link(link.coordinator), backend=backend))
     assert found.result() == dict.fromkeys(range(3), "yes")
     assert len(backend.requests) == 3
 
@@ -51,7 +51,7 @@ class Silent(Link):
 
     async def poll(self, after: Any, *, wait: float) -> Any:
         await asyncio.sleep(wait)
-        return await self.hub.poll(await self.hub.position(), wait=0.0)
+        return await self.coordinator.poll(await self.coordinator.position(), wait=0.0)
 
 
 async def test_an_ending_that_was_not_in_the_news_is_found_all_the_same() -> None:
@@ -69,7 +69,7 @@ class Amnesiac(Link):
         if self.times:
             self.times -= 1
             return ()
-        return await self.hub.facts(key)
+        return await self.coordinator.facts(key)
 
 
 async def test_an_agent_whose_facts_the_server_has_lost_is_done_again() -> None:
@@ -77,7 +77,7 @@ async def test_an_agent_whose_facts_the_server_has_lost_is_done_again() -> None:
     async with asyncio.TaskGroup() as group:
         found = group.create_task(answers(calling(link, inputs("a", "b"), works=False, backend=backend)))
         await asyncio.sleep(1.0)
-        group.create_task(working(Link(link.hub), backend=backend))
+        group.create_task(working(Link(link.coordinator), backend=backend))
     assert found.result() == {0: "yes", 1: "yes"}
 
 
@@ -95,7 +95,7 @@ async def test_nothing_is_posted_again_while_agents_take_long() -> None:
     class Counting(Link):
         async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
             posted.append(len(jobs))
-            return await self.hub.submit(jobs, retry_failed=retry_failed)
+            return await self.coordinator.submit(jobs, retry_failed=retry_failed)
 
     async def slowly(_: Any) -> Any:
         await asyncio.sleep(20 * LEASE)
@@ -125,7 +125,7 @@ class Slow(Link):
 
     async def pending_count(self) -> int:
         await asyncio.sleep(1.0)
-        return await self.hub.pending_count()
+        return await self.coordinator.pending_count()
 
 
 async def test_a_caller_that_has_all_its_results_takes_nothing_any_more() -> None:
@@ -157,7 +157,7 @@ class Together(Link):
     """Who asks for a document is answered late: another one may have written it by then."""
 
     async def read(self, name: str) -> Document:
-        found = await self.hub.read(name)
+        found = await self.coordinator.read(name)
         await asyncio.sleep(1.0 if name == "plan" else 0.0)
         return found
 
@@ -171,7 +171,7 @@ async def test_of_two_that_begin_at_the_same_time_and_ask_something_else_one_is_
         except BatchAgentError as error:
             return type(error).__name__
 
-    found = await asyncio.gather(one(link), one(Together(link.hub), system_prompt="Otherwise."))
+    found = await asyncio.gather(one(link), one(Together(link.coordinator), system_prompt="Otherwise."))
     assert sorted(map(str, found)) == ["PlanMismatch", "{0: 'yes'}"]
 
 

@@ -141,7 +141,7 @@ async def test_a_worker_that_was_cut_off_past_its_lease_writes_nothing_when_it_i
     moved = {event.key for event in log.events if isinstance(event, AgentReassigned)}
     assert moved
     for key in moved:
-        facts = await link.hub.facts(key)
+        facts = await link.coordinator.facts(key)
         assert [type(fact).__name__ for fact in facts] == ["Started", "Replied", "Returned", "Replied"]
 
 
@@ -186,7 +186,7 @@ async def test_an_agent_that_takes_its_workers_with_it_is_given_up() -> None:
         results = group.create_task(answers(calling(link, deadly, works=False, backend=slow(0))))
         await asyncio.sleep(0.1)
         for _ in range(5):
-            [lease] = await link.hub.lease("dies", 1, ttl=1.0, wait=60.0)
+            [lease] = await link.coordinator.lease("dies", 1, ttl=1.0, wait=60.0)
             assert lease.job.input == deadly[0]
         await asyncio.sleep(1.0)
         group.create_task(working(link.another(), backend=ScriptedBackend(by_turn(say("never asked")))))
@@ -212,17 +212,17 @@ async def test_a_run_that_is_started_again_asks_nothing_that_was_answered(tmp_pa
     for number in (20, 30):
         backend, store = ScriptedBackend(lambda request: say(asked(request))), SqliteStore(tmp_path)
         link = hub_over(store)
-        await link.hub.open()
+        await link.coordinator.open()
         assert len(await answers(calling(link, inputs(number), backend=backend, lease=LONG))) == number
-        await link.hub.aclose()
+        await link.coordinator.aclose()
     assert len(backend.requests) == 10
 
 
 async def test_a_shared_checkpoint_is_an_ordinary_one(tmp_path: Path) -> None:
     link = hub_over(SqliteStore(tmp_path))
-    await link.hub.open()
+    await link.coordinator.open()
     await answers(calling(link, inputs(5), backend=ScriptedBackend(by_turn(say("first"))), lease=LONG))
-    await link.hub.aclose()
+    await link.coordinator.aclose()
     backend = ScriptedBackend(by_turn(say("second")))
     results = await run(backend, inputs(6), checkpoint_dir=tmp_path)
     assert [result.output for result in results] == ["first"] * 5 + ["second"]
@@ -266,9 +266,9 @@ async def test_leaving_early_gives_the_agents_back_at_once() -> None:
     async with calling(link, inputs(30), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         async for _ in stream:
             break
-    left = await link.hub.pending_count()
+    left = await link.coordinator.pending_count()
     assert left
-    leases = await link.hub.lease("another", 100, ttl=LEASE, wait=0.0)
+    leases = await link.coordinator.lease("another", 100, ttl=LEASE, wait=0.0)
     assert len(leases) == left
 
 
@@ -284,7 +284,7 @@ async def test_a_run_cannot_be_changed_while_workers_process_it() -> None:
     link, backend = Link(), slow(1.0)
     async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         await anext(stream)
-        with pytest.raises(StoreError, match="at work on this run"):
+        with pytest.raises(StoreError, match="active in this run"):
             await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))
     assert len(await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))) == 3
 

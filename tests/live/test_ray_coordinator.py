@@ -9,14 +9,14 @@ import pytest
 import tests.contract.test_coordinator_calls
 import tests.contract.test_coordinator_facts
 import tests.contract.test_coordinators
-from tests.contract.coordinator_contract import LONG, STARTED, Meet, by_key, hub, jobs, leased
+from tests.contract.coordinator_contract import LONG, STARTED, Meet, by_key, coordinator, jobs, leased
 from tests.live.ray_cluster import ray_cluster
 
 from batch_agent.core.coordinator import Append, Completion, Coordinator, End
 from batch_agent.core.errors import SpecError, StoreError
 from batch_agent.ray.coordinator_actor import CoordinatorActor
 
-__all__ = ["hub"]
+__all__ = ["coordinator"]
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the files of its logs open
 
@@ -43,9 +43,9 @@ async def opened(actor: Any, seat: str | None = None) -> Coordinator:
     async def find() -> Any:
         return actor
 
-    hub = RayCoordinator(find, seat)
-    await hub.open()
-    return hub
+    coordinator = RayCoordinator(find, seat)
+    await coordinator.open()
+    return coordinator
 
 
 @pytest.fixture(scope="module")
@@ -123,11 +123,11 @@ async def test_a_hub_that_is_gone_is_an_error_that_says_how_to_go_on() -> None:
     import ray
 
     actor = ray.remote(CoordinatorActor).options(num_cpus=0).remote(None)
-    hub = await opened(actor)
-    assert await hub.pending_count() == 0
-    waiting = asyncio.create_task(hub.lease("worker", 1, ttl=LONG, wait=LONG))
-    await hub.pending_count()
+    coordinator = await opened(actor)
+    assert await coordinator.pending_count() == 0
+    waiting = asyncio.create_task(coordinator.lease("worker", 1, ttl=LONG, wait=LONG))
+    await coordinator.pending_count()
     ray.kill(actor)
-    for asked in (waiting, hub.pending_count()):
+    for asked in (waiting, coordinator.pending_count()):
         with pytest.raises(StoreError, match="Run again, with the same checkpoint_dir"):
             await asked

@@ -22,7 +22,7 @@ SOME = 300
 HELD_BACK = 60
 WORKERS = 4
 LONG_LEASE = 600.0
-MOMENT = 1.0
+FLUSH_INTERVAL = 1.0
 """Seconds in which an answer is known to everybody, on the slowest of machines."""
 EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
 
@@ -70,7 +70,7 @@ def check_asked_again(scene: Scene, victim: Player, at: float) -> None:
     again = scene.asked_again()
     assert set(again.values()) <= {1}
     assert set(again) <= {turn.which for turn in scene.turns() if turn.name == victim.name}
-    known = {turn.which for turn in scene.turns("answered") if turn.at < at - MOMENT}
+    known = {turn.which for turn in scene.turns("answered") if turn.at < at - FLUSH_INTERVAL}
     assert not known & set(again)
 
 
@@ -171,7 +171,7 @@ def test_a_removed_run_ends_with_advice_and_no_process_waits_forever(scene: Scen
     scene.go()
     assert [caller.wait() for caller in callers] == [STORE_FAILED] * 2
     for name in ("caller", "another"):
-        assert "has lost run 'run': somebody removed it" in scene.lines(f"said by {name}")[-1]
+        assert "has lost run 'run': it was deleted" in scene.lines(f"said by {name}")[-1]
     for worker in workers:  # what is posted from then on is work, too
         assert worker.wait() in (0, STORE_FAILED)
 

@@ -57,14 +57,14 @@ class FakeSeat:
 
     async def prompt(self, text: str) -> ProgramResult:
         self.crew.told.append((self.agent, text))
-        self.crew.at_work += 1
-        self.crew.most_at_work = max(self.crew.most_at_work, self.crew.at_work)
+        self.crew.active += 1
+        self.crew.most_at_work = max(self.crew.most_at_work, self.crew.active)
         try:
             said = await self.crew.program(self.crew.desk[0], self.agent, text)
         except BackendError as error:
             raise ProgramFailed(f"it gave up: {error}") from error
         finally:
-            self.crew.at_work -= 1
+            self.crew.active -= 1
         return said if isinstance(said, ProgramResult) else ProgramResult(said)
 
     async def aclose(self) -> None:
@@ -78,7 +78,7 @@ class FakeCrew:
     told: list[tuple[str, str]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
     seated: list[str] = field(default_factory=list)
-    at_work: int = 0
+    active: int = 0
     most_at_work: int = 0
 
     async def open_session(self, agent: str) -> FakeSeat:

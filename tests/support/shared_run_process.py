@@ -108,9 +108,9 @@ class Part:
         turns = Turns(self._folder, self._name)
         if self._kind == "work":
             spec = BatchSpec.of(inputs=[], **self._options)
-            hub = coordinator_of(spec)
-            assert hub is not None
-            await runner.work(RunSetup.validate(spec, turns), hub)
+            coordinator = coordinator_of(spec)
+            assert coordinator is not None
+            await runner.work(RunSetup.validate(spec, turns), coordinator)
             return
         notes = Notes(self._folder / f"results of {self._name}")
         async for result in self._results(turns):

@@ -21,14 +21,14 @@ LONG = 1e6
 class Link:
     """One worker's way to a hub that others use too. Cut, whoever asks waits until it is mended."""
 
-    def __init__(self, hub: MemoryCoordinator | None = None) -> None:
-        self.hub = hub or MemoryCoordinator(MemoryStore())
+    def __init__(self, coordinator: MemoryCoordinator | None = None) -> None:
+        self.coordinator = coordinator or MemoryCoordinator(MemoryStore())
         self.calls = 0
         self._is_whole = asyncio.Event()
         self._is_whole.set()
 
     def another(self) -> "Link":
-        return Link(self.hub)
+        return Link(self.coordinator)
 
     def cut(self) -> None:
         self._is_whole.clear()
@@ -46,7 +46,7 @@ class Link:
         async def through(*args: Any, **options: Any) -> Any:
             await self._is_whole.wait()
             self.calls += 1
-            answer = await getattr(self.hub, name)(*args, **options)
+            answer = await getattr(self.coordinator, name)(*args, **options)
             await self._is_whole.wait()
             return answer
 

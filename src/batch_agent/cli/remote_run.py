@@ -33,44 +33,44 @@ class RemoteRun:
         self.place = public_url(store)
 
     @asynccontextmanager
-    async def hub(self) -> AsyncIterator[Coordinator]:
+    async def coordinator(self) -> AsyncIterator[Coordinator]:
         """Open, for as long as the block runs."""
-        hub = coordinator_of(self._spec)
-        assert hub is not None
+        coordinator = coordinator_of(self._spec)
+        assert coordinator is not None
         try:
-            await hub.open()
-            yield hub
+            await coordinator.open()
+            yield coordinator
         finally:
-            await hub.aclose()
+            await coordinator.aclose()
 
-    async def is_called(self, hub: Coordinator) -> bool:
+    async def is_called(self, coordinator: Coordinator) -> bool:
         """Whether somebody waits for its results."""
-        return await ClientPresence(hub, self._spec.together.lease).are_there()
+        return await ClientPresence(coordinator, self._spec.together.lease).any_present()
 
     @asynccontextmanager
     async def offering(self, command: bytes) -> AsyncIterator[None]:
         """Whoever joins from now on asks what this command does. One that is refused, because the run asks something
         else, or that names a backend which is not there, is taken back."""
-        async with self.hub() as hub:
-            before = (await hub.read(COMMAND)).data
-            await hub.compare_and_set(COMMAND, before, command)  # another one may be quicker: it is as good
+        async with self.coordinator() as coordinator:
+            before = (await coordinator.read(COMMAND)).data
+            await coordinator.compare_and_set(COMMAND, before, command)  # another one may be quicker: it is as good
         try:
             yield
         except (PlanMismatch, BackendError):
-            async with self.hub() as hub:
-                await hub.compare_and_set(COMMAND, command, before)
+            async with self.coordinator() as coordinator:
+                await coordinator.compare_and_set(COMMAND, command, before)
             raise
 
     async def forget(self) -> None:
         """Raises StoreError where somebody is at work."""
-        async with self.hub() as hub:
-            if await self.is_called(hub):
+        async with self.coordinator() as coordinator:
+            if await self.is_called(coordinator):
                 raise StoreError(
                     f"Another process works on run {self.name!r} at {self.place}. Wait until it ends, or give this one "
                     f"another name with --run-id. One that was killed is taken to be gone after "
                     f"{self._spec.together.lease:g} seconds."
                 )
-            await hub.delete_run()
+            await coordinator.delete_run()
 
     def how_to_join(self, flags: Sequence[str] = ()) -> list[str]:
         """In words. `flags`: what else a worker has to be told."""
@@ -90,17 +90,17 @@ async def wait_for_command(run: RemoteRun, store: str, patience: float, tell: Ca
     again in `patience` seconds. Raises SpecError for one that nobody knows by then, or that cannot be joined."""
     now = asyncio.get_running_loop().time
     until = now() + patience
-    async with run.hub() as hub:
-        after, is_told = await hub.position(), False
-        while not await _has_work(run, hub):
+    async with run.coordinator() as coordinator:
+        after, is_told = await coordinator.position(), False
+        while not await _has_work(run, coordinator):
             if (left := until - now()) <= 0:
-                await _check_known(run, hub, store)
+                await _check_known(run, coordinator, store)
                 return None
             if not is_told:
-                tell(await _waiting(run, hub, store, patience))
+                tell(await _waiting(run, coordinator, store, patience))
                 is_told = True
-            after = (await hub.poll(after, wait=min(left, _LOOK))).after
-        command = (await hub.read(COMMAND)).data
+            after = (await coordinator.poll(after, wait=min(left, _LOOK))).after
+        command = (await coordinator.read(COMMAND)).data
     if command is None:
         raise SpecError(
             f"Run {run.name!r} at {run.place} was not started by `batch-agent run`. To join it, start the same program "
@@ -109,19 +109,19 @@ async def wait_for_command(run: RemoteRun, store: str, patience: float, tell: Ca
     return command
 
 
-async def _has_work(run: RemoteRun, hub: Coordinator) -> bool:
-    return await run.is_called(hub) or await hub.pending_count() > 0
+async def _has_work(run: RemoteRun, coordinator: Coordinator) -> bool:
+    return await run.is_called(coordinator) or await coordinator.pending_count() > 0
 
 
-async def _waiting(run: RemoteRun, hub: Coordinator, store: str, patience: float) -> str:
-    if (await hub.read(COMMAND)).data is not None:
+async def _waiting(run: RemoteRun, coordinator: Coordinator, store: str, patience: float) -> str:
+    if (await coordinator.read(COMMAND)).data is not None:
         return f"Run {run.name} at {run.place} has nothing to do. Waiting up to {patience:g} s for more ..."
     return f"Waiting up to {patience:g} s for run {run.name} at {run.place} ... {await _listed(store)}"
 
 
-async def _check_known(run: RemoteRun, hub: Coordinator, store: str) -> None:
+async def _check_known(run: RemoteRun, coordinator: Coordinator, store: str) -> None:
     """Raises SpecError."""
-    if (await hub.read(COMMAND)).data is None:
+    if (await coordinator.read(COMMAND)).data is None:
         raise SpecError(
             f"There is no run {run.name!r} at {run.place}. {await _listed(store)} A run is started with "
             f"batch-agent run --store {run.place} --run-id {run.name}"

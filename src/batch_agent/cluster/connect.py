@@ -1,4 +1,4 @@
-"""The hub that a run asks for."""
+"""The coordinator of a run."""
 
 from hashlib import blake2b
 
@@ -7,7 +7,7 @@ from ..core.spec import BatchSpec
 
 
 def coordinator_of(spec: BatchSpec) -> Coordinator | None:
-    """None for a run that keeps to itself. Raises SpecError where its library is missing."""
+    """None for a run that is not shared. Raises SpecError if the client library is missing."""
     if spec.together.store is None:
         return None
     from .redis.coordinator import RedisCoordinator  # an extra
@@ -16,5 +16,5 @@ def coordinator_of(spec: BatchSpec) -> Coordinator | None:
 
 
 def run_id_of(spec: BatchSpec) -> str:
-    """The name under which others find it."""
+    """The name under which other processes find the run."""
     return spec.together.run_id or blake2b(str(spec.task).encode(errors="replace"), digest_size=4).hexdigest()

@@ -1,7 +1,4 @@
-"""One worker of a run: what it holds, and how it stays alive.
-
-Last words to a hub, from whoever goes.
-"""
+"""A worker's membership in a run: its leases, their renewal and updates from the coordinator."""
 
 import asyncio
 import logging
@@ -17,39 +14,38 @@ from ..core.coordinator import Coordinator, Cursor, Lease, Updates
 from ..core.errors import LeaseLost, StoreError
 
 _log = logging.getLogger("batch_agent")
-_LONGEST = 5.0
-"""Seconds."""
+_BEST_EFFORT_TIMEOUT = 5.0
 
 
-async def best_effort(words: Awaitable[object]) -> None:
-    """Never raises, and never waits for long: what is not said, others find out when a lease runs out."""
+async def best_effort(action: Awaitable[object]) -> None:
+    """Never raises and never blocks for long: what is not reported expires with its lease."""
     try:
-        async with asyncio.timeout(_LONGEST):
-            await words
+        async with asyncio.timeout(_BEST_EFFORT_TIMEOUT):
+            await action
     except (StoreError, TimeoutError) as error:
-        _log.warning("A worker could not say that it goes; its leases run out by themselves. %s", error)
+        _log.warning("A worker could not sign off; its leases expire on their own. %s", error)
 
 
 _RENEWALS = 3
-"""In the time that a lease lasts."""
-_NEWS = 5.0
-"""Seconds that are waited for news at a time."""
+"""Per lease duration."""
+_POLL_WAIT = 5.0
+"""Seconds that one poll waits for updates."""
 
 Read = Callable[[Updates], None]
 
 
 def worker_name() -> str:
-    """Another one for each process and each run in it; people can tell from it where the worker is."""
+    """Unique per process and run, and readable: it begins with the host name."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
 
 
 class Membership:
-    """Holds leases, and renews them. What was handed to another worker is not held any more."""
+    """Holds leases and renews them. Agents that were handed to another worker are dropped."""
 
-    def __init__(self, hub: Coordinator, name: str, ttl: float, *, hears_endings: bool = True) -> None:
-        """`ttl`: seconds of a lease; a worker that is not heard of for so long is taken to be gone."""
-        self._hears_endings = hears_endings
-        self.hub = hub
+    def __init__(self, coordinator: Coordinator, name: str, ttl: float, *, wants_completions: bool = True) -> None:
+        """`ttl`: seconds of a lease; a worker that does not renew for so long counts as gone."""
+        self._wants_completions = wants_completions
+        self.coordinator = coordinator
         self.name = name
         self.ttl = ttl
         self._tokens: dict[str, int] = {}
@@ -57,53 +53,55 @@ class Membership:
         self._readers: list[Read] = []
 
     def token(self, key: str) -> int:
-        """Of an agent, or of the one that a part belongs to. Raises LeaseLost."""
+        """Token of an agent, or of the agent that a chunk belongs to. Raises LeaseLost."""
         token = self._tokens.get(key.partition(".")[0])
         if token is None:
-            raise LeaseLost(f"Another worker goes on with agent {key}: this one was not heard of for too long.")
+            raise LeaseLost(f"Agent {key} was handed to another worker: this one did not renew its lease in time.")
         return token
 
     def holds(self, key: str) -> bool:
         return key.partition(".")[0] in self._tokens
 
     def drop(self, key: str) -> None:
-        """It is not held any more: it has ended, or another one has it."""
+        """The agent has ended, or another worker has it."""
         self._tokens.pop(key.partition(".")[0], None)
 
     async def lease(self, max_jobs: int, wait: float) -> list[Lease]:
         """Raises StoreError."""
-        if aio.now() - self._renewed > self.ttl / 2:  # it was asleep: what is still its own must not look abandoned
+        if (
+            aio.now() - self._renewed > self.ttl / 2
+        ):  # the process was suspended: renew first, so that its leases do not look expired
             await self.renew()
-        return await self.hub.lease(self.name, max_jobs, ttl=self.ttl, wait=wait)
+        return await self.coordinator.lease(self.name, max_jobs, ttl=self.ttl, wait=wait)
 
     def hold(self, lease: Lease) -> None:
-        """It is renewed from now on, and what is written of it carries its token."""
+        """Renews the lease from now on; writes for the agent carry its token."""
         self._tokens[lease.job.key] = lease.token
 
     async def renew(self) -> None:
         held = dict(self._tokens)
         began = aio.now()
-        for key in await self.hub.renew(self.name, held, ttl=self.ttl):
+        for key in await self.coordinator.renew(self.name, held, ttl=self.ttl):
             if self._tokens.get(key) == held[key]:
                 self.drop(key)
         self._renewed = began
 
-    def on_news(self, read: Read) -> None:
-        """From now on, `read` gets whatever there is."""
+    def on_updates(self, read: Read) -> None:
+        """From now on, `read` gets all updates."""
         self._readers.append(read)
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        """For as long as the block runs. Raises StoreError from it when the hub is gone for good. What is held at its
-        end is given back."""
-        await self.hub.renew(self.name, {}, ttl=self.ttl)
-        after = await self.hub.position(completions=self._hears_endings)
+    async def active(self) -> AsyncIterator[None]:
+        """Renews leases and reads updates while the block runs. The block raises StoreError if the coordinator is
+        lost. Leases that are still held at its end are released."""
+        await self.coordinator.renew(self.name, {}, ttl=self.ttl)
+        after = await self.coordinator.position(completions=self._wants_completions)
         try:
-            async with _beside(self._keep_alive(), self._read(after)):
+            async with _in_background(self._keep_alive(), self._read(after)):
                 yield
         finally:
             self._tokens.clear()
-            await best_effort(self.hub.leave(self.name))
+            await best_effort(self.coordinator.leave(self.name))
 
     async def _keep_alive(self) -> None:
         while True:  # until it is cancelled with the run
@@ -112,15 +110,15 @@ class Membership:
 
     async def _read(self, after: Cursor) -> None:
         while True:  # until it is cancelled with the run
-            news = await self.hub.poll(after, wait=_NEWS)
-            after = news.after
+            updates = await self.coordinator.poll(after, wait=_POLL_WAIT)
+            after = updates.after
             for read in self._readers:
-                read(news)
+                read(updates)
 
 
 @asynccontextmanager
-async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Does `work` while the block runs, and calls it off with it. What the work raises ends the block."""
+async def _in_background(*work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Runs `work` while the block runs, and cancels it afterwards. Its exceptions end the block."""
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(each) for each in work]

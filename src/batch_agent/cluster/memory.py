@@ -1,7 +1,5 @@
-"""A hub in memory, with the facts in a store: for workers of one process, or behind an actor for those of a cluster.
-
-Calls of tools that one worker makes for all.
-"""
+"""Coordinator in memory, with the facts in a store: for workers of one process, or inside an actor for those of a
+cluster."""
 
 import asyncio
 import itertools
@@ -30,13 +28,13 @@ class _Call:
 
 
 class CallTable:
-    """Who makes which call, and what came of it. Time is an argument."""
+    """Which worker makes which call, and the outcomes. Pure: the time is an argument."""
 
     def __init__(self) -> None:
         self._calls: dict[str, _Call] = {}
 
     def claim(self, name: str, worker: str, now: float, is_alive: Callable[[str], bool]) -> bytes | bool:
-        """As `Hub.claim`."""
+        """As `Coordinator.claim`."""
         call = self._calls.get(name)
         if call is not None:
             if call.outcome is not None and call.expires > now:
@@ -47,7 +45,7 @@ class CallTable:
         return True
 
     def complete(self, name: str, worker: str, outcome: bytes | None, expires: float) -> bool:
-        """Whether it was this worker's to say."""
+        """Returns whether the worker held the claim."""
         call = self._calls.get(name)
         if call is None or call.worker != worker or call.outcome is not None:
             return False
@@ -59,26 +57,26 @@ class CallTable:
 
 
 PLAN = "plan"
-"""The document that the store keeps with the facts."""
+"""Name of a document that the store keeps with the facts."""
 IDENTITY = "identity"
-"""The random name of the run, which the store keeps too."""
-_MOST_NEWS = 20_000
+"""Name of the document with the run's random identity, which the store keeps too."""
+_MAX_UPDATES = 20_000
 
 
 @dataclass(slots=True)
 class _Agent:
-    """One that was posted and has not ended."""
+    """An agent that was submitted and has not ended."""
 
     job: Job
     token: int = 0
     worker: str = ""
-    """Empty while nobody has it."""
+    """Empty while no worker has it."""
     until: float = 0.0
-    times: int = 0
+    attempts: int = 0
 
 
 @dataclass(slots=True)
-class _Written:
+class _LastBatch:
     """The last batch of a worker."""
 
     number: int = 0
@@ -86,46 +84,46 @@ class _Written:
 
 
 @dataclass(slots=True)
-class _Happened:
-    """Something in the news."""
+class _Update:
+    """One update for `poll`."""
 
     number: int
-    ending: Completion | None = None
+    completion: Completion | None = None
     completed_call: str | None = None
-    told: bytes | None = None
+    message: bytes | None = None
 
 
 @dataclass(slots=True)
 class _Work:
     agents: dict[str, _Agent] = field(default_factory=dict)
     queue: deque[str] = field(default_factory=deque)
-    """Keys of agents that nobody has; some may have ended since."""
+    """Keys of agents that no worker has; some may have ended since."""
     held: dict[str, _Agent] = field(default_factory=dict)
-    """Those that somebody has."""
-    endings: dict[str, Completion] = field(default_factory=dict)
+    """Agents that a worker has."""
+    completions: dict[str, Completion] = field(default_factory=dict)
     ended_by: dict[str, int] = field(default_factory=dict)
-    """Their last tokens."""
+    """Tokens of the leases under which agents ended."""
 
 
 class MemoryCoordinator:
-    """All state but the facts and the plan goes with it: who opens the same store again posts the same work again, and
+    """Only the facts and the plan are durable: a process that opens the same store again submits the same work, and
     finds what is done."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._work = _Work()
         self._tokens = itertools.count(1)
-        self._written: dict[str, _Written] = {}
+        self._last_batches: dict[str, _LastBatch] = {}
         self._alive: dict[str, float] = {}
-        """Workers, and until when."""
+        """Workers, each with its expiry time."""
         self._documents: dict[str, bytes] = {}
         self._refused = NO_USAGE
-        self._news: deque[_Happened] = deque(maxlen=_MOST_NEWS)
+        self._updates: deque[_Update] = deque(maxlen=_MAX_UPDATES)
         self._numbers = itertools.count(1)
         self._last = 0
         self._changed = asyncio.Event()
         self._calls = CallTable()
-        self._turns: dict[str, float] = {}
+        self._rate_slots: dict[str, float] = {}
 
     async def open(self) -> None:
         await self._store.open()
@@ -134,7 +132,7 @@ class MemoryCoordinator:
         await self._store.aclose()
 
     async def delete_run(self) -> None:
-        """The facts stay: they are the store's."""
+        """Facts are kept: they belong to the store."""
         self._work = _Work()
         self._documents.clear()
         self._calls = CallTable()
@@ -162,11 +160,11 @@ class MemoryCoordinator:
         ended: dict[str, Completion] = {}
         work = self._work
         for job in jobs:
-            ending = work.endings.get(job.key)
-            if ending is not None and (ending.error is None or not retry_failed):
-                ended[job.key] = ending
+            completion = work.completions.get(job.key)
+            if completion is not None and (completion.error is None or not retry_failed):
+                ended[job.key] = completion
             elif job.key not in work.agents:
-                work.endings.pop(job.key, None)
+                work.completions.pop(job.key, None)
                 work.agents[job.key] = _Agent(decode_job(encode_job(job)))
                 work.queue.append(job.key)
         self._wake()
@@ -179,12 +177,12 @@ class MemoryCoordinator:
         deadline = aio.now() + wait
         self._alive[worker] = max(self._alive.get(worker, 0.0), aio.now() + ttl)
         while not (keys := self._take(worker, max_jobs, ttl)) and aio.now() < deadline:
-            await self._news_until(min(deadline, self._next_return()))
+            await self._wait_for_update(min(deadline, self._next_expiry()))
         return [await self._leased(agent) for agent in keys.values()]
 
     async def _leased(self, agent: _Agent) -> Lease:
-        token, times = agent.token, agent.times
-        return Lease(agent.job, token, tuple(await self._store.facts(agent.job.key)), times)
+        token, attempts = agent.token, agent.attempts
+        return Lease(agent.job, token, tuple(await self._store.facts(agent.job.key)), attempts)
 
     def _take(self, worker: str, max_jobs: int, ttl: float) -> dict[str, _Agent]:
         now = aio.now()
@@ -195,15 +193,15 @@ class MemoryCoordinator:
             if agent is not None and not agent.worker:
                 taken[key] = agent
         if len(taken) < max_jobs:
-            overdue = (item for item in self._work.held.items() if item[1].until <= now)
-            taken.update(itertools.islice(overdue, max_jobs - len(taken)))
+            expired = (item for item in self._work.held.items() if item[1].until <= now)
+            taken.update(itertools.islice(expired, max_jobs - len(taken)))
         for agent in taken.values():
             agent.worker, agent.token, agent.until = worker, next(self._tokens), now + ttl
-            agent.times += 1
+            agent.attempts += 1
         self._work.held.update(taken)
         return taken
 
-    def _next_return(self) -> float:
+    def _next_expiry(self) -> float:
         return min((agent.until for agent in self._work.held.values()), default=float("inf"))
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
@@ -227,7 +225,7 @@ class MemoryCoordinator:
     def _free(self, key: str) -> None:
         agent = self._work.held.pop(key)
         agent.worker = ""
-        agent.times -= 1
+        agent.attempts -= 1
         self._work.queue.appendleft(key)
         self._wake()
 
@@ -239,13 +237,13 @@ class MemoryCoordinator:
         return tuple(await self._store.facts(key))
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
-        written = self._written.setdefault(worker, _Written())
-        if number > written.number:
-            written.number, written.refused = number, self._apply(writes)
+        last_batch = self._last_batches.setdefault(worker, _LastBatch())
+        if number > last_batch.number:
+            last_batch.number, last_batch.refused = number, self._apply(writes)
         await self._store.settle(
             sync=any(isinstance(each, Append) and isinstance(each.fact, Claimed) for each in writes)
         )
-        return written.refused
+        return last_batch.refused
 
     def _apply(self, writes: Sequence[Write]) -> frozenset[str]:
         refused: set[str] = set()
@@ -259,11 +257,11 @@ class MemoryCoordinator:
                     self._store.record(key, fact)
                 case Replace(key, _, facts):
                     self._store.restart(key, facts)
-                case End(_, ending):
-                    del self._work.agents[ending.key], self._work.held[ending.key]
-                    self._work.endings[ending.key] = ending
-                    self._work.ended_by[ending.key] = write.token
-                    self._say(_Happened(0, ending=ending))
+                case End(_, completion):
+                    del self._work.agents[completion.key], self._work.held[completion.key]
+                    self._work.completions[completion.key] = completion
+                    self._work.ended_by[completion.key] = write.token
+                    self._publish(_Update(0, completion=completion))
                 case _:
                     assert_never(write)
         return frozenset(refused)
@@ -275,19 +273,19 @@ class MemoryCoordinator:
         return (str(self._last),)
 
     async def poll(self, after: Cursor, *, wait: float) -> Updates:
-        deadline, seen = aio.now() + wait, int(after[0])
-        while self._last <= seen and aio.now() < deadline:
-            await self._news_until(deadline)
-        found = list(itertools.takewhile(lambda each: each.number > seen, reversed(self._news)))[::-1]
+        deadline, last = aio.now() + wait, int(after[0])
+        while self._last <= last and aio.now() < deadline:
+            await self._wait_for_update(deadline)
+        found = list(itertools.takewhile(lambda each: each.number > last, reversed(self._updates)))[::-1]
         return Updates(
             (str(self._last),),
-            tuple(each.ending for each in found if each.ending is not None),
+            tuple(each.completion for each in found if each.completion is not None),
             tuple(each.completed_call for each in found if each.completed_call is not None),
-            tuple(each.told for each in found if each.told is not None),
+            tuple(each.message for each in found if each.message is not None),
         )
 
     async def publish(self, data: bytes) -> None:
-        self._say(_Happened(0, told=data))
+        self._publish(_Update(0, message=data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         now = aio.now()
@@ -295,24 +293,24 @@ class MemoryCoordinator:
 
     async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
         if self._calls.complete(name, worker, outcome, aio.now() + ttl):
-            self._say(_Happened(0, completed_call=name))
+            self._publish(_Update(0, completed_call=name))
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         now = aio.now()
-        due = max(self._turns.get(name, now), now)
-        self._turns[name] = due + interval
+        due = max(self._rate_slots.get(name, now), now)
+        self._rate_slots[name] = due + interval
         return max(0.0, due - ahead - now)
 
-    def _say(self, what: _Happened) -> None:
-        self._last = what.number = next(self._numbers)
-        self._news.append(what)
+    def _publish(self, update: _Update) -> None:
+        self._last = update.number = next(self._numbers)
+        self._updates.append(update)
         self._wake()
 
     def _wake(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def _news_until(self, deadline: float) -> None:
+    async def _wait_for_update(self, deadline: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout_at(deadline if deadline != float("inf") else None):
                 await self._changed.wait()

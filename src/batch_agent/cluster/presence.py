@@ -1,4 +1,4 @@
-"""Who may still post work: workers stay for as long as there is somebody."""
+"""Registry of the submitters of a run: workers stay as long as one of them may submit work."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,48 +11,48 @@ from ..core.coordinator import Coordinator
 from .membership import best_effort
 
 _NAME = "callers"
-_TRIES = 20
+_MAX_ATTEMPTS = 20
 _RENEWALS = 3
 
 Until = dict[str, float]
-"""By the hub's clock."""
+"""Expiry times by the coordinator's clock."""
 
 
 class ClientPresence:
-    """The callers of a run, each for as long as it is heard of."""
+    """Submitters of a run, each until its entry expires."""
 
-    def __init__(self, hub: Coordinator, ttl: float) -> None:
-        self._hub = hub
+    def __init__(self, coordinator: Coordinator, ttl: float) -> None:
+        self._coordinator = coordinator
         self._ttl = ttl
 
-    async def are_there(self) -> bool:
-        known = await self._hub.read(_NAME)
-        return any(until > known.now for until in _read(known.data).values())
+    async def any_present(self) -> bool:
+        document = await self._coordinator.read(_NAME)
+        return any(until > document.now for until in _read(document.data).values())
 
     @asynccontextmanager
-    async def with_me(self, name: str) -> AsyncIterator[None]:
-        """One more, for as long as the block runs. Raises StoreError."""
+    async def present(self, name: str) -> AsyncIterator[None]:
+        """Registers this process while the block runs. Raises StoreError."""
         await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
-                    staying = group.create_task(self._stay(name))
+                    renewing = group.create_task(self._renew(name))
                     yield
-                    staying.cancel()
+                    renewing.cancel()
         finally:
             await best_effort(self._change(lambda callers, now: callers.pop(name, None)))
 
-    async def _stay(self, name: str) -> None:
+    async def _renew(self, name: str) -> None:
         while True:  # until it is cancelled with the block
             await asyncio.sleep(self._ttl / _RENEWALS)
             await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
 
     async def _change(self, change: Callable[[Until, float], object]) -> None:
-        for _ in range(_TRIES):
-            known = await self._hub.read(_NAME)
-            callers = {name: until for name, until in _read(known.data).items() if until > known.now}
-            change(callers, known.now)
-            if await self._hub.compare_and_set(_NAME, known.data, orjson.dumps(callers)):
+        for _ in range(_MAX_ATTEMPTS):
+            document = await self._coordinator.read(_NAME)
+            callers = {name: until for name, until in _read(document.data).items() if until > document.now}
+            change(callers, document.now)
+            if await self._coordinator.compare_and_set(_NAME, document.data, orjson.dumps(callers)):
                 return
 
 

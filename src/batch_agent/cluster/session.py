@@ -1,4 +1,4 @@
-"""A process that has joined a run: everything of it that is shared with others."""
+"""A process's participation in a distributed run."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -20,95 +20,102 @@ from .presence import ClientPresence
 from .shared_store import SharedStore
 from .shared_tool_calls import ClusterToolCalls
 
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 class ClusterSession:
-    """One worker's part in a run, or one caller's."""
+    """What one worker or submitter shares with the others."""
 
     def __init__(
         self,
-        hub: Coordinator,
+        coordinator: Coordinator,
         member: Membership,
         store: SharedStore,
         calls: ClusterToolCalls,
-        callers: ClientPresence,
+        submitters: ClientPresence,
         events: EventRelay,
     ) -> None:
-        self.hub = hub
+        self.coordinator = coordinator
         self.member = member
         self.store = store
         self.calls = calls
-        self.callers = callers
+        self.submitters = submitters
         self.events = events
-        """What happens here, and what others tell."""
+        """Events of this process and of the others."""
         self.retry_failed = False
-        """Whether agents that ended without an answer are done again."""
+        """Whether failed agents are run again."""
         self._limits: LimitSharing | None = None
 
     async def check_alone(self) -> None:
-        """Before something changes under everybody. Raises StoreError where others are at work."""
-        if others := await workers_of(self.hub) - {self.member.name}:
+        """Before something changes that all workers use. Raises StoreError if other workers are active."""
+        if others := await workers_of(self.coordinator) - {self.member.name}:
             raise StoreError(
-                f"{len(others)} others are at work on this run, and would go on with what it was: "
-                f"{', '.join(sorted(others)[:_SHOWN])}. Stop them first, or give this run another run_id."
+                f"{len(others)} other workers are active in this run and would continue with its old definition: "
+                f"{', '.join(sorted(others)[:_MAX_SHOWN])}. Stop them first, or use another run_id."
             )
 
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
-        """Of the servers behind these gates, by their names. Raises StoreError."""
-        async with share_limits(self.hub, self.member.name, gates, ttl=self.member.ttl) as self._limits:
+        """Shares the limits of the servers behind these admission controllers, by name. Raises StoreError."""
+        async with share_limits(self.coordinator, self.member.name, gates, ttl=self.member.ttl) as self._limits:
             yield
 
-    def share_purse(self, purse: BudgetPool) -> AbstractAsyncContextManager[bool]:
-        """Gives whether the account was opened here, in tokens only: nobody knows a price yet. Raises StoreError."""
+    def share_budget_pool(self, pool: BudgetPool) -> AbstractAsyncContextManager[bool]:
+        """Yields whether the account was opened here, in tokens only, as prices are not known yet. Raises
+        StoreError."""
 
         async def spent() -> Amount:
-            return Amount.of(await self.hub.spent(), FREE)
+            return Amount.of(await self.coordinator.spent(), FREE)
 
-        return share_budget(self.hub, self.member.name, purse, spent, ttl=self.member.ttl)
+        return share_budget(self.coordinator, self.member.name, pool, spent, ttl=self.member.ttl)
 
     def source(self, gate: AdmissionController, *, ends_by_itself: bool = False) -> LeasedSource:
-        """Work for this process. `ends_by_itself`: when nobody has anything left to do."""
+        """Work for this process. `ends_by_itself`: ends when no work is left for any process."""
         return LeasedSource(
             self.member,
             self.store,
             slots=lambda: gate.slots.limit,
             workers=lambda: self._limits.workers if self._limits else 1,
-            is_over=self._is_over if ends_by_itself else None,
+            is_finished=self._is_finished if ends_by_itself else None,
         )
 
     async def submit(self, jobs: Sequence[Job]) -> dict[str, Completion]:
         """Raises StoreError."""
-        return await self.hub.submit(jobs, retry_failed=self.retry_failed)
+        return await self.coordinator.submit(jobs, retry_failed=self.retry_failed)
 
     async def end(self, result: AgentResult) -> None:
-        """The agent came to its end here, and its facts are written. Raises LeaseLost and StoreError."""
+        """Reports that the agent has ended here; its facts are written before. Raises LeaseLost and StoreError."""
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
 
-    async def _is_over(self) -> bool:
-        return await self.hub.pending_count() == 0 and not await self.callers.are_there()
+    async def _is_finished(self) -> bool:
+        return await self.coordinator.pending_count() == 0 and not await self.submitters.any_present()
 
 
 @asynccontextmanager
 async def join(
-    hub: Coordinator, *, ttl: float, retry_failed: bool, events: EventSink | None = None, asks: bool = True
+    coordinator: Coordinator,
+    *,
+    ttl: float,
+    retry_failed: bool,
+    events: EventSink | None = None,
+    is_submitter: bool = True,
 ) -> AsyncIterator[ClusterSession]:
-    """For as long as the block runs; at its end, others may have what is not done. `retry_failed`: agents that ended
-    without an answer are done again, unless other callers are there, whose results these are too. Raises StoreError."""
-    await hub.open()
+    """Joins the run while the block runs; at its end, other workers may take over what is not done. `retry_failed`:
+    failed agents are run again, unless other submitters are present, whose results these are too. Raises
+    StoreError."""
+    await coordinator.open()
     try:
-        member = Membership(hub, worker_name(), ttl, hears_endings=asks)
-        store, calls = SharedStore(member), ClusterToolCalls(hub, member.name)
-        member.on_news(lambda news: calls.on_completed(news.completed_calls))
-        hearing = EventRelay(hub, member.name, events, asks=asks)
-        member.on_news(lambda news: hearing.heard(news.published))
-        joined = ClusterSession(hub, member, store, calls, ClientPresence(hub, ttl), hearing)
-        joined.retry_failed = retry_failed and not await joined.callers.are_there()
-        async with member.at_work(), store.writing(), hearing.open():
+        member = Membership(coordinator, worker_name(), ttl, wants_completions=is_submitter)
+        store, calls = SharedStore(member), ClusterToolCalls(coordinator, member.name)
+        member.on_updates(lambda updates: calls.on_completed(updates.completed_calls))
+        relay = EventRelay(coordinator, member.name, events, is_submitter=is_submitter)
+        member.on_updates(lambda updates: relay.on_messages(updates.published))
+        session = ClusterSession(coordinator, member, store, calls, ClientPresence(coordinator, ttl), relay)
+        session.retry_failed = retry_failed and not await session.submitters.any_present()
+        async with member.active(), store.flush_in_background(), relay.open():
             try:
-                yield joined
+                yield session
             finally:
                 await calls.aclose()
     finally:
-        await hub.aclose()
+        await coordinator.aclose()

@@ -1,7 +1,5 @@
-"""A run's facts at a hub, as the engine knows stores. Each carries the token of its agent's lease.
-
-What a worker has to write to the hub: in order for each agent, together with others, no sooner than it must be.
-"""
+"""Facts of a distributed run at the coordinator, as a `Store` of the engine. Each write carries the fencing token of
+its agent's lease. Writes are buffered: in order per agent, batched across agents."""
 
 import asyncio
 import secrets
@@ -21,133 +19,135 @@ from ..core.requests import Usage
 from .membership import Membership
 from .memory import IDENTITY, PLAN
 
-MOMENT = 0.04
-"""Seconds. What somebody waits for goes at the next full one, so that all of the same one go together."""
-A_WHILE = 0.2
-"""The same for what nobody waits for, at the next but one. If the worker dies it is done again, as if it had still been
-under way."""
+FLUSH_INTERVAL = 0.04
+"""Seconds. Writes that are waited for are sent at the next multiple, so that they share a message."""
+LAZY_FLUSH_INTERVAL = 0.2
+"""The same for writes that are not waited for, at the next multiple but one. If the worker dies, that work is
+repeated."""
 
 
 @dataclass(slots=True)
 class PendingWrites:
-    """Of one agent, with its parts, and whoever waits until it is written."""
+    """Writes of one agent and its chunks, and the callers that wait for them."""
 
     writes: list[Write] = field(default_factory=list)
     waiters: "list[asyncio.Future[None]]" = field(default_factory=list)
     due: float | None = None
-    """None: nobody minds when."""
+    """None: no deadline."""
 
 
 class WriteBuffer:
-    """Time is an argument; nothing here waits."""
+    """Buffer of writes. Pure: the time is an argument."""
 
     def __init__(self) -> None:
-        self._parcels: dict[str, PendingWrites] = {}
+        self._pending: dict[str, PendingWrites] = {}
         self.next_due: float | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._parcels)
+        return bool(self._pending)
 
     @property
     def agents(self) -> list[str]:
-        return list(self._parcels)
+        return list(self._pending)
 
     def add(self, write: Write, now: float, *, is_due: bool = True) -> None:
-        parcel = self._of(write.key)
-        parcel.writes.append(write)
-        if is_due and parcel.due is None:
-            self._put_due(parcel, (now // A_WHILE + 2) * A_WHILE)
+        pending = self._pending_of(write.key)
+        pending.writes.append(write)
+        if is_due and pending.due is None:
+            self._set_due(pending, (now // LAZY_FLUSH_INTERVAL + 2) * LAZY_FLUSH_INTERVAL)
 
-    def hurry(self, key: str, waiter: "asyncio.Future[None]", now: float, *, at_once: bool = False) -> None:
-        """Somebody waits for all that there is of this agent. `at_once`: with the next message, for a call that holds
-        a place of its tool meanwhile."""
-        parcel = self._of(key)
-        parcel.waiters.append(waiter)
-        self._put_due(parcel, now if at_once else (now // MOMENT + 1) * MOMENT)
+    def request_flush(self, key: str, waiter: "asyncio.Future[None]", now: float, *, immediately: bool = False) -> None:
+        """A caller waits for all writes of this agent. `immediately`: with the next message, for a call that holds a
+        slot of its tool meanwhile."""
+        pending = self._pending_of(key)
+        pending.waiters.append(waiter)
+        self._set_due(pending, now if immediately else (now // FLUSH_INTERVAL + 1) * FLUSH_INTERVAL)
 
-    def take(self, now: float, most: int) -> Iterator[list[PendingWrites]]:
-        """What is due by now, in loads of about so many writes."""
-        due = [agent for agent, parcel in self._parcels.items() if parcel.due is not None and parcel.due <= now]
-        load: list[PendingWrites] = []
+    def take(self, now: float, max_writes: int) -> Iterator[list[PendingWrites]]:
+        """Writes that are due, in batches of about `max_writes`."""
+        due = [agent for agent, pending in self._pending.items() if pending.due is not None and pending.due <= now]
+        batch: list[PendingWrites] = []
         for agent in due:
-            load.append(self._parcels.pop(agent))
-            if sum(len(parcel.writes) for parcel in load) >= most:
-                yield load
-                load = []
-        self.next_due = min((parcel.due for parcel in self._parcels.values() if parcel.due is not None), default=None)
-        if load:
-            yield load
+            batch.append(self._pending.pop(agent))
+            if sum(len(pending.writes) for pending in batch) >= max_writes:
+                yield batch
+                batch = []
+        self.next_due = min(
+            (pending.due for pending in self._pending.values() if pending.due is not None), default=None
+        )
+        if batch:
+            yield batch
 
-    def _of(self, key: str) -> PendingWrites:
-        return self._parcels.setdefault(key.partition(".")[0], PendingWrites())
+    def _pending_of(self, key: str) -> PendingWrites:
+        return self._pending.setdefault(key.partition(".")[0], PendingWrites())
 
-    def _put_due(self, parcel: PendingWrites, due: float) -> None:
-        parcel.due = due if parcel.due is None else min(due, parcel.due)
-        self.next_due = parcel.due if self.next_due is None else min(self.next_due, parcel.due)
+    def _set_due(self, pending: PendingWrites, due: float) -> None:
+        pending.due = due if pending.due is None else min(due, pending.due)
+        self.next_due = pending.due if self.next_due is None else min(self.next_due, pending.due)
 
 
-_LAST_WORDS = 5.0
-"""Seconds for what is left to be sent at the end of a run."""
-_MOST = 500
-"""Facts in one message."""
+_CLOSE_TIMEOUT = 5.0
+"""Seconds for the remaining writes at the end of a run."""
+_MAX_BATCH = 500
+"""Facts per message."""
 
 
 class SharedStore:
-    """Sends facts in the background, in order, one message at a time: what comes meanwhile goes with the next."""
+    """Sends facts in the background, in order, one message at a time; what arrives meanwhile goes with the next."""
 
     is_durable = True
 
     def __init__(self, member: Membership) -> None:
         self._member = member
-        self._told: dict[str, tuple[Fact, ...]] = {}
+        self._preloaded: dict[str, tuple[Fact, ...]] = {}
         self._identity: str | None = None
-        self._outgoing = WriteBuffer()
+        self._buffer = WriteBuffer()
         self._changed = asyncio.Event()
         self._number = 0
         self._failure: StoreError | None = None
-        self._is_over = False
+        self._is_closing = False
 
     async def open(self) -> None:
-        """The hub is whose who joined."""
+        """Nothing to do: the coordinator is opened by `join`."""
 
     async def plan(self) -> Mapping[str, Any] | None:
-        data = (await self._member.hub.read(PLAN)).data
+        data = (await self._member.coordinator.read(PLAN)).data
         plan: Mapping[str, Any] | None = None if data is None else orjson.loads(data)
         return plan
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> None:
-        """Raises PlanMismatch where another process has kept another one at the same time."""
-        hub = self._member.hub
+        """Raises PlanMismatch if another process has stored a different plan at the same time."""
+        coordinator = self._member.coordinator
         if (
-            not await hub.compare_and_set(PLAN, (await hub.read(PLAN)).data, orjson.dumps(plan))
+            not await coordinator.compare_and_set(PLAN, (await coordinator.read(PLAN)).data, orjson.dumps(plan))
             and await self.plan() != plan
         ):
             raise PlanMismatch(
-                "Another process has begun this run at the same time, and asks something else. Start both with the "
-                "same task, model, tools and options, or give one another run_id."
+                "Another process has started this run at the same time with a different definition. Start both with "
+                "the same task, model, tools and options, or give one of them another run_id."
             )
 
     async def identity(self) -> str:
-        """The first worker that asks gives the run its name."""
+        """The first worker that needs it sets the run's identity."""
         if self._identity is None:
-            hub = self._member.hub
-            await hub.compare_and_set(IDENTITY, None, secrets.token_hex(8).encode())
-            self._identity = ((await hub.read(IDENTITY)).data or b"").decode()
+            coordinator = self._member.coordinator
+            await coordinator.compare_and_set(IDENTITY, None, secrets.token_hex(8).encode())
+            self._identity = ((await coordinator.read(IDENTITY)).data or b"").decode()
         return self._identity
 
-    def tell(self, key: str, facts: tuple[Fact, ...]) -> None:
-        """What came with a lease need not be asked for."""
-        self._told[key] = facts
+    def preload(self, key: str, facts: tuple[Fact, ...]) -> None:
+        """Facts that came with a lease need not be read again."""
+        self._preloaded[key] = facts
 
     async def facts(self, key: str) -> Sequence[Fact]:
-        told = self._told.pop(key, None)
-        return told if told is not None else await self._member.hub.facts(key)
+        preloaded = self._preloaded.pop(key, None)
+        return preloaded if preloaded is not None else await self._member.coordinator.facts(key)
 
     async def spent(self) -> Usage:
-        return await self._member.hub.spent()
+        return await self._member.coordinator.spent()
 
     async def account(self) -> Account | None:
-        """None: workers share one of their own (cluster/budget_sharing.py)."""
+        """None: workers share an account of their own (cluster/budget_sharing.py)."""
         return None
 
     async def keep_account(self, account: Account) -> None:
@@ -155,83 +155,82 @@ class SharedStore:
 
     def record(self, key: str, fact: Fact) -> None:
         """Raises LeaseLost."""
-        # That it has begun is worth no message: whoever finds no facts begins it.
+        # A start needs no message of its own: an agent without facts is started.
         self._add(Append(key, self._member.token(key), fact), is_due=not isinstance(fact, Started))
 
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         """Raises LeaseLost."""
         self._add(Replace(key, self._member.token(key), tuple(facts)))
 
-    async def end(self, ending: Completion) -> None:
-        """The agent is done. Raises LeaseLost, and StoreError."""
-        self._add(End(self._member.token(ending.key), ending))
-        await self.settle(ending.key)
-        self._member.drop(ending.key)
+    async def end(self, completion: Completion) -> None:
+        """Ends the agent. Raises LeaseLost and StoreError."""
+        self._add(End(self._member.token(completion.key), completion))
+        await self.settle(completion.key)
+        self._member.drop(completion.key)
 
     async def settle(self, key: str | None = None, *, sync: bool = False) -> None:
         if self._failure is not None:
             raise self._failure
-        for agent in self._outgoing.agents if key is None else [key]:
+        for agent in self._buffer.agents if key is None else [key]:
             written = asyncio.get_running_loop().create_future()
-            self._outgoing.hurry(agent, written, aio.now(), at_once=sync)
+            self._buffer.request_flush(agent, written, aio.now(), immediately=sync)
             self._changed.set()
             await written
         if key is not None:
             self._member.token(key)
 
     async def aclose(self) -> None:
-        """As `open`."""
+        """Nothing to do, as in `open`."""
 
     def _add(self, write: Write, *, is_due: bool = True) -> None:
-        before = self._outgoing.next_due
-        self._outgoing.add(write, aio.now(), is_due=is_due)
+        before = self._buffer.next_due
+        self._buffer.add(write, aio.now(), is_due=is_due)
         if before is None:
             self._changed.set()
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
-        """Facts are sent for as long as the block runs; what is there at its end is sent too. What cannot be sent ends
-        the block."""
+    async def flush_in_background(self) -> AsyncIterator[None]:
+        """Sends facts while the block runs, and the rest at its end. A write that fails ends the block."""
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 sending = group.create_task(self._send())
                 try:
                     yield
                 finally:
-                    self._is_over = True
+                    self._is_closing = True
                     self._changed.set()
-                    await asyncio.wait([sending], timeout=_LAST_WORDS)
+                    await asyncio.wait([sending], timeout=_CLOSE_TIMEOUT)
                     sending.cancel()
 
     async def _send(self) -> None:
-        while not self._is_over:
-            await self._until_due()
-            await self._send_what_is_due(aio.now())
-        await self._send_what_is_due(float("inf"))
+        while not self._is_closing:
+            await self._wait_until_due()
+            await self._send_due(aio.now())
+        await self._send_due(float("inf"))
 
-    async def _until_due(self) -> None:
-        while not self._is_over and ((due := self._outgoing.next_due) is None or due > aio.now()):
+    async def _wait_until_due(self) -> None:
+        while not self._is_closing and ((due := self._buffer.next_due) is None or due > aio.now()):
             self._changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._changed.wait()
 
-    async def _send_what_is_due(self, now: float) -> None:
-        """Whoever waits is told what came of it."""
-        for load in self._outgoing.take(now, _MOST):
-            error = self._failure or await self._sent([write for parcel in load for write in parcel.writes])
-            for waiter in (waiter for parcel in load for waiter in parcel.waiters if not waiter.done()):
+    async def _send_due(self, now: float) -> None:
+        """Sends due writes and resolves their waiters."""
+        for batch in self._buffer.take(now, _MAX_BATCH):
+            error = self._failure or await self._write([write for pending in batch for write in pending.writes])
+            for waiter in (waiter for pending in batch for waiter in pending.waiters if not waiter.done()):
                 if error is None:
                     waiter.set_result(None)
                 else:
                     waiter.set_exception(error)
 
-    async def _sent(self, writes: Sequence[Write]) -> StoreError | None:
+    async def _write(self, writes: Sequence[Write]) -> StoreError | None:
         if not writes:
             return None
         self._number += 1
         try:
-            refused = await self._member.hub.write(self._member.name, self._number, writes)
+            refused = await self._member.coordinator.write(self._member.name, self._number, writes)
         except StoreError as error:
             self._failure = error
             return error

@@ -1,4 +1,4 @@
-"""A worker's part in a run that is shared."""
+"""Drives the engine of a worker or of a submitter that also works."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,21 +13,21 @@ from .session import ClusterSession
 from .submitter import Submitter
 
 
-async def work_and_collect(engine: Engine, source: LeasedSource, calling: Submitter) -> None:
-    """Until every input of the caller has its result, and what was begun here for others is done. Raises what either
-    raises."""
+async def work_and_collect(engine: Engine, source: LeasedSource, submitter: Submitter) -> None:
+    """Returns when every input of the submitter has its result and the agents that were started here for others have
+    ended. Raises what either raises."""
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             group.create_task(engine.run())
-            await calling.collect()
+            await submitter.collect()
             source.stop()
 
 
-def ending_at(joined: ClusterSession) -> Callable[[AgentResult], Awaitable[None]]:
-    """Hands results to whoever asked for them, wherever that is."""
+def complete_via(session: ClusterSession) -> Callable[[AgentResult], Awaitable[None]]:
+    """Reports results to the coordinator, from which their submitters collect them."""
 
     async def end(result: AgentResult) -> None:
-        with suppress(LeaseLost):  # somebody else ends it
-            await joined.end(result)
+        with suppress(LeaseLost):  # another worker completes it
+            await session.end(result)
 
     return end

@@ -29,7 +29,9 @@ class CoordinatorActor:
     and callers by having none."""
 
     def __init__(self, checkpoint_dir: str | None) -> None:
-        self._hub = MemoryCoordinator(MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir)))
+        self._coordinator = MemoryCoordinator(
+            MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir))
+        )
         self._seats: dict[str, str] = {}
         """Who has each seat now."""
         self._joined: set[str] = set()
@@ -43,15 +45,15 @@ class CoordinatorActor:
                 f"checkpoint_dir={str(Path(sign).parent)!r} is another folder on the head node of the cluster. Use one "
                 "that both see, or store='redis://...', or start the run on the cluster itself, with cluster='ray'."
             )
-        await self._hub.open()
+        await self._coordinator.open()
 
     async def close(self) -> None:
-        await self._hub.aclose()
+        await self._coordinator.aclose()
 
     async def ask(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """One call of the hub."""
         self._asked[method] += 1
-        return await getattr(self._hub, method)(*args, **options)
+        return await getattr(self._coordinator, method)(*args, **options)
 
     async def renew(self, seat: str | None, worker: str, tokens: Mapping[str, int], ttl: float) -> frozenset[str]:
         """Ray starts a worker anew only when the one before it is gone: what that one held, others may have."""
@@ -60,29 +62,29 @@ class CoordinatorActor:
             self._joined.add(worker)
             before, self._seats[seat] = self._seats.get(seat), worker
             if before is not None:
-                await self._hub.leave(before)
-        return await self._hub.renew(worker, tokens, ttl=ttl)
+                await self._coordinator.leave(before)
+        return await self._coordinator.renew(worker, tokens, ttl=ttl)
 
     async def publish(self, seat: str | None, data: bytes) -> None:
         self._asked["publish"] += 1
-        await self._hub.publish(data if seat is None else _OfWorker(data))
+        await self._coordinator.publish(data if seat is None else _OfWorker(data))
 
     async def poll(self, seat: str | None, after: Cursor, wait: float) -> tuple[Updates, Stories]:
         """A worker is not woken for what only callers want to know. These get the facts of agents that have ended
         together with the news of it."""
         self._asked["poll"] += 1
         deadline = aio.now() + wait
-        news = await self._hub.poll(after, wait=wait)
+        news = await self._coordinator.poll(after, wait=wait)
         while seat is not None and not _concerns_workers(news) and (left := deadline - aio.now()) > 0:
             after = news.after
-            news = await self._hub.poll(after, wait=left)
+            news = await self._coordinator.poll(after, wait=left)
         if news.completions or news.completed_calls or news.published:
             await asyncio.sleep(_MOMENT)
-            news = await self._hub.poll(after, wait=0)
+            news = await self._coordinator.poll(after, wait=0)
         if seat is not None:
             return replace(news, completions=(), published=_of_callers(news)), {}
         ended = islice(news.completions, _MOST_STORIES)
-        stories = {ending.key: await self._hub.facts(ending.key) for ending in ended}
+        stories = {ending.key: await self._coordinator.facts(ending.key) for ending in ended}
         return replace(news, published=tuple(map(bytes, news.published))), stories
 
     async def asked(self) -> dict[str, int]:

@@ -39,14 +39,14 @@ class RayDeployment:
         self._spec = spec
         self._data = packed(for_workers(spec), cloudpickle.dumps)
         self._session = RaySession(spec.together.cluster, spec.together.workers)
-        self._hub: Any = None
+        self._coordinator: Any = None
         self._hub_is_open = asyncio.Event()
         self._crew: WorkerPool | None = None
 
-    async def hub(self) -> Any:
+    async def coordinator(self) -> Any:
         """The actor, as soon as it is there."""
         await self._hub_is_open.wait()
-        return self._hub
+        return self._coordinator
 
     async def work(self) -> None:
         """Until it is cancelled. Raises SpecError and StoreError where it cannot begin, and what the workers raised
@@ -75,7 +75,7 @@ class RayDeployment:
 
     async def _open_hub(self, name: str, here: str) -> None:
         folder = None if self._spec.checkpoint_dir is None else self._spec.checkpoint_dir.absolute()
-        self._hub = (
+        self._coordinator = (
             ray.remote(CoordinatorActor)
             .options(
                 name=name,
@@ -88,7 +88,7 @@ class RayDeployment:
         )
         try:
             with _sign_in(folder) as sign:
-                await answer(self._hub.open.remote(sign))
+                await answer(self._coordinator.open.remote(sign))
         except RayTaskError as error:
             if isinstance(error.cause, BatchAgentError):
                 raise error.cause from None
@@ -100,14 +100,14 @@ class RayDeployment:
         self._hub_is_open.set()
 
     async def _close_hub(self) -> None:
-        if self._hub is None:
+        if self._coordinator is None:
             return
         try:
             with suppress(RayError, TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
-                    await answer(self._hub.close.remote())
+                    await answer(self._coordinator.close.remote())
         finally:
-            kill(self._hub)
+            kill(self._coordinator)
 
     def _tell(self, nodes: list[Node], workers: int) -> None:
         notify, backend = self._setup.notify, self._spec.backend

@@ -25,12 +25,12 @@ class RayRun:
         from .deployment import RayDeployment
 
         place = RayDeployment(setup)
-        hub = coordinator_of(setup.spec) or RayCoordinator(place.hub)
+        coordinator = coordinator_of(setup.spec) or RayCoordinator(place.coordinator)
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
                     working = group.create_task(place.work())
-                    await runner.run(setup, outbox, coordinator=hub, works=False)
+                    await runner.run(setup, outbox, coordinator=coordinator, works=False)
                     working.cancel()
         finally:
             await place.leave()

@@ -27,10 +27,10 @@ class WorkerActor:
     """Runs the ordinary engine. Ray starts it anew, here or elsewhere, when its process or its node is gone: then it
     joins the run under another name."""
 
-    def __init__(self, seat: str, hub_name: str | None, namespace: str) -> None:
-        """`hub_name`: the actor that is the run's hub; None where the spec says which server is."""
+    def __init__(self, seat: str, coordinator_name: str | None, namespace: str) -> None:
+        """`coordinator_name`: the actor that is the run's hub; None where the spec says which server is."""
         self._seat = seat
-        self._hub_name = hub_name
+        self._coordinator_name = coordinator_name
         self._namespace = namespace
         self._process = secrets.token_hex(8)
         self._working: asyncio.Timeout | None = None
@@ -84,10 +84,10 @@ class WorkerActor:
             here = socket.gethostname()
             raise SpecError(f"{here} has batch-agent {own_version()}, the caller {caller}: install one everywhere.")
         spec = unpacked(data)
-        await runner.work(RunSetup.validate(spec, None), self._hub(spec))
+        await runner.work(RunSetup.validate(spec, None), self._coordinator(spec))
 
-    def _hub(self, spec: BatchSpec) -> Coordinator:
-        return coordinator_of(spec) or RayCoordinator(self._find_hub, self._seat)
+    def _coordinator(self, spec: BatchSpec) -> Coordinator:
+        return coordinator_of(spec) or RayCoordinator(self._find_coordinator, self._seat)
 
-    async def _find_hub(self) -> Any:
-        return await asyncio.to_thread(ray.get_actor, self._hub_name, self._namespace)
+    async def _find_coordinator(self) -> Any:
+        return await asyncio.to_thread(ray.get_actor, self._coordinator_name, self._namespace)

@@ -29,10 +29,12 @@ Notify = Callable[[str], None]
 class WorkerPool:
     """One worker for each seat. A worker that fails is missed, and the others go on; when all have, the run has."""
 
-    def __init__(self, seats: Sequence[Node | None], hub_name: str | None, namespace: str, notify: Notify) -> None:
+    def __init__(
+        self, seats: Sequence[Node | None], coordinator_name: str | None, namespace: str, notify: Notify
+    ) -> None:
         self._notify = notify
         self._workers = {
-            str(number): _worker(seat, str(number), hub_name, namespace) for number, seat in enumerate(seats, 1)
+            str(number): _worker(seat, str(number), coordinator_name, namespace) for number, seat in enumerate(seats, 1)
         }
         self._placed: set[str] = set()
         self._failed = 0
@@ -107,7 +109,7 @@ class WorkerPool:
         self._notify(f"Worker {seat} of {len(self._workers)} has failed, and the others go on without it: {error}")
 
 
-def _worker(seat: Node | None, name: str, hub_name: str | None, namespace: str) -> Any:
+def _worker(seat: Node | None, name: str, coordinator_name: str | None, namespace: str) -> Any:
     where = "SPREAD" if seat is None else NodeAffinitySchedulingStrategy(seat.id, soft=True)
     options = {"num_cpus": CPUS, "max_restarts": _MOST_RESTARTS, "max_task_retries": -1, "scheduling_strategy": where}
-    return ray.remote(WorkerActor).options(**options).remote(name, hub_name, namespace)
+    return ray.remote(WorkerActor).options(**options).remote(name, coordinator_name, namespace)

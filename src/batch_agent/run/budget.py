@@ -39,7 +39,7 @@ class RunBudget:
         opened = cls(spend)
         opened._replied = [await store.spent() for store in stores]
         if cluster is not None:
-            opened._usd_is_known = not await stack.enter_async_context(cluster.share_purse(opened.pool))
+            opened._usd_is_known = not await stack.enter_async_context(cluster.share_budget_pool(opened.pool))
             return opened
         await opened._count_earlier(stores)
         if not isinstance(stores[0], NoStore):

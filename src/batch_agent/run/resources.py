@@ -106,7 +106,8 @@ async def open_resources(
     """Resources of concurrent runs, one for each setup. Agents of later runs have priority.
 
     `events` receives the events that concern all of them. `coordinator`: of a distributed run, then the only one;
-    `submits`: False for a worker of a run that another process submitted. `deadline`: of a flow, which applies it to
+    `submits`:
+    False for a worker of a run that another process submitted. `deadline`: of a flow, which applies it to
     the opening itself. `recorded`: marked plans of complete checkpoints; then no server and no tool is opened. The only
     request that is sent tests whether a server supports tools; it counts against the budget. Raises SpecError,
     BackendError, StoreError, and RunStopped at the deadline."""
@@ -356,7 +357,7 @@ class _Opener:
                 usage = partial(self._used, fabric, [runs[at].summarizer for at in group], counts_trials)
                 self._stack.callback(self._report_use, usage)
                 if self._cluster is not None:
-                    self._cluster.events.telling.account = usage
+                    self._cluster.events.publisher.account = usage
             for at in group:
                 own = runs[at].tools
                 boxes[at] = fabric if len(own) == len(tools) else ToolSubset(fabric, own)
@@ -387,7 +388,9 @@ async def _join(
     from ..cluster.session import join  # only for shared runs
 
     return await stack.enter_async_context(
-        join(coordinator, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, asks=submits)
+        join(
+            coordinator, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, is_submitter=asks
+        )
     )
 
 

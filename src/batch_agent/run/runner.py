@@ -129,7 +129,7 @@ class _Execution:
 
     async def work(self) -> None:
         """Runs agents that another process submitted."""
-        from ..cluster.worker import ending_at  # only for distributed runs
+        from ..cluster.worker import complete_via  # only for distributed runs
 
         cluster = self._resources.cluster
         assert cluster is not None
@@ -139,7 +139,7 @@ class _Execution:
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             source = cluster.source(self._resources.admission, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            await self._engine(source, executor, ending_at(cluster), None, self._events, leave).run()
+            await self._engine(source, executor, complete_via(cluster), None, self._events, leave).run()
 
         try:
             await self._with_turns(run_agents)
@@ -168,7 +168,7 @@ class _Execution:
             await submitter.collect()
             return
         source = cluster.source(resources.admission)
-        engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.here, leave)
+        engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.local, leave)
         await work_and_collect(engine, source, submitter)
 
     async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:

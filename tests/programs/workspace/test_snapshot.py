@@ -284,7 +284,7 @@ def test_a_large_file_is_read_as_long_as_it_was_when_it_was_begun(tmp_path: Path
     reading = iter(Import(os.fsencode(tmp_path), {b"a": FileEntry("100644", 1, 1, 1)}))
     next(reading)
     path.write_bytes(b"")
-    with pytest.raises(ProgramFailed, match="'a' was cut off"):
+    with pytest.raises(ProgramFailed, match="'a' was truncated"):
         b"".join(reading)
 
 
@@ -308,7 +308,7 @@ async def test_a_folder_that_is_too_large_is_refused_with_advice(
 ) -> None:
     assert callable(make)
     user = make(tmp_path / "user", {f"{n}": "x" * 10 for n in range(4)})
-    with pytest.raises(SpecError, match=r"(?s)too large to be copied.*(ignore)"):
+    with pytest.raises(SpecError, match=r"(?s)too large to copy.*(ignore)"):
         await copies_of(user, tmp_path, most=most)
 
 
@@ -347,13 +347,13 @@ async def test_without_git_one_error_says_what_to_do(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("says", "told"), [("echo git version 2.31.9", "Install git 2.32"), ("echo no; exit 1", "does not work")]
+    ("says", "message"), [("echo git version 2.31.9", "Install git 2.32"), ("echo no; exit 1", "does not work")]
 )
 async def test_a_git_that_is_too_old_or_broken_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, imported: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str, message: str
 ) -> None:
     program = write(tmp_path / "bin", {"git": f"#!/bin/sh\n{says}\n"}) / "git"
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent))
-    with pytest.raises(SpecError, match=imported):
+    with pytest.raises(SpecError, match=message):
         await Snapshot.take(None, tmp_path)

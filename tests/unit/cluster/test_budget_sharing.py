@@ -19,9 +19,11 @@ from batch_agent.store.memory import MemoryStore
 
 
 class Worker:
-    def __init__(self, hub: MemoryCoordinator, name: str, *, before: Amount | None = None, **limits: Any) -> None:
+    def __init__(
+        self, coordinator: MemoryCoordinator, name: str, *, before: Amount | None = None, **limits: Any
+    ) -> None:
         """`before`: what replies have cost, as the hub knows it."""
-        self.link = Link(hub)
+        self.link = Link(coordinator)
         self.name = name
         self.purse = BudgetPool(Budget(**(limits or {"max_tokens": 1000})))
         self.before = before or Amount()
@@ -57,8 +59,8 @@ async def test_one_worker_may_spend_all_of_it_and_no_more() -> None:
 
 @virtual
 async def test_what_others_have_spent_is_not_there_any_more() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
         await first.spend(700)
         with pytest.raises(BackendError, match="700 tokens were spent"):
@@ -69,8 +71,8 @@ async def test_what_others_have_spent_is_not_there_any_more() -> None:
 
 @virtual
 async def test_who_waits_gets_what_requests_of_others_leave() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
         under_way = asyncio.create_task(first.spend(100, seconds=10.0, worst=900))
         await beats(1)
@@ -85,8 +87,8 @@ async def test_who_waits_gets_what_requests_of_others_leave() -> None:
 
 @virtual
 async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
         await first.spend(10)
         async with asyncio.timeout(3 * BEAT):
@@ -95,8 +97,8 @@ async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
 
 @virtual
 async def test_what_is_given_back_is_not_spent_while_others_hear_of_it() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
         first.link.delay = 2.0
         second.purse.settle(await second.reserve(900), Usage(900))
@@ -112,8 +114,8 @@ async def test_who_waits_asks_at_once() -> None:
 
 @virtual
 async def test_two_that_wait_for_more_than_half_go_one_after_the_other() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins(), asyncio.timeout(10):
         await asyncio.gather(
             *(worker.spend(10, seconds=1.0, worst=600) for worker in (first, second) for _ in range(2))
@@ -132,8 +134,8 @@ async def test_requests_that_fit_into_what_is_leased_ahead_do_not_ask() -> None:
 
 @virtual
 async def test_a_request_that_has_to_wait_for_others_does_not_ask_all_the_time() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
         held = await first.reserve(900)
         waiting, asked = second.begin(800), second.link.asked
@@ -145,8 +147,8 @@ async def test_a_request_that_has_to_wait_for_others_does_not_ask_all_the_time()
 
 @virtual
 async def test_a_worker_that_leaves_has_spent_what_it_spent() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins():
         async with second.joins():
             await second.spend(300, worst=600)
@@ -157,8 +159,8 @@ async def test_a_worker_that_leaves_has_spent_what_it_spent() -> None:
 
 @virtual
 async def test_what_was_leased_by_a_worker_that_is_not_heard_of_counts_as_spent() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, dead = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, dead = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins():
         dying = dead.joins()
         await dying.__aenter__()
@@ -177,8 +179,8 @@ async def test_what_was_leased_by_a_worker_that_is_not_heard_of_counts_as_spent(
 
 @virtual
 async def test_a_worker_that_is_heard_of_again_has_spent_what_it_says() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, away = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, away = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), away.joins():
         held = await away.reserve(600)
         away.link.whole.clear()
@@ -215,18 +217,18 @@ async def test_an_answer_of_the_hub_that_comes_too_late_leases_nothing() -> None
 
 @virtual
 async def test_a_run_that_nobody_works_on_goes_on_from_its_account() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first = Worker(hub, "a", before=Amount(300))
+    coordinator = MemoryCoordinator(MemoryStore())
+    first = Worker(coordinator, "a", before=Amount(300))
     async with first.joins():
         await first.spend(100)
-        other = Worker(hub, "b", before=Amount(999))  # is not asked while the first one knows better
+        other = Worker(coordinator, "b", before=Amount(999))  # is not asked while the first one knows better
         async with other.joins():
             await other.spend(200)
-    second = Worker(hub, "c", before=Amount(500))  # replies do not tell of what brought none
+    second = Worker(coordinator, "c", before=Amount(500))  # replies do not tell of what brought none
     async with second.joins():
         assert second.purse.budget.tokens == 600
         await second.spend(100)
-    third = Worker(hub, "d", before=Amount(800))  # others were at work without a budget
+    third = Worker(coordinator, "d", before=Amount(800))  # others were at work without a budget
     async with third.joins():
         assert third.purse.budget.tokens == 800
         await third.spend(200)
@@ -234,11 +236,11 @@ async def test_a_run_that_nobody_works_on_goes_on_from_its_account() -> None:
 
 @virtual
 async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_spent() -> None:
-    hub = MemoryCoordinator(MemoryStore())
+    coordinator = MemoryCoordinator(MemoryStore())
     dying: list[AbstractAsyncContextManager[bool]] = []
     sent = 0
     for _ in range(14):
-        killed = Worker(hub, "a")
+        killed = Worker(coordinator, "a")
         dying.append(killed.joins())
         await dying[-1].__aenter__()
         with suppress(BackendError):
@@ -247,7 +249,7 @@ async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_s
         killed.link.is_gone = True
         await asyncio.sleep(2 * LASTS)
     assert 2 < sent <= 6
-    last = Worker(hub, "b")
+    last = Worker(coordinator, "b")
     async with last.joins():
         assert last.purse.budget.tokens >= sent * 150
         with pytest.raises(BackendError, match="The budget is used up"):
@@ -258,8 +260,8 @@ async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_s
 
 @virtual
 async def test_what_nobody_knew_of_when_others_began_anew_counts_when_it_is_said() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    away, later = Worker(hub, "a"), Worker(hub, "b", before=Amount(100))
+    coordinator = MemoryCoordinator(MemoryStore())
+    away, later = Worker(coordinator, "a"), Worker(coordinator, "b", before=Amount(100))
     async with away.joins():
         await away.spend(100)
         await beats(1)
@@ -277,8 +279,8 @@ async def test_what_nobody_knew_of_when_others_began_anew_counts_when_it_is_said
 
 @virtual
 async def test_one_of_the_same_name_that_ended_without_a_word_has_spent_its_lease() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    witness, dead, again = Worker(hub, "a"), Worker(hub, "b"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    witness, dead, again = Worker(coordinator, "a"), Worker(coordinator, "b"), Worker(coordinator, "b")
     async with witness.joins():
         dying = dead.joins()
         await dying.__aenter__()
@@ -294,8 +296,8 @@ async def test_one_of_the_same_name_that_ended_without_a_word_has_spent_its_leas
 
 @virtual
 async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = Worker(hub, "a"), Worker(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
         held = await first.reserve(900)
         waiting = second.begin(800)
@@ -309,17 +311,17 @@ async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
 
 @virtual
 async def test_a_document_that_nobody_understands_is_an_error() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    await hub.compare_and_set("budget", None, b'{"a": 1}')
+    coordinator = MemoryCoordinator(MemoryStore())
+    await coordinator.compare_and_set("budget", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
-        await Worker(hub, "b").joins().__aenter__()
+        await Worker(coordinator, "b").joins().__aenter__()
 
 
 @virtual
 async def test_dollars_are_counted_beside_tokens_and_each_has_its_own_limit() -> None:
-    hub = MemoryCoordinator(MemoryStore())
+    coordinator = MemoryCoordinator(MemoryStore())
     price = Price(1e-3, 1e-3, 1e-3)
-    first, second = Worker(hub, "a", max_usd=1.0), Worker(hub, "b", max_usd=1.0)
+    first, second = Worker(coordinator, "a", max_usd=1.0), Worker(coordinator, "b", max_usd=1.0)
     async with first.joins(), second.joins():
         first.purse.settle(await first.reserve(600, price), Usage(600))
         second.purse.settle(await second.reserve(400, price), Usage(300))
@@ -334,8 +336,8 @@ async def test_dollars_are_counted_beside_tokens_and_each_has_its_own_limit() ->
 @pytest.mark.parametrize("seed", range(5))
 @virtual
 async def test_many_workers_with_many_requests_spend_nearly_all_and_never_more(seed: int) -> None:
-    dice, hub = random.Random(seed), MemoryCoordinator(MemoryStore())
-    workers = [Worker(hub, name, max_tokens=20_000) for name in "abcd"]
+    dice, coordinator = random.Random(seed), MemoryCoordinator(MemoryStore())
+    workers = [Worker(coordinator, name, max_tokens=20_000) for name in "abcd"]
     answers = {True: 0, False: 0}
 
     async def request(worker: Worker) -> None:

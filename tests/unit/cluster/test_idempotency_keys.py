@@ -14,13 +14,13 @@ from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 
-def store_at(hub: MemoryCoordinator, name: str) -> SharedStore:
-    return SharedStore(Membership(hub, name, 1.0))
+def store_at(coordinator: MemoryCoordinator, name: str) -> SharedStore:
+    return SharedStore(Membership(coordinator, name, 1.0))
 
 
 async def test_all_workers_of_a_run_have_its_name_and_other_runs_have_others() -> None:
     one, other = MemoryCoordinator(MemoryStore()), MemoryCoordinator(MemoryStore())
-    names = [await store_at(hub, worker).identity() for hub in (one, other) for worker in "ab"]
+    names = [await store_at(coordinator, worker).identity() for coordinator in (one, other) for worker in "ab"]
     assert names[0] == names[1] != names[2] == names[3]
     assert all(names)
 
@@ -28,10 +28,10 @@ async def test_all_workers_of_a_run_have_its_name_and_other_runs_have_others() -
 async def test_a_hub_over_a_checkpoint_has_the_name_that_is_kept_there(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
-        hub = MemoryCoordinator(SqliteStore(tmp_path))
-        await hub.open()
-        names.append(await store_at(hub, "a").identity())
-        await hub.aclose()
+        coordinator = MemoryCoordinator(SqliteStore(tmp_path))
+        await coordinator.open()
+        names.append(await store_at(coordinator, "a").identity())
+        await coordinator.aclose()
     assert names[0] == names[1]
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limit_sharing import LimitSharing, change, pause, share_limits
+from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits
 from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
@@ -30,8 +30,8 @@ BEAT = 0.5
 class Link:
     """A worker's way to the hub. Cut, whoever asks waits until it is mended."""
 
-    def __init__(self, hub: MemoryCoordinator) -> None:
-        self._hub = hub
+    def __init__(self, coordinator: MemoryCoordinator) -> None:
+        self._coordinator = coordinator
         self.asked = 0
         self.whole = asyncio.Event()
         self.whole.set()
@@ -45,11 +45,11 @@ class Link:
         await self.whole.wait()
         if self.is_gone:
             raise StoreError("the hub is not there")
-        return await self._hub.read(name)
+        return await self._coordinator.read(name)
 
     async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         await self.whole.wait()
-        is_done = await self._hub.compare_and_set(name, old, new)
+        is_done = await self._coordinator.compare_and_set(name, old, new)
         await asyncio.sleep(self.delay)
         return is_done
 
@@ -57,8 +57,8 @@ class Link:
 class Worker:
     """Its gates, and agents that want slots."""
 
-    def __init__(self, hub: MemoryCoordinator, name: str, gate: AdmissionController, server: str = "a") -> None:
-        self.link = Link(hub)
+    def __init__(self, coordinator: MemoryCoordinator, name: str, gate: AdmissionController, server: str = "a") -> None:
+        self.link = Link(coordinator)
         self.name = name
         self.gate = gate
         self.slots = gate.slots
@@ -70,7 +70,7 @@ class Worker:
         return share_limits(self.link, self.name, {self.server: self.gate}, ttl=LASTS, interval=BEAT)
 
     @asynccontextmanager
-    async def at_work(self, requests: int = 0) -> AsyncIterator[LimitSharing]:
+    async def active(self, requests: int = 0) -> AsyncIterator[LimitSharing]:
         """So many want a slot each, and keep it."""
         async with self.joins() as sharing:
             for _ in range(requests):
@@ -95,8 +95,10 @@ class Worker:
             self.held.pop().release()
 
 
-def of_slots(hub: MemoryCoordinator, name: str, total: int = 8, *, fixed: bool = True, server: str = "a") -> Worker:
-    return Worker(hub, name, AdmissionController(Slots(InflightLimit(total, fixed=fixed))), server)
+def of_slots(
+    coordinator: MemoryCoordinator, name: str, total: int = 8, *, fixed: bool = True, server: str = "a"
+) -> Worker:
+    return Worker(coordinator, name, AdmissionController(Slots(InflightLimit(total, fixed=fixed))), server)
 
 
 def in_flight(*workers: Worker) -> list[int]:
@@ -111,16 +113,16 @@ async def beats(number: int) -> None:
 @virtual
 async def test_a_worker_on_its_own_has_all_from_the_start() -> None:
     alone = of_slots(MemoryCoordinator(MemoryStore()), "a")
-    async with alone.at_work(10) as sharing:
+    async with alone.active(10) as sharing:
         assert in_flight(alone) == [8]
         assert sharing.workers == 1
 
 
 @virtual
 async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_slots(hub, "a"), of_slots(hub, "b")
-    async with first.at_work(20), second.at_work(20) as sharing:
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
+    async with first.active(20), second.active(20) as sharing:
         assert sharing.workers == 2
         await beats(3)
         assert in_flight(first, second) == [8, 0]
@@ -135,9 +137,9 @@ async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> Non
 
 @virtual
 async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_does() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    busy, idle = of_slots(hub, "a"), of_slots(hub, "b")
-    async with idle.at_work(), busy.at_work(20):
+    coordinator = MemoryCoordinator(MemoryStore())
+    busy, idle = of_slots(coordinator, "a"), of_slots(coordinator, "b")
+    async with idle.active(), busy.active(20):
         await beats(6)
         assert in_flight(busy, idle) == [7, 0]
         for _ in range(20):
@@ -151,10 +153,10 @@ async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_do
 
 @virtual
 async def test_a_worker_that_leaves_gives_all_back() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_slots(hub, "a"), of_slots(hub, "b")
-    async with first.at_work(20) as sharing:
-        async with second.at_work(20):
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
+    async with first.active(20) as sharing:
+        async with second.active(20):
             await beats(1)
             first.end(8)
             await beats(2)
@@ -166,9 +168,9 @@ async def test_a_worker_that_leaves_gives_all_back() -> None:
 
 @virtual
 async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is_over() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_slots(hub, "a"), of_slots(hub, "b")
-    async with first.at_work(20), second.at_work(20):
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
+    async with first.active(20), second.active(20):
         await beats(1)
         first.end(4)
         await beats(2)
@@ -183,29 +185,29 @@ async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is
 
 @virtual
 async def test_a_worker_that_does_not_reach_the_hub_stops_before_others_take_its_portion() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    alone = of_slots(hub, "a", 2)
-    async with alone.at_work(4) as sharing:
+    coordinator = MemoryCoordinator(MemoryStore())
+    alone = of_slots(coordinator, "a", 2)
+    async with alone.active(4) as sharing:
         alone.link.whole.clear()
         await asyncio.sleep(0.7 * LASTS - BEAT)
         alone.end(1)
         await beats(0)
         assert in_flight(alone) == [2]
         await asyncio.sleep(0.3 * LASTS)
-        assert sharing.is_cut_off
+        assert sharing.is_isolated
         alone.end(1)
         await asyncio.sleep(10 * LASTS)
         assert (in_flight(alone), alone.slots.waiting) == ([1], 1)
         alone.link.whole.set()
         await beats(1)
-        assert not sharing.is_cut_off
+        assert not sharing.is_isolated
         assert in_flight(alone) == [2]
 
 
 @virtual
 async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
     alone = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
-    async with alone.at_work(1) as sharing:
+    async with alone.active(1) as sharing:
         alone.link.is_gone = True
         await asyncio.sleep(0.7 * LASTS)
         alone.link.is_gone = False
@@ -213,13 +215,13 @@ async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
         alone.ask()
         await beats(0)
         assert in_flight(alone) == [2]
-        assert not sharing.is_cut_off
+        assert not sharing.is_isolated
 
 
 @virtual
 async def test_a_hub_that_is_gone_at_the_end_is_no_error() -> None:
     alone = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
-    async with alone.at_work(1):
+    async with alone.active(1):
         alone.link.is_gone = True
     assert alone.slots.limit == 0
 
@@ -235,8 +237,8 @@ async def test_an_answer_of_the_hub_that_comes_too_late_gives_nothing() -> None:
 
 @virtual
 async def test_workers_take_turns_where_there_are_fewer_slots_than_workers() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    workers = [of_slots(hub, name, 2) for name in "abc"]
+    coordinator = MemoryCoordinator(MemoryStore())
+    workers = [of_slots(coordinator, name, 2) for name in "abc"]
     turns = [0, 0, 0]
 
     async def work(number: int) -> None:
@@ -257,9 +259,9 @@ async def test_workers_take_turns_where_there_are_fewer_slots_than_workers() -> 
 
 @virtual
 async def test_workers_of_other_servers_do_not_count() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    here, there = of_slots(hub, "a"), of_slots(hub, "b", server="b")
-    async with here.at_work(10), there.at_work(10) as sharing:
+    coordinator = MemoryCoordinator(MemoryStore())
+    here, there = of_slots(coordinator, "a"), of_slots(coordinator, "b", server="b")
+    async with here.active(10), there.active(10) as sharing:
         await beats(3)
         assert in_flight(here, there) == [8, 8]
         assert sharing.workers == 2
@@ -267,9 +269,9 @@ async def test_workers_of_other_servers_do_not_count() -> None:
 
 @virtual
 async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_workers_own_then() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = (of_slots(hub, name, 8, fixed=False) for name in "ab")
-    async with first.at_work(40), second.at_work(40):
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = (of_slots(coordinator, name, 8, fixed=False) for name in "ab")
+    async with first.active(40), second.active(40):
         assert in_flight(first, second) == [8, 4]
         await beats(1)
         first.end(4)
@@ -284,9 +286,9 @@ async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_work
 
 @virtual
 async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = (of_slots(hub, name, 40, fixed=False) for name in "ab")
-    async with first.at_work(30), second.at_work(30):
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = (of_slots(coordinator, name, 40, fixed=False) for name in "ab")
+    async with first.active(30), second.active(30):
         first.end(10)
         second.slots.on_success(1.0)
         await beats(2)
@@ -299,9 +301,9 @@ async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None
 
 @virtual
 async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_slots(hub, "a", 16), of_slots(hub, "b", 16)
-    async with first.at_work(), second.at_work(40):
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_slots(coordinator, "a", 16), of_slots(coordinator, "b", 16)
+    async with first.active(), second.active(40):
         await beats(2)
         for _ in range(40):
             first.ask()
@@ -320,10 +322,10 @@ async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
 
 @virtual
 async def test_a_document_that_nobody_understands_is_an_error() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    await hub.compare_and_set("members", None, b'{"a": 1}')
+    coordinator = MemoryCoordinator(MemoryStore())
+    await coordinator.compare_and_set("members", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
-        await of_slots(hub, "b").joins().__aenter__()
+        await of_slots(coordinator, "b").joins().__aenter__()
 
 
 @virtual
@@ -338,19 +340,19 @@ async def test_who_is_never_quick_enough_gives_up() -> None:
     async def edit(document: Document) -> bytes:
         return b""
 
-    with pytest.raises(StoreError, match="quicker"):
+    with pytest.raises(StoreError, match="contention"):
         await change(Busy(), "members", edit)
 
 
 def test_many_workers_say_less_often_how_they_are_but_often_enough_to_be_heard_of() -> None:
-    assert [pause(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
+    assert [renewal_interval(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
 
 
-def of_places(hub: MemoryCoordinator, name: str, tokens: int | None = 8000) -> Worker:
+def of_places(coordinator: MemoryCoordinator, name: str, tokens: int | None = 8000) -> Worker:
     """Of an engine whose agents are known not to grow."""
     ledger = KvLedger(tokens)
     ledger._finished = 1
-    return Worker(hub, name, AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0)))
+    return Worker(coordinator, name, AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0)))
 
 
 def places(worker: Worker) -> Residency:
@@ -376,8 +378,8 @@ async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
 
 @virtual
 async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_places(hub, "a"), of_places(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_places(coordinator, "a"), of_places(coordinator, "b")
     names = [str(number) for number in range(20)]
     async with first.joins(), agents(first, *names):
         assert places(first).ledger.residents == 7
@@ -397,8 +399,8 @@ async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
 
 @virtual
 async def test_the_report_tells_of_the_whole_cache() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_places(hub, "a"), of_places(hub, "b")
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_places(coordinator, "a"), of_places(coordinator, "b")
     async with first.joins(), second.joins():
         await beats(2)
         assert first.gate.report().kv_tokens == 8000
@@ -406,8 +408,8 @@ async def test_the_report_tells_of_the_whole_cache() -> None:
 
 @virtual
 async def test_a_cache_of_unknown_size_is_not_shared() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_places(hub, "a", None), of_places(hub, "b", None)
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_places(coordinator, "a", None), of_places(coordinator, "b", None)
     async with first.joins(), second.joins(), agents(first, *map(str, range(20))):
         await beats(2)
         assert (places(first).ledger.residents, places(first).ledger.limit) == (20, None)
@@ -415,8 +417,8 @@ async def test_a_cache_of_unknown_size_is_not_shared() -> None:
 
 @virtual
 async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_the_engine() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    first, second = of_places(hub, "a", 1500), of_places(hub, "b", 1500)
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_places(coordinator, "a", 1500), of_places(coordinator, "b", 1500)
     async with first.joins():
         async with second.joins(), agents(first, "1", "2"):
             with places(first).lease("1", ["look"]):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batch_agent.cluster.shared_store import A_WHILE, MOMENT, WriteBuffer
+from batch_agent.cluster.shared_store import FLUSH_INTERVAL, LAZY_FLUSH_INTERVAL, WriteBuffer
 from batch_agent.core.coordinator import Append, Write
 from batch_agent.core.facts import Claimed, Replied, Started
 from batch_agent.core.messages import ToolCall
@@ -25,9 +25,9 @@ async def test_what_nobody_waits_for_goes_together_after_a_while() -> None:
     first, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED)
     outgoing.add(first, 0.01)
     outgoing.add(second, 0.15)
-    assert outgoing.next_due == 2 * A_WHILE
-    assert sent(outgoing, A_WHILE) == []
-    assert sent(outgoing, 2 * A_WHILE) == [[first, second]]
+    assert outgoing.next_due == 2 * LAZY_FLUSH_INTERVAL
+    assert sent(outgoing, LAZY_FLUSH_INTERVAL) == []
+    assert sent(outgoing, 2 * LAZY_FLUSH_INTERVAL) == [[first, second]]
     assert outgoing.next_due is None
 
 
@@ -36,10 +36,10 @@ async def test_what_somebody_waits_for_goes_soon_with_what_is_before_it_and_leav
     first, other, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED), Append("a.part1", 1, REPLIED)
     for write in (first, other, second):
         outgoing.add(write, 0.0)
-    outgoing.hurry("a", waiter(), 0.0)
-    assert outgoing.next_due == MOMENT
-    assert sent(outgoing, MOMENT) == [[first, second]]
-    assert outgoing.next_due == 2 * A_WHILE
+    outgoing.request_flush("a", waiter(), 0.0)
+    assert outgoing.next_due == FLUSH_INTERVAL
+    assert sent(outgoing, FLUSH_INTERVAL) == [[first, second]]
+    assert outgoing.next_due == 2 * LAZY_FLUSH_INTERVAL
 
 
 async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
@@ -54,7 +54,7 @@ async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
 async def test_a_claim_goes_with_the_next_message() -> None:
     outgoing = WriteBuffer()
     outgoing.add(Append("a", 1, CLAIMED), 0.01)
-    outgoing.hurry("a", waiter(), 0.01, at_once=True)
+    outgoing.request_flush("a", waiter(), 0.01, immediately=True)
     assert sent(outgoing, 0.01) == [[Append("a", 1, CLAIMED)]]
 
 

@@ -25,26 +25,28 @@ FOR_EVER = math.inf
 class Line:
     """A worker's line to the hub. It may be slow, both ways, or cut."""
 
-    def __init__(self, hub: MemoryCoordinator, seconds: float = 0.0) -> None:
-        self._hub = hub
+    def __init__(self, coordinator: MemoryCoordinator, seconds: float = 0.0) -> None:
+        self._coordinator = coordinator
         self.seconds = seconds
         self.cut: set[str] = set()
         self.sent: Counter[str] = Counter()
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        return await self._send("claim", lambda: self._hub.claim(name, worker))
+        return await self._send("claim", lambda: self._coordinator.claim(name, worker))
 
     async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
-        await self._send("complete_call", lambda: self._hub.complete_call(name, worker, outcome, ttl=ttl))
+        await self._send("complete_call", lambda: self._coordinator.complete_call(name, worker, outcome, ttl=ttl))
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
-        return await self._send("reserve_rate", lambda: self._hub.reserve_rate(name, interval=interval, ahead=ahead))
+        return await self._send(
+            "reserve_rate", lambda: self._coordinator.reserve_rate(name, interval=interval, ahead=ahead)
+        )
 
     async def _send(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
         self.sent[what] += 1
         await asyncio.sleep(self.seconds)
         if what in self.cut:
-            raise StoreError("The hub cannot be reached.")
+            raise StoreError("The coordinator cannot be reached.")
         answer = await request()
         await asyncio.sleep(self.seconds)
         return answer
@@ -53,19 +55,19 @@ class Line:
 class Worker:
     """One that is alive until it is killed, and reads the news."""
 
-    def __init__(self, name: str, hub: MemoryCoordinator) -> None:
+    def __init__(self, name: str, coordinator: MemoryCoordinator) -> None:
         self.name = name
-        self._hub = hub
-        line: Any = Line(hub)
+        self._coordinator = coordinator
+        line: Any = Line(coordinator)
         self.line = line
         self.calls = ClusterToolCalls(line, name)
         self.made: list[str] = []
 
     async def live(self) -> None:
-        after = await self._hub.position()
+        after = await self._coordinator.position()
         while True:
-            await self._hub.renew(self.name, {}, ttl=2.0)
-            news = await self._hub.poll(after, wait=1.0)
+            await self._coordinator.renew(self.name, {}, ttl=2.0)
+            news = await self._coordinator.poll(after, wait=1.0)
             after = news.after
             self.calls.on_completed(news.completed_calls)
 
@@ -80,8 +82,8 @@ class Worker:
 
 @asynccontextmanager
 async def workers(*names: str) -> AsyncIterator[list[Worker]]:
-    hub = MemoryCoordinator(MemoryStore())
-    there = [Worker(name, hub) for name in names]
+    coordinator = MemoryCoordinator(MemoryStore())
+    there = [Worker(name, coordinator) for name in names]
     lives = [asyncio.create_task(worker.live()) for worker in there]
     await asyncio.sleep(0.001)
     try:
@@ -166,7 +168,7 @@ async def test_nor_does_one_that_leaves_before_it_knows_that_it_was_given_the_ca
 async def test_a_call_whose_worker_died_is_made_by_one_who_waits_for_it() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         dead = ClusterToolCalls(a.line, "d")
-        await a._hub.renew("d", {}, ttl=5.0)
+        await a._coordinator.renew("d", {}, ttl=5.0)
 
         async def never() -> CallOutcome:
             await asyncio.sleep(1000)
@@ -256,7 +258,7 @@ async def test_without_a_hub_each_makes_its_calls_and_is_told_so_once(caplog: py
                 assert (await a.call(name))[1] == "executed"
                 assert await a.calls.reserve_rate(name, interval=1.0, ahead=0.0) is None
         [warning] = caplog.records
-        assert "The hub cannot be reached. While that lasts, workers share no tool calls" in warning.getMessage()
+        assert "The coordinator cannot be reached. Meanwhile, workers do not share tool calls" in warning.getMessage()
         assert a.line.sent["claim"] == 1  # a hub that cannot be reached is left alone for a while
         assert a.line.sent["reserve_rate"] == 0
         a.line.cut = set()
@@ -284,7 +286,7 @@ async def test_a_landing_is_sent_until_it_arrives() -> None:
 @virtual
 async def test_a_claim_that_came_to_nothing_but_may_have_arrived_is_landed() -> None:
     async with workers("a", "b") as (a, b):
-        await a._hub.claim("look", "a")
+        await a._coordinator.claim("look", "a")
         a.line.cut = {"claim"}
         assert (await a.call())[1] == "executed"
         assert (await b.call())[1] == "cached"

@@ -58,20 +58,20 @@ class Hub(MemoryCoordinator):
 class Worker:
     """A process of its own, as far as its tools know."""
 
-    def __init__(self, hub: Hub, name: str, tools: Sequence[Tool]) -> None:
-        self._hub = hub
+    def __init__(self, coordinator: Hub, name: str, tools: Sequence[Tool]) -> None:
+        self._coordinator = coordinator
         self._name = name
-        self._calls = ClusterToolCalls(hub, name)
+        self._calls = ClusterToolCalls(coordinator, name)
         self.executor = ToolExecutor(
             tools, timeout=None, max_tokens=1000, cache_bytes=100_000, shared_calls=self._calls
         )
         self._life = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
-        after = await self._hub.position()
+        after = await self._coordinator.position()
         while True:
-            await self._hub.renew(self._name, {}, ttl=LEASE)
-            news = await self._hub.poll(after, wait=LEASE / 3)
+            await self._coordinator.renew(self._name, {}, ttl=LEASE)
+            news = await self._coordinator.poll(after, wait=LEASE / 3)
             after = news.after
             self._calls.on_completed(news.completed_calls)
 
@@ -84,14 +84,14 @@ class Worker:
         await self.executor.aclose()
         await self._calls.aclose()
         await self.fall_silent()
-        await self._hub.leave(self._name)
+        await self._coordinator.leave(self._name)
 
 
 @asynccontextmanager
-async def workers(number: int, *tools: Tool, hub: Hub | None = None) -> AsyncIterator[list[Worker]]:
+async def workers(number: int, *tools: Tool, coordinator: Hub | None = None) -> AsyncIterator[list[Worker]]:
     """Each with the same tools. They leave nothing behind."""
-    hub = hub or Hub(MemoryStore())
-    there = [Worker(hub, f"w{at}", tools) for at in range(number)]
+    coordinator = coordinator or Hub(MemoryStore())
+    there = [Worker(coordinator, f"w{at}", tools) for at in range(number)]
     await asyncio.sleep(0.001)
     try:
         yield there
@@ -160,15 +160,15 @@ async def test_what_another_worker_has_found_before_counts_as_cached() -> None:
 
 @virtual
 async def test_what_another_worker_has_found_is_asked_for_once_while_it_is_surely_good() -> None:
-    hub = Hub(MemoryStore())
+    coordinator = Hub(MemoryStore())
     pure, read = looking(effect="pure"), looking(name="read", ttl=10)
-    async with workers(2, pure, read, hub=hub) as there:
+    async with workers(2, pure, read, coordinator=coordinator) as there:
         for name in ("look", "read"):
             await ask_all(*there, name=name)
-        asked = hub.claims
+        asked = coordinator.claims
         for name in ("look", "read") * 3:
             assert {result.source for result in await ask_all(*there, name=name)} == {"cached"}
-        assert hub.claims == asked
+        assert coordinator.claims == asked
 
 
 @virtual
@@ -336,9 +336,9 @@ async def test_a_tool_that_was_changed_is_not_answered_by_what_it_was() -> None:
     async def new() -> str:
         return "new"
 
-    hub = Hub(MemoryStore())
+    coordinator = Hub(MemoryStore())
     for tool in (old, new):
-        async with workers(1, tool, hub=hub) as [one]:
+        async with workers(1, tool, coordinator=coordinator) as [one]:
             assert (await ask(one, "look")).content == tool.function.__name__
 
 
@@ -411,9 +411,9 @@ async def test_what_one_batch_looked_up_is_not_in_another_workers_batch() -> Non
 
 @virtual
 async def test_tools_go_on_without_the_hub_and_share_again_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    hub = Hub(MemoryStore())
-    async with workers(2, looking(rate_limit=1), hub=hub) as (one, other):
-        hub.is_away = True
+    coordinator = Hub(MemoryStore())
+    async with workers(2, looking(rate_limit=1), coordinator=coordinator) as (one, other):
+        coordinator.is_away = True
         results = await ask_all(one, other, times=10)
         assert Counter(result.content for result in results) == {"k1": 10, "k2": 10}
         assert len(caplog.records) == 2  # one of each worker
@@ -422,7 +422,7 @@ async def test_tools_go_on_without_the_hub_and_share_again_when_it_is_back(caplo
             for at in range(4):
                 group.create_task(ask(one, key=f"{at}."))
         assert now() - began == pytest.approx(4.0, abs=0.1)  # it keeps the rate for itself
-        hub.is_away = False
+        coordinator.is_away = False
         await asyncio.sleep(20)
         assert len({result.content for result in await ask_all(one, other, times=2, key="back")}) == 1
 
@@ -481,10 +481,10 @@ async def test_agents_that_leave_a_queue_use_up_no_more_than_one_place_of_their_
 
 @virtual
 async def test_opened_tools_share_what_they_are_given_to_share() -> None:
-    hub, tool = Hub(MemoryStore()), looking()
+    coordinator, tool = Hub(MemoryStore()), looking()
     spec = BatchSpec(task="Do it.", inputs=[1], model="m")
     for name, source in (("a", "executed"), ("b", "cached")):
-        shared_calls = ClusterToolCalls(hub, name)
+        shared_calls = ClusterToolCalls(coordinator, name)
         async with open_tools([tool], spec, lambda text, tokens: pytest.fail(text), [], shared_calls) as executor:
             [result] = await executor.session("x").results([ToolCall("c1", "look", "{}")])
             assert (result.content, result.source) == ("k1", source)
@@ -495,9 +495,9 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
     """Agents of three workers with the same tools. Some leave on the way and come back, workers fall silent and work
     on, and the hub is away now and then."""
     world.begin(random.Random(seed), grain)
-    luck, hub = world.luck, Hub(MemoryStore())
+    luck, coordinator = world.luck, Hub(MemoryStore())
     agents = [an_agent(number, world) for number in range(luck.choice((3, 4, 6)))]
-    async with workers(3, *made, hub=hub) as there:
+    async with workers(3, *made, coordinator=coordinator) as there:
         lives = [asyncio.create_task(agent.live(luck.choice(there).executor)) for agent in agents]
         while luck.random() < 0.7:
             await world.pass_time(3.0)
@@ -507,9 +507,9 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
                 case "silence":
                     await luck.choice(there).fall_silent()
                 case "away":
-                    hub.is_away = not hub.is_away
+                    coordinator.is_away = not coordinator.is_away
         await asyncio.wait(lives)
-    async with asyncio.timeout(1000), workers(1, *made, hub=Hub(MemoryStore())) as [last]:
+    async with asyncio.timeout(1000), workers(1, *made, coordinator=Hub(MemoryStore())) as [last]:
         for agent in agents:
             agent.own = {}  # another process has read nothing yet
             await agent.live(last.executor)

@@ -99,10 +99,10 @@ class WorkerJob:
             return
         self.began = time.monotonic()
         spec = self.spec(WorkerManifest.read(command))
-        hub = coordinator_of(spec)
-        assert hub is not None
+        coordinator = coordinator_of(spec)
+        assert coordinator is not None
         try:
-            await runner.work(RunSetup.validate(spec, events), hub)
+            await runner.work(RunSetup.validate(spec, events), coordinator)
         except PlanMismatch as error:
             raise SpecError(
                 f"This worker would ask something else than run {self._run.name!r} does: {error.changes}. "

@@ -1,1 +1,1 @@
-"""Events of a run that several processes share."""
+"""Events of a distributed run, shared between its processes."""

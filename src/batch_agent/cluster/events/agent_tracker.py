@@ -1,4 +1,4 @@
-"""Who has which agent, as far as it is known here: of what several workers tell, what makes one story."""
+"""Tracks which worker has which agent, and merges the workers' events into one consistent sequence per agent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +16,15 @@ from ...core.events import (
     TurnStarted,
 )
 
-_PATIENCE = 2.0
-"""Seconds that a result waits for what its worker has to tell of it."""
-_UNASKED = 5.0
-"""Seconds after its end when an agent of which nobody here gets the result is taken to be another caller's."""
-_MOST_OVER = 100_000
-"""Agents that are known to be done: what is told of them later is older than that."""
+_RESULT_WAIT = 2.0
+"""Seconds that a result waits for the remaining events of its worker."""
+_FOREIGN_AFTER = 5.0
+"""Seconds after its end when an agent whose result has not arrived counts as another submitter's."""
+_MAX_DONE = 100_000
+"""Agents that are remembered as done: later events about them are outdated."""
 
 Emit = Callable[[str, float, Event], None]
-"""Worker, when, and what."""
+"""Worker, time and event."""
 
 
 @dataclass(slots=True)
@@ -32,120 +32,120 @@ class _Agent:
     worker: str
     began: float
     last: float
-    """When something happened to it."""
+    """Time of its last event."""
 
 
 class AgentTracker:
-    """An agent begins at one worker after the other, and is done once. What agents do is told by who has them; what
-    they used counts, whoever tells it. Times are those of `time.monotonic`, and of an agent they never go back."""
+    """An agent starts at one worker after the other, and is done once. Starts count only from the worker that has the
+    agent; usage counts from any. Times are those of `time.monotonic`, and do not go back for an agent."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
         self._agents: dict[str, _Agent] = {}
         self._held: dict[str, tuple[float, AgentFinished]] = {}
         self._ended: dict[str, float] = {}
-        """Agents that have come to their end, and whose results have not."""
-        self._over: dict[str, None] = {}
+        """Agents that have ended and whose results have not arrived."""
+        self._done: dict[str, None] = {}
 
     @property
     def is_waiting(self) -> bool:
-        """Whether results wait for their workers."""
+        """Whether results wait for events of their workers."""
         return bool(self._held)
 
-    def happened(self, worker: str, at: float, event: Event) -> None:
+    def on_event(self, worker: str, at: float, event: Event) -> None:
         match event:
             case AgentStarted():
-                self._starts(worker, at, event)
+                self._start(worker, at, event)
             case AgentReassigned():
-                if self._has(worker, event.key):
-                    self._moves(event.key, at)
+                if self._is_at(worker, event.key):
+                    self._reassign(event.key, at)
             case TurnStarted() | CallsStarted():
-                if self._has(worker, event.key.partition(".")[0]):
-                    self._emit(worker, self._not_before(event.key, at), event)
+                if self._is_at(worker, event.key.partition(".")[0]):
+                    self._emit(worker, self._monotonic(event.key, at), event)
             case TurnEnded() | CallsEnded() | RequestRetried():
-                self._emit(worker, self._not_before(event.key, at), event)
+                self._emit(worker, self._monotonic(event.key, at), event)
             case _:
                 self._emit(worker, at, event)
 
-    def has(self, worker: str, at: float, event: AgentStarted) -> None:
-        """The agent has been there for a while, unless another one has begun it since."""
+    def on_listed(self, worker: str, at: float, event: AgentStarted) -> None:
+        """The agent was running before this process listened, unless another worker has started it since."""
         if event.key not in self._agents and event.key not in self._ended:
-            self._starts(worker, at, event)
+            self._start(worker, at, event)
 
-    def ended(self, worker: str, key: str, now: float) -> None:
-        """The agent came to its end there, and all was told of it."""
+    def on_ended(self, worker: str, key: str, now: float) -> None:
+        """The agent ended at the worker, and all its events have arrived."""
         if key in self._held:
-            self._hand_on(self._held.pop(key)[1], now)
-        elif key not in self._over and (key not in self._agents or self._has(worker, key)):
+            self._emit_result(self._held.pop(key)[1], now)
+        elif key not in self._done and (key not in self._agents or self._is_at(worker, key)):
             self._ended[key] = now
 
-    def finished(self, event: AgentFinished, now: float) -> None:
-        """Its result is here. What was done for it elsewhere is still to be told."""
+    def on_result(self, event: AgentFinished, now: float) -> None:
+        """The result has arrived. Events of other processes about it may follow."""
         key = event.result.key
         was_worked_on = not event.resumed and (event.result.ok or event.result.turns > 0)
-        if was_worked_on and key not in self._ended and key not in self._over:
+        if was_worked_on and key not in self._ended and key not in self._done:
             self._held[key] = (now, event)
         else:
-            self._hand_on(event, now)
+            self._emit_result(event, now)
 
-    def leaves(self, worker: str, now: float) -> None:
-        """The worker says no more."""
+    def on_worker_left(self, worker: str, now: float) -> None:
+        """The worker sends no more events."""
         for key in [key for key, agent in self._agents.items() if agent.worker == worker]:
             if key in self._held:
-                self._hand_on(self._held.pop(key)[1], now)
+                self._emit_result(self._held.pop(key)[1], now)
             elif key not in self._ended:
-                self._moves(key, now)
+                self._reassign(key, now)
 
-    def look(self, now: float) -> None:
-        """Nothing waits for ever."""
-        self._let_go(now, now - _PATIENCE, now - _UNASKED)
+    def expire(self, now: float) -> None:
+        """Stops waiting for overdue results and events."""
+        self._expire(now, now - _RESULT_WAIT, now - _FOREIGN_AFTER)
 
     def close(self, own: str, now: float) -> None:
-        """The results that there are have come. What is under way elsewhere is so for others."""
-        self._let_go(now, now, now)
+        """All results have arrived. Agents that still run elsewhere belong to other submitters."""
+        self._expire(now, now, now)
         for key in [key for key, agent in self._agents.items() if agent.worker != own]:
-            self._moves(key, now)
+            self._reassign(key, now)
 
-    def _let_go(self, now: float, held_since: float, ended_since: float) -> None:
+    def _expire(self, now: float, held_since: float, ended_since: float) -> None:
         for key, _ in list(takewhile(lambda held: held[1][0] <= held_since, self._held.items())):
-            self._hand_on(self._held.pop(key)[1], now)
+            self._emit_result(self._held.pop(key)[1], now)
         for key, _ in list(takewhile(lambda ended: ended[1] <= ended_since, self._ended.items())):
-            self._moves(key, now)
-            self._is_over(key)
+            self._reassign(key, now)
+            self._mark_done(key)
 
-    def _starts(self, worker: str, at: float, event: AgentStarted) -> None:
+    def _start(self, worker: str, at: float, event: AgentStarted) -> None:
         known = self._agents.get(event.key)
-        if event.key in self._over or (known is not None and (known.worker == worker or known.began > at)):
-            return  # one that was cut off tells late what it had begun
+        if event.key in self._done or (known is not None and (known.worker == worker or known.began > at)):
+            return  # an isolated worker reports late what it had started
         self._ended.pop(event.key, None)
-        at = self._not_before(event.key, at)
-        self._moves(event.key, at)
+        at = self._monotonic(event.key, at)
+        self._reassign(event.key, at)
         self._agents[event.key] = _Agent(worker, at, at)
         self._emit(worker, at, event)
 
-    def _moves(self, key: str, at: float) -> None:
-        at = self._not_before(key, at)
+    def _reassign(self, key: str, at: float) -> None:
+        at = self._monotonic(key, at)
         agent = self._agents.pop(key, None)
         if agent is not None:
             self._emit(agent.worker, at, AgentReassigned(key))
 
-    def _hand_on(self, event: AgentFinished, now: float) -> None:
+    def _emit_result(self, event: AgentFinished, now: float) -> None:
         key = event.result.key
         agent = self._agents.pop(key, None)
-        self._is_over(key)
+        self._mark_done(key)
         self._emit("" if agent is None else agent.worker, now if agent is None else agent.last, event)
 
-    def _is_over(self, key: str) -> None:
+    def _mark_done(self, key: str) -> None:
         self._ended.pop(key, None)
-        self._over[key] = None
-        if len(self._over) > _MOST_OVER:
-            del self._over[next(iter(self._over))]
+        self._done[key] = None
+        if len(self._done) > _MAX_DONE:
+            del self._done[next(iter(self._done))]
 
-    def _has(self, worker: str, key: str) -> bool:
+    def _is_at(self, worker: str, key: str) -> bool:
         agent = self._agents.get(key)
         return agent is not None and agent.worker == worker
 
-    def _not_before(self, key: str, at: float) -> float:
+    def _monotonic(self, key: str, at: float) -> float:
         agent = self._agents.get(key.partition(".")[0])
         if agent is None:
             return at

@@ -1,4 +1,4 @@
-"""What workers tell each other of what happens: a line about the message, then one for each event."""
+"""Message with events that a worker publishes to the other processes: a header line, then one line per event."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,32 +9,34 @@ from ...core.events import AgentStarted, Event
 from ...core.fast_dataclass import dataclass
 from ...observe.event_codec import UNREADABLE, event_line, read_line
 
-Happened = tuple[float, Event]
-"""When, in seconds since the epoch as its worker's clock has it, and what."""
+TimedEvent = tuple[float, Event]
+"""Seconds since the epoch by the worker's clock, and the event."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
+    """One message of a worker."""
+
     worker: str
     sent: float
-    """By the worker's clock, as the times of its events."""
+    """By the worker's clock, as are the times of its events."""
     ended: tuple[str, ...] = ()
-    """Agents that came to their end there, of which all was told."""
+    """Agents that ended at the worker and whose events have all been sent."""
     has: tuple[AgentStarted, ...] = ()
-    """All that is under way there, for who was not there when it began."""
+    """All running agents of the worker, for processes that were not listening when they started."""
     is_listening: bool = False
-    """The worker asks to be told what happens elsewhere, and what is under way there."""
+    """The worker requests events of the others, and their running agents."""
     is_leaving: bool = False
     lines: bytes = b""
 
     def encode(self) -> bytes:
         has = [(each.key, each.index) for each in self.has]
-        about = [self.worker, self.sent, self.ended, has, self.is_listening, self.is_leaving]
-        return orjson.dumps(about, option=orjson.OPT_APPEND_NEWLINE) + self.lines
+        header = [self.worker, self.sent, self.ended, has, self.is_listening, self.is_leaving]
+        return orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE) + self.lines
 
     @property
-    def events(self) -> Iterator[Happened]:
-        """Those that this version knows."""
+    def events(self) -> Iterator[TimedEvent]:
+        """Events that this version knows."""
         for line in self.lines.splitlines():
             try:
                 yield read_line(line)
@@ -42,20 +44,20 @@ class EventBatch:
                 continue
 
 
-def encoded(happened: Sequence[Happened]) -> bytes:
-    return b"".join(event_line(at, event) for at, event in happened)
+def encode_events(events: Sequence[TimedEvent]) -> bytes:
+    return b"".join(event_line(at, event) for at, event in events)
 
 
 def read(data: bytes) -> EventBatch | None:
-    """None for what is no such message, or one that this version does not know."""
-    about, _, lines = data.partition(b"\n")
+    """None for other messages, and for ones that this version does not know."""
+    header, _, lines = data.partition(b"\n")
     try:
-        return _told(lines, *orjson.loads(about))
+        return _batch(lines, *orjson.loads(header))
     except UNREADABLE:
         return None
 
 
-def _told(
+def _batch(
     lines: bytes,
     worker: str,
     sent: float,

@@ -1,4 +1,4 @@
-"""Tells the other processes of a run what happens in this one."""
+"""Publishes the events of this process to the other processes of the run."""
 
 import asyncio
 import logging
@@ -25,152 +25,159 @@ from ...core.events import (
     TurnEnded,
     TurnStarted,
 )
-from .message import EventBatch, Happened, encoded
+from .message import EventBatch, TimedEvent, encode_events
 
 _log = logging.getLogger("batch_agent")
-_BETWEEN = 0.25
-"""Seconds that events are gathered for."""
-_MOST = 10_000
-"""Events that wait to be told; the oldest go first."""
-_AT_ONCE = 2_000
-_LAST_WORDS = 2.0
-"""Seconds for what is to be told at the end of a run."""
-_TOLD = frozenset(
+_BATCH_SECONDS = 0.25
+"""Seconds for which events are collected."""
+_MAX_BUFFERED = 10_000
+"""Buffered events; the oldest are dropped first."""
+_MAX_BATCH = 2_000
+_CLOSE_TIMEOUT = 2.0
+"""Seconds for the remaining events at the end of a run."""
+_PUBLISHED = frozenset(
     {
         AgentReassigned, AgentStarted, CallsEnded, CallsStarted, LimitChanged, Notice, Paused, RequestRetried, Resumed,
         LoadSampled, ToolsUsed, TurnEnded, TurnStarted,
     }
 )  # fmt: skip
-"""Not that a run has begun, how it was scheduled and what was spent: whoever asked for the run knows that of all of it.
-Nor results: they are handed out with the facts."""
+"""Not run starts, scheduling and budget reports, which the submitter has for the whole run; nor results, which come
+with the facts."""
 
 
 class EventPublisher:
-    """An event sink. It sends nothing while nobody listens, and a hub that cannot be reached costs what would have been
-    told, never the run."""
+    """Event sink. Sends nothing while no process listens. If the coordinator cannot be reached, events are lost, but
+    the run continues."""
 
     def __init__(
-        self, hub: Coordinator, worker: str, *, is_wanted: bool = True, clock: Callable[[], float] = time.time
+        self,
+        coordinator: Coordinator,
+        worker: str,
+        *,
+        has_listeners: bool = True,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`is_wanted`: whether somebody listens for sure; else, when one says so."""
-        self._hub = hub
+        """`has_listeners`: whether a process listens for certain; otherwise one announces itself."""
+        self._coordinator = coordinator
         self._worker = worker
         self._clock = clock
-        self._is_wanted = is_wanted
-        self._is_greeting = self._is_asked = False
-        self._events: deque[Happened] = deque()
+        self._has_listeners = has_listeners
+        self._requests_events = self._sends_agents = False
+        self._events: deque[TimedEvent] = deque()
         self._ended: list[str] = []
-        self._under_way: dict[str, AgentStarted] = {}
-        self._missed = 0
+        self._running: dict[str, AgentStarted] = {}
+        self._dropped = 0
         self._has_warned = False
         self._has_called = False
-        self._something = asyncio.Event()
-        self._over = asyncio.Event()
+        self._wake_up = asyncio.Event()
+        self._closing = asyncio.Event()
         self.account: Callable[[], ToolsUsed] | None = None
-        """What the tools of this process did so far. It goes with what was told: at the end, who asked for the run does
-        not wait for those who work on it."""
+        """What the tools of this process did so far. Sent with other events: at its end, the submitter does not wait
+        for workers."""
 
     def emit(self, event: Event) -> None:
         kind = type(event)
-        if kind not in _TOLD:
+        if kind not in _PUBLISHED:
             return
         if isinstance(event, AgentStarted):
-            self._under_way[event.key] = event
+            self._running[event.key] = event
         elif isinstance(event, AgentReassigned):
-            self._under_way.pop(event.key, None)
+            self._running.pop(event.key, None)
         elif kind is CallsEnded:
             self._has_called = True
-        self._tell(event)
+        self._buffer(event)
 
-    def ended(self, key: str) -> None:
-        """An agent came to its end in this process."""
-        self._under_way.pop(key, None)
-        if self._is_wanted:
+    def on_ended(self, key: str) -> None:
+        """An agent ended in this process."""
+        self._running.pop(key, None)
+        if self._has_listeners:
             self._ended.append(key)
-            self._something.set()
+            self._wake_up.set()
 
-    def listens(self) -> None:
-        """Asks the others to tell what happens there."""
-        self._is_greeting = True
-        self._something.set()
+    def request_events(self) -> None:
+        """Requests events of the other processes."""
+        self._requests_events = True
+        self._wake_up.set()
 
-    def is_heard(self) -> None:
-        """Somebody listens, from now on: first of all to what is under way here."""
-        self._is_wanted = self._is_asked = True
-        self._something.set()
+    def on_listener(self) -> None:
+        """Another process listens from now on, and first gets the running agents."""
+        self._has_listeners = self._sends_agents = True
+        self._wake_up.set()
 
     @asynccontextmanager
-    async def sending(self) -> AsyncIterator[None]:
-        """For as long as the block runs; what is there at its end is sent too."""
+    async def run_in_background(self) -> AsyncIterator[None]:
+        """Publishes while the block runs, and the rest at its end."""
         task = asyncio.get_running_loop().create_task(self._send())
         try:
             yield
         finally:
-            self._over.set()
-            self._something.set()
-            await asyncio.wait([task], timeout=_LAST_WORDS)
+            self._closing.set()
+            self._wake_up.set()
+            await asyncio.wait([task], timeout=_CLOSE_TIMEOUT)
             task.cancel()
             await asyncio.wait([task])
 
-    def _tell(self, event: Event) -> None:
-        if not self._is_wanted:
+    def _buffer(self, event: Event) -> None:
+        if not self._has_listeners:
             return
-        if len(self._events) >= _MOST:
+        if len(self._events) >= _MAX_BUFFERED:
             self._events.popleft()
-            self._missed += 1
+            self._dropped += 1
         self._events.append((self._clock(), event))
-        self._something.set()
+        self._wake_up.set()
 
     async def _send(self) -> None:
-        while not self._over.is_set():
-            await self._something.wait()
+        while not self._closing.is_set():
+            await self._wake_up.wait()
             with suppress(TimeoutError):
-                async with asyncio.timeout(_BETWEEN):
-                    await self._over.wait()
-            self._something.clear()
+                async with asyncio.timeout(_BATCH_SECONDS):
+                    await self._closing.wait()
+            self._wake_up.clear()
             await self._send_all()
 
     async def _send_all(self) -> None:
-        """Also that this process goes, when it does."""
-        while self._has_something or (self._over.is_set() and self._is_wanted):
-            events = [self._events.popleft() for _ in range(min(_AT_ONCE, len(self._events)))]
-            missed, told = self._missed, self._message(events)
+        """At the end also announces that this process leaves."""
+        while self._has_content or (self._closing.is_set() and self._has_listeners):
+            events = [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
+            dropped, message = self._dropped, self._message(events)
             try:
-                await self._hub.publish(told.encode())
+                await self._coordinator.publish(message.encode())
             except StoreError as error:
-                self._failed(error, told, len(events) + missed)
+                self._on_failure(error, message, len(events) + dropped)
                 return
-            del self._ended[: len(told.ended)]
-            if told.is_leaving:
+            del self._ended[: len(message.ended)]
+            if message.is_leaving:
                 return
 
     @property
-    def _has_something(self) -> bool:
-        is_greeting = self._is_greeting and not self._over.is_set()
-        return bool(self._events or self._ended or self._is_asked or is_greeting)
+    def _has_content(self) -> bool:
+        requests_events = self._requests_events and not self._closing.is_set()
+        return bool(self._events or self._ended or self._sends_agents or requests_events)
 
-    def _message(self, events: list[Happened]) -> EventBatch:
-        """With what is known only now. Agents have ended once all is told of them."""
+    def _message(self, events: list[TimedEvent]) -> EventBatch:
+        """Includes what is known only now. An agent counts as ended once all its events are sent."""
         now, is_all = self._clock(), not self._events
         ended = tuple(self._ended) if is_all else ()
-        has = tuple(self._under_way.values()) if self._is_asked else ()
-        missed = [(now, _missing(self._missed))] if self._missed else []
+        has = tuple(self._running.values()) if self._sends_agents else ()
+        dropped = [(now, _dropped_notice(self._dropped))] if self._dropped else []
         account = [(now, self.account())] if self.account is not None and (self._has_called or ended) else []
-        lines = encoded([*missed, *events, *account])
-        told = EventBatch(self._worker, now, ended, has, self._is_greeting, is_all and self._over.is_set(), lines)
+        lines = encode_events([*dropped, *events, *account])
+        message = EventBatch(
+            self._worker, now, ended, has, self._requests_events, is_all and self._closing.is_set(), lines
+        )
         self._has_called = self._has_called and not is_all
-        self._is_asked = self._is_greeting = False
-        self._missed = 0
-        return told
+        self._sends_agents = self._requests_events = False
+        self._dropped = 0
+        return message
 
-    def _failed(self, error: StoreError, told: EventBatch, missed: int) -> None:
-        self._missed += missed
-        self._is_greeting |= told.is_listening
-        self._is_asked |= bool(told.has)
+    def _on_failure(self, error: StoreError, message: EventBatch, dropped: int) -> None:
+        self._dropped += dropped
+        self._requests_events |= message.is_listening
+        self._sends_agents |= bool(message.has)
         if not self._has_warned:
             self._has_warned = True
-            _log.warning("%s While that lasts, other processes do not see what this one does.", error)
+            _log.warning("%s Meanwhile, other processes do not see the events of this one.", error)
 
 
-def _missing(events: int) -> Notice:
-    return Notice(f"{events:,} events were not told: what is shown of this worker is too little.")
+def _dropped_notice(events: int) -> Notice:
+    return Notice(f"{events:,} events of this worker were lost: its numbers are too low.")

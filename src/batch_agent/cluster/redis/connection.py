@@ -1,4 +1,4 @@
-"""The way to a Redis server that may be away for a while. Imports redis-py: import this only where that is wanted."""
+"""Connection to a Redis server, with retries while it is away. Imports redis-py, which is an extra."""
 
 import asyncio
 import itertools
@@ -33,82 +33,85 @@ from redis.exceptions import (
 from ...core.errors import SpecError, StoreError
 from ...core.safe_text import public_url
 from ...schedule.backoff import Backoff
-from .durability_check import NEEDED
-from .lua_common import LuaScript
+from .lua_common import REQUIRED_SERVER, LuaScript
 
 T = TypeVar("T")
 Argument = bytes | str | int
 
-_ANSWER = 20.0
-"""Seconds for the answer to any command; those that wait do so for less."""
-_CONNECT = 5.0
-_LANES = 16
-"""Commands in flight that do not wait for anything: the others queue here, and not in the server."""
-_MOST_CONNECTIONS = 1_000
+_RESPONSE_TIMEOUT = 20.0
+"""Seconds for the response to any command; blocking commands wait for less."""
+_CONNECT_TIMEOUT = 5.0
+_MAX_IN_FLIGHT = 16
+"""Non-blocking commands in flight: others queue here rather than in the server."""
+_MAX_CONNECTIONS = 1_000
 _BACKOFF = Backoff(first=0.02, ceiling=1.0)
 
-_AWAY = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
-_AWAY_WORDS = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
+_TRANSIENT = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
+_TRANSIENT_PREFIXES = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
 
 
 class RedisConnection:
-    """Sends commands, again where nobody knows what became of them: they must bear that. Raises StoreError: at once if
-    nothing would be better later, else after `patience` seconds."""
+    """Sends commands, and repeats them if their outcome is unknown: they must be idempotent. Raises StoreError:
+    immediately if a retry cannot help, otherwise after `retry_seconds`."""
 
-    def __init__(self, url: str, patience: float) -> None:
-        """Raises SpecError for what is not the URL of a Redis."""
-        self.shown = public_url(url)
-        self._patience = patience
+    def __init__(self, url: str, retry_seconds: float) -> None:
+        """Raises SpecError for an invalid URL."""
+        self.display_url = public_url(url)
+        self._retry_seconds = retry_seconds
         self._pool = _pool(url)
         self._redis = Redis(connection_pool=self._pool)
         self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
-        self._lanes = asyncio.Semaphore(_LANES)
+        self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
 
     async def aclose(self) -> None:
         await self._pool.disconnect()
 
-    async def call(self, *command: Argument, patience: float | None = None) -> Any:
+    async def call(self, *command: Argument, retry_seconds: float | None = None) -> Any:
         async def attempt(_: int) -> Any:
-            async with self._lanes:
+            async with self._in_flight:
                 return await self._send(*command)
 
-        return await self._tried(attempt, patience)
+        return await self._retried(attempt, retry_seconds)
 
     async def wait(self, *command: Argument) -> Any:
-        """For a command that waits in the server for something to happen."""
-        return await self._tried(lambda _: self._send(*command), None)
+        """For commands that block in the server."""
+        return await self._retried(lambda _: self._send(*command), None)
 
-    async def together(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
-        """In one trip; others' commands may come between them."""
-        listed = list(commands)
+    async def pipeline(self, commands: Iterable[Sequence[Argument]]) -> list[Any]:
+        """Sends commands in one round trip, not atomically."""
+        queued = list(commands)
 
         async def attempt(_: int) -> list[Any]:
-            async with self._lanes, asyncio.timeout(_ANSWER), self._redis.pipeline(transaction=False) as pipe:
-                for command in listed:
+            async with (
+                self._in_flight,
+                asyncio.timeout(_RESPONSE_TIMEOUT),
+                self._redis.pipeline(transaction=False) as pipe,
+            ):
+                for command in queued:
                     pipe.execute_command(*command)
                 return await pipe.execute()
 
-        return await self._tried(attempt, None)
+        return await self._retried(attempt, None)
 
     async def run(self, script: LuaScript, key: str, arguments: Callable[[bool], Sequence[Argument]]) -> Any:
-        """`arguments` is told whether the script may have run before."""
+        """`arguments` receives whether the script may have run before."""
 
         async def attempt(tries: int) -> Any:
             values = arguments(tries > 0)
-            async with self._lanes:
+            async with self._in_flight:
                 try:
                     return await self._send("EVALSHA", script.sha, 1, key, *values)
                 except NoScriptError:
                     return await self._send("EVAL", script.text, 1, key, *values)
 
-        return await self._tried(attempt, None)
+        return await self._retried(attempt, None)
 
     async def _send(self, *command: Argument) -> Any:
-        async with asyncio.timeout(_ANSWER):
+        async with asyncio.timeout(_RESPONSE_TIMEOUT):
             return await self._execute(*command)
 
-    async def _tried(self, attempt: Callable[[int], Awaitable[T]], patience: float | None) -> T:
-        patience = self._patience if patience is None else patience
+    async def _retried(self, attempt: Callable[[int], Awaitable[T]], retry_seconds: float | None) -> T:
+        retry_seconds = self._retry_seconds if retry_seconds is None else retry_seconds
         now = asyncio.get_running_loop().time
         began: float | None = None
         for tries in itertools.count():
@@ -116,80 +119,80 @@ class RedisConnection:
                 return await attempt(tries)
             except (RedisError, OSError) as error:
                 began = now() if began is None else began
-                left = began + patience - now()
+                left = began + retry_seconds - now()
                 failure = self._failure(error)
                 if failure is not None or left <= 0:
-                    raise failure or self._gone(error, patience) from error
-                await self._look_again(error)
+                    raise failure or self._unreachable(error, retry_seconds) from error
+                await self._reconnect_after_failover(error)
             await asyncio.sleep(min(left, _BACKOFF.jittered(tries, random.random())))  # noqa: S311
-        raise AssertionError("it counts for ever")
+        raise AssertionError("unreachable")
 
-    async def _look_again(self, error: Exception) -> None:
-        """After a failover, the connections lead to a server that only copies."""
+    async def _reconnect_after_failover(self, error: Exception) -> None:
+        """After a failover, connections lead to a read-only replica."""
         if isinstance(error, ReadOnlyError):
             await self._pool.disconnect(inuse_connections=False)
 
-    def _gone(self, error: Exception, patience: float) -> StoreError:
+    def _unreachable(self, error: Exception, retry_seconds: float) -> StoreError:
         return StoreError(
-            f"Redis at {self.shown} could not be reached for {patience:g} s ({error}). Check that it runs and can be "
-            "reached from here; what was stored before is there when it comes back."
+            f"Redis at {self.display_url} could not be reached for {retry_seconds:g} s ({error}). Check that it is "
+            "running and reachable from here; stored data is available when it comes back."
         )
 
     def _failure(self, error: Exception) -> StoreError | None:
-        """None: it may be better later."""
+        """None if a retry may help."""
         reason = _reason(error)
-        return None if reason is None else StoreError(f"Redis at {self.shown} {reason}")
+        return None if reason is None else StoreError(f"Redis at {self.display_url} {reason}")
 
 
 def _pool(url: str) -> ConnectionPool:
     try:
         parts = parse_url(url)
-    except ValueError:  # its message may have a piece of the password in it
+    except ValueError:  # its message may contain part of the password
         raise SpecError(
-            f"{public_url(url)!r} is not the URL of a Redis. Write redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// "
-            "for a secure one, or unix:///PATH; what is special in a password as %XX."
+            f"{public_url(url)!r} is not a Redis URL. Use redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// for TLS, "
+            "or unix:///PATH; percent-encode special characters in the password."
         ) from None
     options: dict[str, Any] = {
         **parts,
         "protocol": 2,
         "decode_responses": False,
-        "socket_timeout": None,  # redis-py keeps it with a wait_for, which in Python 3.11 may swallow a cancellation
-        "socket_connect_timeout": _CONNECT,
+        "socket_timeout": None,  # redis-py applies it with wait_for, which in Python 3.11 may swallow a cancellation
+        "socket_connect_timeout": _CONNECT_TIMEOUT,
         "retry": Retry(NoBackoff(), 0),
-        "max_connections": _MOST_CONNECTIONS,
+        "max_connections": _MAX_CONNECTIONS,
     }
     return ConnectionPool(**options)
 
 
 def _reason(error: Exception) -> str | None:
-    """What is wrong and what to do, where waiting would not help. The classes are redis-py's."""
+    """The problem and its remedy, if waiting would not help. The classes are redis-py's."""
     text = str(error)
     match error:
         case AuthenticationError() | AuthorizationError():
-            return f"does not let us in ({text}). Check user and password: redis://USER:PASSWORD@HOST:PORT."
+            return f"rejected the credentials ({text}). Check user and password: redis://USER:PASSWORD@HOST:PORT."
         case NoPermissionError():
-            return f"does not allow this user what is needed ({text}). Give it the keys batch-agent:* and all commands."
+            return f"denied a command ({text}). Grant this user the keys batch-agent:* and all commands."
         case OutOfMemoryError():
             return (
-                "has no memory left (maxmemory). Give it more, or remove old runs. What was stored before is safe; run "
-                "again with the same store to go on."
+                "is out of memory (maxmemory). Increase it, or delete old runs. Stored data is safe; run again with "
+                "the same store to continue."
             )
         case InvalidResponse():
-            return f"does not speak as a Redis does ({text}). Check host and port."
+            return f"does not respond like a Redis server ({text}). Check host and port."
         case AskError() | ClusterCrossSlotError():
-            return f"is one node of a Redis Cluster ({text}). Use a server of its own, or a proxy before the cluster."
-        case ConnectionError() if isinstance(error.__context__, ssl.SSLError):
             return (
-                f"and we cannot agree on a secure connection ({error.__context__}). Check rediss:// and certificates."
+                f"is a node of a Redis Cluster ({text}). Use a standalone server, or a proxy in front of the cluster."
             )
-        case _ if isinstance(error, _AWAY) or text.startswith(_AWAY_WORDS):
+        case ConnectionError() if isinstance(error.__context__, ssl.SSLError):
+            return f"did not complete the TLS handshake ({error.__context__}). Check rediss:// and certificates."
+        case _ if isinstance(error, _TRANSIENT) or text.startswith(_TRANSIENT_PREFIXES):
             return None
         case ResponseError() if text.startswith("MISCONF"):
             return (
-                f"cannot write to its disk ({text}). Make room there. What was stored before is safe; run again with "
-                "the same store to go on."
+                f"cannot write to its disk ({text}). Free disk space. Stored data is safe; run again with the same "
+                "store to continue."
             )
         case ResponseError() if "DB index" in text:
             return f"has no such database ({text}). The number comes after the port: redis://HOST:PORT/0."
         case _:
-            return f"refused a command ({text}). {NEEDED}"
+            return f"rejected a command ({text}). {REQUIRED_SERVER}"

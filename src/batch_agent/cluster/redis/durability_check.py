@@ -1,58 +1,58 @@
-"""Whether a Redis server is new enough, and how it is set up to keep what it is given."""
+"""Checks that a Redis server is new enough and configured to keep data."""
 
 import logging
 import re
 from typing import TYPE_CHECKING
 
 from ...core.errors import StoreError
+from .lua_common import REQUIRED_SERVER
 
 if TYPE_CHECKING:
     from .connection import RedisConnection
 
-NEEDED = "Redis 7.0 or newer, or Valkey 7.2 or newer, is needed."
-"""Tool calls are claimed with SET ... NX GET, which no earlier one knows. Valkey tells which Redis it stands for."""
-_LEAST = (7, 0)
+_MIN_VERSION = (7, 0)
 _VERSION = re.compile(r"(\d+)\.(\d+)")
 
 _log = logging.getLogger("batch_agent")
-_looked_at: set[str] = set()
+_checked: set[str] = set()
 
 
-async def warn_if_not_durable(link: "RedisConnection") -> None:
-    """The first time that this process comes to a server: raises StoreError for one that is too old, and warns of one
-    that may lose facts."""
-    if link.shown in _looked_at:
+async def warn_if_not_durable(connection: "RedisConnection") -> None:
+    """On this process's first connection to a server, raises StoreError if it is too old, and warns if it may lose
+    facts."""
+    if connection.display_url in _checked:
         return
-    await _check_version(link)
-    await _complain(link)
-    _looked_at.add(link.shown)
+    await _check_version(connection)
+    await _warn_if_volatile(connection)
+    _checked.add(connection.display_url)
 
 
-async def _check_version(link: "RedisConnection") -> None:
+async def _check_version(connection: "RedisConnection") -> None:
     try:
-        told = await link.call("INFO", "server")
-    except StoreError:  # not everybody may ask
+        info = await connection.call("INFO", "server")
+    except StoreError:  # the user may lack the permission
         return
-    found = _VERSION.match(str(told.get("redis_version", "")))  # the client reads this answer as a dict
-    if found and (int(found[1]), int(found[2])) < _LEAST:
-        raise StoreError(f"Redis at {link.shown} is {found[0]}. {NEEDED}")
+    found = _VERSION.match(str(info.get("redis_version", "")))  # redis-py parses this reply as a dict
+    if found and (int(found[1]), int(found[2])) < _MIN_VERSION:
+        raise StoreError(f"Redis at {connection.display_url} has version {found[0]}. {REQUIRED_SERVER}")
 
 
-async def _complain(link: "RedisConnection") -> None:
+async def _warn_if_volatile(connection: "RedisConnection") -> None:
     try:
-        found = await link.call("CONFIG", "GET", "maxmemory-policy", "appendonly")
-    except StoreError:  # not everybody may ask
+        found = await connection.call("CONFIG", "GET", "maxmemory-policy", "appendonly")
+    except StoreError:  # the user may lack the permission
         return
     settings = {name.decode(): value.decode() for name, value in zip(found[::2], found[1::2], strict=True)}
     policy = settings["maxmemory-policy"]
     if policy.startswith("allkeys"):
         _log.warning(
-            "Redis at %s removes keys when its memory is full (maxmemory-policy %s): facts may be lost. Set "
+            "Redis at %s evicts keys when its memory is full (maxmemory-policy %s): facts may be lost. Set "
             "maxmemory-policy noeviction.",
-            link.shown,
+            connection.display_url,
             policy,
         )
     if settings["appendonly"] == "no":
         _log.warning(
-            "Redis at %s keeps no append-only file: facts may be lost when it ends. Set appendonly yes.", link.shown
+            "Redis at %s has no append-only file: facts may be lost when it stops. Set appendonly yes.",
+            connection.display_url,
         )

@@ -1,7 +1,4 @@
-"""One run in a Redis server: the keys that are its own, and its scripts.
-
-Calls under way that must not be done twice.
-"""
+"""Keys and scripts of one run in a Redis server."""
 
 import itertools
 import secrets
@@ -19,82 +16,82 @@ if TYPE_CHECKING:
 
 
 class IdempotencySlots:
-    """Where calls under way find what came of them in the server, if they must be repeated."""
+    """Slots in the server where repeated calls find the result of their first execution."""
 
     def __init__(self) -> None:
         self._name = secrets.token_hex(8)
-        self._made = itertools.count(1)
+        self._slot_numbers = itertools.count(1)
         self._numbers = itertools.count(1)
         self._free: list[str] = []
 
     @contextmanager
-    def taken(self) -> Iterator[tuple[str, int]]:
-        """A place, and the number of the call. A call that was given up may arrive still: its place is not used any
-        more."""
-        place = self._free.pop() if self._free else f"{self._name}.{next(self._made)}"
-        yield place, next(self._numbers)
-        self._free.append(place)
+    def acquire(self) -> Iterator[tuple[str, int]]:
+        """A slot, and the number of the call. The slot of a cancelled call is not reused, as the call may still
+        arrive."""
+        slot = self._free.pop() if self._free else f"{self._name}.{next(self._slot_numbers)}"
+        yield slot, next(self._numbers)
+        self._free.append(slot)
 
 
-_LONGEST_BLOCK = 5.0
-"""Seconds that one command waits."""
+_MAX_BLOCK = 5.0
+"""Seconds that one command blocks."""
 
 
 class RedisKeyspace:
-    """Reads and changes what is under the prefix. Raises StoreError, one that says so where the run is lost."""
+    """Reads and changes keys under the prefix. Raises StoreError, with its own message if the run is lost."""
 
-    def __init__(self, link: "RedisConnection", name: str, prefix: str) -> None:
+    def __init__(self, connection: "RedisConnection", name: str, prefix: str) -> None:
         self.prefix = prefix
-        self._link = link
+        self._connection = connection
         self._name = name
-        self._places = IdempotencySlots()
+        self._slots = IdempotencySlots()
 
     def key(self, name: str) -> str:
         return self.prefix + name
 
     async def script(self, script: LuaScript, *values: bytes | str | int) -> Any:
-        """One that may be repeated."""
-        with self._seeing_loss():
-            return await self._link.run(script, self.prefix, lambda _: values)
+        """Runs a script that may be repeated."""
+        with self._detect_loss():
+            return await self._connection.run(script, self.prefix, lambda _: values)
 
-    async def once(self, script: LuaScript, *values: bytes | str | int) -> Any:
-        """One that finds out by itself whether it was run before."""
-        with self._seeing_loss(), self._places.taken() as (place, number):
-            return await self._link.run(script, self.prefix, lambda again: (place, number, int(again), *values))
+    async def run_idempotent(self, script: LuaScript, *values: bytes | str | int) -> Any:
+        """Runs a script that detects whether it ran before."""
+        with self._detect_loss(), self._slots.acquire() as (slot, number):
+            return await self._connection.run(script, self.prefix, lambda again: (slot, number, int(again), *values))
 
-    async def streams(self, after: Mapping[str, str], most: int, wait: float) -> dict[str, list[Any]]:
-        """What is in the streams after these places; none is empty. Waits for a while, but maybe not all of it."""
+    async def streams(self, after: Mapping[str, str], count: int, wait: float) -> dict[str, list[Any]]:
+        """Entries of the streams after these ids; only streams with entries. May wait for less than `wait` seconds."""
         names = [self.key(name) for name in after]
-        block = ("BLOCK", millis(min(wait, _LONGEST_BLOCK))) if wait > 0 else ()
-        found = await self._link.wait("XREAD", "COUNT", most, *block, "STREAMS", *names, *after.values())
+        block = ("BLOCK", millis(min(wait, _MAX_BLOCK))) if wait > 0 else ()
+        found = await self._connection.wait("XREAD", "COUNT", count, *block, "STREAMS", *names, *after.values())
         return {name.decode().removeprefix(self.prefix): rows for name, rows in found}
 
-    async def stories(self, keys: Sequence[bytes]) -> list[tuple[Fact, ...]]:
-        found = await self._link.together([("LRANGE", self.key("facts:").encode() + key, 0, -1) for key in keys])
+    async def fact_lists(self, keys: Sequence[bytes]) -> list[tuple[Fact, ...]]:
+        found = await self._connection.pipeline([("LRANGE", self.key("facts:").encode() + key, 0, -1) for key in keys])
         return [self._facts(key, data) for key, data in zip(keys, found, strict=True)]
 
     def lost(self) -> StoreError:
         return StoreError(
-            f"Redis at {self._link.shown} has lost run {self._name!r}: somebody removed it, or the server was "
+            f"Redis at {self._connection.display_url} has lost run {self._name!r}: it was deleted, or the server was "
             "restarted without an append-only file, or it evicts keys. Set appendonly yes and maxmemory-policy "
             "noeviction, and run again."
         )
 
     @contextmanager
-    def _seeing_loss(self) -> Iterator[None]:
+    def _detect_loss(self) -> Iterator[None]:
         try:
             yield
         except StoreError as error:
             raise self.lost() if "NOGROUP" in str(error) else error from error
 
-    def _facts(self, key: bytes, listed: Sequence[bytes]) -> tuple[Fact, ...]:
+    def _facts(self, key: bytes, encoded: Sequence[bytes]) -> tuple[Fact, ...]:
         try:
-            return tuple(map(decode_fact, listed))
+            return tuple(map(decode_fact, encoded))
         except ValueError as error:
-            where = f"Run {self._name!r} in Redis at {self._link.shown}"
+            where = f"Run {self._name!r} in Redis at {self._connection.display_url}"
             raise StoreError(f"{where}: the facts of agent {key.decode()} cannot be read: {error}") from error
 
 
 def millis(seconds: float) -> int:
-    """As a server takes them: at least one, and no more than it can count."""
+    """Milliseconds as the server accepts them: at least 1, at most FAR."""
     return max(1, round(min(seconds, FAR) * 1_000))

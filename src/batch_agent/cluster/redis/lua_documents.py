@@ -1,17 +1,17 @@
-"""Documents, news, calls and queues in the Redis server, each at one stroke."""
+"""Lua scripts for documents, updates, calls and rate limits in the Redis server. Each is atomic."""
 
 from typing import Final
 
 from .lua_common import COMMON, ONCE, SILENCE, LuaScript
 
-_NEWS_KEPT = 20_000
+_MAX_UPDATES = 20_000
 
-# ARGV: once (3), name, is there an old one?, old, is there a new one?, new.
-SWAP: Final = LuaScript.of(
+# ARGV: once (3), name, has old, old, has new, new.
+COMPARE_AND_SET: Final = LuaScript.of(
     COMMON,
     ONCE,
     """
-if before() then return 1 end
+if previous_result() then return 1 end
 local key = run .. 'document:' .. ARGV[4]
 local old = redis.call('GET', key)
 if ARGV[5] == '1' then
@@ -20,13 +20,13 @@ elseif old then
   return 0
 end
 if ARGV[7] == '1' then redis.call('SET', key, ARGV[8]) elseif old then redis.call('DEL', key) end
-keep('')
+keep_result('')
 return 1
 """,
 )
 
-# ARGV: name, worker. Gives 1: make it, 0: another one makes it, or its outcome. A call is "?WORKER" while it is made,
-# "*WORKER" if others wait for it, and "!OUTCOME" afterwards.
+# ARGV: name, worker. Returns 1: claimed, 0: another worker makes it, or the outcome. A call is "?WORKER" while it is
+# made, "*WORKER" if other workers wait for it, and "!OUTCOME" afterwards.
 CLAIM: Final = LuaScript.of(
     COMMON,
     SILENCE,
@@ -37,7 +37,7 @@ if not found then return 1 end
 local kind, rest = string.sub(found, 1, 1), string.sub(found, 2)
 if kind == '!' then return rest end
 if rest == worker then return 1 end
-if redis.call('EXISTS', run .. 'alive:' .. rest) == 1 or look(math.floor(micros() / 1000)).spares then
+if redis.call('EXISTS', run .. 'alive:' .. rest) == 1 or read_meta(math.floor(micros() / 1000)).spares_expired then
   if kind == '?' then redis.call('SET', key, '*' .. rest) end
   return 0
 end
@@ -46,22 +46,22 @@ return 1
 """,
 )
 
-# ARGV: name, worker, milliseconds (0: it is free again, -1: as long as the run), outcome.
-LAND: Final = LuaScript.of(
+# ARGV: name, worker, ttl in milliseconds (0: release the claim, -1: as long as the run), outcome.
+COMPLETE_CALL: Final = LuaScript.of(
     COMMON,
     f"""
-local key, lasts = run .. 'call:' .. ARGV[1], tonumber(ARGV[3])
+local key, ttl = run .. 'call:' .. ARGV[1], tonumber(ARGV[3])
 local found
-if lasts == 0 then
+if ttl == 0 then
   found = redis.call('GET', key)
-elseif lasts < 0 then
+elseif ttl < 0 then
   found = redis.call('SET', key, '!' .. ARGV[4], 'XX', 'GET')
 else
   found = redis.call('SET', key, '!' .. ARGV[4], 'XX', 'GET', 'PX', ARGV[3])
 end
 if not found then return end
 if found ~= '?' .. ARGV[2] and found ~= '*' .. ARGV[2] then
-  if lasts == 0 then return end
+  if ttl == 0 then return end
   if string.sub(found, 1, 1) == '!' then
     redis.call('SET', key, found, 'KEEPTTL')
   else
@@ -69,36 +69,36 @@ if found ~= '?' .. ARGV[2] and found ~= '*' .. ARGV[2] then
   end
   return
 end
-if lasts == 0 then redis.call('DEL', key) end
+if ttl == 0 then redis.call('DEL', key) end
 if string.sub(found, 1, 1) == '?' then return end
-redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_NEWS_KEPT}, '*', 'landed', ARGV[1])
+redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'landed', ARGV[1])
 """,
 )
 
 # ARGV: once (3), data.
-TELL: Final = LuaScript.of(
+PUBLISH: Final = LuaScript.of(
     COMMON,
     ONCE,
     f"""
-if before() then return end
-redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_NEWS_KEPT}, '*', 'told', ARGV[4])
-keep('')
+if previous_result() then return end
+redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'told', ARGV[4])
+keep_result('')
 """,
 )
 
-# ARGV: once (3), name, microseconds from one to the next, and ahead of time. Gives microseconds.
-TURN: Final = LuaScript.of(
+# ARGV: once (3), name, interval and ahead in microseconds. Returns microseconds to wait.
+RESERVE_RATE: Final = LuaScript.of(
     COMMON,
     ONCE,
     """
-local answer = before()
-if answer then return answer end
+local previous = previous_result()
+if previous then return previous end
 local key, interval, ahead = run .. 'turn:' .. ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 local now = micros()
 local due = math.max(tonumber(redis.call('GET', key) or 0), now)
-redis.call('SET', key, whole(due + interval), 'PX', whole(math.ceil((due + interval - now) / 1000) + 1))
-local wait = whole(math.max(0, due - ahead - now))
-keep(wait)
+redis.call('SET', key, integer(due + interval), 'PX', integer(math.ceil((due + interval - now) / 1000) + 1))
+local wait = integer(math.max(0, due - ahead - now))
+keep_result(wait)
 return wait
 """,
 )

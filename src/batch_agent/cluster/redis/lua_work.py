@@ -1,12 +1,12 @@
-"""Work and facts in the Redis server, each at one stroke: who has which agent, and what they may write."""
+"""Lua scripts for leases and facts in the Redis server. Each is atomic."""
 
 from typing import Final
 
 from .lua_common import COMMON, ONCE, SILENCE, LuaScript
 
-# ARGV: retry failed ones?, a birth mark, then key and job of each. Gives the run's birth mark, which is that of the
-# first who posted; key and ending of those that need not be done.
-POST: Final = LuaScript.of(
+# ARGV: retry failed, a creation mark, then key and job of each. Returns the run's creation mark, which is that of the
+# first submitter, and key and completion of those that need no work.
+SUBMIT: Final = LuaScript.of(
     COMMON,
     """
 if redis.call('EXISTS', run .. 'work') == 0 then
@@ -14,59 +14,59 @@ if redis.call('EXISTS', run .. 'work') == 0 then
   redis.call('HSET', run .. 'meta', 'born', ARGV[2])
 end
 local retry = ARGV[1] == '1'
-local keys, ended, posted, again = {}, {redis.call('HGET', run .. 'meta', 'born')}, {}, {}
-for place = 3, #ARGV, 2 do keys[#keys + 1] = ARGV[place] end
+local keys, ended, submitted, again = {}, {redis.call('HGET', run .. 'meta', 'born')}, {}, {}
+for index = 3, #ARGV, 2 do keys[#keys + 1] = ARGV[index] end
 local agents = redis.call('HMGET', run .. 'agents', unpack(keys))
 local endings = redis.call('HMGET', run .. 'endings', unpack(keys))
 local known = {}
-for place, key in ipairs(keys) do
+for index, key in ipairs(keys) do
   local failed, ending
-  if endings[place] then failed, ending = string.match(endings[place], '^%d+ (%d) (.*)$') end
+  if endings[index] then failed, ending = string.match(endings[index], '^%d+ (%d) (.*)$') end
   if ending and not (retry and failed == '1') then
     ended[#ended + 1] = key
     ended[#ended + 1] = ending
-  elseif not agents[place] and not known[key] then
+  elseif not agents[index] and not known[key] then
     known[key] = true
     local entry
     if ending then
       again[#again + 1] = key
-      entry = redis.call('XADD', run .. 'work', '*', key, ARGV[2 * place + 2], 'again', '')
+      entry = redis.call('XADD', run .. 'work', '*', key, ARGV[2 * index + 2], 'again', '')
     else
-      entry = redis.call('XADD', run .. 'work', '*', key, ARGV[2 * place + 2])
+      entry = redis.call('XADD', run .. 'work', '*', key, ARGV[2 * index + 2])
     end
-    posted[#posted + 1] = key
-    posted[#posted + 1] = '0 0 ' .. entry .. ' '
+    submitted[#submitted + 1] = key
+    submitted[#submitted + 1] = '0 0 ' .. entry .. ' '
   end
 end
-if #posted > 0 then
-  redis.call('HSET', run .. 'agents', unpack(posted))
+if #submitted > 0 then
+  redis.call('HSET', run .. 'agents', unpack(submitted))
   if #again > 0 then redis.call('HDEL', run .. 'endings', unpack(again)) end
-  ring()
+  wake_up()
 end
 return ended
 """,
 )
 
-# ARGV: once (3), worker, most, milliseconds, where to look for leases that have run out. Gives where to look next; the
-# last bell, if there is nothing (false: no work was ever posted); key, job, token, times and whether there may be facts
-# of each.
+# ARGV: once (3), worker, max jobs, ttl in milliseconds, cursor for expired leases. Returns the next cursor; the last
+# wake-up entry, if there is nothing to lease (false: no work was ever submitted); key, job, token, attempts and whether
+# there may be facts, of each.
 LEASE: Final = LuaScript.of(
     COMMON,
     SILENCE,
     ONCE,
     """
-local worker, most, lasts, cursor = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+local worker, max_jobs, ttl, cursor = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local time = micros()
 local now = math.floor(time / 1000)
 local leases = {}
 
 local function add(key, job, one, has_facts)
-  for _, value in ipairs({key, job, one.token, one.times, has_facts}) do leases[#leases + 1] = value end
+  for _, value in ipairs({key, job, one.token, one.attempts, has_facts}) do leases[#leases + 1] = value end
 end
 
-local answer = before()
-if answer then
-  for entry in string.gmatch(answer, '%S+') do
+local previous = previous_result()
+if previous then
+  for entry in string.gmatch(previous, '%S+') do
     local found = redis.call('XRANGE', run .. 'work', entry, entry)[1]
     local one = found and owner(redis.call('HGET', run .. 'agents', found[2][1]))
     if one and one.worker == worker then add(found[2][1], found[2][2], one, 1) end
@@ -74,8 +74,8 @@ if answer then
   return {cursor, '', leases}
 end
 
-local meta = look(now)
-local idle = whole(meta.spares and 2 * FAR or FAR)
+local meta = read_meta(now)
+local idle = integer(meta.spares_expired and 2 * FAR or FAR)
 local taken = {}
 
 local function take_over(from, count)
@@ -85,45 +85,46 @@ local function take_over(from, count)
   return found[1]
 end
 
-local following, failure = take_over(cursor, most)
+local following, failure = take_over(cursor, max_jobs)
 if failure then
   if string.find(failure.err, 'NOGROUP', 1, true) == 1 then return {'0-0', false, leases} end
   return failure
 end
 cursor = following
-local fresh = {}
-if #taken < most then
-  local found = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', most - #taken, 'STREAMS', run .. 'work', '>')
-  if found then fresh = found[1][2] end
+local new = {}
+if #taken < max_jobs then
+  local count = max_jobs - #taken
+  local found = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', count, 'STREAMS', run .. 'work', '>')
+  if found then new = found[1][2] end
 end
-if #taken + #fresh < most then
+if #taken + #new < max_jobs then
   cursor = '0-0'
-  repeat cursor = take_over(cursor, most - #taken - #fresh) until cursor == '0-0' or #taken + #fresh == most
+  repeat cursor = take_over(cursor, max_jobs - #taken - #new) until cursor == '0-0' or #taken + #new == max_jobs
 end
 local old = #taken
-for _, entry in ipairs(fresh) do taken[#taken + 1] = entry end
+for _, entry in ipairs(new) do taken[#taken + 1] = entry end
 
 if #taken > 0 then
   local keys, entries, records = {}, {}, {}
-  for place = 1, old do keys[place] = taken[place][2][1] end
+  for index = 1, old do keys[index] = taken[index][2][1] end
   local owners = old > 0 and redis.call('HMGET', run .. 'agents', unpack(keys)) or {}
   meta.token = math.max(meta.token, time)
-  for place, entry in ipairs(taken) do
+  for index, entry in ipairs(taken) do
     local key, job, again = entry[2][1], entry[2][2], entry[2][3]
-    local one = owner(owners[place]) or {times = 0}
+    local one = owner(owners[index]) or {attempts = 0}
     meta.token = meta.token + 1
-    one.token = whole(meta.token)
-    one.times = one.times + 1
-    add(key, job, one, (again or place <= old) and 1 or 0)
-    entries[place] = entry[1]
+    one.token = integer(meta.token)
+    one.attempts = one.attempts + 1
+    add(key, job, one, (again or index <= old) and 1 or 0)
+    entries[index] = entry[1]
     records[#records + 1] = key
-    records[#records + 1] = one.token .. ' ' .. one.times .. ' ' .. entry[1] .. ' ' .. worker
+    records[#records + 1] = one.token .. ' ' .. one.attempts .. ' ' .. entry[1] .. ' ' .. worker
   end
   redis.call('HSET', run .. 'agents', unpack(records))
-  claim(worker, entries, FAR - lasts)
-  keep(table.concat(entries, ' '))
+  claim(worker, entries, FAR - ttl)
+  keep_result(table.concat(entries, ' '))
 end
-seen(meta, now, worker, lasts)
+record_renewal(meta, now, worker, ttl)
 local bell = ''
 if #taken == 0 then
   local last = redis.call('XREVRANGE', run .. 'bell', '+', '-', 'COUNT', 1)[1]
@@ -133,17 +134,17 @@ return {cursor, bell, leases}
 """,
 )
 
-# ARGV: worker, milliseconds, then key and token of each. Gives the keys that others have, or have ended.
+# ARGV: worker, ttl in milliseconds, then key and token of each. Returns the keys that other workers hold or have ended.
 RENEW: Final = LuaScript.of(
     COMMON,
     SILENCE,
     """
-local worker, lasts = ARGV[1], tonumber(ARGV[2])
+local worker, ttl = ARGV[1], tonumber(ARGV[2])
 local now = math.floor(micros() / 1000)
-local meta = look(now)
+local meta = read_meta(now)
 local mine, others = held(worker, 3)
-claim(worker, mine, FAR - lasts)
-seen(meta, now, worker, lasts)
+claim(worker, mine, FAR - ttl)
+record_renewal(meta, now, worker, ttl)
 local lost = {}
 for _, other in ipairs(others) do
   local key, token, one = unpack(other)
@@ -155,7 +156,7 @@ return lost
 )
 
 # ARGV: worker, then key and token of each.
-GIVE_BACK: Final = LuaScript.of(
+RELEASE: Final = LuaScript.of(
     COMMON,
     """
 local mine = held(ARGV[1], 2)
@@ -172,8 +173,8 @@ redis.call('DEL', run .. 'alive:' .. worker)
 if redis.call('EXISTS', run .. 'work') == 0 then return end
 while true do
   local entries = {}
-  for place, pending in ipairs(redis.call('XPENDING', run .. 'work', GROUP, '-', '+', 1000, worker)) do
-    entries[place] = pending[1]
+  for index, pending in ipairs(redis.call('XPENDING', run .. 'work', GROUP, '-', '+', 1000, worker)) do
+    entries[index] = pending[1]
   end
   if #entries == 0 then break end
   free(entries)
@@ -182,10 +183,10 @@ redis.call('XGROUP', 'DELCONSUMER', run .. 'work', GROUP, worker)
 """,
 )
 
-# ARGV: worker, number, how many pieces of the batch follow, tokens (3), how many stories; key, agent, token, whether it
-# begins anew, how many facts, and these of each; then key, token, failed?, ending of each that ends. Gives the refused.
-# A number that does not follow the last one shows that the server has lost something: no lease that this worker has had
-# by then is good any more, because its stories may have holes.
+# ARGV: worker, number, remaining parts of the batch, usage (3), number of agents with facts; of each: key, agent,
+# token, whether its facts are replaced, number of facts, facts; then key, token, failed, completion of each that ends.
+# Returns the refused keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has
+# had by then is valid any more, because facts may be missing.
 WRITE: Final = LuaScript.of(
     COMMON,
     """
@@ -195,10 +196,10 @@ local refused = {}
 local found = redis.call('HGET', run .. 'workers', worker)
 if found then
   local numbers, keys = string.match(found, '^(.-)\\n(.*)$')
-  local place = 0
+  local index = 0
   for digits in string.gmatch(numbers, '%d+') do
-    place = place + 1
-    last[place] = tonumber(digits)
+    index = index + 1
+    last[index] = tonumber(digits)
   end
   if keys ~= '' and number == last[1] then refused = cjson.decode(keys) end
 end
@@ -207,14 +208,14 @@ local follows = (number == last[1] and rest == last[2] - 1) or (number == last[1
 local floor = last[3]
 if not follows then floor = tonumber(redis.call('HGET', run .. 'meta', 'token')) or 0 end
 
-local stories, ends, agents = {}, {}, {}
-local place = 8
+local histories, ends, agents = {}, {}, {}
+local position = 8
 for count = 1, tonumber(ARGV[7]) do
-  stories[count] = place
-  agents[#agents + 1] = ARGV[place + 1]
-  place = place + 5 + tonumber(ARGV[place + 4])
+  histories[count] = position
+  agents[#agents + 1] = ARGV[position + 1]
+  position = position + 5 + tonumber(ARGV[position + 4])
 end
-for first = place, #ARGV, 4 do
+for first = position, #ARGV, 4 do
   ends[#ends + 1] = first
   agents[#agents + 1] = ARGV[first]
 end
@@ -224,7 +225,7 @@ local function mine(count, token)
   if one and one.token == token and one.worker == worker and tonumber(token) > floor then return one end
 end
 
-for count, first in ipairs(stories) do
+for count, first in ipairs(histories) do
   local key = ARGV[first]
   if mine(count, ARGV[first + 2]) then
     local facts = {}
@@ -236,17 +237,17 @@ for count, first in ipairs(stories) do
   end
 end
 
-local keys, entries, endings, told = {}, {}, {}, {}
+local keys, entries, endings, completions = {}, {}, {}, {}
 for count, first in ipairs(ends) do
   local key, token, failed, ending = unpack(ARGV, first, first + 3)
-  local one = mine(#stories + count, token)
+  local one = mine(#histories + count, token)
   if one then
     keys[#keys + 1] = key
     entries[#entries + 1] = one.entry
     endings[#endings + 1] = key
     endings[#endings + 1] = token .. ' ' .. failed .. ' ' .. ending
-    told[#told + 1] = key
-    told[#told + 1] = ending
+    completions[#completions + 1] = key
+    completions[#completions + 1] = ending
   else
     refused[#refused + 1] = key
   end
@@ -256,12 +257,12 @@ if #keys > 0 then
   redis.call('XDEL', run .. 'work', unpack(entries))
   redis.call('HDEL', run .. 'agents', unpack(keys))
   redis.call('HSET', run .. 'endings', unpack(endings))
-  redis.call('XADD', run .. 'ended', '*', unpack(told))
+  redis.call('XADD', run .. 'ended', '*', unpack(completions))
 end
 
 local record = {}
 for count, value in ipairs({number, rest, floor, last[4] + ARGV[4], last[5] + ARGV[5], last[6] + ARGV[6]}) do
-  record[count] = whole(value)
+  record[count] = integer(value)
 end
 local listed = #refused > 0 and cjson.encode(refused) or ''
 redis.call('HSET', run .. 'workers', worker, table.concat(record, ' ') .. '\\n' .. listed)

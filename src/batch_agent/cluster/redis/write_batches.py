@@ -1,4 +1,4 @@
-"""Writes as a Redis script reads them: what concerns one agent together, in pieces of a size that a server likes."""
+"""Writes as arguments of a Redis script: grouped by agent, in batches of limited size."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
@@ -12,12 +12,12 @@ from ...store.codec import decode, encode, encode_completion
 
 T = TypeVar("T")
 
-MOST_AT_ONCE = 500
-_MOST_BYTES = 4_000_000
+MAX_BATCH_ITEMS = 500
+_MAX_BATCH_BYTES = 4_000_000
 
 
 def agent_of(key: str) -> str:
-    """Whose lease it is, for an agent or one of its parts."""
+    """The agent whose lease applies, for an agent or one of its chunks."""
     return key.partition(".")[0]
 
 
@@ -34,55 +34,55 @@ def decode_fact(data: bytes) -> Fact:
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
-    """Some of the writes of one batch."""
+    """A part of one `write` call."""
 
     usage: Usage
-    """What the replies among them took."""
+    """Usage of the replies among the writes."""
     arguments: tuple[bytes | str | int, ...]
     refused: frozenset[str]
-    """They come after the end of their agent."""
+    """Keys of writes that follow the end of their agent."""
 
 
 @dataclass(slots=True)
 class _AgentWrites:
-    is_new: bool = False
+    replaces: bool = False
     facts: list[bytes] = field(default_factory=list)
 
 
 def batches(writes: Sequence[Write]) -> list[WriteBatch]:
-    """The same ones for the same writes."""
-    encoded = ((write, _encoded(write)) for write in writes)
-    return [_piece(some) for some in split_batches(encoded, lambda each: sum(map(len, each[1])))]
+    """Deterministic: the same writes give the same batches."""
+    encoded = ((write, _encode(write)) for write in writes)
+    return [_batch(batch) for batch in split_batches(encoded, lambda each: sum(map(len, each[1])))]
 
 
 def split_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    some: list[T] = []
+    batch: list[T] = []
     total = 0
     for item in items:
         length = size(item)
-        if some and (len(some) >= MOST_AT_ONCE or total + length > _MOST_BYTES):
-            yield some
-            some, total = [], 0
-        some.append(item)
+        if batch and (len(batch) >= MAX_BATCH_ITEMS or total + length > _MAX_BATCH_BYTES):
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
         total += length
-    if some:
-        yield some
+    if batch:
+        yield batch
 
 
-def _encoded(write: Write) -> list[bytes]:
+def _encode(write: Write) -> list[bytes]:
     match write:
         case Append(fact=fact):
             return [encode_fact(fact)]
         case Replace(facts=facts):
             return [encode_fact(fact) for fact in facts]
-        case End(completion=ending):
-            return [encode_completion(ending)]
+        case End(completion=completion):
+            return [encode_completion(completion)]
         case _:
             assert_never(write)
 
 
-def _piece(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
-    stories: dict[tuple[str, int], _AgentWrites] = {}
+def _batch(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
+    histories: dict[tuple[str, int], _AgentWrites] = {}
     ends: dict[tuple[str, int], tuple[End, bytes]] = {}
     refused: set[str] = set()
     usage = NO_USAGE
@@ -93,10 +93,10 @@ def _piece(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
         elif isinstance(write, End):
             ends[write.key, write.token] = (write, data[0])
         elif isinstance(write, Replace):
-            stories[write.key, write.token] = _AgentWrites(True, data)
+            histories[write.key, write.token] = _AgentWrites(True, data)
         else:
-            stories.setdefault((write.key, write.token), _AgentWrites()).facts += data
-    return WriteBatch(usage, tuple(_arguments(stories, ends)), frozenset(refused))
+            histories.setdefault((write.key, write.token), _AgentWrites()).facts += data
+    return WriteBatch(usage, tuple(_arguments(histories, ends)), frozenset(refused))
 
 
 def _usage(write: Write) -> Usage:
@@ -110,14 +110,14 @@ def _usage(write: Write) -> Usage:
 
 
 def _arguments(
-    stories: dict[tuple[str, int], _AgentWrites], ends: dict[tuple[str, int], tuple[End, bytes]]
+    histories: dict[tuple[str, int], _AgentWrites], ends: dict[tuple[str, int], tuple[End, bytes]]
 ) -> Iterator[bytes | str | int]:
-    yield len(stories)
-    for (key, token), story in stories.items():
+    yield len(histories)
+    for (key, token), history in histories.items():
         yield key
         yield agent_of(key)
-        yield from (token, int(story.is_new), len(story.facts))
-        yield from story.facts
+        yield from (token, int(history.replaces), len(history.facts))
+        yield from history.facts
     for (key, token), (end, data) in ends.items():
         yield key
         yield from (token, int(end.completion.error is not None))

@@ -63,7 +63,7 @@ def test_a_call_that_could_not_be_made_has_the_name_that_the_model_gave_it() -> 
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "retryable"),
+    ("error", "output", "retryable"),
     [
         ({"name": "APIError", "data": {"message": "too hot", "isRetryable": True}}, "too hot", True),
         ({"name": "APIError", "data": {"message": "bad", "isRetryable": False}}, "bad", False),

@@ -187,7 +187,7 @@ async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
     async with opened() as sessions:
         for _ in range(2):
             assert (await failure(await sessions.open_session("one"), "DIE")).retryable
-        with pytest.raises(ProgramFailed, match="ended 2 times") as to_failure:
+        with pytest.raises(ProgramFailed, match="exited 2 times") as to_failure:
             await sessions.open_session("one")
         assert not to_failure.value.retryable
 

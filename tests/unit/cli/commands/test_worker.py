@@ -187,8 +187,8 @@ def test_whoever_stops_loses_nothing_and_the_others_go_on(
 
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
-        async with RemoteRun(url, name).hub() as hub:
-            return await hub.pending_count()
+        async with RemoteRun(url, name).coordinator() as coordinator:
+            return await coordinator.pending_count()
 
     return asyncio.run(look())
 
@@ -205,12 +205,12 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, red
 
 async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str] | None = None) -> None:
     """As if a run had been started and its caller were gone."""
-    async with RemoteRun(url, name).hub() as hub:
+    async with RemoteRun(url, name).coordinator() as coordinator:
         if command is not None:
-            assert await hub.compare_and_set(COMMAND, None, command)
+            assert await coordinator.compare_and_set(COMMAND, None, command)
         if plan is not None:
-            assert await hub.compare_and_set("plan", None, json.dumps(plan).encode())
-        await hub.submit([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
+            assert await coordinator.compare_and_set("plan", None, json.dumps(plan).encode())
+        await coordinator.submit([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
 
 
 def asked(**options: Any) -> WorkerManifest:
@@ -266,13 +266,13 @@ def test_a_password_is_neither_shown_nor_kept(
         again = call(*words, cwd=tmp_path, BATCH_AGENT_STORE=store)
         assert f"{AGENTS} answers came from the checkpoint" in again.stderr
         wrong = refusal("worker", "--store", store.replace("s3cret", "gue55"), "--run", name, cwd=tmp_path)
-        assert "does not let us in" in wrong
+        assert "rejected the credentials" in wrong
         assert "gue55" not in wrong
 
 
 async def kept_at(url: str, name: str) -> str:
-    async with RemoteRun(url, name).hub() as hub:
-        data = (await hub.read(COMMAND)).data
+    async with RemoteRun(url, name).coordinator() as coordinator:
+        data = (await coordinator.read(COMMAND)).data
         assert data is not None
         return data.decode()
 
@@ -283,7 +283,10 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
 ) -> None:
     place, words = quick_place, quick_place.asks
     assert call(*words, cwd=place.run).returncode == 0
-    async with RemoteRun(redis_server.url, name).hub() as hub, ClientPresence(hub, 15.0).with_me("another"):
+    async with (
+        RemoteRun(redis_server.url, name).coordinator() as coordinator,
+        ClientPresence(coordinator, 15.0).present("another"),
+    ):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2
     assert f"Another process works on run '{name}'" in refused.stderr

@@ -1,4 +1,4 @@
-"""What happens at one worker of a run is seen by whoever asked for it: told, heard, and made one story."""
+"""Events of workers reach the submitter's views, in a consistent order per agent."""
 
 import asyncio
 import itertools
@@ -11,7 +11,7 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Usage
-from batch_agent.cluster.events.message import EventBatch, encoded, read
+from batch_agent.cluster.events.message import EventBatch, encode_events, read
 from batch_agent.cluster.events.relay import EventRelay
 from batch_agent.cluster.memory import MemoryCoordinator
 from batch_agent.core.events import (
@@ -75,34 +75,34 @@ def _key(event: Event) -> str | None:
 class Process:
     """One that shares the run. Its clock may be wrong, and its line to the hub cut."""
 
-    def __init__(self, hub: MemoryCoordinator, name: str, *, asks: bool, clock_error: float = 0.0) -> None:
-        self._hub = hub
+    def __init__(self, coordinator: MemoryCoordinator, name: str, *, asks: bool, clock_error: float = 0.0) -> None:
+        self._coordinator = coordinator
         self.name = name
         self.seen = Seen()
         self.sent: list[EventBatch] = []
         self.is_cut = self.is_slow = False
         line: Any = self
-        self.hearing = EventRelay(line, name, self.seen, asks=asks, clock=now)
-        self.hearing.telling._clock = lambda: now() + 1e9 + clock_error
-        self.tells = self.hearing.emit
-        self.runs = self.hearing.here.emit if asks else self.hearing.emit
+        self.relay = EventRelay(line, name, self.seen, is_submitter=asks, clock=now)
+        self.relay.publisher._clock = lambda: now() + 1e9 + clock_error
+        self.tells = self.relay.emit
+        self.runs = self.relay.local.emit if asks else self.relay.emit
         """What its engine emits."""
 
     async def publish(self, data: bytes) -> None:
         if self.is_cut:
-            raise StoreError("The hub cannot be reached.")
+            raise StoreError("The coordinator cannot be reached.")
         while self.is_slow:
             await asyncio.sleep(1)
-        told = read(data)
-        assert told is not None
-        self.sent.append(told)
-        await self._hub.publish(data)
+        message = read(data)
+        assert message is not None
+        self.sent.append(message)
+        await self._coordinator.publish(data)
 
     @asynccontextmanager
-    async def at_work(self) -> AsyncIterator[None]:
-        reading = asyncio.create_task(self._read(await self._hub.position()))
+    async def active(self) -> AsyncIterator[None]:
+        reading = asyncio.create_task(self._read(await self._coordinator.position()))
         try:
-            async with self.hearing.open():
+            async with self.relay.open():
                 yield
         finally:
             reading.cancel()
@@ -110,10 +110,10 @@ class Process:
 
     async def _read(self, after: Any) -> None:
         while True:
-            news = await self._hub.poll(after, wait=5.0)
+            news = await self._coordinator.poll(after, wait=5.0)
             after = news.after
             if not self.is_cut:
-                self.hearing.heard(news.published)
+                self.relay.on_messages(news.published)
 
     def works(self, key: str, index: int = 0) -> None:
         """An agent of one turn, up to where its result is handed out."""
@@ -126,12 +126,12 @@ class Process:
 @asynccontextmanager
 async def sharing(*asking: str, working: tuple[str, ...] = (), **options: Any) -> AsyncIterator[list[Process]]:
     """Those who ask have begun, and everybody knows of each other."""
-    hub = MemoryCoordinator(MemoryStore())
-    processes = [Process(hub, name, asks=True) for name in asking]
-    processes += [Process(hub, name, asks=False, **options) for name in working]
+    coordinator = MemoryCoordinator(MemoryStore())
+    processes = [Process(coordinator, name, asks=True) for name in asking]
+    processes += [Process(coordinator, name, asks=False, **options) for name in working]
     async with AsyncExitStack() as stack:
         for process in processes:
-            await stack.enter_async_context(process.at_work())
+            await stack.enter_async_context(process.active())
             process.tells(RUN)
         await asyncio.sleep(1)
         yield processes
@@ -154,13 +154,13 @@ def accounts(each: int) -> Callable[[], ToolsUsed]:
 
 def test_a_message_arrives_as_it_was_sent_and_what_is_none_is_passed_over() -> None:
     happened: list[tuple[float, Event]] = [(1.5, AgentStarted("k", 3)), (2.5, Notice("two\nlines"))]
-    told = EventBatch("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encoded(happened))
-    found = read(told.encode())
-    assert found == told
+    message = EventBatch("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encode_events(happened))
+    found = read(message.encode())
+    assert found == message
     assert list(found.events) == happened
     for data in (b"", b"\xff", b"7", b'["w"]', b'{"a":1}', b'["w","then",[],[],false,false]'):
         assert read(data) is None
-    newer = EventBatch("w", 1.0, lines=b'[1.0,"Dreamt","",{}]\n' + encoded(happened[:1])).encode()
+    newer = EventBatch("w", 1.0, lines=b'[1.0,"Dreamt","",{}]\n' + encode_events(happened[:1])).encode()
     assert [event for _, event in read(newer).events] == [AgentStarted("k", 3)]  # type: ignore[union-attr]
 
 
@@ -188,7 +188,7 @@ async def test_what_happens_is_sent_together_four_times_a_second_and_nothing_whe
             await asyncio.sleep(0.01)
         await asyncio.sleep(60)
         assert len(w.sent) - before in (3, 4, 5)
-        assert {key for told in w.sent for key in told.ended} == {f"k{number}" for number in range(100)}
+        assert {key for message in w.sent for key in message.ended} == {f"k{number}" for number in range(100)}
 
 
 @virtual
@@ -198,9 +198,9 @@ async def test_one_that_is_alone_says_so_once_and_sees_its_own_agents_at_once() 
         caller.tells(done("a"))
         assert caller.seen.events[1:] == [AgentStarted("a", 0), TurnStarted("a", 1), turn("a"), done("a")]
         await asyncio.sleep(60)
-    assert [(told.is_listening, list(told.events)) for told in caller.sent] == [(True, [])]
-    brief = Process(caller._hub, "brief", asks=True)
-    async with brief.at_work():
+    assert [(message.is_listening, list(message.events)) for message in caller.sent] == [(True, [])]
+    brief = Process(caller._coordinator, "brief", asks=True)
+    async with brief.active():
         brief.tells(RUN)
     assert brief.sent == []
 
@@ -225,8 +225,8 @@ async def test_whoever_asks_later_sees_what_was_under_way_before() -> None:
     async with sharing(working=("w",)) as (w,):
         w.runs(AgentStarted("a", 7))
         await asyncio.sleep(10)
-        late = Process(w._hub, "late", asks=True)
-        async with late.at_work():
+        late = Process(w._coordinator, "late", asks=True)
+        async with late.active():
             await asyncio.sleep(10)
             assert late.seen.events == []  # nothing is seen of a run that has not begun here
             late.tells(RUN)
@@ -317,8 +317,8 @@ def test_events_have_the_times_when_they_happened_whatever_the_clock_there_says(
 @virtual
 async def test_a_worker_that_goes_or_falls_silent_has_nothing_under_way() -> None:
     async with sharing("caller", working=("v",)) as (caller, v):
-        w = Process(v._hub, "w", asks=False)
-        async with w.at_work():
+        w = Process(v._coordinator, "w", asks=False)
+        async with w.active():
             for each in (v, w):
                 each.runs(AgentStarted(each.name, 0))
                 each.runs(LoadSampled("vllm", 3, 8, kv_usage=0.5))
@@ -353,10 +353,10 @@ async def test_results_do_not_wait_for_a_worker_that_is_gone() -> None:
 
 @virtual
 async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever() -> None:
-    hub = MemoryCoordinator(MemoryStore())
-    caller, w = Process(hub, "caller", asks=True), Process(hub, "w", asks=False)
-    async with w.at_work():
-        async with caller.at_work():
+    coordinator = MemoryCoordinator(MemoryStore())
+    caller, w = Process(coordinator, "caller", asks=True), Process(coordinator, "w", asks=False)
+    async with w.active():
+        async with caller.active():
             caller.tells(RUN)
             await asyncio.sleep(1)
             w.works("a")
@@ -365,7 +365,7 @@ async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever(
             caller.tells(done("b"))
         assert (caller.seen.of("b")[-1], caller.seen.board.turned) == (done("b"), Usage(20, 10, 2))
         assert caller.seen.of("a")[-1] == WorkerEvent("w", AgentReassigned("a"))  # somebody else has asked for it
-        async with caller.at_work():
+        async with caller.active():
             caller.tells(RUN)
             w.works("c")
             await asyncio.sleep(1)
@@ -391,15 +391,15 @@ async def test_an_agent_that_is_somebody_elses_is_not_under_way_when_it_is_done(
 async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
     async with sharing("caller", working=("v", "w")) as (caller, v, w):
         for number, each in enumerate((v, w), 1):
-            each.hearing.telling.account = accounts(10 * number)
+            each.relay.publisher.account = accounts(10 * number)
             for _ in range(3):
                 each.runs(CallsEnded("a", 1, (CallRecord("look", "", True, 1.0),), 1.0))
                 await asyncio.sleep(1)
         caller.tells(ToolsUsed((ToolUse("look", 5),)))
         assert caller.seen.board.tools.total.calls == 6
         seen = caller.seen
-    told = [event for event in seen.events if isinstance(getattr(event, "event", event), ToolsUsed)]
-    assert told == [
+    message = [event for event in seen.events if isinstance(getattr(event, "event", event), ToolsUsed)]
+    assert message == [
         ToolsUsed((ToolUse("look", 5),)),
         WorkerEvent("v", ToolsUsed((ToolUse("look", 30),))),
         WorkerEvent("w", ToolsUsed((ToolUse("look", 60),))),
@@ -439,11 +439,11 @@ async def test_a_hub_that_cannot_be_reached_costs_what_would_have_been_told_and_
                 w.runs(TurnStarted("a", number))
                 await asyncio.sleep(1)
         assert [record.getMessage() for record in caplog.records] == [
-            "The hub cannot be reached. While that lasts, other processes do not see what this one does."
+            "The coordinator cannot be reached. Meanwhile, other processes do not see the events of this one."
         ]
         for number in range(10_010):
             w.runs(TurnStarted("a", number))
         w.is_cut = False
         await asyncio.sleep(1)
-        assert caller.seen.board.notice == "w: 13 events were not told: what is shown of this worker is too little."
-        assert sum(len(list(told.events)) for told in w.sent[-6:]) == 10_001
+        assert caller.seen.board.notice == "w: 13 events of this worker were lost: its numbers are too low."
+        assert sum(len(list(message.events)) for message in w.sent[-6:]) == 10_001

@@ -35,11 +35,11 @@ MOST_COMMANDS = 15
 
 
 @pytest.fixture
-async def hub(redis_server: RedisServer) -> AsyncIterator[RedisCoordinator]:
-    hub = RedisCoordinator(redis_server.url, uuid.uuid4().hex, patience=20)
-    await hub.open()
-    yield hub
-    await hub.aclose()
+async def coordinator(redis_server: RedisServer) -> AsyncIterator[RedisCoordinator]:
+    coordinator = RedisCoordinator(redis_server.url, uuid.uuid4().hex, retry_seconds=20)
+    await coordinator.open()
+    yield coordinator
+    await coordinator.aclose()
 
 
 @pytest.fixture
@@ -75,109 +75,115 @@ async def test_a_two_turn_agent_takes_few_commands() -> None:
     assert each <= MOST_COMMANDS
 
 
-async def test_a_story_with_a_hole_is_refused(hub: RedisCoordinator) -> None:
+async def test_a_story_with_a_hole_is_refused(coordinator: RedisCoordinator) -> None:
     """The server was set back: what was written after that point is not there, and nobody may go on from it."""
-    leases = await leased(hub, "w", "a", "b", "c")
-    assert await hub.write("w", 1, told(leases["a"], STARTED)) == frozenset()
-    assert await hub.write("w", 3, told(leases["a"], ASKED)) == {"a"}
-    assert await hub.write("w", 4, told(leases["b"], STARTED)) == {"b"}
-    assert await hub.facts("a") == (STARTED,)
-    fresh = await leased(hub, "w", "d")
-    assert await hub.write("w", 5, told(fresh["d"], STARTED)) == frozenset()
-    assert await hub.spent() == ASKED.reply.usage
+    leases = await leased(coordinator, "w", "a", "b", "c")
+    assert await coordinator.write("w", 1, told(leases["a"], STARTED)) == frozenset()
+    assert await coordinator.write("w", 3, told(leases["a"], ASKED)) == {"a"}
+    assert await coordinator.write("w", 4, told(leases["b"], STARTED)) == {"b"}
+    assert await coordinator.facts("a") == (STARTED,)
+    fresh = await leased(coordinator, "w", "d")
+    assert await coordinator.write("w", 5, told(fresh["d"], STARTED)) == frozenset()
+    assert await coordinator.spent() == ASKED.reply.usage
 
 
-async def test_a_worker_cannot_use_the_token_of_another(hub: RedisCoordinator) -> None:
-    lease = (await leased(hub, "w", "a"))["a"]
-    assert await hub.write("v", 1, told(lease, STARTED)) == {"a"}
-    assert await hub.renew("v", {"a": lease.token}, ttl=LONG) == {"a"}
-    assert await hub.write("w", 1, told(lease, STARTED)) == frozenset()
+async def test_a_worker_cannot_use_the_token_of_another(coordinator: RedisCoordinator) -> None:
+    lease = (await leased(coordinator, "w", "a"))["a"]
+    assert await coordinator.write("v", 1, told(lease, STARTED)) == {"a"}
+    assert await coordinator.renew("v", {"a": lease.token}, ttl=LONG) == {"a"}
+    assert await coordinator.write("w", 1, told(lease, STARTED)) == frozenset()
 
 
-async def test_a_large_batch_that_is_repeated_is_written_once(hub: RedisCoordinator) -> None:
-    leases = await leased(hub, "w", "a", "b")
+async def test_a_large_batch_that_is_repeated_is_written_once(coordinator: RedisCoordinator) -> None:
+    leases = await leased(coordinator, "w", "a", "b")
     batch = [*told(leases["a"], *[STARTED] * 1_100), Append("b", leases["b"].token + 1, STARTED)]
-    assert await hub.write("w", 1, [batch[-1], *batch]) == {"b"}
-    assert await hub.write("w", 1, [batch[-1], *batch]) == {"b"}
-    assert len(await hub.facts("a")) == 1_100
-    assert await hub.write("w", 2, told(leases["b"], STARTED)) == frozenset()
+    assert await coordinator.write("w", 1, [batch[-1], *batch]) == {"b"}
+    assert await coordinator.write("w", 1, [batch[-1], *batch]) == {"b"}
+    assert len(await coordinator.facts("a")) == 1_100
+    assert await coordinator.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
-async def test_more_news_than_come_at_once_all_come(hub: RedisCoordinator) -> None:
-    after = await hub.position()
+async def test_more_news_than_come_at_once_all_come(coordinator: RedisCoordinator) -> None:
+    after = await coordinator.position()
     told = [str(number).encode() for number in range(1_005)]
     async with asyncio.TaskGroup() as group:
         for data in told:
-            group.create_task(hub.publish(data))
-    news = await hub.poll(after, wait=0)
+            group.create_task(coordinator.publish(data))
+    news = await coordinator.poll(after, wait=0)
     assert sorted(news.published) == sorted(told)
-    assert (await hub.poll(news.after, wait=0)).published == ()
+    assert (await coordinator.poll(news.after, wait=0)).published == ()
 
 
 async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, client: Redis) -> None:
     mark = uuid.uuid4().hex
-    hub, other = RedisCoordinator(redis_server.url, f"{mark}-[a]*"), RedisCoordinator(redis_server.url, f"{mark}-a")
-    for each in (hub, other):
+    coordinator, other = (
+        RedisCoordinator(redis_server.url, f"{mark}-[a]*"),
+        RedisCoordinator(redis_server.url, f"{mark}-a"),
+    )
+    for each in (coordinator, other):
         lease = (await leased(each, "w", "k"))["k"]
         await each.write("w", 1, told(lease, STARTED))
         await each.compare_and_set("x", None, b"1")
         await each.publish(b"x")
         await each.reserve_rate("t", interval=LONG, ahead=0)
-    await hub.delete_run()
+    await coordinator.delete_run()
     keys = [key async for key in client.scan_iter(f"*{mark}*")]
     assert keys
     assert all(key.startswith(f"batch-agent:{{{mark}-a}}:".encode()) for key in keys)
     assert await other.facts("k") == (STARTED,)
     assert [run for run in await runs_known(redis_server.url) if mark in run] == [f"{mark}-a"]
-    await hub.aclose()
+    await coordinator.aclose()
     await other.aclose()
 
 
 async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServer) -> None:
     run = uuid.uuid4().hex
-    hub = RedisCoordinator(redis_server.url, run)
-    await hub.open()
-    assert (await hub.read("plan")).data is None
-    assert await hub.lease("w", 1, ttl=SHORT, wait=SHORT) == []
+    coordinator = RedisCoordinator(redis_server.url, run)
+    await coordinator.open()
+    assert (await coordinator.read("plan")).data is None
+    assert await coordinator.lease("w", 1, ttl=SHORT, wait=SHORT) == []
     assert run not in await runs_known(redis_server.url)
-    await hub.submit(jobs("a"), retry_failed=False)
+    await coordinator.submit(jobs("a"), retry_failed=False)
     assert run in await runs_known(redis_server.url)
-    await hub.aclose()
+    await coordinator.aclose()
 
 
 async def test_whoever_waits_hears_that_the_run_is_gone(
-    hub: RedisCoordinator, redis_server: RedisServer, client: Redis
+    coordinator: RedisCoordinator, redis_server: RedisServer, client: Redis
 ) -> None:
-    await hub.submit(jobs("a"), retry_failed=False)
-    assert len(await hub.lease("w", 1, ttl=LONG, wait=0)) == 1
-    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{hub._name}}}:*")])
-    for waiting in (hub.poll(await hub.position(), wait=SHORT), hub.lease("w", 1, ttl=LONG, wait=SHORT)):
-        with pytest.raises(StoreError, match=f"has lost run '{hub._name}'.*appendonly yes"):
+    await coordinator.submit(jobs("a"), retry_failed=False)
+    assert len(await coordinator.lease("w", 1, ttl=LONG, wait=0)) == 1
+    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{coordinator._name}}}:*")])
+    for waiting in (
+        coordinator.poll(await coordinator.position(), wait=SHORT),
+        coordinator.lease("w", 1, ttl=LONG, wait=SHORT),
+    ):
+        with pytest.raises(StoreError, match=f"has lost run '{coordinator._name}'.*appendonly yes"):
             await waiting
 
 
-async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(hub: RedisCoordinator) -> None:
+async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(coordinator: RedisCoordinator) -> None:
     for millis in range(12):
         waiting = [
-            asyncio.create_task(hub.lease("w", 1, ttl=LONG, wait=60)),
-            asyncio.create_task(hub.poll(await hub.position(), wait=60)),
-            asyncio.create_task(hub.compare_and_set("x", None, b"x" * 1_000_000)),
+            asyncio.create_task(coordinator.lease("w", 1, ttl=LONG, wait=60)),
+            asyncio.create_task(coordinator.poll(await coordinator.position(), wait=60)),
+            asyncio.create_task(coordinator.compare_and_set("x", None, b"x" * 1_000_000)),
         ]
         await asyncio.sleep(millis / 1_000)
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        document = await hub.read("x")
+        document = await coordinator.read("x")
         assert document.data in (None, b"x" * 1_000_000)
-    await hub.submit(jobs("a"), retry_failed=False)
-    assert [lease.job.key for lease in await hub.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
+    await coordinator.submit(jobs("a"), retry_failed=False)
+    assert [lease.job.key for lease in await coordinator.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
 
 
-async def test_many_who_come_at_once_wait_for_each_other(hub: RedisCoordinator) -> None:
+async def test_many_who_come_at_once_wait_for_each_other(coordinator: RedisCoordinator) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(300):
-            group.create_task(hub.claim(f"call-{number}", "w"))
-    assert await hub.pending_count() == 0
+            group.create_task(coordinator.claim(f"call-{number}", "w"))
+    assert await coordinator.pending_count() == 0
 
 
 async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,9 +192,9 @@ async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest
         caplog.at_level(logging.WARNING, "batch_agent"),
     ):
         for _ in range(2):
-            hub = RedisCoordinator(server.url, "run")
-            await hub.open()
-            await hub.aclose()
+            coordinator = RedisCoordinator(server.url, "run")
+            await coordinator.open()
+            await coordinator.aclose()
     assert len(caplog.messages) == 2
     assert all("facts may be lost" in message for message in caplog.messages)
 
@@ -204,7 +210,7 @@ async def test_nothing_is_said_of_a_server_that_keeps_facts_or_does_not_tell(cap
 
 @pytest.mark.parametrize("run", ["", "a{b", "a}b"])
 async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
-    with pytest.raises(SpecError, match="name of a run"):
+    with pytest.raises(SpecError, match=r"run_id=.* is invalid"):
         RedisCoordinator("redis://localhost", run)
 
 
@@ -212,13 +218,13 @@ async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
     "url", ["http://me:secret@localhost", "me:secret@localhost:6379", "redis://:secret/x@localhost"]
 )
 async def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
-    with pytest.raises(SpecError, match=r"localhost.*' is not the URL of a Redis") as caught:
+    with pytest.raises(SpecError, match=r"localhost.*' is not a Redis URL") as caught:
         RedisCoordinator(url, "run")
     assert "secret" not in str(caught.value)
 
 
-def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis")]:
+def test_a_missing_redis_package_is_reported_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("batch_agent.cluster.redis.")]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("redis", "redis.asyncio"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -228,9 +234,9 @@ def test_whoever_has_no_redis_package_is_told_what_to_install(monkeypatch: pytes
 
 
 async def _opened(url: str) -> None:
-    hub = RedisCoordinator(url, "run")
-    await hub.open()
-    await hub.aclose()
+    coordinator = RedisCoordinator(url, "run")
+    await coordinator.open()
+    await coordinator.aclose()
 
 
 async def _commands(client: Redis) -> int:

@@ -15,7 +15,7 @@ from tests.contract.coordinator_contract import LONG, STARTED, ends, jobs, lease
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
 from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
-from batch_agent.cluster.redis.durability_check import NEEDED
+from batch_agent.cluster.redis.lua_common import REQUIRED_SERVER
 from batch_agent.core.errors import StoreError
 
 __all__ = ["redis_server"]
@@ -31,12 +31,12 @@ def server() -> Iterator[RedisServer]:
 
 @contextlib.asynccontextmanager
 async def opened(url: str, run: str = "run") -> AsyncIterator[RedisCoordinator]:
-    hub = RedisCoordinator(url, run, patience=20)
+    coordinator = RedisCoordinator(url, run, retry_seconds=20)
     try:
-        await hub.open()
-        yield hub
+        await coordinator.open()
+        yield coordinator
     finally:
-        await hub.aclose()
+        await coordinator.aclose()
 
 
 class Way:
@@ -77,22 +77,22 @@ class Way:
 
 
 async def test_a_killed_server_that_comes_back_has_lost_nothing(server: RedisServer) -> None:
-    async with opened(server.url) as hub:
-        leases = await leased(hub, "w", "a", "b")
-        assert await hub.write("w", 1, told(leases["a"], STARTED)) == frozenset()
+    async with opened(server.url) as coordinator:
+        leases = await leased(coordinator, "w", "a", "b")
+        assert await coordinator.write("w", 1, told(leases["a"], STARTED)) == frozenset()
         async with asyncio.TaskGroup() as group:
             server.kill()
-            writing = group.create_task(hub.write("w", 2, told(leases["b"], STARTED)))
-            waiting = group.create_task(hub.poll(("0-0", "0-0"), wait=60))
-            posting = group.create_task(hub.submit(jobs("a", "c"), retry_failed=False))
+            flush_in_background = group.create_task(coordinator.write("w", 2, told(leases["b"], STARTED)))
+            waiting = group.create_task(coordinator.poll(("0-0", "0-0"), wait=60))
+            posting = group.create_task(coordinator.submit(jobs("a", "c"), retry_failed=False))
             await asyncio.sleep(0.1)
             await asyncio.to_thread(server.start)
-            assert await writing == frozenset()
+            assert await flush_in_background == frozenset()
             assert await posting == {}
-            await hub.publish(b"again")
+            await coordinator.publish(b"again")
             assert (await waiting).published == (b"again",)
-        assert await hub.facts("a") == await hub.facts("b") == (STARTED,)
-        assert [lease.job.key for lease in await hub.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
+        assert await coordinator.facts("a") == await coordinator.facts("b") == (STARTED,)
+        assert [lease.job.key for lease in await coordinator.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
 async def test_workers_keep_their_leases_when_it_was_the_server_that_was_gone(server: RedisServer) -> None:
@@ -111,46 +111,51 @@ async def test_workers_keep_their_leases_when_it_was_the_server_that_was_gone(se
 
 
 async def test_what_was_given_back_is_free_also_then(server: RedisServer) -> None:
-    async with opened(server.url) as hub:
-        lease = (await leased(hub, "w", "a", "b", ttl=SHORT))["a"]
-        await hub.release("w", {"a": lease.token})
+    async with opened(server.url) as coordinator:
+        lease = (await leased(coordinator, "w", "a", "b", ttl=SHORT))["a"]
+        await coordinator.release("w", {"a": lease.token})
         await asyncio.sleep(1.2 * SHORT)
-        assert [found.job.key for found in await hub.lease("v", 9, ttl=SHORT, wait=0)] == ["a"]
+        assert [found.job.key for found in await coordinator.lease("v", 9, ttl=SHORT, wait=0)] == ["a"]
 
 
 async def test_a_server_that_stays_away_is_given_up_after_a_while(server: RedisServer) -> None:
     secret = server.url.replace("redis://", "redis://:pass%20word@")
-    hub = RedisCoordinator(secret, "run", patience=0.2)
+    coordinator = RedisCoordinator(secret, "run", retry_seconds=0.2)
     server.kill()
-    for call in (hub.open(), hub.pending_count(), hub.poll(("0-0", "0-0"), wait=60), runs_known(secret, patience=0.1)):
-        with pytest.raises(StoreError, match=r"could not be reached for 0.* s.*Check that it runs") as caught:
+    for call in (
+        coordinator.open(),
+        coordinator.pending_count(),
+        coordinator.poll(("0-0", "0-0"), wait=60),
+        runs_known(secret, retry_seconds=0.1),
+    ):
+        with pytest.raises(StoreError, match=r"could not be reached for 0.* s.*Check that it is running") as caught:
             await call
         assert f"redis://127.0.0.1:{server.port}" in str(caught.value)
         assert "word" not in str(caught.value)
-    await hub.aclose()
+    await coordinator.aclose()
 
 
 async def test_what_a_lost_answer_was_about_is_not_done_twice(redis_server: RedisServer) -> None:
     run, port = uuid.uuid4().hex, redis_server.port
-    async with Way(port).open() as way, opened(way.url, run) as hub, opened(redis_server.url, run) as other:
-        first = (await leased(hub, "w", "first"))["first"]  # so that the server knows all scripts
-        await hub.write("w", 1, told(first, STARTED))
-        await hub.compare_and_set("x", None, b"0")
-        await hub.publish(b"first")
-        await hub.reserve_rate("first", interval=0, ahead=0)
+    async with Way(port).open() as way, opened(way.url, run) as coordinator, opened(redis_server.url, run) as other:
+        first = (await leased(coordinator, "w", "first"))["first"]  # so that the server knows all scripts
+        await coordinator.write("w", 1, told(first, STARTED))
+        await coordinator.compare_and_set("x", None, b"0")
+        await coordinator.publish(b"first")
+        await coordinator.reserve_rate("first", interval=0, ahead=0)
         await other.submit(jobs("a", "b", "c"), retry_failed=False)
-        after = await hub.position()
+        after = await coordinator.position()
         way.loses_answers = 1
-        leases = await hub.lease("w", 2, ttl=LONG, wait=0)
+        leases = await coordinator.lease("w", 2, ttl=LONG, wait=0)
         assert [(lease.job.key, lease.attempts) for lease in leases] == [("a", 1), ("b", 1)]
         way.loses_answers = 1
-        assert await hub.write("w", 2, told(leases[0], STARTED)) == frozenset()
+        assert await coordinator.write("w", 2, told(leases[0], STARTED)) == frozenset()
         way.loses_answers = 1
-        assert await hub.compare_and_set("x", b"0", b"1") is True
+        assert await coordinator.compare_and_set("x", b"0", b"1") is True
         way.loses_answers = 1
-        await hub.publish(b"once")
+        await coordinator.publish(b"once")
         way.loses_answers = 1
-        assert await hub.reserve_rate("t", interval=1_000, ahead=0) == 0
+        assert await coordinator.reserve_rate("t", interval=1_000, ahead=0) == 0
         assert way.lost == 5
         assert await other.facts("a") == (STARTED,)
         assert (await other.poll(after, wait=0)).published == (b"once",)
@@ -159,16 +164,16 @@ async def test_what_a_lost_answer_was_about_is_not_done_twice(redis_server: Redi
 
 
 async def test_a_script_that_the_server_has_forgotten_is_sent_again(server: RedisServer) -> None:
-    async with opened(server.url) as hub, Redis.from_url(server.url) as client:
-        await hub.compare_and_set("x", None, b"1")
+    async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
+        await coordinator.compare_and_set("x", None, b"1")
         await client.script_flush()
-        assert await hub.compare_and_set("x", b"1", b"2") is True
+        assert await coordinator.compare_and_set("x", b"1", b"2") is True
 
 
 async def test_a_server_that_only_copies_is_waited_for_until_it_is_the_first(server: RedisServer) -> None:
-    async with opened(server.url) as hub, Redis.from_url(server.url) as client, asyncio.TaskGroup() as group:
+    async with opened(server.url) as coordinator, Redis.from_url(server.url) as client, asyncio.TaskGroup() as group:
         await client.replicaof("127.0.0.1", "1")
-        swapping = group.create_task(hub.compare_and_set("x", None, b"1"))
+        swapping = group.create_task(coordinator.compare_and_set("x", None, b"1"))
         await asyncio.sleep(0.1)
         assert not swapping.done()
         await client.replicaof("NO", "ONE")
@@ -176,42 +181,42 @@ async def test_a_server_that_only_copies_is_waited_for_until_it_is_the_first(ser
 
 
 async def test_a_full_memory_is_told_at_once(server: RedisServer) -> None:
-    async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+    async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
         await client.config_set("maxmemory", "1mb")
-        with pytest.raises(StoreError, match=r"has no memory left.*What was stored before is safe"):
-            await hub.submit(jobs(*map(str, range(10))), retry_failed=False)
+        with pytest.raises(StoreError, match=r"is out of memory.*Stored data is safe"):
+            await coordinator.submit(jobs(*map(str, range(10))), retry_failed=False)
 
 
 async def test_a_full_disk_is_told_at_once() -> None:
     with redis_of_its_own() as server:
-        async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+        async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
             await client.config_set("save", "3600 1")
             await client.set("something", "to save")
             shutil.rmtree(server.folder)
             await client.bgsave()
             while (await client.info("persistence"))["rdb_last_bgsave_status"] == "ok":
                 await asyncio.sleep(0.01)
-            with pytest.raises(StoreError, match=r"cannot write to its disk .*Make room"):
-                await hub.compare_and_set("x", None, b"1")
+            with pytest.raises(StoreError, match=r"cannot write to its disk .*Free disk space"):
+                await coordinator.compare_and_set("x", None, b"1")
 
 
 async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
     with redis_of_its_own("--requirepass", "pass word") as server:
         for user in ("", ":wrong@", "me:pass%20word@"):
-            with pytest.raises(StoreError, match=r"does not let us in.*Check user and password") as caught:
+            with pytest.raises(StoreError, match=r"rejected the credentials.*Check user and password") as caught:
                 await RedisCoordinator(server.url.replace("redis://", f"redis://{user}"), "run").open()
             assert "wrong" not in str(caught.value).split("(")[0]
         for url in (server.url.replace("redis://", "redis://:pass%20word@"), f"unix://:pass%20word@{server.unix_path}"):
-            async with opened(url) as hub:
-                assert await hub.pending_count() == 0
+            async with opened(url) as coordinator:
+                assert await coordinator.pending_count() == 0
 
 
 async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer) -> None:
     async with Redis.from_url(server.url) as client:
         await client.acl_setuser("guest", enabled=True, passwords=["+secret"], commands=["+ping", "+config"])
-    async with opened(server.url.replace("redis://", "redis://guest:secret@")) as hub:
-        with pytest.raises(StoreError, match="does not allow this user"):
-            await hub.pending_count()
+    async with opened(server.url.replace("redis://", "redis://guest:secret@")) as coordinator:
+        with pytest.raises(StoreError, match="denied a command"):
+            await coordinator.pending_count()
 
 
 async def test_a_database_that_is_not_there_is_told_at_once(redis_server: RedisServer) -> None:
@@ -227,16 +232,20 @@ async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     async with Way(redis_server.port).open(context) as way:
-        with pytest.raises(StoreError, match="cannot agree on a secure connection"):
+        with pytest.raises(StoreError, match="did not complete the TLS handshake"):
             await RedisCoordinator(way.url, "run").open()
-        async with opened(f"{way.url}?ssl_ca_certs={certificate}", uuid.uuid4().hex) as hub:
-            assert await hub.pending_count() == 0
+        async with opened(f"{way.url}?ssl_ca_certs={certificate}", uuid.uuid4().hex) as coordinator:
+            assert await coordinator.pending_count() == 0
 
 
 ANSWERS = {
-    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n": r"does not speak as a Redis does.*Check host and port",
-    b"-MOVED 3999 127.0.0.1:6381\r\n": r"is one node of a Redis Cluster.*Use a server of its own",
-    b"-ERR unknown command\r\n": r"refused a command \(unknown command\).*Redis 7\.0 or newer, or Valkey 7\.2 or newer",
+    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n": (
+        r"does not respond like a Redis server.*Check host and port"
+    ),
+    b"-MOVED 3999 127.0.0.1:6381\r\n": r"is a node of a Redis Cluster.*Use a standalone server",
+    b"-ERR unknown command\r\n": (
+        r"rejected a command \(unknown command\).*Redis 7\.0 or newer, or Valkey 7\.2 or newer"
+    ),
 }
 
 
@@ -277,7 +286,7 @@ async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
         url = f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
         for _ in range(2):  # it is no better the second time
             with pytest.raises(
-                StoreError, match=r"is \d\.\d\. Redis 7\.0 or newer, or Valkey 7\.2 or newer, is needed"
+                StoreError, match=r"has version \d\.\d\. Redis 7\.0 or newer, or Valkey 7\.2 or newer, is required"
             ):
                 await RedisCoordinator(url, "run").open()
 
@@ -285,26 +294,26 @@ async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
 @pytest.mark.parametrize("version", ["7.0.0", "8.2.1", "10.0", "unknown"])
 async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) -> None:
     async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
-        hub = RedisCoordinator(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
-        await hub.open()
-        await hub.aclose()
+        coordinator = RedisCoordinator(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
+        await coordinator.open()
+        await coordinator.aclose()
 
 
 def test_the_docs_say_which_redis_is_needed() -> None:
     said = (Path(__file__).parents[4] / "docs" / "distributed-runs.md").read_text()
-    assert NEEDED.removesuffix(", is needed.") in said
+    assert REQUIRED_SERVER.removesuffix(", is required.") in said
 
 
 @pytest.mark.slow
 async def test_all_of_a_run_is_in_one_slot_of_a_cluster() -> None:
     with redis_of_its_own("--cluster-enabled", "yes") as server:
-        async with opened(server.url) as hub, Redis.from_url(server.url) as client:
+        async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
             await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
-            lease = (await leased(hub, "w", "a"))["a"]
-            assert await hub.write("w", 1, [*told(lease, STARTED), ends(lease)]) == frozenset()
-            assert await hub.compare_and_set("x", None, b"1") is True
+            lease = (await leased(coordinator, "w", "a"))["a"]
+            assert await coordinator.write("w", 1, [*told(lease, STARTED), ends(lease)]) == frozenset()
+            assert await coordinator.compare_and_set("x", None, b"1") is True
             keys = [key async for key in client.scan_iter("batch-agent:{*")]
             assert len(keys) > 4
             assert len({await client.cluster("KEYSLOT", key) for key in keys}) == 1
-            await hub.delete_run()
+            await coordinator.delete_run()
             assert await client.dbsize() == 0
