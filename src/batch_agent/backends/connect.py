@@ -255,11 +255,11 @@ def _traits(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> Traits:
 def _words(flavor: Flavor, model: ServedModel, sighting: ServerInfo) -> list[str]:
     seen = [f"{flavor.name} {sighting.version}" if sighting.version else flavor.name]
     if model.context_tokens:
-        seen.append(f"context of {model.context_tokens:,} tokens")
+        seen.append(f"context window of {model.context_tokens:,} tokens")
     if sighting.prefix_cache is not None:
         seen.append(f"prefix cache {'on' if sighting.prefix_cache else 'OFF'}")
     if sighting.kv_tokens:
-        seen.append(f"room for {sighting.kv_tokens:,} tokens")
+        seen.append(f"KV cache of {sighting.kv_tokens:,} tokens")
     if sighting.sessions:
         seen.append("sessions")
     if sighting.priority:

@@ -11,7 +11,7 @@ from typing import Literal
 from .fast_dataclass import dataclass
 from .schema import JsonSchema
 
-ToolSource = Literal["executed", "shared", "cached", "recalled"]
+ToolSource = Literal["executed", "shared", "cached", "restored"]
 """Where a result came from: this call's own execution, another's that was under way, a result that was kept, or the
 checkpoint."""
 

@@ -151,9 +151,9 @@ class AgentToolSession:
         """Claimed right before the function is entered, settled after. A call that was claimed and not settled is made
         again only if the tool says that it may be."""
         if (known := past.settled.get(call.id) or self._made_before(call)) is not None:
-            return replace(known, call=call, source="recalled")
+            return replace(known, call=call, source="restored")
         if call.id in past.claimed and not tool.sharing.is_repeatable:
-            return self._settled(ToolResult(call, _UNKNOWN, True, source="recalled"))
+            return self._settled(ToolResult(call, _UNKNOWN, True, source="restored"))
         if tool.sharing.idempotency_arg is not None:
             run = self._fabric.identity if self._journal is None else await self._journal.identity()
             arguments[tool.sharing.idempotency_arg] = _key(run, self._agent, past, call)

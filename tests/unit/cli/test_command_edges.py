@@ -49,7 +49,7 @@ REFUSED_BY_NAME = [
     (["run", *TASK, "--max-turns", "1" + "0" * 30], "max_turns must be a whole number of at most"),
     (["run", *TASK, "--seed", "1" + "0" * 30], "seed"),
     (["run", "--task", "{it} \udcff", "--inputs", "in.jsonl"], "task must be a text of whole characters"),
-    (["run", *TASK, "--out", "\udcff.jsonl"], "Name files in UTF-8"),
+    (["run", *TASK, "--out", "\udcff.jsonl"], "Use UTF-8 file names"),
     (["run", *TASK, "--fresh", "--checkpoint", "done.checkpoint", "--max-tokens", "0"], "max_tokens must be"),
     (["serve", ""], "is empty"),
     (["doctor", "ü漢"], "names no backend"),

@@ -158,7 +158,7 @@ def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: P
     place.check_done()
     said = worker.stderr.read_text()
     assert 0 < done_by(said) < AGENTS
-    assert "Nothing is left to do." in said
+    assert "No work is left." in said
 
 
 @pytest.mark.slow
@@ -181,13 +181,13 @@ def test_whoever_stops_loses_nothing_and_the_others_go_on(
     assert others.call(*place.works, cwd=place.worker).returncode == 0
     again = programs.call("resume", str(place.checkpoint), cwd=place.worker)
     assert again.returncode == 0, again.stderr
-    assert f"{AGENTS} answers came from the checkpoint" in again.stderr
+    assert f"{AGENTS} answers restored from the checkpoint" in again.stderr
     place.check_done()
 
 
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
-        async with RemoteRun(url, name).hub() as hub:
+        async with RemoteRun(url, name).connect() as hub:
             return await hub.left()
 
     return asyncio.run(look())
@@ -205,7 +205,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, red
 
 async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str] | None = None) -> None:
     """As if a run had been started and its caller were gone."""
-    async with RemoteRun(url, name).hub() as hub:
+    async with RemoteRun(url, name).connect() as hub:
         if command is not None:
             assert await hub.swap(COMMAND, None, command)
         if plan is not None:
@@ -220,7 +220,7 @@ def asked(**options: Any) -> WorkerManifest:
 def test_a_worker_that_would_ask_something_else_is_refused(
     tmp_path: Path, redis_server: RedisServer, quick_url: str, name: str, refusal: Refusal
 ) -> None:
-    command = asked(backend=quick_url).written()
+    command = asked(backend=quick_url).to_json()
     asyncio.run(offer(redis_server.url, name, command, {"task": "Where is {name}?"}))
     said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
     assert f"would ask something else than run '{name}' does: task (was 'Where is {{name}}?', is " in said
@@ -239,7 +239,7 @@ def test_a_run_that_python_code_has_started_is_joined_by_the_same_code(
 def test_what_this_machine_lacks_is_one_clear_line(
     tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal
 ) -> None:
-    asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).written()))
+    asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).to_json()))
     started = Path.cwd()
     words = ("worker", "--store", redis_server.url, "--run", name)
     assert "the module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
@@ -264,14 +264,14 @@ def test_a_password_is_neither_shown_nor_kept(
         words = ("resume", str(place.checkpoint), "--backend", quick_url)
         assert "--store URL" in refusal(*words, cwd=tmp_path)
         again = call(*words, cwd=tmp_path, BATCH_AGENT_STORE=store)
-        assert f"{AGENTS} answers came from the checkpoint" in again.stderr
+        assert f"{AGENTS} answers restored from the checkpoint" in again.stderr
         wrong = refusal("worker", "--store", store.replace("s3cret", "gue55"), "--run", name, cwd=tmp_path)
         assert "does not let us in" in wrong
         assert "gue55" not in wrong
 
 
 async def kept_at(url: str, name: str) -> str:
-    async with RemoteRun(url, name).hub() as hub:
+    async with RemoteRun(url, name).connect() as hub:
         data = (await hub.read(COMMAND)).data
         assert data is not None
         return data.decode()
@@ -283,7 +283,7 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
 ) -> None:
     place, words = quick_place, quick_place.asks
     assert call(*words, cwd=place.run).returncode == 0
-    async with RemoteRun(redis_server.url, name).hub() as hub, ClientPresence(hub, 15.0).with_me("another"):
+    async with RemoteRun(redis_server.url, name).connect() as hub, ClientPresence(hub, 15.0).with_me("another"):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2
     assert f"Another process works on run '{name}'" in refused.stderr
@@ -299,8 +299,8 @@ def test_what_cannot_be_shared_is_one_clear_line(quick_place: Place, refusal: Re
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     for words, problem in (
-        ((*asks, "--reduce", "Sum up."), "A run with --reduce works in one process for now: leave out --store"),
-        ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "leave out --cluster"),
+        ((*asks, "--reduce", "Sum up."), "A run with --reduce works in one process for now: remove --store"),
+        ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "workers= are those of a cluster"),
     ):
@@ -326,14 +326,14 @@ def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
 
 async def test_a_command_that_is_refused_is_taken_back(redis_server: RedisServer, name: str) -> None:
     run = RemoteRun(redis_server.url, name)
-    async with run.offering(b"first"):
+    async with run.publish(b"first"):
         pass
     with suppress(PlanMismatch):
-        async with run.offering(b"second"):
+        async with run.publish(b"second"):
             assert await kept_at(redis_server.url, name) == "second"
             raise PlanMismatch("no")
     assert await kept_at(redis_server.url, name) == "first"
-    async with run.offering(b"third"):
+    async with run.publish(b"third"):
         pass
     assert await kept_at(redis_server.url, name) == "third"
 
@@ -364,7 +364,7 @@ def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: py
         "system_prompt": "Be brief.",
         "oversized": "chunk",
     }
-    command = WorkerManifest.read(asked(**said).written())
+    command = WorkerManifest.from_json(asked(**said).to_json())
     (tmp_path / "schema.json").unlink()
     trust = command.flags()[1:]
     assert trust == ["http_get", str(tmp_path)]
@@ -389,7 +389,7 @@ def test_what_is_said_to_the_worker_counts_more() -> None:
 def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
     run = RemoteRun("redis://there", "x")
     command = asked(backend="vllm://me:s3cret@there:8000")
-    assert b"s3cret" not in command.written()
+    assert b"s3cret" not in command.to_json()
     with pytest.raises(SpecError, match="--backend URL"):
         WorkerJob(run, "redis://there", {}, []).spec(command)
     assert WorkerJob(run, "redis://there", {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
@@ -401,13 +401,13 @@ def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
         b"{",
         b"[]",
         b'{"format": 1}',
-        asked().written().replace(b'"format":1', b'"format":9'),
-        asked().written().replace(b'"max_turns"', b'"out"'),
+        asked().to_json().replace(b'"format":1', b'"format":9'),
+        asked().to_json().replace(b'"max_turns"', b'"out"'),
     ],
 )
 def test_what_another_version_wrote_is_refused(data: bytes) -> None:
     with pytest.raises(StoreError, match="the same version"):
-        WorkerManifest.read(data)
+        WorkerManifest.from_json(data)
 
 
 def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp_path: Path) -> None:
@@ -432,7 +432,7 @@ def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp
             some.check_module(name, "The tool")
     some.check_folder(there / ".", "It reads")
     for folder in (here, here / ".." / "there" / "..", Path("/")):
-        with pytest.raises(SpecError, match="say --trust"):
+        with pytest.raises(SpecError, match="add --trust"):
             some.check_folder(folder, "It reads")
     with pytest.raises(SpecError, match="no such folder on this machine"):
         some.check_folder(there / "gone", "It reads")
@@ -516,12 +516,12 @@ def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_comma
     monkeypatch.setenv("OPENAI_API_KEY", "sk-victim-0123456789")
     works = ("worker", "--store", redis_server.url, "--run", name, "--patience", "1")
     with EvilServer() as evil:
-        asyncio.run(offer(redis_server.url, name, asked(backend=f"openai://127.0.0.1:{evil.port}").written()))
+        asyncio.run(offer(redis_server.url, name, asked(backend=f"openai://127.0.0.1:{evil.port}").to_json()))
         assert "would use your OPENAI_API_KEY" in refusal(*works, cwd=tmp_path)
         assert evil.heard == []
         other = f"{name}-tools"
         command = asked(backend=f"http://127.0.0.1:{evil.port}", tools=["my_tools:system"])
-        asyncio.run(offer(redis_server.url, other, command.written()))
+        asyncio.run(offer(redis_server.url, other, command.to_json()))
         named = (*works[:4], other, *works[5:], "--backend", f"http://127.0.0.1:{evil.port}")
         assert "code of this machine" in refusal(*named, cwd=tmp_path)
         assert "not made a tool" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)

@@ -7,7 +7,7 @@ import orjson
 
 from ...core.events import AgentStarted, Event
 from ...core.fast_dataclass import dataclass
-from ...observe.event_codec import UNREADABLE, event_line, read_line
+from ...observe.event_codec import PARSE_ERRORS, event_line, read_line
 
 Happened = tuple[float, Event]
 """When, in seconds since the epoch as its worker's clock has it, and what."""
@@ -38,7 +38,7 @@ class EventBatch:
         for line in self.lines.splitlines():
             try:
                 yield read_line(line)
-            except UNREADABLE:
+            except PARSE_ERRORS:
                 continue
 
 
@@ -51,7 +51,7 @@ def read(data: bytes) -> EventBatch | None:
     about, _, lines = data.partition(b"\n")
     try:
         return _told(lines, *orjson.loads(about))
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return None
 
 
