@@ -250,7 +250,7 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> 
             (("serve", "gone"), "'gone' is not a directory"),
             (("serve", "empty"), "'empty' is not the checkpoint of a run"),
             (("serve", "run", "--port", port), f"port {port}: Address already in use. Choose another"),
-            (("report", "run"), "There is no log of a run"),
+            (("report", "run"), "has no event log"),
             (("report", "flow/stage"), "'flow/stage' is one stage of the run in"),
         ):
             done = call(*words, cwd=tmp_path)

@@ -142,7 +142,7 @@ def stopped(program: Program, number: signal.Signals) -> tuple[int, str]:
 
 
 def done_by(said: str) -> int:
-    found = re.search(r"This worker did (\d+) agents", said)
+    found = re.search(r"This worker ran (\d+) agents", said)
     assert found is not None, said
     return int(found[1])
 
@@ -176,7 +176,7 @@ def test_whoever_stops_loses_nothing_and_the_others_go_on(
         time.sleep(0.01)
     status, said = stopped(worker, signal.SIGINT)
     assert status == 130
-    assert "given back" in said
+    assert "Other workers take over its unfinished agents." in said
     assert 3 <= done_by(said) < left
     assert others.call(*place.works, cwd=place.worker).returncode == 0
     again = programs.call("resume", str(place.checkpoint), cwd=place.worker)
@@ -199,7 +199,7 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, red
     done = typed("worker", "--store", redis_server.url, "--run", "review", "--patience", "0.1", cwd=tmp_path)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"batch-agent: There is no run 'review' at {redis_server.url}. Runs there: ")
+    assert last.startswith(f"batch-agent: There is no run 'review' at {redis_server.url}. Existing runs: ")
     assert re.search(r"\breviews\b", last)
 
 
@@ -223,7 +223,7 @@ def test_a_worker_that_would_ask_something_else_is_refused(
     command = asked(backend=quick_url).to_json()
     asyncio.run(offer(redis_server.url, name, command, {"task": "Where is {name}?"}))
     said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
-    assert f"would ask something else than run '{name}' does: task (was 'Where is {{name}}?', is " in said
+    assert f"would differ from those of run '{name}': task (was 'Where is {{name}}?', is " in said
     assert "Install the same code" in said
     assert "plan_changed" not in said
 
@@ -244,7 +244,7 @@ def test_what_this_machine_lacks_is_one_clear_line(
     words = ("worker", "--store", redis_server.url, "--run", name)
     assert "the module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
     said = refusal(*words, cwd=tmp_path)
-    assert "The run's tool 'gone:look' is code of this machine that this worker was not told to run" in said
+    assert "The run's tool 'gone:look' is code that this worker does not trust" in said
     assert f"(The run was started in '{started}'.)" in said
 
 
@@ -286,7 +286,7 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
     async with RemoteRun(redis_server.url, name).connect() as hub, ClientPresence(hub, 15.0).with_me("another"):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2
-    assert f"Another process works on run '{name}'" in refused.stderr
+    assert f"Another process is running '{name}'" in refused.stderr
     assert "came from the checkpoint" in call(*words, cwd=place.run).stderr
     place.noted.unlink()
     again = call(*words, "--fresh", cwd=place.run)
@@ -316,10 +316,10 @@ def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     assert call(*asks, cwd=here).returncode == 0
-    assert "Say --store again" in refusal(*alone, cwd=here)
-    assert "is on a server" in refusal("inspect", str(quick_place.checkpoint), cwd=here)
+    assert "Add --store" in refusal(*alone, cwd=here)
+    assert "is on a Redis server" in refusal("inspect", str(quick_place.checkpoint), cwd=here)
     assert call(*alone, "--out", "alone.jsonl", cwd=here).returncode == 0
-    assert "Leave out --store" in refusal(*asks, "--out", "alone.jsonl", cwd=here)
+    assert "Remove --store" in refusal(*asks, "--out", "alone.jsonl", cwd=here)
     elsewhere = ("--store", "redis://127.0.0.1:1")
     assert "started without --store" in refusal("resume", "alone.jsonl.checkpoint", *elsewhere, cwd=here)
 
@@ -434,7 +434,7 @@ def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp
     for folder in (here, here / ".." / "there" / "..", Path("/")):
         with pytest.raises(SpecError, match="add --trust"):
             some.check_folder(folder, "It reads")
-    with pytest.raises(SpecError, match="no such folder on this machine"):
+    with pytest.raises(SpecError, match="does not exist on this machine"):
         some.check_folder(there / "gone", "It reads")
 
 
@@ -450,7 +450,7 @@ def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: p
         return list(WorkerJob(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
 
     for tool in ("system", "plain"):
-        with pytest.raises(SpecError, match=f"not made a tool with @Tool.define.*--trust {name}:{tool}"):
+        with pytest.raises(SpecError, match=f"not defined with @Tool.define.*--trust {name}:{tool}"):
             tools_of(tool, name)
     assert len(tools_of("look", name)) == 1
     assert len(tools_of("plain", f"{name}:plain")) == 1
