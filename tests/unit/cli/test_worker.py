@@ -233,7 +233,7 @@ def test_a_run_that_python_code_has_started_is_joined_by_the_same_code(
 ) -> None:
     asyncio.run(offer(redis_server.url, name, None))
     said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
-    assert "start the same program here" in said
+    assert "start the same Python program here" in said
 
 
 def test_what_this_machine_lacks_is_one_clear_line(
@@ -242,7 +242,7 @@ def test_what_this_machine_lacks_is_one_clear_line(
     asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).to_json()))
     started = Path.cwd()
     words = ("worker", "--store", redis_server.url, "--run", name)
-    assert "the module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
+    assert "module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
     said = refusal(*words, cwd=tmp_path)
     assert "The run's tool 'gone:look' is code that this worker does not trust" in said
     assert f"(The run was started in '{started}'.)" in said
@@ -257,7 +257,7 @@ def test_a_password_is_neither_shown_nor_kept(
         place = Place(tmp_path, quick_url.replace("://", "://me:s3cret@"), store, name)
         first = call(*place.asks, cwd=place.run)
         assert first.returncode == 0, first.stderr
-        assert f"--store {server.url} --run {name} --trust mine:note\n  (the password goes into the URL" in first.stderr
+        assert f"--store {server.url} --run {name} --trust mine:note\n  (add the password to the URL" in first.stderr
         kept = asyncio.run(kept_at(store, name))
         texts = [first.stderr, kept, *(file.read_text() for file in place.checkpoint.iterdir())]
         assert [text for text in texts if "s3cret" in text] == []
@@ -299,7 +299,7 @@ def test_what_cannot_be_shared_is_one_clear_line(quick_place: Place, refusal: Re
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     for words, problem in (
-        ((*asks, "--reduce", "Sum up."), "A run with --reduce works in one process for now: remove --store"),
+        ((*asks, "--reduce", "Sum up."), "--reduce cannot be combined with a distributed run: remove --store"),
         ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "workers= are those of a cluster"),
@@ -468,7 +468,7 @@ def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypat
         {"runtime": "cleanup:agent"},
         {"tools": ["good:tool"], "schema": "cleanup:Model"},
     ):
-        with pytest.raises(SpecError, match="code of this machine"):
+        with pytest.raises(SpecError, match="code that this worker does not trust"):
             WorkerJob(run, "redis://there", {}, ["good"]).spec(asked(**options))
     assert not (tmp_path / "ran").exists()
 
@@ -493,7 +493,7 @@ def test_a_key_goes_to_no_backend_that_only_the_run_names(
         monkeypatch.setenv(name, "sk-of-the-worker")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     command, run = asked(backend=backend), RemoteRun("redis://there", "x")
-    with pytest.raises(SpecError, match=f"would use .*{variable} for it.*--backend {re.escape(backend)}"):
+    with pytest.raises(SpecError, match=f"would use .*{variable}.*--backend {re.escape(backend)}"):
         WorkerJob(run, "redis://there", {}, []).spec(command)
     said = command.flags()
     assert said == ["--backend", backend]
@@ -523,7 +523,7 @@ def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_comma
         command = asked(backend=f"http://127.0.0.1:{evil.port}", tools=["my_tools:system"])
         asyncio.run(offer(redis_server.url, other, command.to_json()))
         named = (*works[:4], other, *works[5:], "--backend", f"http://127.0.0.1:{evil.port}")
-        assert "code of this machine" in refusal(*named, cwd=tmp_path)
+        assert "code that this worker does not trust" in refusal(*named, cwd=tmp_path)
         assert "not made a tool" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
         assert evil.heard == []
         refusal(*works, "--backend", f"openai://127.0.0.1:{evil.port}", cwd=tmp_path)  # now its owner named it
