@@ -142,7 +142,7 @@ def test_fresh_forgets_the_run_and_nothing_else_of_its_folder(place: Path, sim_u
         own = {path.name for path in place.iterdir()}
         again = call(*asked, "--fresh", cwd=place)
         assert again.returncode == 0, again.stderr
-        assert "came from the checkpoint" not in again.stderr
+        assert "restored from the checkpoint" not in again.stderr
         assert {path.name for path in place.iterdir()} >= own
 
 

@@ -48,7 +48,7 @@ async def test_the_summary_counts_every_state_of_two_thousand_agents(
     assert "tools     look (native tool calls)" in said
     assert "agents    2,000: 1,960 answered, 20 failed, 20 in progress" in said
     assert "20 invalid_output" in said
-    assert "used      194,000 tokens in (50% cached), 19,400 out" in said
+    assert "usage     194,000 tokens in (50% cached), 19,400 out" in said
     assert "calls     20: " in said
     assert said.count("\nslowest ") == 5
     assert [line.split()[1] for line in said.splitlines() if line.startswith("failed ")] == [

@@ -287,11 +287,11 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2
     assert f"Another process is running '{name}'" in refused.stderr
-    assert "came from the checkpoint" in call(*words, cwd=place.run).stderr
+    assert "restored from the checkpoint" in call(*words, cwd=place.run).stderr
     place.noted.unlink()
     again = call(*words, "--fresh", cwd=place.run)
     assert again.returncode == 0, again.stderr
-    assert "came from the checkpoint" not in again.stderr
+    assert "restored from the checkpoint" not in again.stderr
     place.check_done()
 
 
@@ -524,7 +524,7 @@ def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_comma
         asyncio.run(offer(redis_server.url, other, command.to_json()))
         named = (*works[:4], other, *works[5:], "--backend", f"http://127.0.0.1:{evil.port}")
         assert "code that this worker does not trust" in refusal(*named, cwd=tmp_path)
-        assert "not made a tool" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
+        assert "not defined with @Tool.define" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
         assert evil.heard == []
         refusal(*works, "--backend", f"openai://127.0.0.1:{evil.port}", cwd=tmp_path)  # now its owner named it
         assert "Bearer sk-victim-0123456789" in evil.heard
