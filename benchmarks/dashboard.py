@@ -52,16 +52,16 @@ def life(index: int) -> Iterator[Event]:
 
 def on_their_own() -> dict[str, Any]:
     events = [event for index in range(AGENTS) for event in life(index)]
-    board = LiveState()
-    board.emit(RunStarted("vllm", "a-model", 256, 2 * AGENTS, prices=(1.0, 0.1, 2.0)))
+    state = LiveState()
+    state.emit(RunStarted("vllm", "a-model", 256, 2 * AGENTS, prices=(1.0, 0.1, 2.0)))
     cpu = time.process_time()
     for event in events:
-        board.emit(event)
+        state.emit(event)
     folding = time.process_time() - cpu
-    board.emit(LoadSampled("vllm", 250, 256, 40, 900, 1_000_000, 1_600_000, 0.7, 250, 3))
-    board.tick(10.0)
+    state.emit(LoadSampled("vllm", 250, 256, 40, 900, 1_000_000, 1_600_000, 0.7, 250, 3))
+    state.tick(10.0)
     console = Console(file=open(os.devnull, "w"), force_terminal=True, color_system="256")  # noqa: SIM115
-    frames = {f"{width}x{height}": _frame_ms(board, console, width, height) for width, height in SIZES}
+    frames = {f"{width}x{height}": _frame_ms(state, console, width, height) for width, height in SIZES}
     return {
         "events": len(events),
         "us_per_event": round(folding / len(events) * 1e6, 3),
@@ -70,11 +70,11 @@ def on_their_own() -> dict[str, Any]:
     }
 
 
-def _frame_ms(board: LiveState, console: Console, width: int, height: int) -> dict[str, float]:
+def _frame_ms(state: LiveState, console: Console, width: int, height: int) -> dict[str, float]:
     live = LiveProgress(console)
     cpu = time.process_time()
     for _ in range(FRAMES):
-        lines = render(board, 60.0, width, height)
+        lines = render(state, 60.0, width, height)
     rendered = time.process_time()
     for _ in range(FRAMES):
         live._show(lines)

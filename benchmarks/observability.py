@@ -64,7 +64,7 @@ def _dashboard() -> LiveProgress:
 
 WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "none": lambda _: {"progress": False},
-    "board": lambda _: {"events": [LiveState()]},
+    "state": lambda _: {"events": [LiveState()]},
     "dashboard": lambda _: {"events": [_dashboard()]},
     "log": lambda folder: {"events": [EventRecorder(folder)]},
     "metrics": lambda _: {"events": [Metrics(registry=CollectorRegistry())]},

@@ -21,7 +21,7 @@ from batch_agent.observe.live.redraw_loop import RedrawLoop
 from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.view_rows import stage_prefix
 
-_TIMES_A_SECOND = 8
+_UPDATES_PER_SECOND = 8
 
 
 class LiveProgress:
@@ -29,17 +29,17 @@ class LiveProgress:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._redrawing = RedrawLoop(self._look, self._show, _TIMES_A_SECOND)
+        self._redraw_loop = RedrawLoop(self._render, self._show, _UPDATES_PER_SECOND)
         self._is_shown = False
         self._handlers: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
 
     @property
-    def board(self) -> LiveState:
-        return self._redrawing.board
+    def state(self) -> LiveState:
+        return self._redraw_loop.state
 
     def emit(self, event: Event) -> None:
-        self._redrawing.emit(event)
+        self._redraw_loop.emit(event)
         if self._is_shown and (lines := stage_prefix(event)):
             self._console.print(Text("\n").join(Text(line, "dim") for line in lines), soft_wrap=True)
 
@@ -52,7 +52,7 @@ class LiveProgress:
             before = sys.stdout, sys.stderr
             self._live.start()
             self._redirect_handlers(dict(zip(map(id, before), (sys.stdout, sys.stderr), strict=True)))
-            self._redrawing.start()
+            self._redraw_loop.start()
         return self
 
     def __exit__(
@@ -61,7 +61,7 @@ class LiveProgress:
         if self._is_shown:
             self._is_shown = False
             try:
-                self._redrawing.stop()
+                self._redraw_loop.stop()
             finally:
                 self._live.update("")
                 for stream in (sys.stdout, sys.stderr):
@@ -81,9 +81,9 @@ class LiveProgress:
                 self._handlers.append((handler, handler.stream))
                 handler.setStream(streams[id(handler.stream)])
 
-    def _look(self, board: LiveState, seconds: float) -> list[Text]:
+    def _render(self, state: LiveState, seconds: float) -> list[Text]:
         columns, lines = self._size
-        return render(board, seconds, columns - 1, lines - 2)
+        return render(state, seconds, columns - 1, lines - 2)
 
     def _show(self, lines: list[Text]) -> None:
         self._live.update(Group("", *lines), refresh=True)

@@ -26,7 +26,7 @@ from .core.spec import BatchSpec
 from .data.results import Results
 from .engine.result_stream import ResultStream
 from .engine.sync import run_blocking
-from .observe.live.detection import progress_if_seen
+from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
 from .run.resources import lint_prompts, open_preview
@@ -326,7 +326,7 @@ def _stream(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> ResultStream:
     asked = _spec(spec, options)
-    events = progress_if_seen(sys.stderr, progress) if events is None else events
+    events = progress_if_interactive(sys.stderr, progress) if events is None else events
     is_watched = events is not None or asked.checkpoint_dir is not None
     setup = RunSetup.validate(asked, combine_sinks(events, asked.checkpoint_dir) if is_watched else None)
     if asked.together.cluster is not None:

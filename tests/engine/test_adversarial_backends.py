@@ -160,7 +160,7 @@ async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -
 
 
 async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
-    board = LiveState()
+    state = LiveState()
 
     def answer(request: Request) -> Answer:
         if now() < 3:
@@ -170,11 +170,11 @@ async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
         return say("fine")
 
     async with stream(
-        ScriptedBackend(answer, seconds=1.0), numbers(4), events=board, tools=[waiting_tool(5)], max_turns=30
+        ScriptedBackend(answer, seconds=1.0), numbers(4), events=state, tools=[waiting_tool(5)], max_turns=30
     ) as results:
         await asyncio.sleep(40)
-        assert board.alone.done == 0
-        assert board.paused == ""
+        assert state.run_stats.done == 0
+        assert state.paused == ""
         async for _ in results:
             pass
 

@@ -165,10 +165,10 @@ async def test_events_are_sound_at_the_end_and_after_a_resume(
     check(again.events)
     assert {event.result.key for event in finished(again.events) if event.resumed} == before
     assert len(finished(again.events)) == len(results) == 8
-    tally = RunStats()
+    stats = RunStats()
     for event in again.events:
-        tally.emit(event)
-    assert (tally.done, tally.resumed, tally.failed) == (8, 4, 0)
+        stats.emit(event)
+    assert (stats.done, stats.resumed, stats.failed) == (8, 4, 0)
 
 
 PROGRAM = """

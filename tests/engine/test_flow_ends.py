@@ -13,7 +13,7 @@ from batch_agent.core.events import CallbackFailed
 from batch_agent.core.requests import Request
 from batch_agent.flows.summary import flow_summary_lines
 from batch_agent.observe.live.state import LiveState
-from batch_agent.observe.text.flow_summary import flow_lines_so_far
+from batch_agent.observe.text.flow_summary import flow_summary_lines, partial_flow_summary_lines
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 
@@ -214,10 +214,10 @@ async def test_functions_that_raise_are_seen_counted_and_attributed(
     told = [event for event in log.events if isinstance(event, CallbackFailed)]
     assert [event.where for event in sorted(told, key=lambda event: event.item)] == where
     assert [line.partition(" raised")[0] for line in flow_summary_lines(outcome, 1.0) if " raised for" in line] == where
-    board = LiveState()
+    state = LiveState()
     for event in log.events:
-        board.emit(event)
-    assert [line.partition(".")[0] for line in flow_lines_so_far(board, 1.0) if " raised for" in line] == [
+        state.emit(event)
+    assert [line.partition(".")[0] for line in partial_flow_summary_lines(state, 1.0) if " raised for" in line] == [
         f"{each} raised for 1 item" for each in where
     ]
     assert sum("raised for item" in record.message for record in caplog.records) == len(where)

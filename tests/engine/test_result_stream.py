@@ -150,7 +150,7 @@ async def test_every_failure_of_on_result_is_an_event_and_is_counted_in_the_summ
         if result.index:
             raise KeyError(result.index)
 
-    log, board = EventLog(), LiveState()
+    log, state = EventLog(), LiveState()
     results = await run(ScriptedBackend(lambda request: say("done")), list("abc"), on_result=raising, events=log)
     assert all(result.ok for result in results)
     failed = [event for event in log.events if isinstance(event, CallbackFailed)]
@@ -159,5 +159,5 @@ async def test_every_failure_of_on_result_is_an_event_and_is_counted_in_the_summ
         ("on_result", "2", "KeyError: 2"),
     ]
     for event in log.events:
-        board.emit(event)
-    assert "on_result raised for 2 items. For example: KeyError: 1" in summary_lines(board, 1.0)
+        state.emit(event)
+    assert "on_result raised for 2 items. Example: KeyError: 1" in summary_lines(state, 1.0)

@@ -239,7 +239,7 @@ def check_writes(agents: list[Agent], world: World) -> None:
         for result in agent.told:
             token = orjson.loads(result.call.arguments).get("token", "")
             if result.call.name == "put":
-                is_unknown = result.source == "recalled" and "not known" in result.content
+                is_unknown = result.source == "restored" and "not known" in result.content
                 assert is_unknown or result.is_error or world.writes[token] == 1, "a lost write"
             elif result.call.name == "pay":
                 assert result.is_error or world.payments[token], "a lost payment"

@@ -43,7 +43,7 @@ def written(folder: Path, *processes: Iterable[tuple[float, Event]], is_closed: 
 
 def seen(folder: Path) -> dict[str, Any]:
     following = LogFollower(folder)
-    following.look_at_all()
+    following.read_all()
     return following.model()
 
 

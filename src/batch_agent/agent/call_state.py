@@ -57,7 +57,7 @@ class CallState:
         changes = [
             first + number
             for number, result in enumerate(results)
-            if result.source == "recalled" or result.call.id in self._claimed
+            if result.source == "restored" or result.call.id in self._claimed
         ]
         if changes:
             self.changes |= frozenset(changes)
@@ -65,7 +65,7 @@ class CallState:
     def _forget_made(self, results: tuple[ToolResult, ...]) -> None:
         """What an earlier life has made stands for one call of this one, not for every later one like it."""
         for result in results:
-            if result.source == "recalled" and result.call.id not in self._settled:
+            if result.source == "restored" and result.call.id not in self._settled:
                 same = (result.call.name, result.call.arguments)
                 kept = [(made.call.name, made.call.arguments) for made in self._inherited]
                 if same in kept:

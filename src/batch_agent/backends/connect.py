@@ -261,7 +261,7 @@ def _describe(flavor: Flavor, model: ServedModel, info: ServerInfo) -> list[str]
     """What was detected, for the report of the run."""
     seen = [f"{flavor.name} {info.version}" if info.version else flavor.name]
     if model.context_tokens:
-        seen.append(f"context of {model.context_tokens:,} tokens")
+        seen.append(f"context window of {model.context_tokens:,} tokens")
     if info.prefix_cache is not None:
         seen.append(f"prefix cache {'on' if info.prefix_cache else 'OFF'}")
     if info.kv_tokens:

@@ -1,4 +1,4 @@
-"""The program: its commands, its help, and how it ends."""
+"""Command-line application: commands, help and exit status."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -16,62 +16,62 @@ from .usage_errors import check_values, format_usage_error
 
 
 def _version() -> str:
-    from importlib.metadata import version  # nobody but --version waits for it
+    from importlib.metadata import version  # imported only for --version
 
     return version("batch-agent")
 
 
-def _shown(default: Any) -> str | None:
-    """A default as the help shows it: none for a flag, which is off where it is not named."""
+def _format_default(default: Any) -> str | None:
+    """A default as the help shows it. Flags are off by default, which is not shown."""
     if default is None or default is False:
         return None
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _filled(_command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """With what a config file says."""
-    from .config import fill  # help waits for nothing that only commands need
+def _apply_config_file(_command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Fills arguments that are not on the command line from the config file."""
+    from .config import fill  # imported only for commands: --help starts faster
 
     fill(app, commands, arguments)
 
 
-def _example(lines: Iterable[str]) -> str:
-    return "\n".join(["For example:", *(f"  {line}" for line in lines)])
+def _format_examples(lines: Iterable[str]) -> str:
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
 _EPILOGUE = """\
-For example:
+Examples:
   batch-agent run --task "Summarize: {text}" --inputs texts.jsonl
   batch-agent run --help
 
-Ends with 0 when all agents answered, 1 when some failed, 2 when it could not
-start or go on, 130 after Ctrl-C, 143 after SIGTERM."""
+Exit status: 0 if all agents answered, 1 if some failed, 2 if the command could
+not start or continue, 130 after Ctrl-C, 143 after SIGTERM."""
 
 app = App(
     name="batch-agent",
-    help="Input list in, structured result list out: many tool-using agents on one inference backend.",
+    help="Run many tool-using LLM agents over a list of inputs: input list in, structured result list out.",
     help_epilogue=_EPILOGUE,
     help_format="plaintext",
     version=_version,
-    config=_filled,
-    default_parameter=Parameter(negative=(), show_default=_shown),
+    config=_apply_config_file,
+    default_parameter=Parameter(negative=(), show_default=_format_default),
 )
 app["--help"].group = app["--version"].group = OPTIONS
-app["--help"].help = "Show this, or with a command what it takes."
+app["--help"].help = "Show this help, or the help of a command."
 app["--version"].help = "Show the version."
 for _position, _command in enumerate(COMMANDS):
     app.command(
-        _command.where,
+        _command.target,
         name=_command.name,
         help=_command.help,
-        help_epilogue=_example(_command.examples) if _command.examples else "",
-        group_parameters=_command.heading,
+        help_epilogue=_format_examples(_command.examples) if _command.examples else "",
+        group_parameters=_command.group,
         sort_key=_position,
     )
 app.command(
     "batch_agent.cli.commands.completion:install_completion",
     name="--install-completion",
-    help="Let the shell complete commands and options.",
+    help="Install shell completion of commands and options.",
     help_epilogue="",
     group=OPTIONS,
     group_parameters=OPTIONS,
@@ -80,36 +80,36 @@ app.command(
 
 def main() -> None:
     try:
-        command = _understood()
+        command = _parse()
         status = command()
     except BatchAgentError as error:
-        _end(str(error))
+        _fail(str(error))
     except Interrupted as error:
-        _leave(error.status)
+        _exit(error.status)
     except KeyboardInterrupt:
-        _leave(130)
-    _leave(status if isinstance(status, int) else 0)
+        _exit(130)
+    _exit(status if isinstance(status, int) else 0)
 
 
-def _understood() -> Callable[[], Any]:
-    """What was typed, ready to be done. Raises SpecError."""
+def _parse() -> Callable[[], Any]:
+    """The command of this process, with its arguments bound. Raises SpecError for a usage error."""
     check_values(sys.argv[1:])
     try:
-        command, words, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
+        command, bound, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
     except CycloptsError as error:
         raise SpecError(format_usage_error(error, app)) from error
     except SpecError:
         raise
-    except ValueError as error:  # of the dataclasses that options are put into
+    except ValueError as error:  # raised by an option dataclass
         raise SpecError(f"{error}.") from error
-    return partial(command, *words.args, **words.kwargs)
+    return partial(command, *bound.args, **bound.kwargs)
 
 
-def _end(why: str) -> NoReturn:
-    print(f"batch-agent: {safe_text(why)}", file=sys.stderr)
-    _leave(2)
+def _fail(message: str) -> NoReturn:
+    print(f"batch-agent: {safe_text(message)}", file=sys.stderr)
+    _exit(2)
 
 
-def _leave(status: int) -> NoReturn:
+def _exit(status: int) -> NoReturn:
     end_at_once_by_signals()
     sys.exit(status)

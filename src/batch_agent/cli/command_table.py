@@ -1,4 +1,4 @@
-"""The commands, in the order in which people need them. Each is imported when it is called, and not before."""
+"""Table of commands, in the order of the help. A command's module is imported when the command is called."""
 
 from cyclopts import Group
 
@@ -8,38 +8,38 @@ from .options.help_groups import OPTIONS, OUTPUT
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is known of a command without importing it."""
+    """Description of a command, available without importing its module."""
 
     name: str
-    where: str
-    """As module:function."""
+    target: str
+    """Its function, as module:function."""
     help: str
-    """A line for the list of commands, then what else its own help says."""
+    """One line for the list of commands, then the rest of its own help."""
     examples: tuple[str, ...] = ()
-    heading: Group = OPTIONS
-    """Of options that have no other."""
+    group: Group = OPTIONS
+    """Help group of options that have no group of their own."""
 
 
 COMMANDS = (
     Command(
         "demo",
         "batch_agent.cli.commands.demo:demo",
-        "See it work: 24 agents with a tool, on the embedded model.\n\n"
-        "Each reads a file with the tool and answers with an object that is checked.",
+        "Run 24 agents with a tool on the embedded model.\n\n"
+        "Each agent reads a file with the tool and answers with a validated object.",
     ),
     Command(
         "init",
         "batch_agent.cli.commands.init:init",
-        "Make a starter project: a config file, a schema, a tool and inputs.\n\n"
-        "It runs as it is, on the embedded model. Files that are there already are not touched.",
+        "Create a starter project: config file, schema, tool and inputs.\n\n"
+        "It runs without changes, on the embedded model. Existing files are not overwritten.",
         ("batch-agent init reviews && cd reviews && batch-agent run",),
     ),
     Command(
         "run",
         "batch_agent.cli.commands.run:run",
         "Run one task over a list of inputs.\n\n"
-        "Results are written as they come. Stopped or killed, the same command goes on where it was. Options can be in "
-        "a file: batch.toml of the current folder where no --task is given, or --config FILE.",
+        "Results are written as they finish. To resume a run that was stopped or killed, run the same command again. "
+        "Options can be set in a file: --config FILE, or batch.toml in the current directory if --task is not given.",
         (
             'batch-agent run --task "Summarize: {text}" --inputs texts.jsonl',
             'batch-agent run --task "Describe {path}." --inputs docs/ --tools read_file',
@@ -50,71 +50,73 @@ COMMANDS = (
     Command(
         "resume",
         "batch_agent.cli.commands.resume:resume",
-        "Go on with a run from its checkpoint, in any folder.\n\n"
-        "It is the same command again: batch-agent run keeps it beside the progress.",
+        "Resume a run from its checkpoint, from any directory.\n\n"
+        "Runs the same command again: batch-agent run stores it in the checkpoint.",
         ("batch-agent resume results.jsonl.checkpoint",),
     ),
     Command(
         "worker",
         "batch_agent.cli.commands.worker:worker",
-        "Help with a run that was started elsewhere with --store.\n\n"
-        "Reads from the server what the run asks, and works on its agents until nothing is left to do. What agents may "
-        "use of this machine is named with --trust and --backend: batch-agent run prints the line. Stopped or killed, "
-        "it loses nothing: others go on with what it had.",
-        ("batch-agent worker --store redis://host:6379/0 --run reviews --trust my_tools:look",),
+        "Join a run that was started elsewhere with --store.\n\n"
+        "Reads the run's options from the server, and runs its agents until no work is left. --trust and --backend "
+        "name what agents may use on this machine: batch-agent run prints the command to copy. If the worker is "
+        "stopped or killed, other workers take over its agents.",
+        ("batch-agent worker --store redis://host:6379/0 --run reviews --trust my_tools:search",),
     ),
     Command(
         "inspect",
         "batch_agent.cli.commands.inspect:inspect",
-        "Show what a run did, or what one of its agents did.\n\nAlso while it goes on.",
+        "Show what a run, or one of its agents, did.\n\nAlso works during the run.",
         ("batch-agent inspect results.jsonl.checkpoint --agent 3",),
     ),
     Command(
         "serve",
         "batch_agent.cli.commands.serve:serve",
-        "Show a run in the browser, while it goes on or afterwards.\n\n"
-        "Every agent's time, what was shared and saved, failures, and what each agent was asked, said and called.",
+        "Show a running or finished run in the browser.\n\n"
+        "Shows the timeline of every agent, what was shared and saved, failures, and each agent's messages and tool "
+        "calls.",
         ("batch-agent serve results.jsonl.checkpoint --open",),
     ),
     Command(
         "report",
         "batch_agent.cli.commands.report:report",
-        "Write the report of a run again, from its log.\n\n"
-        "A run leaves one in its checkpoint when it ends; this is for one that was killed, or that goes on.",
+        "Rewrite the report of a run from its event log.\n\n"
+        "A run writes its report when it ends; this command is for a run that was killed or is still running.",
         ("batch-agent report results.jsonl.checkpoint --out report.html",),
     ),
     Command(
         "export",
         "batch_agent.cli.commands.export:export",
-        "Write what a checkpoint holds as a table, one row per agent.\n\n"
-        "Rows are those of the run, in the order of the inputs. Works while the run goes on.",
+        "Export a checkpoint as a table, one row per finished agent.\n\n"
+        "Rows are the same as in the results of the run, in input order. Also works during the run.",
         ("batch-agent export results.jsonl.checkpoint --out results.csv",),
     ),
     Command(
         "plan",
         "batch_agent.cli.commands.plan:plan",
-        "Say what a run will be: agents, tokens, memory, time and cost.\n\n"
-        "Without a canary no model is asked, and the time is not known. The run compares at its end.",
+        "Forecast a run: agents, tokens, memory, time and cost.\n\n"
+        "Without a canary, no request is sent to the model and the time cannot be predicted. When the run ends, it "
+        "compares itself with the forecast.",
         ("batch-agent plan --config batch.toml --canary 20",),
     ),
     Command(
         "lint",
         "batch_agent.cli.commands.lint:lint",
-        "Say what the prompts of a run share, and what keeps them from it.\n\n"
-        "No model is asked anything. Ends with 1 if something was found.",
+        "Show which prefix prompts share, and what prevents more sharing.\n\n"
+        "Sends no requests to a model. The exit status is 1 if there are findings.",
     ),
     Command(
         "doctor",
         "batch_agent.cli.commands.doctor:doctor",
-        "Ask a backend what it can do, and say what would make it better.\n\n"
-        "Sends a handful of short requests (some 1,300 tokens in all). Ends with 1 if the backend cannot be used.",
+        "Check what a backend supports, and suggest improvements.\n\n"
+        "Sends a few short requests (about 1,300 tokens in total). The exit status is 1 if the backend cannot be used.",
         ("batch-agent doctor vllm://127.0.0.1:8000",),
     ),
     Command(
         "sim",
         "batch_agent.cli.commands.sim:sim",
-        "Serve a simulated engine: like vLLM, with scripted answers.\n\n"
-        "It speaks the OpenAI protocol. What the options mean: docs/simulator.md.",
+        "Serve a simulated vLLM engine with scripted answers.\n\n"
+        "It serves the OpenAI API. The options are documented in docs/simulator.md.",
         ("batch-agent sim --port 8000 --max-num-seqs 64",),
     ),
 )

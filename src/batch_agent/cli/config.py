@@ -1,4 +1,4 @@
-"""Options from a file: what `batch-agent run`, `plan` and `lint` take, in TOML or YAML."""
+"""Config file: the options of `batch-agent run`, `plan` and `lint`, in TOML or YAML."""
 
 import sys
 import tomllib
@@ -19,32 +19,34 @@ from .usage_errors import FORMER
 
 COMMANDS = ("run", "plan", "lint")
 NAMES = ("batch.toml", "batch.yaml", "batch.yml")
-"""Looked for in the current folder where neither a task nor a file is named."""
+"""Searched for in the current directory if neither --task nor --config is given."""
 
 _FILES_OR_NAMES = ("inputs", "schema", "reduce-schema")
-"""Texts that are the path of a file, unless they have a colon: module:Name, scheme://..."""
+"""Strings that are a file path unless they contain a colon: module:Name, scheme://..."""
 
 
 def fill(root: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Gives the arguments of a command what the file says of them; what was said on the command line stays.
+    """Fills the arguments of a command from the config file. The command line overrides the file.
 
-    Raises SpecError for a file that cannot be read, a key that is no option, and a value that is none of its option's.
+    Raises SpecError for a file that cannot be read, an unknown key, and a value of the wrong type.
     """
     if not set(commands) & set(COMMANDS):
         return
     ours = {_key(argument): argument for argument in arguments if argument.show}
-    file = _named(ours["config"]) or _found(ours["task"])
+    file = _given(ours["config"]) or _discovered(ours["task"])
     if file is None:
         return
-    said = read(file)
+    options = read(file)
     print(f"Config: {file}", file=sys.stderr)
-    checked = _checked(file, said, ours if {key.replace("_", "-") for key in said} <= set(ours) else _every(root))
+    checked = _checked(
+        file, options, ours if {key.replace("_", "-") for key in options} <= set(ours) else _all_arguments(root)
+    )
     ready = {key: value for key, value in checked.items() if key in ours}
     Dict({**ready, "config": str(file)}, use_commands_as_keys=False, source=str(file))(root, commands, arguments)
 
 
 def read(file: Path) -> Mapping[str, Any]:
-    """What the file says, by key. Raises SpecError."""
+    """The options in the file, by key. Raises SpecError."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -53,14 +55,14 @@ def read(file: Path) -> Mapping[str, Any]:
         raise SpecError(f"--config {str(file)!r} is not UTF-8: {error}.") from error
     match file.suffix:
         case ".toml":
-            said = _toml(file, text)
+            options = _toml(file, text)
         case ".yaml" | ".yml":
-            said = _yaml(file, text)
+            options = _yaml(file, text)
         case _:
-            raise SpecError(f"--config {str(file)!r}: its name must end in .toml, .yaml or .yml.")
-    if not isinstance(said, dict):
-        raise SpecError(f"{str(file)!r} must hold options by name, as in max_turns: 4.")
-    return {str(key): value for key, value in said.items()}
+            raise SpecError(f"--config {str(file)!r}: the file name must end in .toml, .yaml or .yml.")
+    if not isinstance(options, dict):
+        raise SpecError(f"{str(file)!r} must contain options by name, such as max_turns: 4.")
+    return {str(key): value for key, value in options.items()}
 
 
 def _toml(file: Path, text: str) -> Any:
@@ -75,7 +77,7 @@ def _yaml(file: Path, text: str) -> Any:
         import yaml
     except ImportError as error:
         raise SpecError(
-            f"{str(file)!r} needs a package: pip install 'batch-agent[yaml]'. A .toml file needs none."
+            f"{str(file)!r} needs an extra: pip install 'batch-agent[yaml]'. A .toml file does not."
         ) from error
     try:
         return yaml.safe_load(text) or {}
@@ -83,68 +85,68 @@ def _yaml(file: Path, text: str) -> Any:
         raise SpecError(f"{str(file)!r} is not valid YAML: {error}.") from error
 
 
-def kinds(argument: Argument) -> tuple[Any, ...]:
-    """The types that an option takes, without None."""
+def accepted_types(argument: Argument) -> tuple[Any, ...]:
+    """The types that an option accepts, without None."""
     hint = argument.hint
     members = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return tuple(member for member in members if member is not NoneType)
 
 
-def _named(config: Argument) -> Path | None:
+def _given(config: Argument) -> Path | None:
     return Path(config.tokens[-1].value) if config.tokens else None
 
 
-def _found(task: Argument) -> Path | None:
-    """The file of the current folder; none for a command that is whole without."""
+def _discovered(task: Argument) -> Path | None:
+    """The config file of the current directory; None if the command line has a task."""
     if task.tokens:
         return None
     here = [name for name in NAMES if Path(name).is_file()]
     if len(here) > 1:
-        raise SpecError(f"{' and '.join(here)} are both here: name the one that is meant with --config.")
+        raise SpecError(f"{' and '.join(here)} are both in this directory: choose one with --config.")
     return Path(here[0]) if here else None
 
 
-def _every(root: App) -> dict[str, Argument]:
-    """Also what only others of the commands take."""
+def _all_arguments(root: App) -> dict[str, Argument]:
+    """The arguments of all commands that read the file, by option name."""
     every = (argument for name in COMMANDS for argument in root[name].assemble_argument_collection())
     return {_key(argument): argument for argument in every if argument.show}
 
 
-def _checked(file: Path, said: Mapping[str, Any], every: Mapping[str, Argument]) -> dict[str, Any]:
-    """By the names of options. What is null, or an empty list, is left to the option's default."""
+def _checked(file: Path, options: Mapping[str, Any], every: Mapping[str, Argument]) -> dict[str, Any]:
+    """Values by option name. Null and empty lists count as unset. Raises SpecError."""
     ready: dict[str, Any] = {}
-    for key, value in said.items():
+    for key, value in options.items():
         name = key.replace("_", "-")
         if name not in every or name == "config":
             raise SpecError(_unknown(file, key, value, every))
         if name in ready:
-            raise SpecError(f"{str(file)!r} says {key!r} twice, with a dash and with an underscore.")
+            raise SpecError(f"{str(file)!r} sets {key!r} twice, with a dash and with an underscore.")
         ready[name] = _value(file, key, value, every[name])
     return {name: value for name, value in ready.items() if value is not None and value != []}
 
 
 def _unknown(file: Path, key: str, value: Any, every: Iterable[str]) -> str:
     if isinstance(value, dict):
-        return f"{str(file)!r}: options stand at the top of the file, not below {key!r}."
+        return f"{str(file)!r}: options must be at the top level of the file, not in {key!r}."
     hint = explain_unknown_name(FORMER, key, [name.replace("-", "_") for name in every if name != "config"], "{}")
     if not hint and key in OPTION_NAMES:
         hint = " It is an option of BatchAgent.run, not of the command line."
-    return f"{str(file)!r}: there is no option {key!r}.{hint} All of them: batch-agent run --help"
+    return f"{str(file)!r}: unknown option {key!r}.{hint} To list all options: batch-agent run --help"
 
 
 def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
-    """As the option takes it; a path is that of the file's folder."""
+    """The value as the option takes it. Paths are relative to the directory of the file."""
     if value is None:
         return None
-    takes = kinds(argument)
-    given = [value] if isinstance(value, str) and list in [get_origin(kind) for kind in takes] else value
+    types = accepted_types(argument)
+    given = [value] if isinstance(value, str) and list in [get_origin(kind) for kind in types] else value
     try:
         TypeAdapter(argument.hint).validate_json(orjson.dumps(given, default=str), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
-        where = "".join(f"[{place}]" for place in first["loc"] if isinstance(place, int))
+        where = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
         raise SpecError(f"{str(file)!r}: {key}{where} is {first['input']!r}. {first['msg']}.") from error
-    if isinstance(value, str) and (Path in takes or (_key(argument) in _FILES_OR_NAMES and ":" not in value)):
+    if isinstance(value, str) and (Path in types or (_key(argument) in _FILES_OR_NAMES and ":" not in value)):
         return str(file.parent / Path(value).expanduser())
     return given
 

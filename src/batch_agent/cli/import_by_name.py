@@ -1,4 +1,4 @@
-"""Schemas and tools by the names that people give on the command line."""
+"""Schemas, tools and runtimes by the names given on the command line."""
 
 import importlib
 import sys
@@ -15,12 +15,12 @@ from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
 FILE_TOOLS = ("read_file", "list_files", "grep")
 TOOLS = (*FILE_TOOLS, "http_get", "web_search")
-"""That have a name of their own; those of FILE_TOOLS see the files of one folder."""
+"""Names of the built-in tools. Those in FILE_TOOLS read the files of one directory."""
 OPENCODE = "opencode"
 
 
 def load_schema(name: str, option: str = "--schema") -> Any:
-    """A JSON schema from a .json file, or a type as module:Name."""
+    """A JSON schema from a .json file, or a type as module:Name. Raises SpecError."""
     if name.endswith(".json"):
         try:
             return orjson.loads(Path(name).read_bytes())
@@ -32,8 +32,11 @@ def load_schema(name: str, option: str = "--schema") -> Any:
 
 
 def load_tools(names: list[str], root: Path, check: Callable[[str, Any], None] | None = None) -> list[Tool]:
-    """Built-in tools by their name, own ones as module:function. `root` is what file tools may see. `check` is told
-    each own one, by its name and as the module has it, and raises SpecError for one that must not be used."""
+    """Built-in tools by name, and user tools as module:function. Raises SpecError.
+
+    `root`: the directory that file tools may read. `check`: called with the name and the imported object of each user
+    tool; it raises SpecError for one that must not be used.
+    """
     built_in = {
         "read_file": read_file_tool(root),
         "list_files": list_files_tool(root),
@@ -41,10 +44,10 @@ def load_tools(names: list[str], root: Path, check: Callable[[str, Any], None] |
         "http_get": Tool.http_get,
         "web_search": Tool.web_search,
     }
-    return [built_in[name] if name in built_in else _own_tool(name, check) for name in names]
+    return [built_in[name] if name in built_in else _user_tool(name, check) for name in names]
 
 
-def _own_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
+def _user_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
     found = _import(name, "--tools")
     if check is not None:
         check(name, found)
@@ -52,18 +55,18 @@ def _own_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
 
 
 def load_runtime(name: str | None, workdir: Path | None) -> Runtime | None:
-    """`opencode`, working in copies of `workdir`, or an object of one's own as module:name."""
+    """`opencode` with copies of `workdir`, or a user runtime as module:name. Raises SpecError."""
     if name == OPENCODE:
-        from ..programs.runtimes import OpenCodeRuntime  # what only some runs need
+        from ..programs.runtimes import OpenCodeRuntime  # imported only for runs of programs
 
         return OpenCodeRuntime(workdir=workdir)
     if workdir is not None:
-        raise SpecError(f"--workdir is the folder of --runtime {OPENCODE}; a runtime of your own names it by itself.")
+        raise SpecError(f"--workdir needs --runtime {OPENCODE}. Your own runtime sets its directory itself.")
     return None if name is None else cast(Runtime, _import(name, "--runtime"))
 
 
 def importable_from(folder: Path) -> None:
-    """From now on, modules are also looked for in this folder."""
+    """Adds a directory to the module search path."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
@@ -71,21 +74,21 @@ def importable_from(folder: Path) -> None:
 def _import(name: str, option: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise SpecError(f"{option} {name!r}: write module:name, as in my_tools:search.")
+        raise SpecError(f"{option} {name!r}: expected module:name, such as my_tools:search.")
     importable_from(Path.cwd())
     try:
         found = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything
-        raise SpecError(f"{option} {name!r}: the module {module!r} cannot be imported: {_why(error)}.") from error
+        raise SpecError(f"{option} {name!r}: module {module!r} cannot be imported: {_reason(error)}.") from error
     try:
         return getattr(found, attribute)
     except AttributeError as error:
-        raise SpecError(f"{option} {name!r}: the module {module!r} has no {attribute!r}.") from error
+        raise SpecError(f"{option} {name!r}: module {module!r} has no attribute {attribute!r}.") from error
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, ImportError):
         return str(error)
     last = extract_tb(error.__traceback__)[-1]
-    place = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
-    return f"{type(error).__name__}: {error}{place}"
+    where = "" if isinstance(error, SyntaxError) else f" ({Path(last.filename).name}, line {last.lineno})"
+    return f"{type(error).__name__}: {error}{where}"

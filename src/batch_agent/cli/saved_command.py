@@ -1,8 +1,8 @@
-"""The command that made a checkpoint, kept beside it, so that it can be given again from anywhere.
+"""The command that made a checkpoint, saved and signed in it so that `batch-agent resume` can run it again.
 
-Signatures of what `batch-agent run` keeps beside a checkpoint. A checkpoint may come from somebody else, and its
-command names modules to import, files to read and write, and a server to send a key to: `batch-agent resume` gives it
-again without asking only if this user's own `batch-agent run` has written it.
+A checkpoint may come from another user, and its command names modules to import, files to read and write, and a server
+that receives an API key. `resume` therefore accepts only commands that this user's own `batch-agent run` has signed,
+unless it is given --trust.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ _BYTES = 32
 
 
 def sign(data: bytes) -> str | None:
-    """With the secret of this user, which is made if there is none; None where it cannot be kept."""
-    with suppress(OSError, RuntimeError):  # RuntimeError: there is no home
-        return _signature(_made() if (secret := _read()) is None else secret, data)
+    """Signature with the secret of this user, which is created if needed; None if it cannot be stored."""
+    with suppress(OSError, RuntimeError):  # RuntimeError: no home directory
+        return _signature(_create() if (secret := _read()) is None else secret, data)
     return None
 
 
 def is_own(data: bytes, signature: object) -> bool:
-    """Whether this user's `sign` has made the signature of these data."""
+    """Whether this user's `sign` made the signature of this data."""
     with suppress(OSError, RuntimeError):
         secret = _read()
         if secret is not None and isinstance(signature, str) and signature.isascii():
@@ -46,7 +46,7 @@ def is_own(data: bytes, signature: object) -> bool:
 
 
 def secret_file() -> Path:
-    """Where the secret is kept. It may not exist yet."""
+    """Path of the secret. It may not exist yet."""
     if sys.platform == "darwin":
         folder = Path.home() / "Library" / "Application Support"
     elif sys.platform == "win32":
@@ -68,8 +68,8 @@ def _read() -> bytes | None:
     return secret if len(secret) == _BYTES else None
 
 
-def _made() -> bytes:
-    """Raises OSError. Of two processes that make it at once, one does; the other one takes that."""
+def _create() -> bytes:
+    """Creates the secret. If two processes create it at once, both use the first one. Raises OSError."""
     file = secret_file()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
@@ -77,12 +77,12 @@ def _made() -> bytes:
         with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
             opened.write(secrets.token_bytes(_BYTES))
         with suppress(FileExistsError):
-            os.link(draft, file)  # whole or not at all, and never in the place of another one
+            os.link(draft, file)  # atomic, and never replaces an existing secret
     finally:
         draft.unlink(missing_ok=True)
     secret = _read()
     if secret is None:
-        raise OSError(f"{str(file)!r} is no secret of batch-agent.")
+        raise OSError(f"{str(file)!r} is not a secret of batch-agent.")
     return secret
 
 
@@ -90,14 +90,16 @@ _FORMAT = 3
 _IN_QUERY = r"[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*="
 _SECRETS = {
     "backend": re.compile(rf"//[^/@]*@|{_IN_QUERY}", re.IGNORECASE),
-    "inputs": re.compile(rf"//[^@]*:[^@]*@|{_IN_QUERY}", re.IGNORECASE),  # of a database: a user alone is no secret
+    "inputs": re.compile(
+        rf"//[^@]*:[^@]*@|{_IN_QUERY}", re.IGNORECASE
+    ),  # of a database: a user name alone is not a secret
     "store": re.compile(rf"//[^@]*@|{_IN_QUERY}", re.IGNORECASE),
 }
 
 
 class CommandSaver:
-    """Progress that also keeps the command, as soon as the run has started: one that was refused, because it asks
-    another question than the checkpoint answers, does not take the place of the one that made it."""
+    """Progress that also saves the command, once the run has started: a command that is rejected, because its plan
+    differs from the checkpoint's, must not replace the saved one."""
 
     def __init__(self, progress: Progress, folder: Path, options: Mapping[str, Any]) -> None:
         self._progress = progress
@@ -109,7 +111,7 @@ class CommandSaver:
             with (
                 suppress(SpecError),
                 atomic_write(_file(self._folder), is_private=True) as file,
-            ):  # without it the run is as good
+            ):  # the run works without it
                 file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
         self._progress.emit(event)
 
@@ -124,7 +126,7 @@ class CommandSaver:
 
 
 class SavedCommand(BaseModel):
-    """What command.json holds. Whoever made the checkpoint has written it."""
+    """Content of command.json. Untrusted: it was written by the creator of the checkpoint."""
 
     format: int
     working_directory: Path
@@ -142,15 +144,15 @@ class SavedCommand(BaseModel):
         if is_own(_signed(self.model_dump(mode="json")), self.signature):
             return
         raise SpecError(
-            f"The checkpoint {str(folder)!r} was made by another account or machine, or by an older version, or was "
-            "changed since, or could not be signed because your folder of settings cannot be written to. To resume it "
-            f"is to {'; '.join(_consequences(self.given))}, in "
-            f"{str(self.working_directory)!r}. If you trust whoever made it, say --trust"
+            f"The command in the checkpoint {str(folder)!r} is not signed by you: the checkpoint was made by another "
+            "account or machine or by an older version, was changed since, or your settings directory is not writable. "
+            f"Resuming it would {'; '.join(_consequences(self.given))}, in {str(self.working_directory)!r}. If you "
+            "trust its creator, add --trust"
         )
 
 
 def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
-    """What resuming comes to, in words, for somebody who has not given the command."""
+    """Phrases for what resuming does, for a user who did not write the command."""
     own = [*(options.get("tools") or []), options.get("runtime"), options.get("schema"), options.get("reduce_schema")]
     modules = dict.fromkeys(str(name).partition(":")[0] for name in own if name and ":" in str(name))
     if modules:
@@ -158,27 +160,29 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
     if backend := options.get("backend"):
         with suppress(SpecError):
             credential = credential_for(str(backend))
-            yield f"use {credential} for {backend}" if credential else f"ask {backend}"
+            yield f"use {credential} for {backend}" if credential else f"send requests to {backend}"
     yield f"read {str(options.get('inputs'))!r}"
     yield f"write {str(options.get('out'))!r}"
 
 
 def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
-    """The folder where the command was given, and its options. Raises StoreError where none was kept."""
-    kept = saved_command(folder)
-    return kept.working_directory, kept.given
+    """The working directory and the options of the saved command. Raises StoreError if there is none."""
+    command = saved_command(folder)
+    return command.working_directory, command.given
 
 
 def saved_command(folder: Path) -> SavedCommand:
-    """Raises StoreError where none was kept."""
+    """The saved command of a checkpoint. Raises StoreError if there is none."""
     try:
         command = orjson.loads(_file(folder).read_bytes())
     except FileNotFoundError:
         if _file(folder.parent).exists():
-            raise StoreError(f"{str(folder)!r} is one stage of the run in {str(folder.parent)!r}: name that.") from None
+            raise StoreError(
+                f"{str(folder)!r} is one stage of the run in {str(folder.parent)!r}. Use that directory."
+            ) from None
         raise StoreError(
-            f"{str(folder)!r} has no command.json: its run was not started by `batch-agent run`. If Python code made "
-            f"this checkpoint, run the same code again: with checkpoint_dir={str(folder)!r} it goes on from there."
+            f"{str(folder)!r} has no command.json: its run was not started by `batch-agent run`. If it was started "
+            f"from Python, run the same code again with checkpoint_dir={str(folder)!r} to resume."
         ) from None
     except (OSError, orjson.JSONDecodeError) as error:
         raise StoreError(f"{str(_file(folder))!r} cannot be read: {error}.") from error
@@ -191,7 +195,7 @@ def saved_command(folder: Path) -> SavedCommand:
 
 
 def remote_run_id(folder: Path) -> str | None:
-    """The name of a run whose progress is on a server, and not in its folder."""
+    """The name of a distributed run, whose checkpoint is on a server; None for other runs."""
     with suppress(StoreError):
         name: str | None = read_command(folder)[1].get("run_id")
         return name
@@ -199,23 +203,23 @@ def remote_run_id(folder: Path) -> str | None:
 
 
 def check_same_location(folder: Path, *, is_shared: bool) -> None:
-    """Raises PlanMismatch where the progress of the run that the folder belongs to is not where this one keeps its own:
-    everything would be asked, and paid for, again."""
+    """Raises PlanMismatch if the earlier run kept its checkpoint on a server and this one would keep it in its
+    directory, or the other way round: all requests would be sent, and paid for, again."""
     if not _file(folder).exists():
         return
     name = remote_run_id(folder)
     if (name is not None) == is_shared:
         return
-    was = f"is on a server, as that of run {name!r}" if name is not None else "is there, and not on a server"
-    say = "Say --store again" if name is not None else "Leave out --store"
+    was = f"is on a server, as run {name!r}" if name is not None else "is in that directory, not on a server"
+    fix = "Add --store" if name is not None else "Remove --store"
     raise PlanMismatch(
-        f"The progress of the run in {str(folder)!r} {was}. {say} to go on with it, or give this run another --out, or "
-        "ask everything anew: with --plan-changed rerun, or with --fresh."
+        f"The checkpoint of the run in {str(folder)!r} {was}. {fix} to resume it, or choose another --out, or run all "
+        "agents again with --plan-changed rerun or --fresh."
     )
 
 
 def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the URLs that hold one."""
+    """The options without URLs that contain a secret."""
     return {
         name: value
         for name, value in options.items()
@@ -224,27 +228,29 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _command(options: Mapping[str, Any]) -> dict[str, Any]:
-    kept = without_secrets(options)
+    saved = without_secrets(options)
     for name in ("schema", "reduce_schema"):
-        if (kept[name] or "").endswith(".json"):
-            kept[name] = str(Path(kept[name]).absolute())
-    paths = {name: str(value.absolute()) for name, value in kept.items() if isinstance(value, Path)}
+        if (saved[name] or "").endswith(".json"):
+            saved[name] = str(Path(saved[name]).absolute())
+    paths = {name: str(value.absolute()) for name, value in saved.items() if isinstance(value, Path)}
     command = {
         "format": _FORMAT,
         "working_directory": str(Path.cwd()),
-        "options": {name: value for name, value in kept.items() if name not in paths},
+        "options": {name: value for name, value in saved.items() if name not in paths},
         "paths": paths,
     }
     return {**command, "signature": sign(_signed(command))}
 
 
 def _signed(command: Mapping[str, Any]) -> bytes:
-    """What the signature is about: all but itself."""
+    """The signed bytes: everything except the signature."""
     signed = {name: value for name, value in command.items() if name != "signature"}
     try:
         return orjson.dumps(signed, option=orjson.OPT_SORT_KEYS)
-    except TypeError as error:  # the name of a file that is no UTF-8
-        raise SpecError(f"The command cannot be kept for a resume: {error}. Name files in UTF-8.") from error
+    except TypeError as error:  # a file name that is not UTF-8
+        raise SpecError(
+            f"The command cannot be saved for `batch-agent resume`: {error}. Use UTF-8 file names."
+        ) from error
 
 
 def _file(folder: Path) -> Path:

@@ -1,7 +1,5 @@
-"""SIGINT and SIGTERM of a command: the first cancels it, so that it ends in good order; the next ends the process.
-
-How a run that was started from the command line ends.
-"""
+"""SIGINT and SIGTERM handling of commands: the first signal cancels the command, which then shuts down in order; the
+next one ends the process. Also the exit status of a run."""
 
 import asyncio
 import os
@@ -20,13 +18,13 @@ from ..core.safe_text import safe_text
 
 T = TypeVar("T")
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
-_ONE_WISH = 0.2
-"""Seconds in which several signals are one: wrappers and supervisors send them together, or twice."""
+_SAME_SIGNAL_SECONDS = 0.2
+"""Signals within this time count as one: wrappers and supervisors send several together, or one twice."""
 _SHOW_CURSOR = b"\x1b[?25h\n"
 
 
 class Interrupted(Exception):
-    """A signal stopped the command, which has ended in good order."""
+    """A signal stopped the command, which has shut down in order."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -35,24 +33,24 @@ class Interrupted(Exception):
 
 
 def interruptible(work: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`. Raises Interrupted where a signal has cancelled the work."""
+    """Like `asyncio.run`. Raises Interrupted if a signal cancelled the work."""
     with _Signals() as signals:
         try:
-            return run_event_loop(_until_told(work, signals))
+            return run_event_loop(_cancel_on_signal(work, signals))
         except asyncio.CancelledError:
-            if signals.told is None:
+            if signals.received is None:
                 raise
-            raise Interrupted(signals.told) from None
+            raise Interrupted(signals.received) from None
 
 
 def end_at_once_by_signals() -> None:
-    """From now on a signal ends the process as it stands: nothing is left to be put in order, and Python, which is
-    about to end, would show where it was."""
+    """Restores the default handlers: from now on a signal ends the process at once. Nothing is left to clean up, and
+    Python would print a traceback while it exits."""
     for number in _STATUS:
         signal.signal(number, signal.SIG_DFL)
 
 
-async def _until_told(work: Coroutine[Any, Any, T], signals: "_Signals") -> T:
+async def _cancel_on_signal(work: Coroutine[Any, Any, T], signals: "_Signals") -> T:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     signals.on_first(lambda: loop.call_soon_threadsafe(task.cancel))
@@ -60,18 +58,18 @@ async def _until_told(work: Coroutine[Any, Any, T], signals: "_Signals") -> T:
 
 
 class _Signals:
-    """Handlers, for as long as the block runs. No KeyboardInterrupt is raised in it, at whatever line Python is."""
+    """Signal handlers for the duration of a `with` block. No KeyboardInterrupt is raised inside it."""
 
     def __init__(self) -> None:
-        self.told: signal.Signals | None = None
-        """The signal that counts: SIGTERM, if it was among those of the first moment."""
+        self.received: signal.Signals | None = None
+        """The first signal; SIGTERM, if it was among those that count as the first one."""
         self._at = 0.0
         self._cancel: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def on_first(self, cancel: Callable[[], object]) -> None:
         self._cancel = cancel
-        if self.told is not None:
+        if self.received is not None:
             cancel()
 
     def __enter__(self) -> Self:
@@ -83,19 +81,19 @@ class _Signals:
             signal.signal(number, before)
 
     def _handle(self, number: int, _: FrameType | None) -> None:
-        given, now = signal.Signals(number), time.monotonic()
-        if self.told is None:
-            self.told, self._at = given, now
+        current, now = signal.Signals(number), time.monotonic()
+        if self.received is None:
+            self.received, self._at = current, now
             if self._cancel is not None:
                 self._cancel()
-        elif now - self._at > _ONE_WISH:
-            _die_of(given)
-        elif given is signal.SIGTERM:
-            self.told = given
+        elif now - self._at > _SAME_SIGNAL_SECONDS:
+            _kill_self(current)
+        elif current is signal.SIGTERM:
+            self.received = current
 
 
-def _die_of(number: signal.Signals) -> NoReturn:
-    """As if nobody had handled it."""
+def _kill_self(number: signal.Signals) -> NoReturn:
+    """Ends the process as the default handler of the signal does."""
     if sys.stderr.isatty():
         os.write(sys.stderr.fileno(), _SHOW_CURSOR)  # the dashboard hides it
     signal.signal(number, signal.SIG_DFL)
@@ -105,18 +103,18 @@ def _die_of(number: signal.Signals) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class StoppedBySignal:
-    """Before its end."""
+    """A command that was stopped before its end, by a signal or by a limit of the run."""
 
     status: int
-    why: str
+    message: str
 
 
 def run_until_signal(work: Coroutine[Any, Any, T]) -> T | StoppedBySignal:
-    """What it gives, unless somebody or something stops it. Other errors are raised."""
+    """The return value of the work, or StoppedBySignal. Other errors are raised."""
     try:
         return interruptible(work)
     except Interrupted as error:
-        return StoppedBySignal(error.status, "Stopped by SIGTERM." if error.by_sigterm else "StoppedBySignal.")
+        return StoppedBySignal(error.status, "Stopped by SIGTERM." if error.by_sigterm else "Stopped.")
     except RunStopped as error:
         return StoppedBySignal(2, f"Stopped. {error}")
 
@@ -127,12 +125,10 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def exit_status(stopped: StoppedBySignal | None, folder: Path, *, any_failed: bool) -> int:
-    """After saying how to go on."""
+    """Exit status of a run. Also prints how to resume it."""
     if stopped is not None:
-        print_lines(
-            [stopped.why, f"What is done is kept: run the same command again to go on, or batch-agent resume {folder}"]
-        )
+        print_lines([stopped.message, f"To resume: run the same command again, or batch-agent resume {folder}"])
         return stopped.status
     if any_failed:
-        print_lines(["Run the same command again to try the failed ones once more."])
+        print_lines(["To retry the failed agents, run the same command again."])
     return 1 if any_failed else 0

@@ -1,6 +1,6 @@
-"""Trust of a worker in the run that it joins. The run's description comes from Redis: whoever can write there must not
-get a key of this machine, have a function of it called, or have a file of it read. What the worker's own command line
-names is trusted, and nothing else."""
+"""Trust of a worker in the run that it joins. The run's description comes from Redis: a client that can write there
+must not get an API key of this machine, call its functions or read its files. Only what the worker's own command line
+names is trusted."""
 
 import os
 import shlex
@@ -15,57 +15,56 @@ from ..tools.adapters import from_langchain
 
 
 class TrustPolicy:
-    """What `--trust` names: tools (`my_tools:look`, `http_get`), modules, programs, and folders."""
+    """What `--trust` allows: tools (`my_tools:search`, `http_get`), modules, programs and directories."""
 
     def __init__(self, named: Sequence[str] = ()) -> None:
-        """Names with a slash, or that begin with a dot, are folders."""
+        """`named`: values of `--trust`. Those with a slash, or that begin with a dot, are directories."""
         self._names = frozenset(name for name in named if not _is_folder(name))
         self._folders = [Path(name).resolve() for name in named if _is_folder(name)]
 
     def check_module(self, name: str, what: str) -> None:
-        """`name`: module:attribute. Nothing is imported. Raises SpecError."""
+        """Raises SpecError unless `name` (module:attribute) is trusted. Imports nothing."""
         if not (name in self._names or self._has_module(name)):
             raise SpecError(
-                f"{what} {name!r} is code of this machine that this worker was not told to run. If it may, say "
-                f"--trust {shlex.quote(name)}"
+                f"{what} {name!r} is code that this worker does not trust. To allow it, add --trust {shlex.quote(name)}"
             )
 
     def check_tool(self, name: str, value: Any) -> None:
-        """`value`: what the module has under that name. A module holds more than its tools, such as what it imported:
-        what is no tool must be named in full. Raises SpecError."""
+        """Raises SpecError for a `value` that is not a tool, unless it is named in full: a trusted module also contains
+        other functions, such as those that it imports."""
         if name not in self._names and not isinstance(value, Tool) and from_langchain(value) is None:
             raise SpecError(
-                f"The run's tool {name!r} was not made a tool with @Tool.define. If agents may call it all the same, "
-                f"say --trust {shlex.quote(name)}"
+                f"The run's tool {name!r} is not defined with @Tool.define. To allow agents to call it, add "
+                f"--trust {shlex.quote(name)}"
             )
 
     def check_built_in(self, name: str) -> None:
-        """Raises SpecError for a tool that uses the network and the search keys of this machine."""
+        """Raises SpecError for an untrusted tool that uses the network and the search keys of this machine."""
         if name not in self._names:
             raise SpecError(
-                f"The run's tool {name!r} uses the network of this machine, and its keys where it has some. If it may, "
-                f"say --trust {shlex.quote(name)}"
+                f"The run's tool {name!r} uses the network of this machine, and its API keys if it has any. To allow "
+                f"it, add --trust {shlex.quote(name)}"
             )
 
     def check_program(self, name: str) -> None:
         """Raises SpecError."""
         if name not in self._names:
             raise SpecError(
-                f"The run's agents are {name} programs, which run commands on this machine as you. If they may, say "
-                f"--trust {shlex.quote(name)}"
+                f"The run's agents are {name} programs, which run commands on this machine as your user. To allow "
+                f"them, add --trust {shlex.quote(name)}"
             )
 
     def check_folder(self, folder: Path, what: str) -> None:
         """Raises SpecError."""
         if not any(folder.resolve().is_relative_to(trusted) for trusted in self._folders):
             raise SpecError(
-                f"{what} {str(folder)!r}, which this worker was not told to let agents read. If they may, say "
+                f"{what} {str(folder)!r}, which this worker does not trust. To let agents read it, add "
                 f"--trust {shlex.quote(str(folder))}"
             )
         if not folder.is_dir():
             raise SpecError(
-                f"{what} {str(folder)!r}, and there is no such folder on this machine. Workers need the same files at "
-                "the same place, as on a file system that all share."
+                f"{what} {str(folder)!r}, which does not exist on this machine. Workers need the same files under the "
+                "same path, for example on a shared file system."
             )
 
     def _has_module(self, name: str) -> bool:
@@ -75,12 +74,12 @@ class TrustPolicy:
 
 
 def check_backend(url: str) -> None:
-    """For the backend that a run names, and not this worker's owner. Raises SpecError for one that would get a key of
-    this machine, or that is a file of it."""
+    """Raises SpecError for a backend that only the run names, and that would get an API key of this machine or is
+    a file of it."""
     credential = credential_for(url)
     if credential is not None:
         raise SpecError(
-            f"The run's backend is {url}, and this worker would use {credential} for it. If it may, say "
+            f"The run's backend is {url}, for which this worker would use {credential}. To allow it, add "
             f"--backend {shlex.quote(url)}"
         )
 

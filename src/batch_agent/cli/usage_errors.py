@@ -1,4 +1,4 @@
-"""What is said of a command that cannot be understood."""
+"""Messages for usage errors of the command line."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -13,60 +13,60 @@ from cyclopts import (
 )
 
 from ..core.errors import SpecError
-from ..core.validation import explain_unknown_name as named_now
+from ..core.validation import explain_unknown_name as explain_unknown_name
 from ..core.validation import suggestion
 
-_NOTHING_SAID = """\
-{name} needs a task and inputs, and there is no batch.toml here that has them.
+_NO_TASK = """\
+{name} needs --task and --inputs, or a batch.toml with both in the current directory.
   batch-agent {name} --task "Summarize: {{text}}" --inputs texts.jsonl
-  batch-agent init (makes a project that runs as it is)
+  batch-agent init (creates a project that runs without changes)
   batch-agent {name} --help (shows all options)"""
 FORMER = ("command option", "option")
-"""Tables of names that batch-agent 0.2 had, on the command line and in its spec files."""
+"""Tables of the option names of batch-agent 0.2, on the command line and in its spec files."""
 
 
 def format_usage_error(error: CycloptsError, app: App) -> str:
-    """What is wrong, with which word, and where to read on."""
+    """What is wrong, in which option or command, and which help to read."""
     chain = error.command_chain or ()
-    words = ["batch-agent", *chain]
+    command = ["batch-agent", *chain]
     match error:
         case MissingArgumentError(argument=Argument() as argument):
             known = _options(app[chain[0]].assemble_argument_collection()) if chain else []
             if unknown := [token for token in error.unused_tokens or () if _is_unknown(token, known)]:
                 what = _unknown(unknown[0], known)
             elif argument.name == "--task" and "--task" not in _typed(error):
-                return _NOTHING_SAID.format(name=words[-1])
+                return _NO_TASK.format(name=command[-1])
             else:
-                what = _missing(error, argument, words[-1])
+                what = _missing(error, argument, command[-1])
         case UnknownOptionError(token=token) if token.source == "cli":
             what = _unknown(token.keyword or token.value, _options(error.argument_collection))
         case UnusedCliTokensError(unused_tokens=[first, *_]):
-            what = f"{first!r} is not expected here: all options begin with --."
+            what = f"{first!r} is unexpected: options begin with --."
         case UnknownCommandError(unused_tokens=[first, *_]) if first.startswith("-"):
             what = _unknown(first, ("--help", "--version", "--install-completion"))
         case UnknownCommandError(unused_tokens=[first, *_]):
             what = f"Unknown command {first!r}.{suggestion(first, (name for name in app if not name.startswith('-')))}"
         case _:
             what = str(error)
-    return f"{what}\nSee {' '.join(words)} --help"
+    return f"{what}\nSee {' '.join(command)} --help"
 
 
 def check_values(typed: Sequence[str]) -> None:
-    """Raises SpecError for an option whose value is empty, as that of a variable of the shell that is not set: an empty
-    path would be the current folder, and an empty name none."""
+    """Raises SpecError for an empty value, such as from an unset shell variable: an empty path would mean the current
+    directory, and an empty name none."""
     for before, word in zip(["", *typed], typed, strict=False):
         option, equals, value = word.partition("=")
         if word == "" and before.startswith("--"):
-            raise SpecError(f"{before} needs a value; got an empty one.")
+            raise SpecError(f"{before} needs a value, got an empty string.")
         if option.startswith("--") and equals and not value:
-            raise SpecError(f"{option} needs a value; got an empty one.")
+            raise SpecError(f"{option} needs a value, got an empty string.")
         if word == "":
-            raise SpecError("One of the values is empty: a variable of the shell may not be set.")
+            raise SpecError("An argument is empty. Check for an unset shell variable.")
 
 
 def _unknown(option: str, known: Iterable[str]) -> str:
     name = option.partition("=")[0]
-    return f"Unknown option {name}.{named_now(FORMER, name, known, '{}')}"
+    return f"Unknown option {name}.{explain_unknown_name(FORMER, name, known, '{}')}"
 
 
 def _is_unknown(token: str, known: Collection[str]) -> bool:

@@ -1,4 +1,4 @@
-"""What a run asks, kept at its server for those who join it: all but the inputs."""
+"""Manifest of a distributed run, stored on the server for its workers: all options except the inputs."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,24 +10,24 @@ from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
-from .options.run import AS_THEY_ARE, CommandOptions
+from .options.run import PASSED_THROUGH, CommandOptions
 from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
-_FOR_WORKERS = frozenset(AS_THEY_ARE) - {"strict_prefix"}
-"""That looks at the inputs, which workers do not have."""
+_FOR_WORKERS = frozenset(PASSED_THROUGH) - {"strict_prefix"}
+"""Without `strict_prefix`, which checks the inputs: workers do not have them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerManifest:
-    """Names of tools and types are those of modules that every worker must have."""
+    """Options of a run for its workers. Tools and types are names in modules that every worker must have."""
 
     format: int
     folder: str
-    """Where the command was given."""
+    """Working directory of the command."""
     root: str
-    """What file tools may see."""
+    """Directory that file tools may read."""
     task: str
     fields: list[str] | None
     tools: list[str]
@@ -35,55 +35,55 @@ class WorkerManifest:
     workdir: str | None = None
     schema_name: str | None
     schema: Any
-    """The schema itself, where it was in a file."""
+    """Content of the schema file, if there is one."""
     lease: float
     options: dict[str, Any]
 
     @classmethod
-    def of(cls, asked: CommandOptions, lease: float) -> "WorkerManifest":
-        """Without secrets. Raises SpecError for a schema that cannot be read."""
-        is_file = asked.schema is not None and asked.schema.endswith(".json")
+    def of(cls, options: CommandOptions, lease: float) -> "WorkerManifest":
+        """The manifest of a command, without secrets. Raises SpecError for a schema that cannot be read."""
+        is_file = options.schema is not None and options.schema.endswith(".json")
         return cls(
             format=_FORMAT,
             folder=str(Path.cwd()),
-            root=str(asked.root.absolute()),
-            task=asked.task,
-            fields=asked.fields,
-            tools=asked.tools or [],
-            runtime=asked.runtime,
-            workdir=None if asked.workdir is None else str(asked.workdir.absolute()),
-            schema_name=None if is_file else asked.schema,
-            schema=load_schema(asked.schema) if is_file and asked.schema is not None else None,
+            root=str(options.root.absolute()),
+            task=options.task,
+            fields=options.fields,
+            tools=options.tools or [],
+            runtime=options.runtime,
+            workdir=None if options.workdir is None else str(options.workdir.absolute()),
+            schema_name=None if is_file else options.schema,
+            schema=load_schema(options.schema) if is_file and options.schema is not None else None,
             lease=lease,
-            options=without_secrets({name: getattr(asked, name) for name in sorted(_FOR_WORKERS)}),
+            options=without_secrets({name: getattr(options, name) for name in sorted(_FOR_WORKERS)}),
         )
 
     @classmethod
-    def read(cls, data: bytes) -> "WorkerManifest":
-        """Raises StoreError."""
+    def from_json(cls, data: bytes) -> "WorkerManifest":
+        """Parses a stored manifest. Raises StoreError."""
         try:
-            command = _COMMAND.validate_json(data)
+            manifest = _MANIFEST.validate_json(data)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             raise StoreError(
-                f"What the run asks cannot be read: {where}: {first['msg']}. Use the same version of batch-agent for "
+                f"The manifest of the run is invalid: {where}: {first['msg']}. Use the same version of batch-agent for "
                 "the run and its workers."
             ) from error
-        unknown = sorted(command.options.keys() - _FOR_WORKERS)
-        if command.format > _FORMAT or unknown:
+        unknown = sorted(manifest.options.keys() - _FOR_WORKERS)
+        if manifest.format > _FORMAT or unknown:
             raise StoreError("The run was started with a newer version of batch-agent. Install the same version here.")
-        return command
+        return manifest
 
-    def written(self) -> bytes:
-        return _COMMAND.dump_json(self)
+    def to_json(self) -> bytes:
+        return _MANIFEST.dump_json(self)
 
-    def asked_here(self, trusted: TrustPolicy) -> dict[str, Any]:
-        """As `BatchAgent.run` takes it, without inputs, with what this machine has. Raises SpecError for what it does
-        not have, and for what is not trusted."""
+    def to_kwargs(self, trusted: TrustPolicy) -> dict[str, Any]:
+        """Keyword arguments of `BatchAgent.run`, without inputs, with the modules of this machine. Raises SpecError for
+        missing modules, and for those that are not trusted."""
         for name in self.tools:
             if name in FILE_TOOLS:
-                trusted.check_folder(Path(self.root), f"The run's tool {name!r} works on")
+                trusted.check_folder(Path(self.root), f"The run's tool {name!r} reads")
             elif name in TOOLS:
                 trusted.check_built_in(name)
             else:
@@ -107,31 +107,31 @@ class WorkerManifest:
         elif self.runtime is not None:
             trusted.check_module(self.runtime, "The run's runtime")
         if self.workdir is not None:
-            trusted.check_folder(Path(self.workdir), "The run's agents work on copies of")
+            trusted.check_folder(Path(self.workdir), "The run's agents get copies of")
 
     def _schema(self) -> Any:
         return self.schema if self.schema_name is None else load_schema(self.schema_name)
 
     def check_backend(self) -> None:
-        """Raises SpecError where it is not known, or must be named by the worker's owner."""
+        """Raises SpecError for a backend that is not stored, or that the worker must name with --backend."""
         if "backend" not in self.options:
-            raise SpecError("The backend's URL held a password, which is not kept. Say it again: --backend URL.")
+            raise SpecError("The backend URL contained a password, which is not stored. Add --backend URL.")
         check_backend(self.options["backend"])
 
     def flags(self) -> list[str]:
-        """What the owner of a worker has to say to let it work on this run: options of `batch-agent worker`."""
+        """Options of `batch-agent worker` that allow a worker to join this run."""
         backend = self.options.get("backend")
-        words = [] if backend is None or credential_for(backend) is None else ["--backend", backend]
+        flags = [] if backend is None or credential_for(backend) is None else ["--backend", backend]
         named = [*self._names(), *self._folders()]
-        return [*words, *(["--trust", *dict.fromkeys(named)] if named else [])]
+        return [*flags, *(["--trust", *dict.fromkeys(named)] if named else [])]
 
     def _names(self) -> list[str]:
         names = [name for name in self.tools if name not in FILE_TOOLS]
         return [*names, *filter(None, (self.runtime, self.schema_name))]
 
     def _folders(self) -> list[str]:
-        sees_files = any(name in FILE_TOOLS for name in self.tools)
-        return [*([self.root] if sees_files else []), *filter(None, (self.workdir,))]
+        reads_files = any(name in FILE_TOOLS for name in self.tools)
+        return [*([self.root] if reads_files else []), *filter(None, (self.workdir,))]
 
 
-_COMMAND: TypeAdapter[WorkerManifest] = TypeAdapter(WorkerManifest)
+_MANIFEST: TypeAdapter[WorkerManifest] = TypeAdapter(WorkerManifest)

@@ -6,7 +6,7 @@ from typing import Literal
 from .fast_dataclass import dataclass
 from .schema import JsonSchema
 
-ToolSource = Literal["executed", "shared", "cached", "recalled"]
+ToolSource = Literal["executed", "shared", "cached", "restored"]
 """Where a result came from: the call's own execution, another call's execution in flight, the cache, or the
 checkpoint."""
 

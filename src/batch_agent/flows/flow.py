@@ -10,7 +10,7 @@ from ..core.protocols import EventSinks
 from ..core.spec import BatchSpec
 from ..core.task_fields import Fields
 from ..engine.sync import run_blocking
-from ..observe.live.detection import progress_if_seen
+from ..observe.live.detection import progress_if_interactive
 from ..observe.sinks import combine_sinks
 from .driver import drive
 from .result import FlowResult, OnFailure
@@ -70,7 +70,8 @@ class Flow:
         """Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'. The results so
         far are in the error's `flow`."""
         watched = combine_sinks(
-            progress_if_seen(sys.stderr, progress) if events is None else events, self._options.get("checkpoint_dir")
+            progress_if_interactive(sys.stderr, progress) if events is None else events,
+            self._options.get("checkpoint_dir"),
         )
         return await drive(self._steps, self._inputs, self._options, watched)
 

@@ -1,1 +1,1 @@
-"""Views on a run, fed by its events; nothing here can change the run."""
+"""Views of a run: progress, report, metrics and traces. They consume its events and cannot change the run."""

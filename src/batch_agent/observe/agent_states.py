@@ -1,23 +1,23 @@
-"""Agents that are neither to come nor done, by what they do."""
+"""Counts of the agents in progress, by state."""
 
 from typing import Literal
 
-Doing = Literal["waiting", "generating", "in tools"]
+AgentState = Literal["waiting", "generating", "in tools"]
 
 
 class AgentStates:
-    """Agents of one run. Parts of a long input belong to its agent (their keys begin with its own and a dot), which
-    generates if any of them does. Holds the agents that are under way, and nothing of those that were."""
+    """States of the agents of one run. Chunks of a long input belong to its agent (their keys begin with its key and a
+    dot), which is generating if any of them is. Only agents in progress are held."""
 
     def __init__(self) -> None:
-        self._agents: dict[str, Doing] = {}
-        self._parts: dict[str, dict[str, Doing]] = {}
-        """By agent, what those of its parts do that do not wait."""
-        self._counts: dict[Doing, int] = {"waiting": 0, "generating": 0, "in tools": 0}
+        self._agents: dict[str, AgentState] = {}
+        self._chunks: dict[str, dict[str, AgentState]] = {}
+        """By agent: the states of its chunks that are not waiting."""
+        self._counts: dict[AgentState, int] = {"waiting": 0, "generating": 0, "in tools": 0}
 
     @property
     def waiting(self) -> int:
-        """For a slot, a place in the cache, or another try."""
+        """Agents that wait for a slot, for residency or for a retry."""
         return self._counts["waiting"]
 
     @property
@@ -34,33 +34,33 @@ class AgentStates:
     def __contains__(self, key: str) -> bool:
         return key in self._agents
 
-    def starts(self, key: str) -> None:
+    def add(self, key: str) -> None:
         if key not in self._agents:
             self._agents[key] = "waiting"
             self._counts["waiting"] += 1
 
-    def does(self, key: str, doing: Doing) -> None:
+    def set(self, key: str, state: AgentState) -> None:
         before = self._agents.get(key)
         if before is None:
-            self._part_does(key, doing)
-        elif before is not doing:
-            self._agents[key] = doing
+            self._set_chunk(key, state)
+        elif before is not state:
+            self._agents[key] = state
             self._counts[before] -= 1
-            self._counts[doing] += 1
+            self._counts[state] += 1
 
-    def leaves(self, key: str) -> None:
-        doing = self._agents.pop(key, None)
-        if doing is not None:
-            self._counts[doing] -= 1
-            self._parts.pop(key, None)
+    def remove(self, key: str) -> None:
+        state = self._agents.pop(key, None)
+        if state is not None:
+            self._counts[state] -= 1
+            self._chunks.pop(key, None)
 
-    def _part_does(self, key: str, doing: Doing) -> None:
-        agent, _, part = key.partition(".")
+    def _set_chunk(self, key: str, state: AgentState) -> None:
+        agent, _, chunk = key.partition(".")
         if agent not in self._agents:
-            return  # it has left
-        parts = self._parts.setdefault(agent, {})
-        if doing == "waiting":
-            parts.pop(part, None)
+            return  # the agent was removed
+        chunks = self._chunks.setdefault(agent, {})
+        if state == "waiting":
+            chunks.pop(chunk, None)
         else:
-            parts[part] = doing
-        self.does(agent, "waiting" if not parts else "generating" if "generating" in parts.values() else "in tools")
+            chunks[chunk] = state
+        self.set(agent, "waiting" if not chunks else "generating" if "generating" in chunks.values() else "in tools")

@@ -1,7 +1,4 @@
-"""What a checkpoint tells of a run: its rules, as far as its plan describes them, and its agents' results.
-
-What a checkpoint's agents came to, folded from their facts.
-"""
+"""Results rebuilt from a checkpoint: the configuration in its plan, and the results of its agents from their facts."""
 
 import heapq
 from collections import Counter
@@ -19,13 +16,13 @@ from ..core.requests import Sampling
 from ..core.results import AgentError, AgentResult
 from ..core.schema import JsonSchema
 
-USUAL_RETRIES = Retry().max_retries
-"""A plan does not say how often an unusable answer was asked for again: it changes no answer."""
+DEFAULT_MAX_RETRIES = Retry().max_retries
+"""Assumed where it is not known: a plan does not contain max_retries, because it changes no answer."""
 
 
-def recorded_rules(plan: Mapping[str, Any], output_schema: Any = None, max_retries: int | None = None) -> AgentConfig:
-    """The rules of the run that kept this plan. Its output schema is known as JSON only: answers are plain data, unless
-    the run's own type is given, and what such a type converts, fills in or checks beyond its schema is not known."""
+def recorded_config(plan: Mapping[str, Any], output_schema: Any = None, max_retries: int | None = None) -> AgentConfig:
+    """The agent configuration of the run with this plan. A plan contains the output schema as JSON only: answers are
+    plain data, without the conversions and defaults of the run's own type, unless that is given as `output_schema`."""
     turn, last = plan["output schema"]
     return AgentConfig(
         prompt=Prompt(plan["system prompt"], recorded_tools(plan)),
@@ -36,7 +33,7 @@ def recorded_rules(plan: Mapping[str, Any], output_schema: Any = None, max_retri
         turn_schema=turn,
         last_turn_schema=last,
         max_turns=plan["max_turns"],
-        max_retries=USUAL_RETRIES if max_retries is None else max_retries,
+        max_retries=DEFAULT_MAX_RETRIES if max_retries is None else max_retries,
     )
 
 
@@ -52,16 +49,16 @@ def recorded_tools(plan: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
 
 
 def answer_schema(plan: Mapping[str, Any]) -> JsonSchema | None:
-    """What each answer had to be; None where it was the model's text."""
+    """The schema of the answers; None for plain text."""
     schema: JsonSchema | None = plan["question"]["output schema"]
     return schema
 
 
-def replay_facts(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> Conversation:
-    """The agent's conversation as far as it went. Other agents than those with facts have none."""
-    talk = Conversation(rules, recorded_job(key, facts))
-    talk.replay(facts)
-    return talk
+def replay_facts(config: AgentConfig, key: str, facts: Sequence[Fact]) -> Conversation:
+    """The agent's conversation, replayed from its facts. There must be at least one."""
+    conversation = Conversation(config, recorded_job(key, facts))
+    conversation.replay(facts)
+    return conversation
 
 
 def recorded_job(key: str, facts: Sequence[Fact]) -> Job:
@@ -70,33 +67,33 @@ def recorded_job(key: str, facts: Sequence[Fact]) -> Job:
     return Job(started.index, key, started.input, started.task)
 
 
-def recorded_result(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> AgentResult | None:
-    """The result of an agent whose facts tell its end, or None."""
-    talk = replay_facts(rules, key, facts)
-    if not isinstance(talk.next(), Done):
+def recorded_result(config: AgentConfig, key: str, facts: Sequence[Fact]) -> AgentResult | None:
+    """The result of an agent; None if it is not finished."""
+    conversation = replay_facts(config, key, facts)
+    if not isinstance(conversation.next(), Done):
         return None
-    return talk.result(recorded_seconds(facts))
+    return conversation.result(recorded_seconds(facts))
 
 
 def recorded_seconds(facts: Sequence[Fact]) -> float:
-    """What an agent's turns and calls took, without its waiting."""
+    """Duration of an agent's turns and tool calls, without waiting."""
     return sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted))
 
 
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 @dataclass(slots=True)
 class CheckpointSummary:
-    """Mutable on purpose: agents are added one by one, and none of them is kept."""
+    """Counts over the agents of a checkpoint, which are added one by one and not kept."""
 
     agents: int = 0
     answered: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     first_failures: list[tuple[int, str, AgentError]] = field(default_factory=list)
-    """Index, key, and why."""
+    """Index, key and error."""
     calls: Counter[str] = field(default_factory=Counter)
-    """Tool calls by where their results came from."""
+    """Tool calls by the source of their results."""
     failed_calls: int = 0
     _slowest: list[tuple[float, int, str]] = field(default_factory=list)
 
@@ -105,7 +102,7 @@ class CheckpointSummary:
         return self.failures.total()
 
     @property
-    def under_way(self) -> int:
+    def in_progress(self) -> int:
         return self.agents - self.answered - self.failed
 
     @property
@@ -113,15 +110,15 @@ class CheckpointSummary:
         """Seconds, index and key, the slowest first."""
         return [(seconds, -before, key) for seconds, before, key in sorted(self._slowest, reverse=True)]
 
-    def add(self, rules: AgentConfig, index: int, key: str, facts: Sequence[Fact]) -> None:
+    def add(self, config: AgentConfig, index: int, key: str, facts: Sequence[Fact]) -> None:
         self.agents += 1
         self._count_calls(facts)
         heapq.heappush(self._slowest, (recorded_seconds(facts), -index, key))
-        if len(self._slowest) > _SHOWN:
+        if len(self._slowest) > _MAX_SHOWN:
             heapq.heappop(self._slowest)
-        result = recorded_result(rules, key, facts)
+        result = recorded_result(config, key, facts)
         if result is not None:
-            self._count_end(result)
+            self._count_result(result)
 
     def _count_calls(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
@@ -129,10 +126,10 @@ class CheckpointSummary:
                 self.calls.update(result.source for result in fact.results)
                 self.failed_calls += sum(result.is_error for result in fact.results)
 
-    def _count_end(self, result: AgentResult) -> None:
+    def _count_result(self, result: AgentResult) -> None:
         if result.error is None:
             self.answered += 1
             return
         self.failures[result.error.kind] += 1
-        if len(self.first_failures) < _SHOWN:
+        if len(self.first_failures) < _MAX_SHOWN:
             self.first_failures.append((result.index, result.key, result.error))

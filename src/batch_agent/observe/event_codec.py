@@ -1,7 +1,7 @@
-"""An event as a line of JSON, and back.
+"""Codec of the event log: an event as a line of JSON, and back.
 
-A line is a list: when it was (seconds since the epoch), what it is, the stage of a flow ("" elsewhere), and its
-parts. What the agents read and said is not in it."""
+A line is a list: the time (seconds since the epoch), the type of event, the stage of a flow ("" for other runs), and
+the fields of the event. Prompts and tool results are not included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -41,17 +41,17 @@ from ..core.events import (
 from ..core.requests import Usage
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
 
-LONGEST = 300
-"""Characters of an answer or of an error."""
-UNREADABLE = (ValueError, TypeError, IndexError, ValidationError)
-"""What reading raises for a line that was torn, or that a newer version wrote."""
-_LARGEST = 2**63 - 1
+MAX_TEXT = 300
+"""Maximum characters of an answer or an error message."""
+PARSE_ERRORS = (ValueError, TypeError, IndexError, ValidationError)
+"""Raised for a truncated line, and for one of a newer version."""
+_MAX_INT = 2**63 - 1
 
 _RARE = (
     Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, BudgetReported,
     SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed,
 )  # fmt: skip
-_READ_RARE: dict[str, TypeAdapter[Any]] = {}
+_RARE_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
 def event_line(at: float, event: Event) -> bytes:
@@ -60,30 +60,30 @@ def event_line(at: float, event: Event) -> bytes:
 
 
 def read_line(text: bytes) -> tuple[float, Event]:
-    """When it was, and what. Raises one of UNREADABLE."""
+    """The time and the event of a line. Raises one of PARSE_ERRORS."""
     at, kind, stage, *parts = orjson.loads(text)
     return at, read_event(kind, stage, parts)
 
 
 def read_event(kind: str, stage: str, parts: Sequence[Any]) -> Event:
-    """Of a line that is data already. Raises one of UNREADABLE."""
+    """The event of a parsed line. Raises one of PARSE_ERRORS."""
     read = _READ.get(kind)
     event = read(*parts) if read is not None else _rare(kind, parts)
     return StageEvent(stage, event) if stage else event
 
 
 def line(row: list[Any]) -> bytes:
-    """The first of its parts is a time."""
+    """A row as a line; its first element is a time."""
     row[0] = rounded(row[0])
     return to_json(row) + b"\n"
 
 
 def to_json(value: Any) -> bytes:
-    """Whatever texts and numbers are in it."""
+    """A value as JSON. Lone surrogates and integers beyond 64 bits are replaced."""
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:  # half a character, or a number without bounds
-        return orjson.dumps(_sound(value))
+    except TypeError:  # a lone surrogate, or an integer beyond 64 bits
+        return orjson.dumps(_json_safe(value))
 
 
 def _parts(event: Event) -> Sequence[Any]:
@@ -102,23 +102,23 @@ def _finished(event: AgentFinished) -> Sequence[Any]:
     result = event.result
     error = result.error
     return (
-        result.index, result.key, event.resumed, said(result),
-        None if error is None else (error.kind, error.message[:LONGEST], error.retryable),
-        _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they were told
+        result.index, result.key, event.resumed, answer_preview(result),
+        None if error is None else (error.kind, error.message[:MAX_TEXT], error.retryable),
+        _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they are logged
         rounded(result.timing.queued), rounded(result.timing.total), result.compactions,
     )  # fmt: skip
 
 
-def said(result: AgentResult) -> str:
-    """The beginning of the answer, as JSON where it is no text; else of what the model said last."""
+def answer_preview(result: AgentResult) -> str:
+    """The beginning of the answer, as JSON unless it is text; of the last reply, if the agent failed."""
     if result.error is None and isinstance(result.output, str):
-        return result.output[:LONGEST]
+        return result.output[:MAX_TEXT]
     if result.error is not None:
-        return result.text[:LONGEST]
+        return result.text[:MAX_TEXT]
     try:
-        return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:LONGEST]
-    except TypeError:  # what JSON cannot hold
-        return result.text[:LONGEST]
+        return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:MAX_TEXT]
+    except TypeError:  # not representable as JSON
+        return result.text[:MAX_TEXT]
 
 
 def _jsonable(value: Any) -> Any:
@@ -126,11 +126,11 @@ def _jsonable(value: Any) -> Any:
 
 
 def _rare(kind: str, parts: Sequence[Any]) -> Event:
-    """Raises ValueError for a kind that a newer version has."""
-    adapter = _READ_RARE.get(kind)
+    """Raises ValueError for an event type of a newer version."""
+    adapter = _RARE_ADAPTERS.get(kind)
     if adapter is None:
         [known] = [each for each in _RARE if each.__name__ == kind]
-        adapter = _READ_RARE[kind] = TypeAdapter(known)
+        adapter = _RARE_ADAPTERS[kind] = TypeAdapter(known)
     event: Event = adapter.validate_python(parts[0])
     return event
 
@@ -146,19 +146,19 @@ def _read_calls(key: str, turn: int, calls: list[Any], seconds: float) -> Event:
 
 
 def _read_finished(
-    index: int, key: str, resumed: bool, said: str, error: Any, usage: list[int], turns: int, calls: list[Any],
+    index: int, key: str, resumed: bool, preview: str, error: Any, usage: list[int], turns: int, calls: list[Any],
     queued: float, seconds: float, compactions: int,
 ) -> Event:  # fmt: skip
     reason = None if error is None else _error(*error)
     result = AgentResult(
-        index, key, output=said if reason is None else None, text=said, error=reason, usage=Usage(*usage), turns=turns,
-        tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
+        index, key, output=preview if reason is None else None, text=preview, error=reason, usage=Usage(*usage),
+        turns=turns, tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
     )  # fmt: skip
     return AgentFinished(result, resumed)
 
 
 def _error(kind: str, message: str, retryable: bool) -> AgentError:
-    """One of a kind that a newer version has is a failure all the same."""
+    """An error of a kind that only a newer version knows becomes an internal error."""
     if kind in _KINDS:
         return AgentError(ErrorKind(kind), message, retryable)
     return AgentError(ErrorKind.INTERNAL, f"{kind}: {message}", retryable)
@@ -173,11 +173,11 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     CallsEnded: lambda event: (event.key, event.turn, _calls(event.calls), rounded(event.seconds)),
     LoadSampled: lambda event: [getattr(event, name) for name in LoadSampled.__slots__],
     AgentFinished: _finished,
-    RequestRetried: lambda event: (replace(event, message=event.message[:LONGEST]),),
-    Notice: lambda event: (Notice(event.text[:LONGEST]),),
+    RequestRetried: lambda event: (replace(event, message=event.message[:MAX_TEXT]),),
+    Notice: lambda event: (Notice(event.text[:MAX_TEXT]),),
     WorkerEvent: lambda event: (event.worker, type(event.event).__name__, *_parts(event.event)),
 }
-"""Of all others, the event itself: dataclasses are plain data to orjson."""
+"""Encoders of event types. All others are encoded whole: orjson serializes dataclasses."""
 _READ: dict[str, Callable[..., Event]] = {
     "AgentStarted": AgentStarted,
     "TurnStarted": TurnStarted,
@@ -203,20 +203,20 @@ def _usage(usage: Usage) -> tuple[int, int, int]:
 
 
 def rounded(seconds: float) -> float:
-    """To a tenth of a millisecond, as they are kept: as round(seconds, 4), in a third of the time."""
+    """Seconds with four decimals, like round(seconds, 4) in a third of the time."""
     return round(seconds * 1e4) / 1e4
 
 
-def _sound(value: Any) -> Any:
-    """The same, as far as JSON can hold it."""
+def _json_safe(value: Any) -> Any:
+    """The value with everything replaced that JSON cannot represent."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, int) and not isinstance(value, bool):
-        return max(-_LARGEST, min(value, _LARGEST))
+        return max(-_MAX_INT, min(value, _MAX_INT))
     if isinstance(value, Mapping):
-        return {_sound(str(name)): _sound(each) for name, each in value.items()}
+        return {_json_safe(str(name)): _json_safe(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_sound(each) for each in value]
+        return [_json_safe(each) for each in value]
     if is_dataclass(value):
-        return {each.name: _sound(getattr(value, each.name)) for each in fields(value)}
-    return value if value is None or isinstance(value, bool | float) else _sound(str(value))
+        return {each.name: _json_safe(getattr(value, each.name)) for each in fields(value)}
+    return value if value is None or isinstance(value, bool | float) else _json_safe(str(value))

@@ -1,6 +1,6 @@
-"""The events of a run in a file, one on each line: what the report and the live page are made from.
+"""Event log of a run: a file with one event per line, from which the report and the live page are built.
 
-What the agents read and said is not in it: that is in the checkpoint."""
+Prompts and tool results are not in it; they are in the checkpoint."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ import orjson
 
 from ..core.errors import StoreError
 from ..core.events import Event
-from .event_codec import UNREADABLE, line, read_event, rounded
+from .event_codec import PARSE_ERRORS, line, read_event, rounded
 
 FILE = "events.jsonl"
 _FORMAT = 1
@@ -18,18 +18,18 @@ _OPENED, _CLOSED = "Opened", "Closed"
 
 
 def opened_line(at: float) -> bytes:
-    """The first of each process that writes to the file."""
+    """First line of each process that writes to the file."""
     return line([at, _OPENED, "", _FORMAT])
 
 
 def closed_line(at: float, opened: float) -> bytes:
-    """The last, of one that came to an end by itself. `opened`: when it began; another may have begun since."""
+    """Last line of a process that was not killed. `opened`: its start; another process may have started since."""
     return line([at, _CLOSED, "", rounded(opened)])
 
 
 class LogReader:
-    """Reads what there is, and then what has come since. Times are seconds from the beginning of the first process;
-    the time between two processes counts for nothing, and a clock that is set back stands still for a moment."""
+    """Incremental reader of an event log. Times are seconds from the start of the first process, without the gaps
+    between processes. They never decrease, even if the clock is set back."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -40,25 +40,25 @@ class LogReader:
         self._last = 0.0
         self._opened: float | None = None
         self.began: float | None = None
-        """Of the first process, in seconds since the epoch."""
+        """Start of the first process, in seconds since the epoch."""
         self.processes: list[float] = []
-        """When each began."""
+        """Start times of the processes."""
         self.is_closed = False
-        """Whether the last process came to its end; one that was killed did not."""
+        """Whether the last process closed the log; one that was killed did not."""
 
     @property
     def seconds(self) -> float:
-        """When the last event was."""
+        """Time of the last event."""
         return self._last
 
     def is_replaced(self) -> bool:
-        """Whether the file is another one than that which was read. Raises FileNotFoundError where there is none."""
+        """Whether another file has replaced the one that was read. Raises FileNotFoundError."""
         with self._path.open("rb") as file:
             return file.read(len(self._head)) != self._head
 
     def read(self) -> Iterator[tuple[float, Event]]:
-        """What is new. A line that is not whole yet is left for the next time; one that cannot be read is passed over.
-        Raises FileNotFoundError where there is no log, and StoreError for one of a newer version."""
+        """New events. An incomplete line is left for the next call; one that cannot be parsed is skipped. Raises
+        FileNotFoundError if there is no log, and StoreError for a log of a newer version."""
         with self._path.open("rb") as file:
             file.seek(self._position)
             for each in file:
@@ -68,31 +68,31 @@ class LogReader:
                     self._head = each
                 try:
                     event = self._event(*orjson.loads(each))
-                except UNREADABLE:
+                except PARSE_ERRORS:
                     event = None
                 self._position += len(each)
                 if event is not None:
                     yield self._last, event
 
     def _event(self, at: float, kind: str, stage: str, *parts: Any) -> Event | None:
-        """None for what is no event. Raises StoreError, and one of UNREADABLE."""
+        """The event of a line; None for a line that is not an event. Raises StoreError and PARSE_ERRORS."""
         if kind in (_OPENED, _CLOSED):
-            self._turns(kind, at, *parts)
+            self._process_boundary(kind, at, *parts)
             return None
         event = read_event(kind, stage, parts)
-        self._tick(at)
+        self._advance(at)
         return event
 
-    def _tick(self, at: float) -> None:
+    def _advance(self, at: float) -> None:
         since = at - self._offset
         if since >= self._last:
             self._last = since
         else:
             self._offset = at - self._last
 
-    def _turns(self, kind: str, at: float, *parts: Any) -> None:
+    def _process_boundary(self, kind: str, at: float, *parts: Any) -> None:
         if kind == _CLOSED:
-            self._tick(at)
+            self._advance(at)
             self.is_closed = not parts or parts[0] == self._opened
             return
         if parts[0] > _FORMAT:

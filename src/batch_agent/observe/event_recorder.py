@@ -1,4 +1,4 @@
-"""Keeps the events of a run in its folder, and leaves a report there."""
+"""Recorder that writes the event log of a run, and its report at the end."""
 
 import logging
 import os
@@ -20,26 +20,27 @@ _log = logging.getLogger("batch_agent")
 
 
 class EventRecorder:
-    """Begins with the run, not before: another process may be using the folder. What cannot be written is missed by
-    the report alone, never by the run. Nothing of it waits in a buffer that a fork of the process would write, too."""
+    """A sink that writes the event log. It opens the file when the run starts, because another process may be using the
+    directory before. A write error ends the log, never the run. Writes are unbuffered, so that a fork of the process
+    does not write them again."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
-        self._before: list[tuple[float, Event]] = []
+        self._pending: list[tuple[float, Event]] = []
         self._lines: list[bytes] = []
         self._file: FileIO | None = None
-        self._first_hand: LiveReportBuilder | None = None
-        """Of a log that is all ours."""
+        self._live_builder: LiveReportBuilder | None = None
+        """Builder of the report, if the whole log is written by this process."""
         self._opened = self._last = 0.0
-        self._gave_up = False
+        self._failed = False
 
     def take(self, at: float, event: Event) -> None:
-        if self._gave_up:
+        if self._failed:
             return
         if self._file is not None:
-            self._keep(at, event)
+            self._record(at, event)
             return
-        self._before.append((at, event))
+        self._pending.append((at, event))
         if isinstance(event.event if isinstance(event, StageEvent) else event, RunStarted):
             self._open()
 
@@ -52,69 +53,69 @@ class EventRecorder:
             while left:
                 left = left[self._file.write(left) or 0 :]
         except OSError as error:
-            self._give_up(error)
+            self._fail(error)
 
     def close(self) -> None:
-        """Writes the report, if the run began."""
+        """Closes the log and writes the report, if the run has started."""
         if self._file is not None:
             self._lines.append(closed_line(self._last, self._opened))
             self.flush()
         file, self._file = self._file, None
-        self._before.clear()
-        self._gave_up = False
+        self._pending.clear()
+        self._failed = False
         if file is not None:
             file.close()
             self._report()
-        self._first_hand = None
+        self._live_builder = None
 
     def _open(self) -> None:
         try:
             make_private_dir(self._folder)
-            is_torn = _is_torn(self._folder / FILE)  # by a kill in the middle
+            is_truncated = _is_truncated(self._folder / FILE)  # by a kill during a write
             self._file = FileIO(open_private(self._folder / FILE, os.O_WRONLY | os.O_APPEND), "a")
-            is_ours = self._file.tell() == 0
+            is_new = self._file.tell() == 0
         except OSError as error:
-            self._give_up(error)
+            self._fail(error)
             return
-        self._opened = self._before[0][0]
-        self._lines = [b"\n"] if is_torn else []
+        self._opened = self._pending[0][0]
+        self._lines = [b"\n"] if is_truncated else []
         self._lines.append(opened_line(self._opened))
-        if is_ours:
-            from .report.live_builder import LiveReportBuilder  # as below
+        if is_new:
+            from .report.live_builder import LiveReportBuilder  # imported only when needed: it is slow to import
 
-            self._first_hand = LiveReportBuilder(self._folder.name, self._opened)
-        for each in self._before:
-            self._keep(*each)
-        self._before.clear()
+            self._live_builder = LiveReportBuilder(self._folder.name, self._opened)
+        for each in self._pending:
+            self._record(*each)
+        self._pending.clear()
 
-    def _keep(self, at: float, event: Event) -> None:
+    def _record(self, at: float, event: Event) -> None:
         self._last = at
         self._lines.append(event_line(at, event))
-        if self._first_hand is not None:
-            self._first_hand.take(at, event)
+        if self._live_builder is not None:
+            self._live_builder.take(at, event)
 
-    def _give_up(self, error: OSError) -> None:
-        _log.warning("The log of the run in %r cannot be written, and ends here: %s", str(self._folder), error.strerror)
-        self._gave_up, file, self._file, self._first_hand = True, self._file, None, None
-        self._before.clear()
+    def _fail(self, error: OSError) -> None:
+        _log.warning("The event log in %r cannot be written and ends here: %s", str(self._folder), error.strerror)
+        self._failed, file, self._file, self._live_builder = True, self._file, None, None
+        self._pending.clear()
         if file is not None:
             with suppress(OSError):
                 file.close()
 
     def _report(self) -> None:
-        from .report.html import REPORT, write_model, write_report  # nobody waits for it at the beginning
+        from .report.html import REPORT, write_model, write_report  # imported at the end: it would slow down the start
 
         try:
-            if self._first_hand is not None:
-                write_model(self._first_hand.model(), self._folder / REPORT)
+            if self._live_builder is not None:
+                write_model(self._live_builder.model(), self._folder / REPORT)
             else:
                 write_report(self._folder)
         except (BatchAgentError, OSError) as error:
-            _log.warning("There is no report of the run in %r: %s", str(self._folder), error)
+            _log.warning("The report of the run in %r could not be written: %s", str(self._folder), error)
 
 
-def _is_torn(path: Path) -> bool:
-    """Whether its last line has no end."""
+def _is_truncated(path: Path) -> bool:
+    """Whether the last line has no newline."""
     if not path.exists() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file:

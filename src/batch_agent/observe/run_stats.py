@@ -1,9 +1,4 @@
-"""The numbers of a run, folded from its events.
-
-How full backends are, of all workers together.
-
-How fast a count grows.
-"""
+"""Statistics of a run, computed from its events: counts, token usage, capacity of backends, and rates."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
@@ -26,7 +21,7 @@ from ..core.run_reports import PrefixReport, Scheduling
 
 
 class Failures:
-    """Errors that ended agents, grouped by their kind."""
+    """Errors of failed agents, grouped by kind."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -42,14 +37,13 @@ class Failures:
 
     @property
     def groups(self) -> list[tuple[str, int, str]]:
-        """Kind, how many, and the first message; the most frequent kind first."""
+        """Kind, count and first message; the most frequent kind first."""
         return [(kind, count, self._examples[kind]) for kind, count in self._counts.most_common()]
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Usage that grows in place: a sum of frozen ones, made anew for each turn, costs more than all else that is
-    counted."""
+    """Mutable token usage: adding frozen `Usage` objects for each turn would cost more than all other counting."""
 
     input: int = 0
     cached: int = 0
@@ -67,7 +61,7 @@ class Tokens:
 
 @dataclass(slots=True)
 class RunStats:
-    """Of one run, or of one stage of a flow. Mutable on purpose: it is where these numbers are kept while it runs."""
+    """Statistics of one run, or of one stage of a flow. Mutable: updated by each event."""
 
     run: RunStarted | None = None
     done: int = 0
@@ -75,20 +69,20 @@ class RunStats:
     turns: int = 0
     tool_calls: int = 0
     tool_sources: Counter[str] = field(default_factory=Counter)
-    """The same calls by where their results came from."""
-    changers: int = 0
-    """Agents that changed files in their copies of the working folder."""
+    """The same calls by the source of their results."""
+    agents_with_changes: int = 0
+    """Agents that changed files in their workspaces."""
     usage: Usage = NO_USAGE
-    """Of the agents that are done."""
+    """Usage of the finished agents."""
     retries: Counter[str] = field(default_factory=Counter)
-    """Requests that were sent again, by what had gone wrong."""
+    """Retried requests by kind of error."""
     failures: Failures = field(default_factory=Failures)
     spent: float = 0.0
-    """US dollars, where the run has a budget and a price."""
+    """US dollars, if the run has a budget and a price."""
     scheduling: Scheduling | None = None
-    """How it went; known at the end."""
+    """Known at the end of the run."""
     prefix: PrefixReport | None = None
-    """What the prompts share, as expected; at the end also as seen."""
+    """Predicted prefix sharing; at the end also as measured."""
 
     def emit(self, event: Event) -> None:
         match event:
@@ -107,7 +101,7 @@ class RunStats:
             case BudgetReported():
                 self.spent = event.usd
             case _:
-                pass  # of interest only to who looks on
+                pass  # only relevant for live views
 
     @property
     def model(self) -> str:
@@ -131,77 +125,77 @@ class RunStats:
         self.turns += result.turns
         self.tool_calls += len(result.tool_calls)
         self.tool_sources.update(call.source for call in result.tool_calls)
-        self.changers += result.changes is not None and bool(result.changes.files)
+        self.agents_with_changes += result.changes is not None and bool(result.changes.files)
         self.usage += result.usage
         if result.error is not None:
             self.failures.add(result.error)
 
 
 class CapacityTotals:
-    """What each worker may use of a backend adds up; what the server says of itself is the same for all of them."""
+    """Load of backends over all workers: what each worker uses adds up, what the server reports is the same for all."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, LoadSampled]] = {}
-        """By backend and worker."""
+        """Last sample by backend and worker."""
 
-    def together(self, worker: str, sampled: LoadSampled) -> LoadSampled:
-        """With what the others said last. One that goes says 0 of 0."""
+    def add(self, worker: str, sampled: LoadSampled) -> LoadSampled:
+        """The sample combined with the last ones of the other workers. A worker that leaves reports 0 of 0."""
         workers = self._last.setdefault(sampled.backend, {})
         workers[worker] = sampled
         if len(workers) == 1:
             return sampled
-        all_of_them = [sampled, *(each for name, each in workers.items() if name != worker)]
+        samples = [sampled, *(each for name, each in workers.items() if name != worker)]
         return LoadSampled(
             sampled.backend,
-            sum(each.inflight for each in all_of_them),
-            sum(each.limit for each in all_of_them),
-            sum(each.waiting for each in all_of_them),
-            _sum(each.residents for each in all_of_them),
-            _sum(each.kv_held for each in all_of_them),
-            _sum(each.kv_limit for each in all_of_them),
-            next((each.kv_usage for each in all_of_them if each.kv_usage is not None), None),
-            next((each.server_running for each in all_of_them if each.server_running is not None), None),
-            next((each.server_waiting for each in all_of_them if each.server_waiting is not None), None),
+            sum(each.inflight for each in samples),
+            sum(each.limit for each in samples),
+            sum(each.waiting for each in samples),
+            _sum(each.residents for each in samples),
+            _sum(each.kv_held for each in samples),
+            _sum(each.kv_limit for each in samples),
+            next((each.kv_usage for each in samples if each.kv_usage is not None), None),
+            next((each.server_running for each in samples if each.server_running is not None), None),
+            next((each.server_waiting for each in samples if each.server_waiting is not None), None),
         )
 
 
 def _sum(parts: Iterable[int | None]) -> int | None:
-    """Of those that are known."""
+    """Sum of the known values; None if there are none."""
     known = [each for each in parts if each is not None]
     return sum(known) if known else None
 
 
-_BETWEEN = 0.5
-"""Seconds between two marks, at least."""
+_MIN_INTERVAL = 0.5
+"""Minimum seconds between two points."""
 _WINDOW = 60.0
-_ENOUGH = 5
+_MIN_COUNT = 5
 
 
 class RateEstimator:
-    """Over the last minute; over all of it where too little has happened in the last minute to tell."""
+    """Rate of a growing count over the last minute; over the whole time, if too little happened in the last minute."""
 
     def __init__(self) -> None:
-        self._marks: deque[tuple[float, float]] = deque()
+        self._points: deque[tuple[float, float]] = deque()
         self._first: tuple[float, float] | None = None
         self._last = (0.0, 0.0)
 
-    def mark(self, seconds: float, count: float) -> None:
-        """So many there are by now. Times must not go back."""
+    def update(self, seconds: float, count: float) -> None:
+        """Adds the count at this time. Times must not decrease."""
         self._last = (seconds, count)
         if self._first is None:
             self._first = self._last
-        if not self._marks or seconds - self._marks[-1][0] >= _BETWEEN:
-            self._marks.append(self._last)
-            while seconds - self._marks[0][0] > _WINDOW:
-                self._marks.popleft()
+        if not self._points or seconds - self._points[-1][0] >= _MIN_INTERVAL:
+            self._points.append(self._last)
+            while seconds - self._points[0][0] > _WINDOW:
+                self._points.popleft()
 
     @property
     def rate(self) -> float:
-        """For a second."""
+        """Per second."""
         if self._first is None:
             return 0.0
         now, count = self._last
-        then, before = self._marks[0]
-        if count - before < _ENOUGH:
+        then, before = self._points[0]
+        if count - before < _MIN_COUNT:
             then, before = self._first
         return (count - before) / (now - then) if now > then else 0.0

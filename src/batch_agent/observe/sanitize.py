@@ -1,7 +1,4 @@
-"""Text from elsewhere that cannot steer a screen: what models, tools and servers say.
-
-Log records that are safe to print: their messages quote what servers, tools and callbacks say.
-"""
+"""Sanitizing of untrusted text (from models, tools and servers) for terminals, and of log records that quote it."""
 
 import logging
 import unicodedata
@@ -9,24 +6,24 @@ import unicodedata
 from ..core.safe_text import safe_text
 from .text.formatting import one_line
 
-_UNSEEN = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Marks that turn the writing direction, halves of characters, and what no font has."""
+_INVISIBLE = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Categories of direction marks, lone surrogates, and private or unassigned characters."""
 
 
-def sanitize(text: str, longest: int = 300) -> str:
-    """The beginning of a text, on one line, with nothing in it but characters that are seen."""
-    line = one_line(text, longest)
+def sanitize(text: str, max_length: int = 300) -> str:
+    """The beginning of a text, on one line, with printable characters only."""
+    line = one_line(text, max_length)
     if line.isprintable():
         return line
-    return "".join("\ufffd" if unicodedata.category(each) in _UNSEEN else each for each in safe_text(line))
+    return "".join("\ufffd" if unicodedata.category(each) in _INVISIBLE else each for each in safe_text(line))
 
 
 _FORMATTER = logging.Formatter()
 
 
 def make_safe(log: logging.Logger) -> None:
-    """What is logged there from now on has no control characters, neither in its message nor in its traceback."""
-    log.addFilter(_safe)  # the same one twice is one
+    """Removes control characters from the messages and tracebacks of a logger, from now on."""
+    log.addFilter(_safe)  # adding it twice has no effect
 
 
 def _safe(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Everybody who watches a run, as one sink."""
+"""Combination of the event sinks of a run into one."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -16,16 +16,16 @@ from .background_sink import BackgroundSink
 
 _log = logging.getLogger("batch_agent")
 
-Watcher = EventSink | SlowSink
+Sink = EventSink | SlowSink
 
 
 def combine_sinks(events: EventSinks, folder: str | PathLike[str] | None = None) -> EventSink | None:
-    """One sink for all of `events`. `folder`: of a run that leaves a log and a report there. Raises SpecError."""
-    watchers = _listed(events)
-    direct = [each for each in watchers if not isinstance(each, SlowSink)]
-    slow = [each for each in watchers if isinstance(each, SlowSink)]
+    """One sink for all of `events`. `folder`: directory for the event log and the report. Raises SpecError."""
+    sinks = _as_list(events)
+    direct = [each for each in sinks if not isinstance(each, SlowSink)]
+    slow = [each for each in sinks if isinstance(each, SlowSink)]
     if folder is not None:
-        from .event_recorder import EventRecorder  # reads and writes JSON of all kinds of events
+        from .event_recorder import EventRecorder  # imported only when needed: it is slow to import
 
         slow.append(EventRecorder(Path(folder)))
     if not direct:
@@ -34,26 +34,26 @@ def combine_sinks(events: EventSinks, folder: str | PathLike[str] | None = None)
 
 
 class FanOutSink:
-    """Several sinks; those that have to be opened are, for as long as it is. One that fails is told no more, with a
-    warning in the log, and is closed with the others: nothing that watches a run can end it."""
+    """A sink that passes events to several sinks, and opens and closes those that are context managers. A sink that
+    raises gets no more events, with a warning in the log, and is closed with the others: a sink cannot end a run."""
 
     def __init__(self, sinks: Iterable[EventSink]) -> None:
         self._sinks = tuple(sinks)
-        self._told = self._sinks
+        self._active = self._sinks
         self._open = ExitStack()
 
     def emit(self, event: Event) -> None:
-        for sink in self._told:
+        for sink in self._active:
             try:
                 sink.emit(event)
             except KeyboardInterrupt:
                 raise
-            except BaseException:  # noqa: BLE001 - the user's: it must not take the run with it
-                self._leave_out(sink)
+            except BaseException:  # noqa: BLE001 - a user's sink must not fail the run
+                self._disable(sink)
 
     def emit_at(self, at: float, event: Event) -> None:
-        """What happened a while ago, by `time.monotonic`. Those who have no use for times hear of it now."""
-        for sink in self._told:
+        """Emits an event of an earlier time, by `time.monotonic`. Sinks without times get it now."""
+        for sink in self._active:
             try:
                 if isinstance(sink, BackgroundSink):
                     sink.emit_at(at, event)
@@ -62,13 +62,13 @@ class FanOutSink:
             except KeyboardInterrupt:
                 raise
             except BaseException:  # noqa: BLE001 - as above
-                self._leave_out(sink)
+                self._disable(sink)
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
             for sink in self._sinks:
                 if isinstance(sink, AbstractContextManager):
-                    sink.__enter__()  # before anything is sent: one that cannot be opened is a mistake to be told of
+                    sink.__enter__()  # before any request is sent: an error is the caller's to fix
                     opened.push(partial(_close, sink))
             self._open = opened.pop_all()
         return self
@@ -76,28 +76,28 @@ class FanOutSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._told = self._sinks
+        self._active = self._sinks
         self._open.__exit__(kind, error, trace)
 
-    def _leave_out(self, failed: EventSink) -> None:
-        _log.warning("%s failed, and is told no more", type(failed).__name__, exc_info=True)
-        self._told = tuple(sink for sink in self._told if sink is not failed)
+    def _disable(self, failed: EventSink) -> None:
+        _log.warning("The event sink %s failed and gets no more events", type(failed).__name__, exc_info=True)
+        self._active = tuple(sink for sink in self._active if sink is not failed)
 
 
-def _close(sink: AbstractContextManager[Any], *why: Any) -> None:
+def _close(sink: AbstractContextManager[Any], *exc_info: Any) -> None:
     try:
-        sink.__exit__(*why)
+        sink.__exit__(*exc_info)
     except KeyboardInterrupt:
         raise
     except BaseException:  # noqa: BLE001 - as above
-        _log.warning("%s could not be closed", type(sink).__name__, exc_info=True)
+        _log.warning("Closing the event sink %s failed", type(sink).__name__, exc_info=True)
 
 
-def _listed(events: EventSinks) -> list[Watcher]:
+def _as_list(events: EventSinks) -> list[Sink]:
     if events is None:
         return []
-    listed: list[Watcher] = list(events) if isinstance(events, Sequence) else [events]
+    listed: list[Sink] = list(events) if isinstance(events, Sequence) else [events]
     for each in listed:
         if not isinstance(each, SlowSink) and not callable(getattr(each, "emit", None)):
-            raise SpecError(f"events must be a sink with an emit(event) method, or a list of such; got {each!r}.")
+            raise SpecError(f"events must be a sink with an emit(event) method, or a list of sinks, got {each!r}.")
     return listed

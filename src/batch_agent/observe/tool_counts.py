@@ -1,4 +1,4 @@
-"""Tool calls of a run while it goes, by where their results came from."""
+"""Counts of the tool calls of a run, by the source of their results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from ..core.results import CallRecord, ToolUse
 
 @dataclass(slots=True)
 class ToolCount:
-    """Of one tool. Seconds are those of its executions."""
+    """Counts of one tool. `seconds` is the duration of its executions."""
 
     sources: dict[ToolSource, int] = field(default_factory=lambda: dict.fromkeys(get_args(ToolSource), 0))
     failed: int = 0
@@ -28,28 +28,28 @@ class ToolCount:
         return sum(self.sources.values())
 
     @property
-    def seconds_each(self) -> float:
+    def mean_seconds(self) -> float:
         return self.seconds / self.sources["executed"] if self.sources["executed"] else 0.0
 
 
 class ToolCounts:
-    """Of all tools, as agents get their results; at the end also what the tools themselves say."""
+    """Counts of all tools, as agents get their results; at the end also the statistics of the tools themselves."""
 
     def __init__(self) -> None:
         self.by_tool: dict[str, ToolCount] = {}
-        self.used: tuple[ToolUse, ...] = ()
+        self.reports: tuple[ToolUse, ...] = ()
         self.summaries: Usage = NO_USAGE
-        """Tokens that went into summaries of long results."""
+        """Tokens used for summaries of long results."""
 
-    def ended(self, calls: Sequence[CallRecord]) -> None:
+    def add_calls(self, calls: Sequence[CallRecord]) -> None:
         for call in calls:
             count = self.by_tool.get(call.name)
             if count is None:
                 count = self.by_tool[call.name] = ToolCount()
             count.add(call)
 
-    def told(self, used: tuple[ToolUse, ...], summaries: Usage) -> None:
-        self.used += used
+    def add_reports(self, reports: tuple[ToolUse, ...], summaries: Usage) -> None:
+        self.reports += reports
         self.summaries += summaries
 
     @property

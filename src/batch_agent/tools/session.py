@@ -179,9 +179,9 @@ class AgentToolSession:
         """Claims the call right before the function is entered and settles it afterwards. A call that was claimed and
         not settled is repeated only if the tool is repeatable."""
         if (known := past.settled.get(call.id) or self._made_before(call)) is not None:
-            return replace(known, call=call, source="recalled")
+            return replace(known, call=call, source="restored")
         if call.id in past.claimed and not tool.sharing.is_repeatable:
-            return self._settle(ToolResult(call, _UNKNOWN, True, source="recalled"))
+            return self._settle(ToolResult(call, _UNKNOWN, True, source="restored"))
         if tool.sharing.idempotency_arg is not None:
             run = self._executor.identity if self._journal is None else await self._journal.identity()
             arguments[tool.sharing.idempotency_arg] = _idempotency_key(run, self._agent, past, call)

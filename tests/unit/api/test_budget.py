@@ -129,11 +129,11 @@ async def test_the_request_that_tries_tools_is_in_the_usage_of_the_run() -> None
     async def look(key: str) -> str:
         return key
 
-    tally = RunStats()
+    stats = RunStats()
     with BillingServer() as server:
-        await run(server, INPUTS[:5], tools=[look], max_tokens=50, events=tally)
+        await run(server, INPUTS[:5], tools=[look], max_tokens=50, events=stats)
         assert server.requests == 6
-        assert tally.usage.input + tally.usage.output == server.billed
+        assert stats.usage.input + stats.usage.output == server.billed
 
 
 async def test_trying_tools_again_and_again_does_not_exceed_the_budget(tmp_path: Path) -> None:

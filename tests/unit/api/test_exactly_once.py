@@ -163,7 +163,7 @@ def check_told(folder: Path, told: list[tuple[str, str, bool, str]]) -> int:
         line = json.loads(arguments)["line"]
         if is_error:
             assert "It is not known whether this call was made" in content
-            assert source == "recalled"
+            assert source == "restored"
             unknown += 1
         else:
             assert content == f"put {line}"
@@ -222,7 +222,7 @@ def test_a_write_that_was_not_yet_claimed_is_made_as_if_nothing_had_happened(nur
 def test_a_write_that_was_settled_is_recalled(nursery: Nursery, tmp_path: Path) -> None:
     assert nursery.run(tmp_path, named="before record Returned", drained=True) == 9
     _, told, _ = nursery.finish(tmp_path)
-    assert any(source == "recalled" and not is_error for _, _, is_error, source in told)
+    assert any(source == "restored" and not is_error for _, _, is_error, source in told)
     check_told(tmp_path, told)
 
 
@@ -268,7 +268,7 @@ def test_agents_that_failed_and_run_again_do_not_repeat_their_writes(nursery: Nu
     outputs, told, _ = nursery.finish(tmp_path)
     assert outputs == [7, 7, 7]
     assert check_told(tmp_path, told) == 0
-    assert {source for *_, source in told} == {"recalled"}
+    assert {source for *_, source in told} == {"restored"}
 
 
 @pytest.mark.slow
@@ -370,7 +370,7 @@ async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one
     rent = call("pay", line="rent")
     assert not (await run(ScriptedBackend(by_turn(call("look"), rent, say("no"))), tmp_path, **options)).ok
     result = await run(ScriptedBackend(by_turn(rent, rent, say("7"))), tmp_path, **options)
-    assert [record.source for record in result.tool_calls] == ["recalled", "executed"]
+    assert [record.source for record in result.tool_calls] == ["restored", "executed"]
     assert len(slips) == len(set(slips)) == 2
 
 
@@ -401,7 +401,7 @@ async def test_a_later_life_that_wants_a_write_twice_gets_it_twice(tmp_path: Pat
     options: dict[str, Any] = {"tools": [add], "output_schema": int, "max_retries": 0}
     await run(ScriptedBackend(by_turn(call("add"), say("no"))), tmp_path, **options)
     result = await run(ScriptedBackend(by_turn(call("add"), call("add"), say("7"))), tmp_path, **options)
-    assert [record.source for record in result.tool_calls] == ["recalled", "executed"]
+    assert [record.source for record in result.tool_calls] == ["restored", "executed"]
     assert made == 2
     await run(ScriptedBackend(by_turn(say("7"))), tmp_path, **options)
     assert made == 2

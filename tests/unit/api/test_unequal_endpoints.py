@@ -84,13 +84,13 @@ async def test_no_agent_fails_of_an_endpoint_that_does_not_do_what_the_other_doe
 
 
 async def test_an_endpoint_that_was_taken_out_is_in_the_summary_and_in_the_results() -> None:
-    bad, good, board = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), LiveState()
+    bad, good, state = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), LiveState()
     async with up(bad, good):
-        results = await run(good, bad, events=board)
+        results = await run(good, bad, events=state)
     [said] = results.scheduling.unavailable
     assert said.startswith(f"{bad.url}: ")
     assert "no chat template" in said
-    assert f"Endpoint out of service: {said}" in summary_lines(board, 1.0)
+    assert f"Unavailable endpoint: {said}" in summary_lines(state, 1.0)
 
 
 async def test_an_endpoint_that_refuses_all_does_not_keep_the_others_from_calling_tools() -> None:

@@ -49,7 +49,7 @@ REFUSED_BY_NAME = [
     (["run", *TASK, "--max-turns", "1" + "0" * 30], "max_turns must be an integer <="),
     (["run", *TASK, "--seed", "1" + "0" * 30], "seed"),
     (["run", "--task", "{it} \udcff", "--inputs", "in.jsonl"], "task must be valid Unicode"),
-    (["run", *TASK, "--out", "\udcff.jsonl"], "Name files in UTF-8"),
+    (["run", *TASK, "--out", "\udcff.jsonl"], "Use UTF-8 file names"),
     (["run", *TASK, "--fresh", "--checkpoint", "done.checkpoint", "--max-tokens", "0"], "max_tokens must be"),
     (["serve", ""], "is empty"),
     (["doctor", "ü漢"], "is not a known backend"),

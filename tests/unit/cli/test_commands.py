@@ -32,7 +32,7 @@ def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: 
     assert "5 of 5 agents answered" in first.stderr
     before = sorted(rows(tmp_path / "results.jsonl"), key=lambda row: str(row["key"]))
     second = call(*words, cwd=tmp_path)
-    assert "5 answers came from the checkpoint" in second.stderr
+    assert "5 answers restored from the checkpoint" in second.stderr
     after = sorted(rows(tmp_path / "results.jsonl"), key=lambda row: str(row["key"]))
     assert [(row["index"], row["output"]) for row in before] == [(row["index"], row["output"]) for row in after]
 
@@ -61,8 +61,8 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
         (("--task", "{txt}", "--inputs", "in.jsonl"), "no 'txt'"),
         (("--task", "{text}", "--inputs", "gone.jsonl"), "'gone.jsonl' does not exist"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "gone.json"), "cannot be read"),
-        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "nonsense"), "write module:name"),
-        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no 'nothing'"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "nonsense"), "expected module:name"),
+        (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "os:nothing"), "has no attribute 'nothing'"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--tools", "raises:f"), "ValueError: boom (raises.py, line 2)"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--schema", "broken:A"), "SyntaxError: '(' was never closed"),
         (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "is not a known backend"),
@@ -117,7 +117,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, 
         program.send_signal(signal.SIGINT)
         assert program.wait() == 130
         said = program.stderr.read_text()
-        assert "run the same command again to go on" in said
+        assert "To resume: run the same command again" in said
         assert "Traceback" not in said
         done = len(rows(tmp_path / "results.jsonl"))
         assert 4 <= done < 30
@@ -141,7 +141,7 @@ def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_ur
     found = rows(tmp_path / "demo" / "results.jsonl")
     assert len(found) == 24
     assert all(row["ok"] and row["tool_calls"] for row in found)
-    assert "Every agent" in (tmp_path / "demo" / "run" / "report.html").read_text()
+    assert "Agent timeline" in (tmp_path / "demo" / "run" / "report.html").read_text()
 
 
 @pytest.mark.slow

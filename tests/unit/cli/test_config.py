@@ -13,7 +13,7 @@ from tests.support.forked_programs import Call
 
 from batch_agent import SpecError
 from batch_agent.cli.app import app
-from batch_agent.cli.config import COMMANDS, kinds
+from batch_agent.cli.config import COMMANDS, accepted_types
 from batch_agent.cli.options.run import CommandOptions
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -39,7 +39,7 @@ def parsed(*words: str) -> dict[str, Any]:
 
 
 def asked(*words: str) -> CommandOptions:
-    found = parsed(*words)["asked"]
+    found = parsed(*words)["options"]
     assert isinstance(found, CommandOptions)
     return found
 
@@ -75,7 +75,7 @@ def test_a_project_runs_from_anywhere_and_is_resumed_without_its_file(tmp_path: 
     (place / "batch.toml").write_text("not = TOML")
     again = call("resume", str(checkpoint), cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert "2 answers came from the checkpoint" in again.stderr
+    assert "2 answers restored from the checkpoint" in again.stderr
 
 
 def test_the_file_of_the_current_folder_is_used_unless_there_is_a_task(
@@ -113,7 +113,7 @@ def arguments(command: str) -> list[Argument]:
 
 def sample(argument: Argument) -> Any:
     """Something else than the default."""
-    hint = kinds(argument)[0]
+    hint = accepted_types(argument)[0]
     if get_origin(hint) is Literal:
         return get_args(hint)[-1]
     if get_origin(hint) is list:
@@ -128,10 +128,10 @@ def test_every_option_of_the_command_can_be_in_the_file(here: Path, command: str
     (here / "all.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in samples.items()))
     found: dict[str, Any] = {}
     for name, value in parsed(command, "--config", "all.toml").items():
-        if name == "watching":
+        if name == "telemetry":
             found |= asdict(value)
         else:
-            found |= value.said() if name in {"asked", "reducing", "sharing"} else {name: value}
+            found |= value.to_dict() if name in {"options", "reducer", "cluster"} else {name: value}
     assert found.pop("config") == Path("all.toml")
     shown = {name.replace("_", "-"): str(value) if isinstance(value, Path) else value for name, value in found.items()}
     assert shown == samples
@@ -150,8 +150,8 @@ def test_paths_are_those_of_the_files_folder_and_names_are_not(here: Path) -> No
         'task = "x"\ninputs = "in.jsonl"\nschema = "a.json"\nreduce-schema = "shapes:Total"\nout = "/results.jsonl"\n'
     )
     found = parsed("run", "--config", "deep/b.toml", "--checkpoint", "kept")
-    assert (found["asked"].inputs, found["asked"].schema) == ("deep/in.jsonl", "deep/a.json")
-    assert found["reducing"].reduce_schema == "shapes:Total"
+    assert (found["options"].inputs, found["options"].schema) == ("deep/in.jsonl", "deep/a.json")
+    assert found["reducer"].reduce_schema == "shapes:Total"
     assert (found["out"], found["checkpoint"]) == (Path("/results.jsonl"), Path("kept"))
 
 
@@ -165,10 +165,10 @@ def test_a_flag_of_the_file_can_be_taken_back(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("max_turn = 3", r"'batch.toml': there is no option 'max_turn'. Did you mean max_turns"),
-        ("nonsense = 3", r"'batch.toml': there is no option 'nonsense'. All of them"),
-        ('config = "other.toml"', r"there is no option 'config'"),
-        ("[run]\nmax_turns = 3", r"options stand at the top of the file, not below 'run'"),
+        ("max_turn = 3", r"'batch.toml': unknown option 'max_turn'. Did you mean max_turns"),
+        ("nonsense = 3", r"'batch.toml': unknown option 'nonsense'. To list all options"),
+        ('config = "other.toml"', r"unknown option 'config'"),
+        ("[run]\nmax_turns = 3", r"options must be at the top level of the file, not in 'run'"),
         ('max_turns = "three"', r"'batch.toml': max_turns is 'three'. Input should be a valid integer"),
         ('max_turns = "3"', r"max_turns is '3'. Input should be a valid integer"),
         ("max_turns = true", r"max_turns is True. Input should be a valid integer"),
@@ -177,7 +177,7 @@ def test_a_flag_of_the_file_can_be_taken_back(here: Path) -> None:
         ("out = 3", r"out is 3. Input"),
         ('tools = ["a", 2]', r"tools\[1\] is 2. Input should be a valid string"),
         ('tool_mode = "nativ"', r"tool_mode is 'nativ'. Input should be 'auto', 'native' or 'action'"),
-        ("max_turns = 3\nmax-turns = 4", r"says 'max-turns' twice"),
+        ("max_turns = 3\nmax-turns = 4", r"sets 'max-turns' twice"),
         ("max_turns = ", r"'batch.toml' is not valid TOML: .*line 1"),
     ],
 )
@@ -199,13 +199,13 @@ def test_a_file_that_cannot_be_read_is_named(here: Path) -> None:
     with pytest.raises(SpecError, match=r"must end in .toml, .yaml or .yml"):
         parsed("run", "--config", "batch.json")
     (here / "batch.yaml").write_text("- a\n")
-    with pytest.raises(SpecError, match=r"'batch.yaml' must hold options by name"):
+    with pytest.raises(SpecError, match=r"'batch.yaml' must contain options by name"):
         parsed("run")
     (here / "batch.yaml").write_text("a: [\n")
     with pytest.raises(SpecError, match=r"'batch.yaml' is not valid YAML"):
         parsed("run")
     (here / "batch.toml").write_bytes(b"task = '\xff'")
-    with pytest.raises(SpecError, match=r"batch.toml and batch.yaml are both here"):
+    with pytest.raises(SpecError, match=r"batch.toml and batch.yaml are both in this directory"):
         parsed("run")
     with pytest.raises(SpecError, match=r"'batch.toml' is not UTF-8"):
         parsed("run", "--config", "batch.toml")

@@ -66,7 +66,7 @@ def test_a_database_is_asked_again_by_resume_from_any_folder(place: Path, sim_ur
     assert done.returncode == 0, done.stderr
     again = call("resume", "here/results.jsonl.checkpoint", cwd=place.parent)
     assert again.returncode == 0, again.stderr
-    assert "2 answers came from the checkpoint" in again.stderr
+    assert "2 answers restored from the checkpoint" in again.stderr
     rows = [json.loads(line) for line in (place / "results.jsonl").read_text().splitlines()]
     assert [row["input"] for row in rows] == [{"name": "Zoë"}, {"name": "Ada"}]
 
@@ -78,7 +78,7 @@ def test_a_file_is_found_again_by_resume_from_any_folder(place: Path, sim_url: s
     assert read_command(checkpoint)[1]["inputs"] == place / "in.parquet"
     again = call("resume", str(checkpoint), cwd=place.parent)
     assert again.returncode == 0, again.stderr
-    assert "2 answers came from the checkpoint" in again.stderr
+    assert "2 answers restored from the checkpoint" in again.stderr
     assert duckdb.read_parquet(str(place / "out.parquet")).shape[0] == 2
 
 
@@ -105,16 +105,16 @@ def test_the_password_of_a_database_is_not_kept(place: Path, sim_url: str, call:
     assert "s3cret" not in (place / "results.jsonl.checkpoint" / "command.json").read_text()
     refused = call("resume", "results.jsonl.checkpoint", cwd=place)
     assert refused.returncode == 2
-    assert "Give the whole command again" in refused.stderr
-    assert "2 answers came from the checkpoint" in call(*asked, cwd=place).stderr
+    assert "Run the whole original command again" in refused.stderr
+    assert "2 answers restored from the checkpoint" in call(*asked, cwd=place).stderr
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (("sqlite:///in.db",), '--inputs names a database: say what to read from it, with --query "SELECT ...".'),
-        (("in.tsv", "--query", "SELECT 1"), "--query is about a database"),
+        (("sqlite:///in.db",), '--inputs is a database, which needs a query: --query "SELECT ...".'),
+        (("in.tsv", "--query", "SELECT 1"), "--query needs a database"),
         (("sqlite:///in.db", "--query", "SELECT * FROM gone"), "no such table: gone"),
         (("sqlite:///gone.db", "--query", "SELECT 1"), "The database 'gone.db' does not exist"),
         (("in.txt",), "'in.txt' does not exist"),
@@ -142,7 +142,7 @@ def test_fresh_forgets_the_run_and_nothing_else_of_its_folder(place: Path, sim_u
         own = {path.name for path in place.iterdir()}
         again = call(*asked, "--fresh", cwd=place)
         assert again.returncode == 0, again.stderr
-        assert "came from the checkpoint" not in again.stderr
+        assert "restored from the checkpoint" not in again.stderr
         assert {path.name for path in place.iterdir()} >= own
 
 

@@ -74,13 +74,13 @@ def test_sigterm_keeps_what_is_done_as_ctrl_c_does(place: Path, sim_url: str, pr
     program.send_signal(signal.SIGTERM)
     assert program.wait() == 143
     said = program.stderr.read_text()
-    assert "run the same command again to go on" in said
+    assert "To resume: run the same command again" in said
     assert "Traceback" not in said
     done = len((place / "results.jsonl").read_text().splitlines())
     assert 4 <= done < 24
     again = programs.call("resume", "results.jsonl.checkpoint", cwd=place)
     assert again.returncode == 0, again.stderr
-    came = re.search(r"(\d+) answers came from the checkpoint", again.stderr)
+    came = re.search(r"(\d+) answers restored from the checkpoint", again.stderr)
     assert came is not None
     assert int(came[1]) >= done
     rows = [json.loads(line) for line in (place / "results.jsonl").read_text().splitlines()]

@@ -97,4 +97,4 @@ def test_an_empty_value_is_no_path(
     monkeypatch.setattr(sys, "argv", ["batch-agent", *words])
     with pytest.raises(SystemExit, match="2"):
         main()
-    assert "needs a value; got an empty one." in capsys.readouterr().err
+    assert "needs a value, got an empty string." in capsys.readouterr().err

@@ -35,13 +35,13 @@ def test_the_commands_are_listed_in_their_order_with_a_line_each(tmp_path: Path,
 def test_the_help_of_a_run_has_few_headings_and_fits(tmp_path: Path, call: Call, columns: int) -> None:
     said = call("run", "--help", cwd=tmp_path, COLUMNS=str(columns)).stdout
     assert re.findall(r"╭─ (.*?) ─", said) == [
-        "What to do",
+        "Task",
         "Model and server",
         "Output and progress",
-        "One answer from all results",
+        "Reduce",
         "Limits",
         "Prompts",
-        "Sharing the work",
+        "Distributed runs",
     ]
     assert max(map(len, said.splitlines())) <= columns
     assert "[default: False]" not in said
@@ -69,11 +69,11 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
         (["run", "--tsk", "x", "--inputs", "y"], "Unknown option --tsk. Did you mean --task?"),
         (["run", "--task", "x", "--inputs", "y", "--max-turn", "1"], "Did you mean --max-turns?"),
         (["run", "--tool-mode", "nativ", "--task", "x", "--inputs", "y"], 'Did you mean "native"?'),
-        (["run", "--task", "x", "--inputs", "y", "more"], "'more' is not expected here"),
+        (["run", "--task", "x", "--inputs", "y", "more"], "'more' is unexpected"),
         (["run", "--task"], "--task needs a value."),
         (["run", "--task", "x"], "run needs --inputs."),
         (["export"], "export needs FOLDER."),
-        (["run"], "batch-agent init (makes a project that runs as it is)"),
+        (["run"], "batch-agent init (creates a project that runs without changes)"),
         (["plan"], 'batch-agent plan --task "Summarize: {text}" --inputs texts.jsonl'),
     ],
 )

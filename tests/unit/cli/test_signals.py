@@ -91,7 +91,7 @@ def test_a_later_signal_ends_the_process_while_the_work_is_put_in_order(programs
     code = (
         "import asyncio, signal, time\n"
         "from batch_agent.cli import signals\n"
-        "signals._ONE_WISH = -1.0\n"
+        "signals._SAME_SIGNAL_SECONDS = -1.0\n"
         "async def work():\n"
         "    try:\n"
         "        signal.raise_signal(signal.SIGINT)\n"
@@ -104,4 +104,4 @@ def test_a_later_signal_ends_the_process_while_the_work_is_put_in_order(programs
     program = programs.start(code, cwd=tmp_path)
     assert program.wait() == -TERM
     assert program.stderr.read_text() == ""
-    assert signals._ONE_WISH > 0
+    assert signals._SAME_SIGNAL_SECONDS > 0

@@ -244,15 +244,15 @@ class Broken(Opened):
 
 
 async def test_a_view_that_fails_neither_ends_the_run_nor_the_other_views(caplog: pytest.LogCaptureFixture) -> None:
-    broken, board, view = Broken(), LiveState(), Noted()
+    broken, state, view = Broken(), LiveState(), Noted()
     backend = ScriptedBackend(lambda _: say("fine"))
-    results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend, events=[broken, board, view])
+    results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend, events=[broken, state, view])
     assert (len(results), len(results.failed)) == (2, 0)
-    assert board.alone.done == 2
+    assert state.run_stats.done == 2
     assert sum(type(event).__name__ == "AgentFinished" for event in view.told) == 2
     assert broken.exits == [None]
     said = [record.getMessage() for record in caplog.records if record.name == "batch_agent"]
-    assert said == ["Broken failed, and is told no more", "Broken could not be closed"]
+    assert said == ["The event sink Broken failed and gets no more events", "Closing the event sink Broken failed"]
 
 
 def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:

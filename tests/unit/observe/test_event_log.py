@@ -203,7 +203,7 @@ async def test_a_disk_that_is_full_costs_the_report_and_nothing_else(
     with caplog.at_level(logging.WARNING, "batch_agent"):
         results = await run(tmp_path)
     assert [result.output for result in results] == ["yes", "yes"]
-    assert "cannot be written, and ends here: No space left on device" in caplog.text
+    assert "cannot be written and ends here: No space left on device" in caplog.text
     assert not (tmp_path / "report.html").exists()
 
 

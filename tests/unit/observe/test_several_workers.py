@@ -62,10 +62,10 @@ MOVES: list[tuple[float, Event]] = [
 
 
 def told(*events: Event) -> LiveState:
-    board = LiveState()
+    state = LiveState()
     for event in events:
-        board.emit(event)
-    return board
+        state.emit(event)
+    return state
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,13 @@ def test_a_line_is_read_on_its_own_as_it_was_written(event: Event) -> None:
 
 
 def test_an_agent_that_moves_is_one_agent_on_the_board() -> None:
-    board = LiveState()
+    state = LiveState()
     under_way = []
     for _, event in MOVES:
-        board.emit(event)
-        under_way.append(len(board.stages[""].agents))
+        state.emit(event)
+        under_way.append(len(state.stages[""].agents))
     assert under_way == [0, 1, 2, 2, 2, 2, 1, 2, 2, 2, 1, 1, 0]
-    assert (board.alone.done, board.turned, board.turns) == (2, USAGE + USAGE + USAGE, {"": 1, "v": 1, "w": 1})
+    assert (state.run_stats.done, state.turn_usage, state.turns) == (2, USAGE + USAGE + USAGE, {"": 1, "v": 1, "w": 1})
 
 
 def test_an_agent_that_moves_is_one_agent_in_the_report(tmp_path: Path) -> None:
@@ -155,8 +155,8 @@ def test_an_agent_that_moves_leaves_a_span_that_says_so() -> None:
     second = 1_000_000_000
     assert spans == [
         ("chat m", 2 * second, None),
-        ("execute_tool look", 4 * second, "moved"),
-        ("invoke_agent", 4 * second, "moved"),
+        ("execute_tool look", 4 * second, "reassigned"),
+        ("invoke_agent", 4 * second, "reassigned"),
         ("chat m", 6 * second, None),
         ("invoke_agent", 6 * second, None),
         ("invoke_agent", 8 * second, None),
@@ -167,11 +167,11 @@ def test_an_agent_that_moves_leaves_a_span_that_says_so() -> None:
 def test_parts_of_a_backend_add_up_and_what_its_server_says_does_not() -> None:
     fullness = CapacityTotals()
     first = LoadSampled("vllm", 3, 8, 1, 5, 1000, 4000, 0.5, 6, 1)
-    assert fullness.together("", first) == first
-    assert fullness.together("w", LoadSampled("sglang", 1, 2)) == LoadSampled("sglang", 1, 2)
-    both = fullness.together("w", LoadSampled("vllm", 2, 8, 0, 4, 500, 4000, 0.6, None, None))
+    assert fullness.add("", first) == first
+    assert fullness.add("w", LoadSampled("sglang", 1, 2)) == LoadSampled("sglang", 1, 2)
+    both = fullness.add("w", LoadSampled("vllm", 2, 8, 0, 4, 500, 4000, 0.6, None, None))
     assert both == LoadSampled("vllm", 5, 16, 1, 9, 1500, 8000, 0.6, 6, 1)
-    assert fullness.together("w", LoadSampled("vllm", 0, 0)) == first
+    assert fullness.add("w", LoadSampled("vllm", 0, 0)) == first
 
 
 def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -> None:
@@ -192,12 +192,12 @@ def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -
 
 
 def test_what_a_worker_says_is_said_with_its_name(tmp_path: Path) -> None:
-    board = told(
+    state = told(
         BEGINS, WorkerEvent("w", Notice("loading")), Paused(1.0, "busy"), WorkerEvent("w", Paused(2.0, "away"))
     )
-    assert (board.notice, board.paused) == ("w: loading", "busy; w: away")
-    board.emit(Resumed())
-    assert board.paused == "w: away"
+    assert (state.notice, state.paused) == ("w: loading", "busy; w: away")
+    state.emit(Resumed())
+    assert state.paused == "w: away"
     happened: list[tuple[float, Event]] = [
         (0.0, BEGINS),
         (1.0, WorkerEvent("w", Paused(2.0, "away"))),
@@ -232,7 +232,7 @@ def test_the_dashboard_names_workers_where_there_are_several() -> None:
         return [line for line in lines if line.startswith("workers")]
 
     assert workers(*MOVES, (9.0, WorkerEvent("w", turn("c", 1, USAGE)))) == [
-        "workers    3  w 2 turns  v 1 turn  this one 1 turn"
+        "workers    3  w 2 turns  v 1 turn  this process 1 turn"
     ]
     assert workers(*(each for each in MOVES if not isinstance(each[1], WorkerEvent))) == []
 
@@ -262,6 +262,6 @@ def test_tools_of_all_workers_add_up_with_their_own_account_or_without(tmp_path:
     counted = (tool["requested"], tool["executed"], tool["shared"], tool["cached"], tool["seconds_saved"])
     assert counted == (5, 2, 2, 1, 6.0)
     assert model["stages"][0]["usage"]["input"] == 100  # of summaries
-    board = told(*(event for _, event in accounts))
-    saved = saved_by_sharing(Counter[str](board.tools.total.sources), board.tools)
+    state = told(*(event for _, event in accounts))
+    saved = saved_by_sharing(Counter[str](state.tools.total.sources), state.tools)
     assert saved == ", 2 of them executed, 3 shared (6 s of tool time saved)"

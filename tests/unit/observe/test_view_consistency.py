@@ -1,4 +1,4 @@
-"""The board, the report, the metrics and the results of a run say the same, whatever happens in it."""
+"""The state, the report, the metrics and the results of a run say the same, whatever happens in it."""
 
 import asyncio
 import json
@@ -84,14 +84,14 @@ class Watched:
         return ending
 
     def _compare(self, told: Mapping[str, Sequence[AgentResult]]) -> None:
-        board, view = self.boards[-1], seen(self.folder)
-        assert [stage["name"] for stage in view["stages"]] == list(board.stages)
+        state, view = self.boards[-1], seen(self.folder)
+        assert [stage["name"] for stage in view["stages"]] == list(state.stages)
         for shown in view["stages"]:
             self._compare_stage(shown, told.get(shown["name"]))
         called = {name for each in self.boards for name in each.tools.by_tool}
         assert called <= {tool["name"] for tool in view["tools"]}, "also those that a model made up"
-        turned = sum((each.turned + each.tools.summaries for each in self.boards), NO_USAGE)
-        retries = sum((stage.tally.retries for stage in self._all_stages()), Counter[str]())
+        turned = sum((each.turn_usage + each.tools.summaries for each in self.boards), NO_USAGE)
+        retries = sum((stage.stats.retries for stage in self._all_stages()), Counter[str]())
         assert self._counted("tokens_total", "kind") == _positive(_kinds(turned))
         assert self._counted("request_retries_total", "kind") == retries
         assert self._counted("tool_calls_total", "source") == self._sources()
@@ -102,39 +102,39 @@ class Watched:
         """`results`: None of a process that was cut off."""
         name = shown["name"]
         stage = self.boards[-1].stages[name]
-        tally, kinds = stage.tally, {kind: count for kind, count, _ in stage.tally.failures.groups}
-        assert shown["total"] == stage.of
-        assert shown["retries"] == sum(each.tally.retries.total() for each in self._all_stages(name))
-        summaries = [NO_USAGE if name else board.tools.summaries for board in self.boards]
-        turned = sum((each.turned.usage for each in self._all_stages(name)), sum(summaries, self.ahead))
+        stats, kinds = stage.stats, {kind: count for kind, count, _ in stage.stats.failures.groups}
+        assert shown["total"] == stage.total
+        assert shown["retries"] == sum(each.stats.retries.total() for each in self._all_stages(name))
+        summaries = [NO_USAGE if name else state.tools.summaries for state in self.boards]
+        turned = sum((each.turn_tokens.usage for each in self._all_stages(name)), sum(summaries, self.ahead))
         assert shown["usage"] == _kinds(turned)
         assert shown["usd"] == pytest.approx(_usd(turned), abs=1e-6)
         if results is None:
             return
-        assert (shown["answered"], shown["failed"], shown["resumed"]) == (tally.ok, tally.failed, tally.resumed)
+        assert (shown["answered"], shown["failed"], shown["resumed"]) == (stats.ok, stats.failed, stats.resumed)
         assert {each["kind"]: each["count"] for each in shown["failures"]} == kinds
-        assert tally.done == len(results)
+        assert stats.done == len(results)
         assert kinds == Counter(result.error.kind for result in results if result.error)
-        assert tally.turns == sum(result.turns for result in results)
-        assert tally.tool_calls == sum(len(result.tool_calls) for result in results)
-        assert tally.usage == sum((result.usage for result in results), summaries[-1])
+        assert stats.turns == sum(result.turns for result in results)
+        assert stats.tool_calls == sum(len(result.tool_calls) for result in results)
+        assert stats.usage == sum((result.usage for result in results), summaries[-1])
 
     def _all_stages(self, name: str | None = None) -> list[LiveStage]:
         """Those of all processes."""
-        return [stage for board in self.boards for each, stage in board.stages.items() if name is None or each == name]
+        return [stage for state in self.boards for each, stage in state.stages.items() if name is None or each == name]
 
     def _sources(self) -> dict[str, int]:
         sources: Counter[str] = Counter()
-        for board in self.boards:
-            sources.update(board.tools.total.sources)
+        for state in self.boards:
+            sources.update(state.tools.total.sources)
         return _positive(sources)
 
     def _ends(self) -> dict[str, int]:
         """Of agents, by their error; those from the checkpoint have had theirs."""
         ends: Counter[str] = Counter()
         for stage in self._all_stages():
-            ends.update({kind: count for kind, count, _ in stage.tally.failures.groups})
-            ends[""] += stage.tally.ok
+            ends.update({kind: count for kind, count, _ in stage.stats.failures.groups})
+            ends[""] += stage.stats.ok
         return _positive(ends)
 
     def _counted(self, name: str, label: str) -> dict[str, int]:

@@ -11,7 +11,7 @@ from tests.support.plans import plan
 from batch_agent import BatchAgent, Fields, Tool
 from batch_agent.core.run_reports import Finding, PrefixReport
 from batch_agent.core.spec import BatchSpec
-from batch_agent.observe.text.prefix import outcome_line, prefix_lines
+from batch_agent.observe.text.prefix import prefix_lines, prefix_outcome_line
 from batch_agent.plan.layout import as_they_come, lay_out
 from batch_agent.plan.prefix_report import prefix_report
 from batch_agent.plan.template import template_of
@@ -119,25 +119,25 @@ def test_lines_for_people() -> None:
         9, 900, 1000, "the field {a}", 3, 0.75, findings=(Finding("uuid", "There is an id.", "Leave it out."),)
     )
     assert prefix_lines(found) == [
-        "Prompts: about 900 of 1,000 tokens are the same for all (90%); they differ from the field {a} on. 3 groups "
-        "share more. Expected from the prefix cache: 75% (sharing allows 4.0x).",
+        "Prompts: about 900 of 1,000 tokens are shared by all (90%); they diverge at the field {a}. 3 groups "
+        "share more. Predicted prefix cache hits: 75% (sharing allows 4.0x).",
         "! There is an id. Leave it out.",
     ]
-    assert outcome_line(found) is None
+    assert prefix_outcome_line(found) is None
 
 
 def test_after_a_run_expected_stands_against_seen() -> None:
     found = PrefixReport(9, 900, 1000, "the field {a}", 3, 0.75, 0.7, is_calibrated=True)
-    line = outcome_line(found)
+    line = prefix_outcome_line(found)
     assert line is not None
-    assert "75% expected" in line
-    assert "70% seen" in line
+    assert "75% predicted" in line
+    assert "70% measured" in line
 
 
 def test_prompts_that_differ_in_little_are_not_said_to_be_the_same() -> None:
     found = report("x" * 400 + "{it}", ["a", "b", "c"])
-    assert prefix_lines(found) != ["Prompts: all the same."]
-    assert prefix_lines(report("{it}", ["a", "a"])) == ["Prompts: all the same."]
+    assert prefix_lines(found) != ["Prompts: identical for all agents."]
+    assert prefix_lines(report("{it}", ["a", "a"])) == ["Prompts: identical for all agents."]
 
 
 @pytest.fixture(scope="module")

@@ -905,10 +905,10 @@ async def test_what_is_on_record_is_recalled_and_what_is_not_known_is_said_to_be
     notes = Notes()
     async with using(put) as executor:
         known, unknown, inherited, fresh = await executor.session("a", notes).results(calls, past)
-    assert (known.content, known.source) == ("was put", "recalled")
+    assert (known.content, known.source) == ("was put", "restored")
     assert "not known whether this call was made" in unknown.content
-    assert (unknown.is_error, unknown.source) == (True, "recalled")
-    assert (inherited.content, inherited.source, inherited.call) == ("put before", "recalled", calls[2])
+    assert (unknown.is_error, unknown.source) == (True, "restored")
+    assert (inherited.content, inherited.source, inherited.call) == ("put before", "restored", calls[2])
     assert (fresh.content, fresh.source) == ("put 3", "executed")
     assert made == ["3"]
     assert [line.split()[:2] for line in notes.said if "c1" in line] == [["settled", "c1"]]
@@ -948,7 +948,7 @@ async def test_one_write_of_an_earlier_life_stands_for_one_call_of_this_one() ->
     past = CallHistory(1, inherited=(ToolResult(ToolCall("c9", "add", "{}"), "added"),))
     async with using(add) as executor:
         results = await executor.session("a", Notes()).results(calls, past)
-    assert sorted(result.source for result in results) == ["executed", "recalled"]
+    assert sorted(result.source for result in results) == ["executed", "restored"]
     assert made == 1
 
 
@@ -964,7 +964,7 @@ async def test_the_same_write_in_other_words_is_still_the_same_write() -> None:
     past = CallHistory(1, inherited=(ToolResult(ToolCall("c9", "put", '{"n":1,"m":2}'), "put before"),))
     async with using(put) as executor:
         [result] = await executor.session("a", Notes()).results([ToolCall("c1", "put", '{"m": 2, "n": 1}')], past)
-    assert (result.source, made) == ("recalled", [])
+    assert (result.source, made) == ("restored", [])
 
 
 @pytest.mark.parametrize("effect", ["write", "stateful"])

@@ -8,34 +8,34 @@ from cyclopts.completion.detect import ShellDetectionError
 
 from ...core.errors import SpecError
 
-_FOUND = {
-    "bash": "A line in ~/.bashrc loads it",
-    "zsh": "A line in ~/.zshrc lets compinit find it",
-    "fish": "Fish finds it there",
-    "powershell": "A line in your profile loads it",
+_LOADED_BY = {
+    "bash": "It is loaded by a line in ~/.bashrc",
+    "zsh": "It is loaded by compinit, with a line in ~/.zshrc",
+    "fish": "It is loaded by fish",
+    "powershell": "It is loaded by a line in your profile",
 }
 
 
 def install_completion(
     *, shell: Literal["bash", "zsh", "fish", "powershell"] | None = None, output: Path | None = None
 ) -> None:
-    """Writes the script that completes this program's commands and options. Raises SpecError where it cannot.
+    """Writes the shell completion script. Raises SpecError.
 
     Parameters
     ----------
     shell
-        Which one; if not given, the one that this is typed in.
+        Shell. By default, the current one.
     output
-        The file to write, to load it yourself; if not given, it goes where the shell finds it.
+        File to write. By default, the shell's own completion directory.
     """
-    from ..app import app  # it imports this one when it is called
+    from ..app import app  # app imports this module when the command is called
 
     try:
         ours = shell or detect_shell()
         path = app.install_completion(shell=ours, output=output, add_to_startup=output is None)
     except ShellDetectionError as error:
-        raise SpecError("Which shell this is cannot be told: say it with --shell.") from error
+        raise SpecError("The shell cannot be detected. Choose one with --shell.") from error
     except OSError as error:
         raise SpecError(f"The completion script cannot be written: {error}.") from error
-    print(f"Written: {path}")
-    print(f"{_FOUND[ours]}: open a new shell to use it." if output is None else f"To use it: source {path}")
+    print(f"Wrote {path}")
+    print(f"{_LOADED_BY[ours]}. Open a new shell to use it." if output is None else f"To use it: source {path}")

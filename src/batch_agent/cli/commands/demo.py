@@ -1,7 +1,4 @@
-"""batch-agent demo: a real batch of tool-using agents, by default on the embedded model.
-
-What the demo's agents read: short notes of customers.
-"""
+"""batch-agent demo: a batch of tool-using agents that read customer notes, by default on the embedded model."""
 
 import sys
 import time
@@ -43,12 +40,12 @@ _COUNT = 24
 
 
 def notes() -> list[str]:
-    """Notes about different orders, products and moods."""
+    """Customer notes about different orders, products and sentiments."""
     written = []
     for number in range(_COUNT):
-        said = (_PRAISE if number * 5 % 8 < 4 else _COMPLAINTS)[number % 3]
+        template = (_PRAISE if number * 5 % 8 < 4 else _COMPLAINTS)[number % 3]
         product = _PRODUCTS[(number * 7 + number // 4) % 4]
-        written.append(f"Order {4100 + 37 * number}: {said.format(product)}")
+        written.append(f"Order {4100 + 37 * number}: {template.format(product)}")
     return written
 
 
@@ -58,7 +55,7 @@ NOTES = notes()
 
 
 class CustomerReport(BaseModel):
-    """What the demo wants to know of each note."""
+    """Answer of an agent about its note."""
 
     order: int = Field(ge=1000, le=9999)
     product: Literal["blender", "lamp", "phone", "desk"]
@@ -72,16 +69,16 @@ def demo(
     model: str | None = None,
     dashboard: Dashboard = None,
 ) -> int:
-    """Runs 24 agents: each reads a file with a tool and answers with a checked Pydantic object.
+    """Runs 24 agents: each reads a file with a tool and answers with a validated Pydantic object.
 
     Parameters
     ----------
     out
-        Where the notes, the results and the report are put.
+        Directory for the notes, the results and the report.
     backend
-        local:// (embedded), or any other that batch-agent run takes.
+        local:// (embedded), or any other backend of batch-agent run.
     model
-        The model's name; not needed where a server has only one.
+        Model name. Not needed if the server has only one model.
     """
     console = Console(stderr=True)
     console.print(
@@ -89,18 +86,18 @@ def demo(
     )
     started = time.monotonic()
     progress, run = progress_for(sys.stderr, dashboard), out / "run"
-    delete_checkpoint(run)  # it is shown from its beginning each time
+    delete_checkpoint(run)  # each demo starts from the beginning
     results = interruptible(_run(out, run, backend, model, progress))
     Console().print(_table(results))
-    lines = summary_lines(progress.board, time.monotonic() - started)
+    lines = summary_lines(progress.state, time.monotonic() - started)
     for line in [
         *lines,
         f"Results: {out / 'results.jsonl'}",
         *report_lines(run),
-        f"Look at it: batch-agent serve {run}",
+        f"To view it in the browser: batch-agent serve {run}",
     ]:
         console.print(safe_text(line), highlight=False, markup=False)
-    return 1 if progress.board.failed else 0
+    return 1 if progress.state.failed else 0
 
 
 async def _run(out: Path, run: Path, backend: str, model: str | None, progress: Progress) -> Results:
@@ -145,8 +142,8 @@ def _cells(result: AgentResult) -> list[str]:
     if isinstance(result.output, CustomerReport):
         answer = [result.output.order, result.output.product, result.output.sentiment]
     used = [len(result.tool_calls), result.turns, f"{result.timing.total:.1f}"]
-    said = NOTES[result.index].partition(": ")[2]
-    return [said, *map(str, answer), *map(str, used)]
+    note = NOTES[result.index].partition(": ")[2]
+    return [note, *map(str, answer), *map(str, used)]
 
 
 def _table(results: list[AgentResult]) -> Table:

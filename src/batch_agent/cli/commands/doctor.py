@@ -18,14 +18,14 @@ _MARKS: dict[CheckState, tuple[str, str]] = {
 
 
 def doctor(url: str = "local://", *, model: str | None = None) -> int:
-    """Prints what it finds; returns 1 if the backend cannot be used.
+    """Prints the result of each check; returns 1 if the backend cannot be used.
 
     Parameters
     ----------
     url
-        The backend, as in vllm://127.0.0.1:8000.
+        Backend, such as vllm://127.0.0.1:8000.
     model
-        The model's name; not needed where a server has only one.
+        Model name. Not needed if the server has only one model.
     """
     return interruptible(_diagnose(url, model))
 
@@ -36,7 +36,7 @@ async def _diagnose(url: str, model: str | None) -> int:
     async for check in diagnose(url, model, lambda text: print(safe_text(text), file=sys.stderr, flush=True)):
         console.print(_line(check))
         failed = failed or check.state == "failed"
-    console.print("This backend cannot be used as it is." if failed else "This backend can be used.")
+    console.print("This backend cannot be used: see the failed checks." if failed else "This backend can be used.")
     return 1 if failed else 0
 
 

@@ -36,29 +36,29 @@ def export(
     schema: str | None = None,
     max_retries: int | None = None,
 ) -> int:
-    """Writes a row for each agent that is done.
+    """Writes a row for each finished agent.
 
     Parameters
     ----------
     folder
-        The checkpoint; of a run with a reduce, that of one stage (FOLDER/map or FOLDER/reduce).
+        Checkpoint directory. For a run with a reduce, that of one stage: FOLDER/map or FOLDER/reduce.
     out
-        The file to write; the standard output if not given. It is replaced when all is written, not before.
+        File to write. By default, standard output. It is replaced atomically, after all rows are written.
     format
-        jsonl, csv or parquet; if not given, what the name of the file says.
+        jsonl, csv or parquet. By default, determined by the file name.
     schema
-        The run's own Pydantic model as module:Model, where it converts answers or fills them in.
+        The run's Pydantic model as module:Model, if it converts answers or fills in defaults.
     max_retries
-        The run's own, if it was started from Python with another one than 3.
+        The run's value, if it was started from Python with a value other than 3.
     """
-    kind = format or _by_name(out)
+    kind = format or _format_of(out)
     if kind == "parquet" and out is None:
-        raise SpecError("A Parquet file is not for the standard output: name one with --out.")
+        raise SpecError("A Parquet file cannot be written to standard output. Choose a file with --out.")
     check_is_one(folder, "export")
-    with open_checkpoint(folder, schema, max_retries) as (reader, rules):
-        results = _Recorded(reader, rules)
+    with open_checkpoint(folder, schema, max_retries) as (reader, config):
+        results = _RecordedResults(reader, config)
         if out is None:
-            if not _was_read(results, _PIECES[kind]):
+            if not _write_to_stdout(results, _PIECES[kind]):
                 return 0
         elif kind == "parquet":
             to_parquet(results, out)
@@ -66,48 +66,48 @@ def export(
             with atomic_write(out) as file:
                 file.writelines(_PIECES[kind](results))
     where = f" to {out}" if out is not None else ""
-    left = f" {results.left_out} agents are not done, and left out." if results.left_out else ""
-    print(f"{results.written} rows written{where}.{left}", file=sys.stderr)
+    skipped = f" Skipped {results.unfinished} unfinished agents." if results.unfinished else ""
+    print(f"Wrote {results.written} rows{where}.{skipped}", file=sys.stderr)
     return 0
 
 
-def _by_name(out: Path | None) -> Format:
+def _format_of(out: Path | None) -> Format:
     suffix = "" if out is None else out.suffix.lower()
     if suffix not in _BY_SUFFIX:
-        raise SpecError(f"--out {str(out)!r} could be jsonl, csv or parquet: say which with --format.")
+        raise SpecError(f"--out {str(out)!r} has an unknown file type. Choose jsonl, csv or parquet with --format.")
     return _BY_SUFFIX[suffix]
 
 
-class _Recorded:
-    """The results, one by one, with a count of those that there are not."""
+class _RecordedResults:
+    """Iterator of the results in a checkpoint, which also counts unfinished agents."""
 
-    def __init__(self, reader: CheckpointReader, rules: AgentConfig) -> None:
+    def __init__(self, reader: CheckpointReader, config: AgentConfig) -> None:
         self._reader = reader
-        self._rules = rules
-        self.written = self.left_out = 0
+        self._config = config
+        self.written = self.unfinished = 0
 
     def __iter__(self) -> Iterator[AgentResult]:
         for agent, facts in self._reader.histories():
-            result = recorded_result(self._rules, agent.key, facts)
+            result = recorded_result(self._config, agent.key, facts)
             if result is None:
-                self.left_out += 1
+                self.unfinished += 1
             else:
                 self.written += 1
                 yield result
 
 
-def _was_read(results: _Recorded, pieces: Pieces) -> bool:
-    """Writes to the standard output; False when its reader, such as `head`, has had enough."""
+def _write_to_stdout(results: _RecordedResults, pieces: Pieces) -> bool:
+    """Writes to standard output. Returns False if its reader, such as `head`, closed the pipe."""
     try:
         written = pieces(results)
         sys.stdout.buffer.writelines(map(_safe, written) if sys.stdout.isatty() else written)
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushing at exit must not fail
         return False
     return True
 
 
 def _safe(piece: bytes) -> bytes:
-    """For a terminal. A file or a pipe gets what the model said, to the last bit."""
+    """A piece without control characters, for a terminal. Files and pipes get the exact output."""
     return safe_text(piece.decode(errors="replace").replace("\r\n", "\n")).encode()

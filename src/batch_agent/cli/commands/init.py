@@ -9,40 +9,40 @@ import orjson
 from ...core.errors import SpecError
 
 _HERE = Path(".")
-_MADE = {
-    "batch.toml": "what is asked, of which model",
-    "inputs.jsonl": "one input per line",
-    "schema.py": "what each answer must be",
-    "tools.py": "what agents may call",
-    "README.md": "what to do with it",
-    ".gitignore": "keeps results out of git",
+_FILES = {
+    "batch.toml": "task, model and options",
+    "inputs.jsonl": "inputs, one per line",
+    "schema.py": "schema of the answers",
+    "tools.py": "tools of the agents",
+    "README.md": "how to run and adapt it",
+    ".gitignore": "excludes results from git",
 }
 
 
 def init(folder: Path = _HERE, *, backend: str = "local://", model: str | None = None, force: bool = False) -> int:
-    """Writes the files of the starter. Raises SpecError for a place that cannot be written, and for files in the way.
+    """Writes the starter project. Raises SpecError for existing files, and for a directory that cannot be written.
 
     Parameters
     ----------
     folder
-        Where to make it; made if it is not there.
+        Directory of the project. Created if it does not exist.
     backend
-        Who answers, as for run: it is written into batch.toml.
+        Backend to write to batch.toml, as for run.
     model
-        The model's name, as for run: it is written into batch.toml.
+        Model name to write to batch.toml, as for run.
     force
-        Overwrite files that are there already.
+        Overwrite existing files.
     """
-    in_the_way = [name for name in _MADE if (folder / name).exists()]
-    if in_the_way and not force:
-        raise SpecError(f"{', '.join(in_the_way)} would be overwritten in {str(folder)!r}. If that is meant: --force")
+    existing = [name for name in _FILES if (folder / name).exists()]
+    if existing and not force:
+        raise SpecError(f"{str(folder)!r} already contains {', '.join(existing)}. To overwrite, add --force")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name in _MADE:
+        for name in _FILES:
             (folder / name).write_text(_text(name, backend, model), encoding="utf-8")
     except OSError as error:
         raise SpecError(f"{str(folder)!r} cannot be written: {error.strerror}.") from error
-    _say_what_next(folder)
+    _print_next_steps(folder)
     return 0
 
 
@@ -52,24 +52,24 @@ def _text(name: str, backend: str, model: str | None) -> str:
 
 
 def _for_backend(config: str, backend: str, model: str | None) -> str:
-    said = {"backend": backend} | ({"model": model} if model else {})
-    return "\n".join(_line(line, said) for line in config.splitlines()) + "\n"
+    settings = {"backend": backend} | ({"model": model} if model else {})
+    return "\n".join(_line(line, settings) for line in config.splitlines()) + "\n"
 
 
-def _line(line: str, said: Mapping[str, str]) -> str:
-    """What suits the embedded model is left to the defaults of others: some of them refuse it."""
+def _line(line: str, settings: Mapping[str, str]) -> str:
+    """A line of batch.toml. Settings for the embedded model are commented out for other backends."""
     key = line.removeprefix("# ").partition(" = ")[0]
-    if key in said:
-        return f"{key} = {orjson.dumps(said[key]).decode()}"
+    if key in settings:
+        return f"{key} = {orjson.dumps(settings[key]).decode()}"
     is_for_local = key in ("temperature", "max_tokens", "max_turns")
-    return f"# {line}" if is_for_local and not said["backend"].startswith("local://") else line
+    return f"# {line}" if is_for_local and not settings["backend"].startswith("local://") else line
 
 
-def _say_what_next(folder: Path) -> None:
-    print(f"Made in {folder.absolute()}:")
-    for name, what in _MADE.items():
+def _print_next_steps(folder: Path) -> None:
+    print(f"Created project in {folder.absolute()}:")
+    for name, what in _FILES.items():
         print(f"  {name:<14}{what}")
-    print("Now type:")
+    print("To run it:")
     if folder.absolute() != Path.cwd():
         print(f"  cd {folder}")
     print("  batch-agent run")

@@ -16,79 +16,81 @@ from ...observe.text.formatting import one_line
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
 
-_LONGEST = 100
+_MAX_LENGTH = 100
 
 
 def inspect(
     folder: Path, *, agent: str | None = None, schema: str | None = None, max_retries: int | None = None
 ) -> None:
-    """Prints what the checkpoint holds.
+    """Prints a summary of the checkpoint, or the trace of one agent.
 
     Parameters
     ----------
     folder
-        The checkpoint; of a run with a reduce, all stages are shown, or the one whose folder is named (FOLDER/map).
+        Checkpoint directory. For a run with a reduce, all stages are shown; pass a stage's directory to see one.
     agent
-        The agent whose story to tell: its index, or the beginning of its key.
+        Agent to trace: its index, or the beginning of its key.
     schema
-        The run's own Pydantic model as module:Model, where it converts answers or fills them in.
+        The run's Pydantic model as module:Model, if it converts answers or fills in defaults.
     max_retries
-        The run's own, if it was started from Python with another one than 3.
+        The run's value, if it was started from Python with a value other than 3.
     """
     console = Console(highlight=False, soft_wrap=True)
     if agent is not None or schema is not None:
         check_is_one(folder, "inspect")
-    for place in checkpoints_in(folder):
-        _show(console, place, agent, schema, max_retries)
+    for checkpoint in checkpoints_in(folder):
+        _show(console, checkpoint, agent, schema, max_retries)
 
 
 def _show(console: Console, folder: Path, agent: str | None, schema: str | None, max_retries: int | None) -> None:
-    with open_checkpoint(folder, schema, max_retries) as (reader, rules):
+    with open_checkpoint(folder, schema, max_retries) as (reader, config):
         if agent is not None:
             key = reader.find(agent).key
-            lines = agent_trace_lines(rules, key, reader.facts(key))
+            lines = agent_trace_lines(config, key, reader.facts(key))
         else:
-            lines = _summary(folder, reader, rules)
+            lines = _summary(folder, reader, config)
         for line in lines:
-            line.plain = safe_text(line.plain)  # character by character: its styles stay where they are
+            line.plain = safe_text(line.plain)  # one character for each: styles keep their positions
             console.print(line)
 
 
-def _summary(folder: Path, reader: CheckpointReader, rules: AgentConfig) -> Iterator[Text]:
-    recap = CheckpointSummary()
+def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig) -> Iterator[Text]:
+    summary = CheckpointSummary()
     for known, facts in reader.histories():
-        recap.add(rules, known.index, known.key, facts)
+        summary.add(config, known.index, known.key, facts)
     yield Text(str(folder), style="bold")
-    yield from _plan_lines(reader.plan(), rules)
-    yield from _state_lines(recap, reader.usage())
-    for seconds, index, key in recap.slowest:
+    yield from _plan_lines(reader.plan(), config)
+    yield from _state_lines(summary, reader.usage())
+    for seconds, index, key in summary.slowest:
         yield _line("slowest", f"{index:>6}  {key}  {seconds:.2f} s")
-    for index, key, error in recap.first_failures:
+    for index, key, error in summary.first_failures:
         yield _line("failed", f"{index:>6}  {key}  {_short(str(error))}", "red")
-    yield Text("One agent's story: --agent INDEX, or the beginning of its KEY.", style="dim")
+    yield Text("To trace one agent: --agent INDEX, or the beginning of its KEY.", style="dim")
 
 
-def _plan_lines(plan: Mapping[str, Any], rules: AgentConfig) -> Iterator[Text]:
+def _plan_lines(plan: Mapping[str, Any], config: AgentConfig) -> Iterator[Text]:
     yield _line("task", _short(plan["question"]["task"]))
-    if rules.prompt.system:
-        yield _line("system", _short(rules.prompt.system))
-    tools = ", ".join(tool.name for tool in rules.prompt.tools)
-    answers = "texts" if answer_schema(plan) is None else "JSON of a schema"
-    yield _line("model", f"{rules.model}, at most {rules.max_turns} turns, answers are {answers}")
+    if config.prompt.system:
+        yield _line("system", _short(config.prompt.system))
+    tools = ", ".join(tool.name for tool in config.prompt.tools)
+    answers = "text" if answer_schema(plan) is None else "JSON with a schema"
+    yield _line("model", f"{config.model}, max {config.max_turns} turns, answers: {answers}")
     if tools:
-        yield _line("tools", f"{tools} ({'native calls' if rules.tool_mode == 'native' else 'one JSON action a turn'})")
+        yield _line(
+            "tools", f"{tools} ({'native tool calls' if config.tool_mode == 'native' else 'one JSON action per turn'})"
+        )
 
 
-def _state_lines(recap: CheckpointSummary, usage: Usage) -> Iterator[Text]:
-    states = f"{recap.agents:,}: {recap.answered:,} answered, {recap.failed:,} failed, {recap.under_way:,} under way"
-    yield _line("agents", states, "bold")
-    if recap.failures:
-        yield _line("", ", ".join(f"{count:,} {kind}" for kind, count in recap.failures.most_common()), "red")
-    yield _line("used", tokens(usage))
-    if recap.calls:
-        sources = ", ".join(f"{count:,} {source}" for source, count in recap.calls.most_common())
-        failed = f"; {recap.failed_calls:,} gave an error" if recap.failed_calls else ""
-        yield _line("calls", f"{recap.calls.total():,}: {sources}{failed}")
+def _state_lines(summary: CheckpointSummary, usage: Usage) -> Iterator[Text]:
+    answered, failed = f"{summary.answered:,} answered", f"{summary.failed:,} failed"
+    yield _line("agents", f"{summary.agents:,}: {answered}, {failed}, {summary.in_progress:,} in progress", "bold")
+    if summary.failures:
+        yield _line("", ", ".join(f"{count:,} {kind}" for kind, count in summary.failures.most_common()), "red")
+    yield _line("usage", tokens(usage))
+    if summary.calls:
+        sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())
+        failed = f"; {summary.failed_calls:,} failed" if summary.failed_calls else ""
+        yield _line("calls", f"{summary.calls.total():,}: {sources}{failed}")
 
 
 def _line(label: str, text: str, style: str = "") -> Text:
@@ -96,4 +98,4 @@ def _line(label: str, text: str, style: str = "") -> Text:
 
 
 def _short(text: str) -> str:
-    return one_line(text, _LONGEST)
+    return one_line(text, _MAX_LENGTH)

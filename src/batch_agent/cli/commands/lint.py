@@ -9,15 +9,15 @@ from ..options.run import CommandOptions
 from ..signals import interruptible
 
 
-def lint(asked: CommandOptions, *, exact: bool = False) -> int:
-    """Prints what it finds; returns 1 if it found something.
+def lint(options: CommandOptions, *, exact: bool = False) -> int:
+    """Prints the prefix report; returns 1 if there are findings.
 
     Parameters
     ----------
     exact
-        Connect to the backend, and count tokens as it does.
+        Connect to the backend, and count tokens with its tokenizer.
     """
-    report = interruptible(BatchAgent.lint(exact=exact, **asked.options()))
+    report = interruptible(BatchAgent.lint(exact=exact, **options.to_kwargs()))
     console = Console(highlight=False, soft_wrap=True)
     for line in prefix_lines(report):
         console.print(safe_text(line), markup=False)

@@ -21,47 +21,47 @@ _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
 
 
 def plan(
-    asked: CommandOptions, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None
+    options: CommandOptions, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None
 ) -> int:
-    """Prints the forecast, and keeps it for the run to compare.
+    """Prints the forecast, and saves it for the run to compare itself with.
 
     Parameters
     ----------
     canary
-        So many agents are really run, spread over the inputs. The run will not ask them again.
+        Run this many agents, spread over the inputs. The run reuses their answers.
     out
-        As for run: the canary's answers are kept beside it.
+        Results file, as for run. The canary's answers are stored in its checkpoint.
     checkpoint
-        As for run.
+        Checkpoint directory, as for run.
     """
     folder = checkpoint or checkpoint_of(out)
-    options = {**asked.options(), "checkpoint_dir": folder if canary else None}
-    made = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **options))
-    for line in forecast_lines(made):
+    kwargs = {**options.to_kwargs(), "checkpoint_dir": folder if canary else None}
+    forecast = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **kwargs))
+    for line in forecast_lines(forecast):
         print(safe_text(line))
-    _keep(made, folder)
+    _save(forecast, folder)
     return 0
 
 
-def compare(folder: Path, tally: RunStats, seconds: float) -> list[str]:
-    """Forecast against fact, for a run that was planned."""
+def compare(folder: Path, stats: RunStats, seconds: float) -> list[str]:
+    """Lines that compare a planned run with its forecast; none if there is no forecast."""
     try:
-        made = _FORECAST.validate_json(_file(folder).read_bytes())
+        forecast = _FORECAST.validate_json(_file(folder).read_bytes())
     except (OSError, ValidationError):
         return []
-    residents = tally.scheduling.max_residents if tally.scheduling else None
-    usd = tally.spent or None
+    residents = stats.scheduling.max_residents if stats.scheduling else None
+    usd = stats.spent or None
     return compared_lines(
-        made.compared(tally.done, tally.turns, tally.usage, residents=residents, seconds=seconds, usd=usd)
+        forecast.compared(stats.done, stats.turns, stats.usage, residents=residents, seconds=seconds, usd=usd)
     )
 
 
-def _keep(made: Forecast, folder: Path) -> None:
+def _save(forecast: Forecast, folder: Path) -> None:
     try:
         with atomic_write(_file(folder), is_private=True) as file:
-            file.write(_FORECAST.dump_json(made, indent=2))
+            file.write(_FORECAST.dump_json(forecast, indent=2))
     except (OSError, SpecError) as error:
-        print(f"The forecast cannot be kept for the run to compare: {error}", file=sys.stderr)
+        print(f"The forecast cannot be saved for comparison with the run: {error}", file=sys.stderr)
 
 
 def _file(folder: Path) -> Path:

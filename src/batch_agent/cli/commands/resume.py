@@ -14,7 +14,7 @@ from ..options.run import from_saved
 from ..saved_command import remote_run_id, saved_command
 from .run import run
 
-_UNWATCHED = TelemetryOptions()
+_NO_TELEMETRY = TelemetryOptions()
 
 
 def resume(
@@ -24,20 +24,20 @@ def resume(
     store: str | None = None,
     trust: bool = False,
     dashboard: Dashboard = None,
-    watching: TelemetryOptions = _UNWATCHED,
+    telemetry: TelemetryOptions = _NO_TELEMETRY,
 ) -> int:
-    """Gives the command that made the checkpoint again, and returns its exit status.
+    """Runs the command that made the checkpoint again, and returns its exit status.
 
     Parameters
     ----------
     folder
-        The run's checkpoint: results.jsonl.checkpoint for results.jsonl, if nothing else was said.
+        Checkpoint directory of the run. By default, results.jsonl.checkpoint for results.jsonl.
     backend
-        Where the server is now, if it moved. Needed where its URL held a password: none is kept.
+        The server's new URL, if it moved. Required if the original URL contained a password, which is not stored.
     store
-        The same for the Redis server of a run that was started with --store.
+        The same for the Redis server of a run started with --store.
     trust
-        Give the command again also if somebody else made the checkpoint: it names code to run, files, and a server.
+        Resume a checkpoint of another user. Its command names code to run, files, and a server.
     """
     folder = folder.absolute()
     if remote_run_id(folder) is None:
@@ -46,30 +46,32 @@ def resume(
     command = saved_command(folder)
     if not trust:
         command.check_is_own(folder)
-    place, options = command.working_directory, command.given
+    directory, options = command.working_directory, command.given
     if backend is not None:
         options["backend"] = backend
     if "backend" not in options:
-        raise SpecError("The backend's URL held a password, which is not kept. Say it again: --backend URL.")
+        raise SpecError("The backend URL contained a password, which is not stored. Add --backend URL.")
     try:
-        os.chdir(place)
+        os.chdir(directory)
     except OSError as error:
-        raise SpecError(f"The run was started in {str(place)!r}, which cannot be entered: {error.strerror}.") from error
-    asked, others = from_saved(options)
-    reducing, others = reduce_options_from_saved(others)
-    sharing, others = cluster_options_from_saved(others)
-    sharing = _with_store(sharing, store)
+        raise SpecError(
+            f"The run was started in {str(directory)!r}, which cannot be entered: {error.strerror}."
+        ) from error
+    task, others = from_saved(options)
+    reducer, others = reduce_options_from_saved(others)
+    cluster, others = cluster_options_from_saved(others)
+    cluster = _with_store(cluster, store)
     return run(
-        asked, reducing=reducing, sharing=sharing, **others, checkpoint=folder, dashboard=dashboard, watching=watching
+        task, reducer=reducer, cluster=cluster, **others, checkpoint=folder, dashboard=dashboard, telemetry=telemetry
     )
 
 
-def _with_store(sharing: ClusterOptions, store: str | None) -> ClusterOptions:
-    if sharing.run_id is None:
+def _with_store(cluster: ClusterOptions, store: str | None) -> ClusterOptions:
+    if cluster.run_id is None:
         if store is not None:
-            raise SpecError("The run was started without --store: its progress is in its folder. Leave it out here.")
-        return sharing
-    known = store or sharing.store or os.environ.get(STORE)
+            raise SpecError("The run was started without --store: its checkpoint is in its directory. Remove --store.")
+        return cluster
+    known = store or cluster.store or os.environ.get(STORE)
     if known is None:
-        raise SpecError("The store's URL held a password, which is not kept. Say it again: --store URL.")
-    return replace(sharing, store=known)
+        raise SpecError("The store URL contained a password, which is not stored. Add --store URL.")
+    return replace(cluster, store=known)

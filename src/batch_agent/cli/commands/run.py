@@ -28,97 +28,99 @@ from .report import report_lines
 from .run_reduce import run_reduced
 
 _NO_REDUCE = ReduceArguments()
-_ALONE = ClusterOptions()
-_UNWATCHED = TelemetryOptions()
+_NOT_DISTRIBUTED = ClusterOptions()
+_NO_TELEMETRY = TelemetryOptions()
 
 
 def run(
-    asked: CommandOptions,
+    options: CommandOptions,
     *,
-    reducing: ReduceArguments = _NO_REDUCE,
-    sharing: ClusterOptions = _ALONE,
+    reducer: ReduceArguments = _NO_REDUCE,
+    cluster: ClusterOptions = _NOT_DISTRIBUTED,
     out: Path = Path("results.jsonl"),
     checkpoint: Path | None = None,
     plan_changed: Literal["stop", "rerun"] = "stop",
     fresh: bool = False,
     dashboard: Dashboard = None,
-    watching: TelemetryOptions = _UNWATCHED,
+    telemetry: TelemetryOptions = _NO_TELEMETRY,
 ) -> int:
-    """Runs it, and returns the exit status. Raises SpecError, BackendError and StoreError.
+    """Runs the task, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
     Parameters
     ----------
     out
-        Where results are written as they come: a .jsonl file (one JSON object per line), .csv or .parquet.
+        Results file, written as agents finish: .jsonl (one JSON object per line), .csv or .parquet.
     checkpoint
-        Where progress is kept; if not given, beside the results.
+        Checkpoint directory. By default, OUT.checkpoint.
     plan_changed
-        If the task, the model or the like changed since: stop and say so, or ask everything anew.
+        If the task, the model or similar changed since the checkpoint: stop with an error, or rerun all agents.
     fresh
-        Forget an earlier run's progress and start over.
+        Discard the progress of an earlier run and start over.
     """
     folder = checkpoint or checkpoint_of(out)
-    asked.check_apart(out, "--out")
-    asked.check_apart(folder, "--checkpoint")
-    options = {**asked.options(), "checkpoint_dir": folder, "plan_changed": plan_changed}
-    reduce = reducing.options(out)
+    options.check_apart(out, "--out")
+    options.check_apart(folder, "--checkpoint")
+    kwargs = {**options.to_kwargs(), "checkpoint_dir": folder, "plan_changed": plan_changed}
+    reduce = reducer.settings(out)
     if reduce is not None:
-        asked.check_apart(reduce.summary, "--summary")
-        sharing.check_unsaid()
-    BatchSpec.of(**options, **sharing.options())  # or it is refused only after an earlier run was forgotten
-    shared = _shared(options["task"], sharing)
+        options.check_apart(reduce.summary, "--summary")
+        cluster.check_not_distributed()
+    BatchSpec.of(**kwargs, **cluster.to_dict())  # validated before an earlier run is deleted
+    remote = _remote_run(kwargs["task"], cluster)
     if fresh:
-        if shared is not None:
-            asyncio.run(shared.forget())
+        if remote is not None:
+            asyncio.run(remote.delete())
         delete_checkpoint(folder)
     if plan_changed == "stop":
-        check_same_location(folder, is_shared=shared is not None)
+        check_same_location(folder, is_shared=remote is not None)
         check_kind(folder, is_reduced=reduce is not None)
-    named = {} if shared is None else {"run_id": shared.name}
-    command = {**asked.said(), **reducing.said(), **sharing.said(), **named, "out": out}
+    named = {} if remote is None else {"run_id": remote.name}
+    command = {**options.to_dict(), **reducer.to_dict(), **cluster.to_dict(), **named, "out": out}
     progress = progress_for(sys.stderr, dashboard)
-    events: EventSinks = [CommandSaver(progress, folder, command), *watching.sinks()]
+    events: EventSinks = [CommandSaver(progress, folder, command), *telemetry.sinks()]
     if reduce is not None:
-        return run_reduced(options, reduce, out, progress, events)
-    offer = None if shared is None else _Offer(shared, WorkerManifest.of(asked, sharing.lease))
-    return _run({**options, **sharing.options()}, out, progress, events, offer)
+        return run_reduced(kwargs, reduce, out, progress, events)
+    published = None if remote is None else _PublishedRun(remote, WorkerManifest.of(options, cluster.lease))
+    return _run({**kwargs, **cluster.to_dict()}, out, progress, events, published)
 
 
 @dataclass(frozen=True, slots=True)
-class _Offer:
-    """To others, to join the run."""
+class _PublishedRun:
+    """A run that workers can join."""
 
     run: RemoteRun
-    command: WorkerManifest
+    manifest: WorkerManifest
 
 
-def _shared(task: Any, sharing: ClusterOptions) -> RemoteRun | None:
-    return None if sharing.store is None else RemoteRun(sharing.store, sharing.run_id, task, sharing.lease)
+def _remote_run(task: Any, cluster: ClusterOptions) -> RemoteRun | None:
+    return None if cluster.store is None else RemoteRun(cluster.store, cluster.run_id, task, cluster.lease)
 
 
-def _run(options: dict[str, Any], out: Path, progress: Progress, events: EventSinks, offer: _Offer | None) -> int:
-    started, folder = time.monotonic(), options["checkpoint_dir"]
-    if offer is not None:
-        print_lines(offer.run.how_to_join(offer.command.flags()))
-    ended = run_until_signal(_stream(options, out, events, offer))
+def _run(
+    kwargs: dict[str, Any], out: Path, progress: Progress, events: EventSinks, published: _PublishedRun | None
+) -> int:
+    started, folder = time.monotonic(), kwargs["checkpoint_dir"]
+    if published is not None:
+        print_lines(published.run.join_hint(published.manifest.flags()))
+    ended = run_until_signal(_stream(kwargs, out, events, published))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, StoppedBySignal) else None
-    print_lines(summary_lines(progress.board, seconds))
+    print_lines(summary_lines(progress.state, seconds))
     if stopped is None:
-        print_lines(compare(folder, progress.board.alone, seconds))
+        print_lines(compare(folder, progress.state.run_stats, seconds))
     print_lines([f"Results: {out}", *report_lines(folder)])
-    return exit_status(stopped, folder, any_failed=progress.board.failed > 0)
+    return exit_status(stopped, folder, any_failed=progress.state.failed > 0)
 
 
-async def _stream(options: dict[str, Any], out: Path, events: EventSinks, offer: _Offer | None) -> None:
-    offering = nullcontext() if offer is None else offer.run.offering(offer.command.written())
-    stream = BatchAgent.stream(events=events, **options)
+async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None) -> None:
+    publication = nullcontext() if published is None else published.run.publish(published.manifest.to_json())
+    stream = BatchAgent.stream(events=events, **kwargs)
     with open_results(out, "--out") as results:
         try:
-            async with offering, stream:
+            async with publication, stream:
                 async for result in stream:
                     results.write(result)
-        except asyncio.CancelledError:  # by Ctrl-C: what came since is written too
+        except asyncio.CancelledError:  # by Ctrl-C: results that are already there are written too
             for result in stream.unread():
                 results.write(result)
             raise

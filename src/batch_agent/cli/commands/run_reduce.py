@@ -1,4 +1,4 @@
-"""batch-agent run --reduce: a flow of two stages, whose results and whose one answer are both kept."""
+"""batch-agent run --reduce: a flow of two stages, which writes the results and the combined answer."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ from ...flows.result import FlowResult
 from ...flows.summary import flow_summary_lines
 from ...observe.live.progress import Progress
 from ...observe.live.state import LiveState
-from ...observe.text.flow_summary import flow_lines_so_far, flow_tool_lines
+from ...observe.text.flow_summary import flow_summary_lines, flow_tool_lines, partial_flow_summary_lines
 from ..checkpoint import MAP, REDUCE
 from ..options.reduce import ReduceSettings
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
@@ -30,17 +30,21 @@ from .report import report_lines
 def run_reduced(
     options: dict[str, Any], reduce: ReduceSettings, out: Path, progress: Progress, events: EventSinks
 ) -> int:
-    """`options`: of the run whose results are reduced. `events`: who watches, `progress` among them. Raises SpecError,
-    BackendError and StoreError."""
+    """Runs both stages, and returns the exit status. Raises SpecError, BackendError and StoreError.
+
+    `options`: of the map stage. `events`: all event sinks, including `progress`.
+    """
     started, folder = time.monotonic(), options["checkpoint_dir"]
     ended = run_until_signal(_flow(options, reduce, out, events))
-    seconds, board = time.monotonic() - started, progress.board
+    seconds, state = time.monotonic() - started, progress.state
     if isinstance(ended, StoppedBySignal):
-        print_lines([*flow_lines_so_far(board, seconds), *_resumed(board), f"Results: {out}", *report_lines(folder)])
+        print_lines(
+            [*partial_flow_summary_lines(state, seconds), *_resumed(state), f"Results: {out}", *report_lines(folder)]
+        )
         return exit_status(ended, folder, any_failed=False)
     outcome, problem = ended
-    print_lines([*flow_summary_lines(outcome, seconds), *flow_tool_lines(board), *_resumed(board)])
-    print_lines(compare(folder, board.stages[MAP].tally, outcome.stages[MAP].seconds))
+    print_lines([*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state)])
+    print_lines(compare(folder, state.stages[MAP].stats, outcome.stages[MAP].seconds))
     print_lines([f"Results: {out}", *report_lines(folder)])
     status = _finish(outcome, reduce, folder)
     if problem is not None:
@@ -48,8 +52,8 @@ def run_reduced(
     return status
 
 
-class _Written:
-    """Results, written as they come. A flow goes on whatever becomes of them: what went wrong is for its end."""
+class _ResultCallback:
+    """Callback that writes each result. The first error is kept for the end: the flow continues without the file."""
 
     def __init__(self, file: ResultWriter) -> None:
         self._file = file
@@ -66,22 +70,22 @@ class _Written:
 async def _flow(
     options: dict[str, Any], reduce: ReduceSettings, out: Path, events: EventSinks
 ) -> tuple[FlowResult, SpecError | None]:
-    """As `BatchAgent.run_with_reduce` makes it, but for a reduce that fails: that is a failed agent like any other.
-    Also gives why results could not be written."""
+    """The result of the flow, and the error of writing results, if any. Unlike in `BatchAgent.run_with_reduce`, a
+    failed reduce counts as a failed agent."""
     shared = dict(options)
-    workers = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
+    map_options = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
     with open_results(out, "--out") as file:
-        written = _Written(file)
-        flow = Flow(shared.pop("inputs"), **shared).map(MAP, **workers, on_result=written)
-        return await flow.reduce(REDUCE, **reduce.options).run(events=events), written.error
+        callback = _ResultCallback(file)
+        flow = Flow(shared.pop("inputs"), **shared).map(MAP, **map_options, on_result=callback)
+        return await flow.reduce(REDUCE, **reduce.options).run(events=events), callback.error
 
 
 def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path) -> int:
-    """The answer is the last thing said, and the only one on the standard output."""
+    """Writes the summary and returns the exit status. Only the answer goes to standard output, after all messages."""
     [item] = outcome.items
     any_failed = outcome.stages[MAP].failed > 0
     if item.error is not None:
-        print_lines([f"There is no summary: {item.error}"])
+        print_lines([f"The reduce failed: {item.error}"])
         return exit_status(None, folder, any_failed=True)
     text = item[REDUCE] if reduce.is_text else _pretty(item[REDUCE])
     with atomic_write(reduce.summary) as file:
@@ -96,5 +100,5 @@ def _pretty(answer: Any) -> str:
     return orjson.dumps(to_jsonable_python(answer, fallback=str), option=orjson.OPT_INDENT_2).decode()
 
 
-def _resumed(board: LiveState) -> list[str]:
-    return [f"{board.resumed:,} answers came from the checkpoint, without asking again."] if board.resumed else []
+def _resumed(state: LiveState) -> list[str]:
+    return [f"{state.resumed:,} answers restored from the checkpoint."] if state.resumed else []

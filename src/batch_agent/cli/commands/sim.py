@@ -16,16 +16,16 @@ def sim(
     config: Annotated[SimConfig | None, Parameter(name="*")] = None,
     script: Annotated[Script | None, Parameter(name="script")] = None,
 ) -> None:
-    """Serves until it is told to stop.
+    """Serves the simulated engine until Ctrl-C. Raises SpecError.
 
     Parameters
     ----------
     host
-        The address to listen on.
+        Address to listen on.
     port
-        The port to listen on; 0 chooses a free one.
+        Port to listen on; 0 picks a free one.
     """
     try:
         serve(config or SimConfig(), script or Script(), host, port)
     except OSError as error:
-        raise SpecError(f"{host}:{port} cannot be listened on: {error}.") from error
+        raise SpecError(f"Cannot listen on {host}:{port}: {error}.") from error

@@ -22,7 +22,7 @@ from ..signals import StoppedBySignal, print_lines, run_until_signal
 from ..trust_policy import TrustPolicy
 from ..worker_manifest import WorkerManifest
 
-_UNWATCHED = TelemetryOptions()
+_NO_TELEMETRY = TelemetryOptions()
 
 
 def worker(
@@ -35,87 +35,86 @@ def worker(
     patience: float = 60.0,
     trust: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     dashboard: Dashboard = None,
-    watching: TelemetryOptions = _UNWATCHED,
+    telemetry: TelemetryOptions = _NO_TELEMETRY,
 ) -> int:
-    """Works until the run has nothing left to do, and returns the exit status. Raises SpecError, BackendError and
+    """Runs agents of the run until no work is left, and returns the exit status. Raises SpecError, BackendError and
     StoreError.
 
     Parameters
     ----------
     store
-        The Redis server where the run is, as in redis://host:6379/0.
+        Redis server of the run, such as redis://host:6379/0.
     run
-        The name of the run: batch-agent run says it when it starts.
+        Name of the run, which batch-agent run prints when it starts.
     backend
-        Where the model's server is, seen from here; if not given, as for the run. Needed where an API key of this
-        machine is used for it: keys go to no server that only the run names. Needed where its URL held a password.
+        The model server's URL from this machine. By default, as for the run. Required if the backend uses an API key of
+        this machine or a file, or if its URL contained a password.
     max_inflight
-        Requests in flight at once; if not given, as for the run.
+        Concurrent requests. By default, as for the run.
     lease
-        Seconds after which this worker is taken to be gone if it is not heard of; if not given, as for the run.
+        Seconds without a heartbeat after which this worker is considered dead. By default, as for the run.
     patience
-        Seconds to wait for a run that is not there yet, or that has nothing to do.
+        Seconds to wait for a run that does not exist yet or has no work.
     trust
-        What agents may use of this machine: tools (my_tools:look, http_get), whole modules, folders, programs.
+        What agents may use on this machine: tools (my_tools:search, http_get), modules, directories, programs.
     """
-    shared = RemoteRun(store, run)
+    remote = RemoteRun(store, run)
     if not patience >= 0:
-        raise SpecError(f"--patience must be a number of seconds of at least 0; got {patience!r}.")
+        raise SpecError(f"--patience must be a number of seconds >= 0, got {patience!r}.")
     options = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
-    said: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    BatchSpec.of(task="none", inputs=[], **said)  # or it is refused only when there is work
-    part = WorkerJob(shared, store, said, trust or [])
+    overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    BatchSpec.of(task="none", inputs=[], **overrides)  # validated before the worker waits for work
+    job = WorkerJob(remote, store, overrides, trust or [])
     progress = progress_for(sys.stderr, dashboard)
-    events = combine_sinks([progress, *watching.sinks()])
-    ended = run_until_signal(part.do(patience, events))
-    tally = progress.board.alone
-    if tally.done:
-        print_lines(summary_lines(progress.board, time.monotonic() - part.began))
-    did = f"This worker did {tally.done:,} agents of run {run}."
+    events = combine_sinks([progress, *telemetry.sinks()])
+    ended = run_until_signal(job.run(patience, events))
+    stats = progress.state.run_stats
+    if stats.done:
+        print_lines(summary_lines(progress.state, time.monotonic() - job.started))
+    ran = f"This worker ran {stats.done:,} agents of run {run}."
     if isinstance(ended, StoppedBySignal):
-        given_back = [] if tally.run is None else [f"{did} What it had begun is given back: others go on with it."]
-        print_lines([ended.why, *given_back])
+        released = [] if stats.run is None else [f"{ran} Other workers take over its unfinished agents."]
+        print_lines([ended.message, *released])
         return ended.status
-    print_lines([f"{did} Nothing is left to do."])
+    print_lines([f"{ran} No work is left."])
     return 0
 
 
 class WorkerJob:
-    """One worker's part in a run."""
+    """The work of one worker in a run."""
 
-    def __init__(self, run: RemoteRun, store: str, said: dict[str, object], trust: list[str]) -> None:
-        """`said`: options that count more than what the run says."""
+    def __init__(self, run: RemoteRun, store: str, overrides: dict[str, object], trust: list[str]) -> None:
+        """`overrides`: options of this worker that override those of the run."""
         self._run = run
         self._store = store
-        self._said = said
+        self._overrides = overrides
         self._trust = trust
-        self.began = time.monotonic()
-        """When there was something to do."""
+        self.started = time.monotonic()
+        """Time at which the worker found work."""
 
-    async def do(self, patience: float, events: EventSink | None) -> None:
-        """Raises SpecError, BackendError, StoreError and RunStopped."""
+    async def run(self, patience: float, events: EventSink | None) -> None:
+        """Waits for work and runs it. Raises SpecError, BackendError, StoreError and RunStopped."""
         command = await wait_for_command(self._run, self._store, patience, lambda text: print_lines([text]))
         if command is None:
             return
-        self.began = time.monotonic()
-        spec = self.spec(WorkerManifest.read(command))
+        self.started = time.monotonic()
+        spec = self.spec(WorkerManifest.from_json(command))
         coordinator = coordinator_of(spec)
         assert coordinator is not None
         try:
             await runner.work(RunSetup.validate(spec, events), coordinator)
         except PlanMismatch as error:
             raise SpecError(
-                f"This worker would ask something else than run {self._run.name!r} does: {error.changes}. "
-                "Install the same code and the same version of batch-agent here, and name a server that has the same "
-                "model."
+                f"The prompts of this worker would differ from those of run {self._run.name!r}: {error.changes}. "
+                "Install the same code and the same version of batch-agent here, and use a server with the same model."
             ) from error
 
-    def spec(self, command: WorkerManifest) -> BatchSpec:
-        """What is asked here. Raises SpecError."""
-        if "backend" not in self._said:
-            command.check_backend()
+    def spec(self, manifest: WorkerManifest) -> BatchSpec:
+        """The spec of this worker. Raises SpecError."""
+        if "backend" not in self._overrides:
+            manifest.check_backend()
         try:
-            asked = command.asked_here(TrustPolicy(self._trust))
+            kwargs = manifest.to_kwargs(TrustPolicy(self._trust))
         except SpecError as error:
-            raise SpecError(f"{error} (The run was started in {command.folder!r}.)") from error
-        return BatchSpec.of(**{**asked, **self._said}, store=self._store, run_id=self._run.name)
+            raise SpecError(f"{error} (The run was started in {manifest.folder!r}.)") from error
+        return BatchSpec.of(**{**kwargs, **self._overrides}, store=self._store, run_id=self._run.name)

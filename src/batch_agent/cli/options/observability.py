@@ -1,7 +1,4 @@
-"""Who else watches a run that was started from the command line: Prometheus, a collector of traces.
-
-How a run is shown while it goes on.
-"""
+"""Command-line options for watching a run: metrics, traces and the dashboard."""
 
 import os
 from dataclasses import dataclass
@@ -31,26 +28,26 @@ _MISSING = (
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TelemetryOptions:
-    """What is asked of it on the command line; with nothing said, nobody else watches."""
+    """Options for Prometheus metrics and OpenTelemetry traces, both off by default."""
 
     metrics_port: Annotated[
         int | None,
-        Parameter(help="Serve Prometheus metrics on this port of 127.0.0.1, while the run goes.", group=OUTPUT),
+        Parameter(help="Serve Prometheus metrics on this port of 127.0.0.1 during the run.", group=OUTPUT),
     ] = None
     traces: Annotated[
         bool,
         Parameter(
-            help="Send OpenTelemetry spans to where the OTEL_... variables of the environment say.", group=OUTPUT
+            help="Send OpenTelemetry spans to the endpoint set in the OTEL_... environment variables.", group=OUTPUT
         ),
     ] = False
 
     def sinks(self) -> list[SlowSink]:
-        """Raises SpecError. A port is taken from here on."""
+        """Event sinks for these options. Opens the metrics port. Raises SpecError."""
         return telemetry_sinks(self.metrics_port, self.traces)
 
 
 def telemetry_sinks(metrics_port: int | None, traces: bool) -> list[SlowSink]:
-    """For `BatchAgent.stream(events=...)`. Raises SpecError for what is not installed, and for a port that is taken."""
+    """Sinks for `BatchAgent.stream(events=...)`. Raises SpecError for a missing package or a port in use."""
     sinks: list[SlowSink] = []
     if metrics_port is not None:
         sinks.append(Metrics(metrics_port))
@@ -60,8 +57,8 @@ def telemetry_sinks(metrics_port: int | None, traces: bool) -> list[SlowSink]:
 
 
 def _traces() -> SlowSink:
-    """To where the standard environment variables say (OTEL_EXPORTER_OTLP_ENDPOINT and the like), unless somebody who
-    wrapped this program has set OpenTelemetry up already."""
+    """Traces to the endpoint in the standard environment variables (OTEL_EXPORTER_OTLP_ENDPOINT and so on), or to the
+    tracer provider that a wrapper such as `opentelemetry-instrument` has already set up."""
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace import get_tracer_provider
@@ -69,11 +66,11 @@ def _traces() -> SlowSink:
         raise SpecError(_MISSING.format("http")) from error
     if isinstance(get_tracer_provider(), TracerProvider):
         return Traces()
-    return _Exported()
+    return _ExportedTraces()
 
 
-class _Exported:
-    """Traces with an SDK of their own, which sends what is left before the program ends."""
+class _ExportedTraces:
+    """Traces with their own tracer provider, which is flushed when the sink is closed."""
 
     def __init__(self) -> None:
         self._provider = _provider(_exporter())
@@ -102,8 +99,8 @@ def _provider(exporter: "SpanExporter") -> "TracerProvider":
 
 
 def _exporter() -> "SpanExporter":
-    said = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
-    protocol = "grpc" if said == "grpc" else "http"
+    configured = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+    protocol = "grpc" if configured == "grpc" else "http"
     try:
         module = import_module(f"opentelemetry.exporter.otlp.proto.{protocol}.trace_exporter")
     except ImportError as error:
@@ -116,6 +113,6 @@ Dashboard = Annotated[
     bool | None,
     Parameter(
         negative="--no-dashboard",
-        help="Show the run as it goes, or only a plain line now and then; if not given, what the terminal can show.",
+        help="Show the live dashboard, or print an occasional plain line. By default, this depends on the terminal.",
     ),
 ]

@@ -1,4 +1,4 @@
-"""What is asked on the command line: the options that `run`, `lint` and `plan` have in common."""
+"""Command-line options that `run`, `lint` and `plan` have in common."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from ...core.errors import SpecError
 from ...core.task_fields import Fields
 from ...data import SqlQuery, check_apart, read_inputs
 from ..import_by_name import importable_from, load_runtime, load_schema, load_tools
-from .help_groups import LIMITS, MODEL, PROMPTS, WHAT
+from .help_groups import LIMITS, MODEL, PROMPTS, TASK
 
-AS_THEY_ARE = (
+PASSED_THROUGH = (
     "system_prompt",
     "tool_mode",
     "backend",
@@ -34,119 +34,118 @@ AS_THEY_ARE = (
     "oversized",
     "strict_prefix",
 )
-"""Options that `BatchAgent.run` takes by the same names."""
+"""Options that `BatchAgent.run` takes under the same names."""
 
 
-def _said(text: str, group: Group = WHAT, **more: Any) -> Parameter:
+def _option(text: str, group: Group = TASK, **more: Any) -> Parameter:
     return Parameter(help=text, group=group, **more)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandOptions:
-    """One task over a list of inputs."""
+    """Options of one task over a list of inputs."""
 
-    task: Annotated[str, _said('What each agent shall do, with {fields} of the inputs: "Summarize: {text}".')]
+    task: Annotated[str, _option('Task of each agent, with {fields} from the inputs: "Summarize: {text}".')]
     inputs: Annotated[
         str,
-        _said(
-            "A .jsonl, .json, .csv, .tsv or .parquet file; a folder: each file is an input with {path}, {name} and "
-            "{text}; or a database such as sqlite:///data.db, with --query."
+        _option(
+            "A .jsonl, .json, .csv, .tsv or .parquet file; a directory, whose files become inputs with {path}, {name} "
+            "and {text}; or a database, such as sqlite:///data.db, with --query."
         ),
     ]
     query: Annotated[
-        str | None, _said('What to read from a database: "SELECT id, text FROM reviews". Each row is an input.')
+        str | None, _option('Query to run on a database: "SELECT id, text FROM reviews". Each row is an input.')
     ] = None
     schema: Annotated[
-        str | None, _said("What each answer must be: a JSON schema file, or a Pydantic model as module:Model.")
+        str | None, _option("Schema of the answers: a JSON schema file, or a Pydantic model as module:Model.")
     ] = None
     tools: Annotated[
         list[str] | None,
-        _said(
-            "What agents may call: read_file, list_files, grep, http_get, web_search, or your own, as module:function.",
+        _option(
+            "Tools that agents may call: read_file, list_files, grep, http_get, web_search, or your own as "
+            "module:function.",
             consume_multiple=True,
         ),
     ] = None
     runtime: Annotated[
         str | None,
-        _said(
-            "Programs that do the work: opencode, or your own, as module:name. Each agent is one, with its own tools."
-        ),
+        _option("Run each agent as a program with its own tools: opencode, or your own runtime as module:name."),
     ] = None
-    workdir: Annotated[
-        Path | None, _said("With --runtime: the folder of which each agent gets a copy of its own to work in.")
-    ] = None
+    workdir: Annotated[Path | None, _option("With --runtime: the directory to copy for each agent.")] = None
     config: Annotated[
         Path | None,
-        _said("Read options from this .toml or .yaml file. What is said here counts more than what is said there."),
+        _option("Read options from this .toml or .yaml file. The command line overrides the file."),
     ] = None
     backend: Annotated[
         str,
-        _said(
-            "local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, "
+        _option(
+            "Model server: local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, "
             "bedrock://region/model, http(s)://...",
             MODEL,
         ),
     ] = "local://"
-    model: Annotated[str | None, _said("The model's name; not needed where a server has only one.", MODEL)] = None
-    temperature: Annotated[float | None, _said("Sampling temperature; if not given, the server's.", MODEL)] = None
-    max_tokens: Annotated[int | None, _said("The longest answer of a turn, in tokens.", MODEL)] = None
-    seed: Annotated[int | None, _said("Sampling seed.", MODEL)] = None
+    model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
+    temperature: Annotated[float | None, _option("Sampling temperature. By default, the server's.", MODEL)] = None
+    max_tokens: Annotated[int | None, _option("Maximum length of one turn's answer, in tokens.", MODEL)] = None
+    seed: Annotated[int | None, _option("Sampling seed.", MODEL)] = None
     tool_mode: Annotated[
         Literal["auto", "native", "action"],
-        _said("Tools by the server's own calls, or by one JSON action a turn; auto: what the server can do.", MODEL),
+        _option(
+            "native: the server's tool calls; action: one JSON action per turn; auto: what the server supports.", MODEL
+        ),
     ] = "auto"
-    max_inflight: Annotated[int | None, _said("Requests in flight at once; if not given, found.", LIMITS)] = None
+    max_inflight: Annotated[int | None, _option("Concurrent requests. By default, found automatically.", LIMITS)] = None
     max_agents: Annotated[
-        int | None, _said("Agents alive at once; if not given, 10,000, or 20 with --runtime.", LIMITS)
+        int | None, _option("Concurrent agents. By default 10,000, or 20 with --runtime.", LIMITS)
     ] = None
     max_turns: Annotated[
-        int | None, _said("Turns that an agent may take; if not given, 10, or 50 with --runtime.", LIMITS)
+        int | None, _option("Maximum turns per agent. By default 10, or 50 with --runtime.", LIMITS)
     ] = None
-    max_retries: Annotated[int, _said("How often a failed request or an unusable answer is tried again.", LIMITS)] = 3
-    max_total_tokens: Annotated[int | None, _said("Tokens that all agents may use, input and output.", LIMITS)] = None
-    max_usd: Annotated[float | None, _said("Dollars that the run may cost, where the price is known.", LIMITS)] = None
-    deadline: Annotated[float | None, _said("Seconds for the whole run; what is under way then ends.", LIMITS)] = None
-    timeout_per_agent: Annotated[float, _said("Seconds for an agent in all.", LIMITS)] = 1800.0
-    timeout_per_turn: Annotated[float, _said("Seconds for one answer of the model.", LIMITS)] = 300.0
-    timeout_per_tool: Annotated[float, _said("Seconds for one tool call.", LIMITS)] = 60.0
-    system_prompt: Annotated[str | None, _said("What comes before the task, the same for all agents.", PROMPTS)] = None
+    max_retries: Annotated[int, _option("Retries of a failed request or an invalid answer.", LIMITS)] = 3
+    max_total_tokens: Annotated[int | None, _option("Token budget of the run, input and output.", LIMITS)] = None
+    max_usd: Annotated[float | None, _option("Budget of the run in dollars, where the price is known.", LIMITS)] = None
+    deadline: Annotated[
+        float | None, _option("Time limit of the run, in seconds. Agents still running then are stopped.", LIMITS)
+    ] = None
+    timeout_per_agent: Annotated[float, _option("Time limit of an agent, in seconds.", LIMITS)] = 1800.0
+    timeout_per_turn: Annotated[float, _option("Time limit of one model response, in seconds.", LIMITS)] = 300.0
+    timeout_per_tool: Annotated[float, _option("Time limit of one tool call, in seconds.", LIMITS)] = 60.0
+    system_prompt: Annotated[str | None, _option("Text before the task, the same for all agents.", PROMPTS)] = None
     fields: Annotated[
         list[str] | None,
-        _said(
-            "Fields of the inputs to show below the task, in the order that the prefix cache likes.",
+        _option(
+            "Input fields to list below the task, in the order that shares the longest prefix.",
             PROMPTS,
             consume_multiple=True,
         ),
     ] = None
     oversized: Annotated[
         Literal["refuse", "chunk"],
-        _said(
-            "An input that does not fit the model's window fails before it is sent, or is split and its parts' "
-            "answers are merged.",
+        _option(
+            "For an input that exceeds the model's context window: refuse fails it before it is sent, chunk splits it "
+            "and merges the answers.",
             PROMPTS,
         ),
     ] = "refuse"
-    no_hoist: Annotated[bool, _said("Leave what is the same in all inputs where it stands in the task.", PROMPTS)] = (
-        False
-    )
-    no_reorder: Annotated[bool, _said("Ask the inputs in their own order.", PROMPTS)] = False
+    no_hoist: Annotated[bool, _option("Keep text that all inputs share at its position in the task.", PROMPTS)] = False
+    no_reorder: Annotated[bool, _option("Send the inputs in their original order.", PROMPTS)] = False
     strict_prefix: Annotated[
-        bool, _said("Refuse to run if something keeps the prompts from being shared.", PROMPTS)
+        bool, _option("Fail if something prevents the prompts from sharing a prefix.", PROMPTS)
     ] = False
 
     @property
     def home(self) -> Path:
-        """The folder of the project: where its modules are, and what file tools may see where inputs are no folder."""
+        """The project directory: modules are imported from it, and file tools read it unless inputs are a directory."""
         return Path.cwd() if self.config is None else self.config.absolute().parent
 
     @property
     def root(self) -> Path:
-        """What file tools may see."""
+        """Directory that file tools may read."""
         return Path(self.inputs) if Path(self.inputs).is_dir() else self.home
 
-    def options(self) -> dict[str, Any]:
-        """As `BatchAgent.run` takes them. Raises SpecError for what cannot be read."""
+    def to_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of `BatchAgent.run`. Raises SpecError for a file or module that cannot be read."""
         if self.config is not None:
             importable_from(self.home)
         return {
@@ -157,18 +156,18 @@ class CommandOptions:
             "runtime": load_runtime(self.runtime, self.workdir),
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
-            **{name: getattr(self, name) for name in AS_THEY_ARE},
+            **{name: getattr(self, name) for name in PASSED_THROUGH},
         }
 
-    def check_apart(self, place: Path, option: str) -> None:
-        """Raises SpecError for what a run would write in the place of its inputs, or among them."""
+    def check_apart(self, path: Path, option: str) -> None:
+        """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""
         if not self._is_database:
-            check_apart(Path(self.inputs), place, option)
+            check_apart(Path(self.inputs), path, option)
 
-    def said(self) -> dict[str, Any]:
-        """All of it, to be given again."""
-        said = {name: getattr(self, name) for name in self.__slots__}
-        return said if self._is_database else {**said, "inputs": Path(self.inputs)}
+    def to_dict(self) -> dict[str, Any]:
+        """All options by name, as a checkpoint stores them."""
+        options = {name: getattr(self, name) for name in self.__slots__}
+        return options if self._is_database else {**options, "inputs": Path(self.inputs)}
 
     @property
     def _is_database(self) -> bool:
@@ -177,20 +176,20 @@ class CommandOptions:
     def _read(self) -> Any:
         if self._is_database:
             if self.query is None:
-                raise SpecError('--inputs names a database: say what to read from it, with --query "SELECT ...".')
+                raise SpecError('--inputs is a database, which needs a query: --query "SELECT ...".')
             return read_inputs(SqlQuery(self.inputs, self.query))
         if self.query is not None:
-            raise SpecError("--query is about a database: name it with --inputs, as in --inputs sqlite:///data.db")
+            raise SpecError("--query needs a database in --inputs, such as --inputs sqlite:///data.db")
         return read_inputs(Path(self.inputs))
 
 
 def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, Any]]:
-    """What an earlier command asked, and what else it said."""
+    """The options of this group in a saved command, and its other options. Raises SpecError."""
     ours = {name: value for name, value in options.items() if name in CommandOptions.__slots__}
     if "inputs" not in ours:
         raise SpecError(
-            "The URL of the database held a password, which is not kept. Give the whole command again: it goes on from "
-            "its checkpoint."
+            "The database URL contained a password, which is not stored. Run the whole original command again: it "
+            "resumes from the checkpoint."
         )
     ours["inputs"] = str(ours["inputs"])
     return CommandOptions(**ours), {name: value for name, value in options.items() if name not in ours}

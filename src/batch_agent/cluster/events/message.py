@@ -7,7 +7,7 @@ import orjson
 
 from ...core.events import AgentStarted, Event
 from ...core.fast_dataclass import dataclass
-from ...observe.event_codec import UNREADABLE, event_line, read_line
+from ...observe.event_codec import PARSE_ERRORS, event_line, read_line
 
 TimedEvent = tuple[float, Event]
 """Seconds since the epoch by the worker's clock, and the event."""
@@ -40,7 +40,7 @@ class EventBatch:
         for line in self.lines.splitlines():
             try:
                 yield read_line(line)
-            except UNREADABLE:
+            except PARSE_ERRORS:
                 continue
 
 
@@ -53,7 +53,7 @@ def read(data: bytes) -> EventBatch | None:
     header, _, lines = data.partition(b"\n")
     try:
         return _batch(lines, *orjson.loads(header))
-    except UNREADABLE:
+    except PARSE_ERRORS:
         return None
 
 

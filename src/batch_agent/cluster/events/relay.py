@@ -21,7 +21,7 @@ from ...core.events import (
     WorkerEvent,
 )
 from ...core.protocols import EventSink
-from ...observe.background_sink import TakesTimes
+from ...observe.background_sink import TimedSink
 from .agent_tracker import AgentTracker
 from .message import EventBatch, read
 from .publisher import EventPublisher
@@ -61,7 +61,7 @@ class EventRelay:
         """For the engine of a submitter, whose results are reported by the submitter itself."""
         self._worker = worker
         self._events = events
-        self._times = events if isinstance(events, TakesTimes) else None
+        self._times = events if isinstance(events, TimedSink) else None
         self._is_submitter = is_submitter
         self._clock = clock
         self._began: float | None = None

@@ -1,1 +1,1 @@
-"""A run while it goes on: in a terminal, a notebook or a log."""
+"""Live views of a run in a terminal, a notebook or a log."""

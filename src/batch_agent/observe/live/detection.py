@@ -1,4 +1,6 @@
-"""Whether anybody is there to see a run as it goes. What would show it is imported only then."""
+"""Detection of interactive sessions, in which runs started from Python show progress.
+
+The views are imported only then: this module is imported by every run."""
 
 import sys
 from typing import TYPE_CHECKING, TextIO
@@ -7,18 +9,19 @@ if TYPE_CHECKING:
     from .progress import Progress
 
 
-def is_notebook() -> bool:
-    """Whether this process is the kernel of a notebook: Jupyter's own, VS Code's, Colab's."""
-    ipython = sys.modules.get("IPython")  # it is running, or this is none
-    shell = None if ipython is None else ipython.get_ipython()
-    return any(each.__name__ == "ZMQInteractiveShell" for each in type(shell).__mro__)
-
-
-def progress_if_seen(stream: TextIO, wanted: bool | None = None) -> "Progress | None":
-    """For a run that was started from Python: nothing, unless somebody is there to see it or it is wanted."""
-    is_seen = is_notebook() or stream.isatty() if wanted is None else wanted
-    if not is_seen:
+def progress_if_interactive(stream: TextIO, dashboard: bool | None = None) -> "Progress | None":
+    """Progress for a run started from Python; None unless the session is interactive or `dashboard` is True."""
+    is_shown = stream.isatty() or _is_notebook() if dashboard is None else dashboard
+    if not is_shown:
         return None
     from .progress import progress_for
 
     return progress_for(stream)
+
+
+def _is_notebook() -> bool:
+    if "IPython" not in sys.modules:  # a notebook's kernel has imported it
+        return False
+    from .notebook import is_notebook
+
+    return is_notebook()

@@ -1,50 +1,58 @@
-"""A run as it goes, in a notebook: one block of HTML in the cell, which is replaced as it changes.
+"""Live progress in a notebook: one block of HTML in the cell, which is replaced as the run proceeds.
 
-It needs no ipywidgets: those have to be installed on both sides, and their state is gone when a notebook is opened
-again. What is displayed last stays in the cell."""
+It does not need ipywidgets, which must be installed on both sides and lose their state when the notebook is reopened.
+The last display stays in the cell."""
 
+import sys
 from importlib import import_module
 from types import TracebackType
 from typing import Any, Self
 
 from ...core.events import Event
-from ..text.flow_summary import flow_lines_so_far
+from ..text.flow_summary import partial_flow_summary_lines
 from ..text.summary import summary_lines
 from .notebook_html import state_html
 from .redraw_loop import RedrawLoop
 from .state import LiveState
 
-_TIMES_A_SECOND = 4
+_UPDATES_PER_SECOND = 4
+
+
+def is_notebook() -> bool:
+    """Whether this process is the kernel of a notebook: Jupyter, VS Code or Colab."""
+    ipython = sys.modules.get("IPython")  # a kernel has imported it
+    shell = None if ipython is None else ipython.get_ipython()
+    return any(each.__name__ == "ZMQInteractiveShell" for each in type(shell).__mro__)
 
 
 class NotebookProgress:
-    """Works from a thread, so also while the notebook's own loop is blocked by `run_sync`."""
+    """Progress that updates a cell from a thread, also while `run_sync` blocks the notebook's event loop."""
 
     def __init__(self) -> None:
-        self._redrawing = RedrawLoop(state_html, self._show, _TIMES_A_SECOND)
+        self._redraw_loop = RedrawLoop(state_html, self._show, _UPDATES_PER_SECOND)
         self._display: Any = None
         self._shown = ""
 
     @property
-    def board(self) -> LiveState:
-        return self._redrawing.board
+    def state(self) -> LiveState:
+        return self._redraw_loop.state
 
     def emit(self, event: Event) -> None:
-        self._redrawing.emit(event)
+        self._redraw_loop.emit(event)
 
     def __enter__(self) -> Self:
         self._display = import_module("IPython.display").display(_bundle(""), raw=True, display_id=True)
-        self._redrawing.start()
+        self._redraw_loop.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._redrawing.stop()
-        board, seconds = self.board, self._redrawing.seconds
-        if board.has_begun:
-            lines = flow_lines_so_far(board, seconds) if board.is_flow else summary_lines(board, seconds)
-            self._display.update(_bundle(state_html(board, seconds, lines), "\n".join(lines)), raw=True)
+        self._redraw_loop.stop()
+        state, seconds = self.state, self._redraw_loop.seconds
+        if state.has_started:
+            lines = partial_flow_summary_lines(state, seconds) if state.is_flow else summary_lines(state, seconds)
+            self._display.update(_bundle(state_html(state, seconds, lines), "\n".join(lines)), raw=True)
         else:
             self._display.update(_bundle(""), raw=True)
 
@@ -55,5 +63,5 @@ class NotebookProgress:
 
 
 def _bundle(html: str, text: str = "batch-agent") -> dict[str, str]:
-    """`text`: for who cannot show HTML."""
+    """`text`: for front ends without HTML."""
     return {"text/html": html, "text/plain": text}

@@ -1,4 +1,4 @@
-"""Who shows a run as it goes: a dashboard in a terminal or a notebook, a plain line now and then elsewhere."""
+"""Progress of a run: a dashboard in a terminal or a notebook, plain lines elsewhere."""
 
 import os
 import sys
@@ -12,20 +12,19 @@ from rich.console import Console
 from ...core.events import Event, Notice, RunStarted, StageEvent, WorkerEvent
 from ...core.safe_text import safe_text
 from ..text.formatting import duration, per_time, prefix_worker
-from .detection import is_notebook
-from .notebook import NotebookProgress
+from .notebook import NotebookProgress, is_notebook
 from .state import LiveStage, LiveState
 from .terminal import LiveProgress
 from .view_rows import stage_prefix
 
-_SECONDS_BETWEEN_LINES = 5.0
+_LINE_INTERVAL = 5.0
 
 
 class Progress(Protocol):
-    """An event sink that shows what it sees while it is open."""
+    """An event sink that shows the run while it is open."""
 
     @property
-    def board(self) -> LiveState: ...
+    def state(self) -> LiveState: ...
 
     def emit(self, event: Event) -> None: ...
 
@@ -36,29 +35,29 @@ class Progress(Protocol):
     ) -> None: ...
 
 
-def progress_for(stream: TextIO, wanted: bool | None = None) -> Progress:
-    """The dashboard, where somebody can see it; plain lines elsewhere. `wanted`: True for a dashboard even where
-    `stream` is not known to be a terminal, False for plain lines in any case."""
-    if wanted is False:
+def progress_for(stream: TextIO, dashboard: bool | None = None) -> Progress:
+    """A dashboard if `stream` can show it, plain lines otherwise. `dashboard`: True for a dashboard even if `stream` is
+    not known to be a terminal, False for plain lines in any case."""
+    if dashboard is False:
         return PlainProgress(stream)
     if is_notebook():
         return NotebookProgress()
-    console = Console(file=stream, force_terminal=wanted, force_jupyter=False)
-    return LiveProgress(console) if wanted or _can_show(console) else PlainProgress(stream)
+    console = Console(file=stream, force_terminal=dashboard, force_jupyter=False)
+    return LiveProgress(console) if dashboard or _can_show(console) else PlainProgress(stream)
 
 
 class PlainProgress:
-    """For logs and pipes: notices, then a line every few seconds while something changes."""
+    """Plain lines for logs and pipes: notices, and a line of counts every few seconds if they changed."""
 
     def __init__(self, stream: TextIO = sys.stderr) -> None:
-        self.board = LiveState()
+        self.state = LiveState()
         self._stream = stream
-        self._since = self._looked = time.monotonic()
-        self._said = ""
+        self._started = self._printed_at = time.monotonic()
+        self._last_counts = ""
 
     def emit(self, event: Event) -> None:
-        self.board.emit(event)
-        for line in self._worth_saying(event):
+        self.state.emit(event)
+        for line in self._lines(event):
             print(safe_text(line), file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
@@ -69,48 +68,48 @@ class PlainProgress:
     ) -> None:
         pass
 
-    def _worth_saying(self, event: Event) -> Iterator[str]:
+    def _lines(self, event: Event) -> Iterator[str]:
         yield from stage_prefix(event)
-        told = event.event if isinstance(event, StageEvent | WorkerEvent) else event
-        if isinstance(told, Notice):
-            yield prefix_worker(event.worker if isinstance(event, WorkerEvent) else "", told.text)
+        inner = event.event if isinstance(event, StageEvent | WorkerEvent) else event
+        if isinstance(inner, Notice):
+            yield prefix_worker(event.worker if isinstance(event, WorkerEvent) else "", inner.text)
         elif isinstance(event, RunStarted) and event.seen:
             yield f"{event.model} on {', '.join(event.seen)}"
-        elif self.board.has_begun and time.monotonic() - self._looked >= _SECONDS_BETWEEN_LINES:
-            self._looked = time.monotonic()
-            self.board.tick(self._looked - self._since)
-            changed = counts(self.board)
-            if changed != self._said:
-                self._said = changed
-                yield f"{changed}{speed(self.board)}"
+        elif self.state.has_started and time.monotonic() - self._printed_at >= _LINE_INTERVAL:
+            self._printed_at = time.monotonic()
+            self.state.tick(self._printed_at - self._started)
+            changed = counts(self.state)
+            if changed != self._last_counts:
+                self._last_counts = changed
+                yield f"{changed}{speed(self.state)}"
 
 
-def counts(board: LiveState) -> str:
-    """How far it is."""
-    stages = [f"{name}: {_stage(stage)}" if name else _stage(stage) for name, stage in board.stages.items()]
-    waits = [f"waiting: {board.paused[:80]}"] if board.paused else []
+def counts(state: LiveState) -> str:
+    """Counts of all stages, in one line."""
+    stages = [f"{name}: {_stage(stage)}" if name else _stage(stage) for name, stage in state.stages.items()]
+    waits = [f"waiting: {state.paused[:80]}"] if state.paused else []
     return "; ".join([*stages, *waits])
 
 
-def speed(board: LiveState) -> str:
-    rate = sum(stage.pace.rate for stage in board.stages.values())
-    left = "" if board.seconds_left is None else f", {duration(board.seconds_left)} left"
+def speed(state: LiveState) -> str:
+    rate = sum(stage.throughput.rate for stage in state.stages.values())
+    left = "" if state.seconds_left is None else f", {duration(state.seconds_left)} left"
     return f"; {per_time(rate)}{left}"
 
 
 def _stage(stage: LiveStage) -> str:
-    tally = stage.tally
-    parts = [f"{tally.done:,} done" if stage.of is None else f"{tally.done:,} of {stage.of:,} done"]
+    stats = stage.stats
+    parts = [f"{stats.done:,} done" if stage.total is None else f"{stats.done:,} of {stage.total:,} done"]
     parts.append(f"{len(stage.agents):,} running")
-    if tally.failed:
-        parts.append(f"{tally.failed:,} failed")
-    if tally.retries:
-        parts.append(f"{tally.retries.total():,} retries")
+    if stats.failed:
+        parts.append(f"{stats.failed:,} failed")
+    if stats.retries:
+        parts.append(f"{stats.retries.total():,} retries")
     return ", ".join(parts)
 
 
 def _can_show(console: Console) -> bool:
-    """Whether a frame can be drawn there, and somebody looks."""
+    """Whether a dashboard can be drawn on this terminal. Not in CI."""
     is_ci = os.environ.get("CI", "").lower() not in ("", "0", "false")
     is_utf8 = console.encoding.startswith("utf")
     return console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows and is_utf8 and not is_ci

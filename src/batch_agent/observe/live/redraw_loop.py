@@ -1,4 +1,4 @@
-"""A board that a run fills, and that is looked at now and then by a thread of its own."""
+"""Thread that redraws the state of a run at a fixed rate."""
 
 import contextvars
 import threading
@@ -13,49 +13,52 @@ T = TypeVar("T")
 
 
 class RedrawLoop(Generic[T]):
-    """An event only changes a number. `look` makes of the board what `show` then takes its time to show."""
+    """Events only update the state. `render` turns it into a frame under a lock; `show` displays the frame without
+    it."""
 
-    def __init__(self, look: Callable[[LiveState, float], T], show: Callable[[T], None], times_a_second: float) -> None:
-        """`look` is given the seconds since the start."""
-        self.board = LiveState()
-        self._look = look
+    def __init__(
+        self, render: Callable[[LiveState, float], T], show: Callable[[T], None], updates_per_second: float
+    ) -> None:
+        """`render` gets the state and the seconds since the start."""
+        self.state = LiveState()
+        self._render = render
         self._show = show
-        self._interval = 1 / times_a_second
+        self._interval = 1 / updates_per_second
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        self._since = time.monotonic()
+        self._stopped = threading.Event()
+        self._started = time.monotonic()
         self._thread: threading.Thread | None = None
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._since
+        return time.monotonic() - self._started
 
     def emit(self, event: Event) -> None:
         with self._lock:
-            self.board.emit(event)
+            self.state.emit(event)
 
     def start(self) -> None:
-        self._since = time.monotonic()
-        self._over.clear()
-        context = contextvars.copy_context()  # a notebook knows by it which cell the output is for
+        self._started = time.monotonic()
+        self._stopped.clear()
+        context = contextvars.copy_context()  # a notebook needs it to find the cell of the output
         self._thread = threading.Thread(target=context.run, args=(self._work,), name="batch-agent-view", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when nothing more will be shown."""
-        self._over.set()
+        """Stops the thread and waits for it. Nothing is shown afterwards."""
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join()
 
     def redraw(self) -> None:
         with self._lock:
             seconds = self.seconds
-            self.board.tick(seconds)
-            seen = self._look(self.board, seconds)
-        self._show(seen)
+            self.state.tick(seconds)
+            frame = self._render(self.state, seconds)
+        self._show(frame)
 
     def _work(self) -> None:
         while True:
             self.redraw()
-            if self._over.wait(self._interval):
+            if self._stopped.wait(self._interval):
                 return

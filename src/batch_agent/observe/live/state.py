@@ -1,4 +1,4 @@
-"""Everything that a live view shows of a run or of a flow, folded from its events."""
+"""State of a run or flow for live views, computed from its events."""
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
@@ -32,65 +32,65 @@ from ..run_stats import CapacityTotals, RateEstimator, RunStats, Tokens
 from ..text.formatting import prefix_worker
 from ..tool_counts import ToolCounts
 
-_LATEST = 8
+_MAX_LATEST = 8
 
 
 @dataclass(slots=True)
 class LiveStage:
-    """One stage of a flow, or a run on its own. Mutable on purpose, as its parts are."""
+    """State of one stage of a flow, or of a run without stages. Mutable: updated by each event."""
 
-    tally: RunStats = field(default_factory=RunStats)
+    stats: RunStats = field(default_factory=RunStats)
     agents: AgentStates = field(default_factory=AgentStates)
-    pace: RateEstimator = field(default_factory=RateEstimator)
-    """Of agents that were done here, not in an earlier process."""
-    turned: Tokens = field(default_factory=Tokens)
-    """Of all turns so far, those of agents under way too."""
-    came: int = 0
-    """Items that it was given by the stage before."""
+    throughput: RateEstimator = field(default_factory=RateEstimator)
+    """Rate of agents that finished in this process."""
+    turn_tokens: Tokens = field(default_factory=Tokens)
+    """Usage of all turns so far, including those of running agents."""
+    queued: int = 0
+    """Items that the previous stage has passed on."""
 
     @property
-    def of(self) -> int | None:
-        """How many agents it has, as far as anybody knows."""
-        return self.came or (self.tally.run.total if self.tally.run else None)
+    def total(self) -> int | None:
+        """Number of agents, if known."""
+        return self.queued or (self.stats.run.total if self.stats.run else None)
 
     @property
-    def to_come(self) -> int | None:
-        return None if self.of is None else max(0, self.of - self.tally.done - len(self.agents))
+    def not_started(self) -> int | None:
+        return None if self.total is None else max(0, self.total - self.stats.done - len(self.agents))
 
     @property
     def seconds_left(self) -> float | None:
-        """None where nobody can tell."""
-        if self.of is None or self.pace.rate <= 0:
+        """Estimated time to the end; None if unknown."""
+        if self.total is None or self.throughput.rate <= 0:
             return None
-        return max(0, self.of - self.tally.done) / self.pace.rate
+        return max(0, self.total - self.stats.done) / self.throughput.rate
 
     @property
     def usd(self) -> float | None:
-        """What its turns cost so far; None where nobody knows the price."""
-        return self.tally.run.cost(self.turned.usage) if self.tally.run else None
+        """Cost of the turns so far; None if the price is unknown."""
+        return self.stats.run.cost(self.turn_tokens.usage) if self.stats.run else None
 
 
 class LiveState:
-    """An event costs the same whatever the number of agents, and only those under way are held. It has no clock:
-    whoever looks at it says the time with `tick`."""
+    """State of all stages. An event takes constant time, and only agents in progress are held. It has no clock: the
+    view sets the time with `tick`."""
 
     def __init__(self) -> None:
         self.stages: dict[str, LiveStage] = {"": LiveStage()}
-        """In order. A run on its own is a stage without a name."""
+        """In order. A run without stages has one, with an empty name."""
         self.backends: dict[str, LoadSampled] = {}
-        """How full each was when it was last looked at."""
+        """Last load sample of each backend."""
         self.tools = ToolCounts()
-        self.latest: deque[tuple[str, AgentResult]] = deque(maxlen=_LATEST)
-        """Stage and result, the newest last."""
+        self.latest: deque[tuple[str, AgentResult]] = deque(maxlen=_MAX_LATEST)
+        """Stage and result of the last finished agents, the newest last."""
         self.turns: Counter[str] = Counter()
-        """By worker; those that were made in this process have no name."""
+        """Turns by worker; those of this process have an empty name."""
         self.notice = ""
-        self.spent: BudgetReported | None = None
-        self.callbacks: dict[str, tuple[int, str]] = {}
-        """Functions of a flow that raised: how often, and what the first said."""
-        self.read = RateEstimator()
-        self.written = RateEstimator()
-        self._fullness = CapacityTotals()
+        self.budget: BudgetReported | None = None
+        self.callback_failures: dict[str, tuple[int, str]] = {}
+        """Callbacks of a flow that raised: count and first message."""
+        self.input_rate = RateEstimator()
+        self.output_rate = RateEstimator()
+        self._capacity = CapacityTotals()
         self._pauses: dict[str, str] = {}
 
     def emit(self, event: Event) -> None:
@@ -101,44 +101,44 @@ class LiveState:
             worker, event = event.worker, event.event
         stage = self.stages.get(name)
         if stage is None:
-            self._of_all(worker, event)
+            self._apply_global(worker, event)
             return
-        match event:  # what happens often comes first
+        match event:  # the most frequent events first
             case TurnStarted():
-                stage.agents.does(event.key, "generating")
+                stage.agents.set(event.key, "generating")
             case TurnEnded():
-                stage.agents.does(event.key, "waiting")
-                stage.turned.add(event.usage)
+                stage.agents.set(event.key, "waiting")
+                stage.turn_tokens.add(event.usage)
                 self.turns[worker] += 1
             case CallsStarted():
-                stage.agents.does(event.key, "in tools")
+                stage.agents.set(event.key, "in tools")
             case CallsEnded():
-                stage.agents.does(event.key, "waiting")
-                self.tools.ended(event.calls)
+                stage.agents.set(event.key, "waiting")
+                self.tools.add_calls(event.calls)
             case AgentStarted():
-                stage.agents.starts(event.key)
+                stage.agents.add(event.key)
             case AgentReassigned():
-                stage.agents.leaves(event.key)
+                stage.agents.remove(event.key)
             case AgentFinished():
-                stage.agents.leaves(event.result.key)
-                stage.tally.emit(event)
+                stage.agents.remove(event.result.key)
+                stage.stats.emit(event)
                 self.latest.append((name, event.result))
             case RequestRetried():
-                stage.agents.does(event.key, "waiting")
-                stage.tally.emit(event)
+                stage.agents.set(event.key, "waiting")
+                stage.stats.emit(event)
             case ItemQueued():
-                stage.came += 1
+                stage.queued += 1
             case _:
-                stage.tally.emit(event)
-                self._of_all(worker, event)
+                stage.stats.emit(event)
+                self._apply_global(worker, event)
 
-    def _of_all(self, worker: str, event: Event) -> None:
-        """What does not belong to one stage."""
+    def _apply_global(self, worker: str, event: Event) -> None:
+        """Applies an event that does not belong to one stage."""
         match event:
             case LoadSampled():
-                self.backends[event.backend] = self._fullness.together(worker, event)
+                self.backends[event.backend] = self._capacity.add(worker, event)
             case ToolsUsed():
-                self.tools.told(event.tools, event.summaries)
+                self.tools.add_reports(event.tools, event.summaries)
             case Notice():
                 self.notice = prefix_worker(worker, event.text)
             case Paused():
@@ -146,28 +146,28 @@ class LiveState:
             case Resumed():
                 self._pauses.pop(worker, None)
             case BudgetReported():
-                self.spent = event
+                self.budget = event
             case CallbackFailed(where, _, message):
-                count, first = self.callbacks.get(where, (0, message))
-                self.callbacks[where] = count + 1, first
+                count, first = self.callback_failures.get(where, (0, message))
+                self.callback_failures[where] = count + 1, first
             case FlowStarted():
                 self.stages = {name: LiveStage() for name in event.stages}
             case _:
                 pass
 
     def tick(self, seconds: float) -> None:
-        """So long it has been going on: for what is said of its speed."""
+        """Updates the rates. `seconds`: since the start of the run."""
         for stage in self.stages.values():
-            if stage.tally.run is not None:
-                stage.pace.mark(seconds, stage.tally.done - stage.tally.resumed)
-        if self.has_begun:
-            usage = self.turned
-            self.read.mark(seconds, usage.input)
-            self.written.mark(seconds, usage.output)
+            if stage.stats.run is not None:
+                stage.throughput.update(seconds, stage.stats.done - stage.stats.resumed)
+        if self.has_started:
+            usage = self.turn_usage
+            self.input_rate.update(seconds, usage.input)
+            self.output_rate.update(seconds, usage.output)
 
     @property
     def paused(self) -> str:
-        """Why nothing is sent at the moment, and by whom; empty where all is well."""
+        """Why no requests are sent at the moment, by worker; empty if the run is not paused."""
         return "; ".join(prefix_worker(worker, reason) for worker, reason in self._pauses.items())
 
     @property
@@ -175,36 +175,40 @@ class LiveState:
         return "" not in self.stages
 
     @property
-    def has_begun(self) -> bool:
-        return any(stage.tally.run is not None for stage in self.stages.values())
+    def has_started(self) -> bool:
+        return any(stage.stats.run is not None for stage in self.stages.values())
 
     @property
-    def alone(self) -> RunStats:
-        """The numbers of a run that is no flow."""
-        return self.stages[""].tally
+    def run_stats(self) -> RunStats:
+        """Statistics of a run that is not a flow."""
+        return self.stages[""].stats
 
     @property
-    def turned(self) -> Usage:
-        return sum((stage.turned.usage for stage in self.stages.values()), NO_USAGE)
+    def turn_usage(self) -> Usage:
+        return sum((stage.turn_tokens.usage for stage in self.stages.values()), NO_USAGE)
 
     @property
     def failed(self) -> int:
-        return sum(stage.tally.failed for stage in self.stages.values())
+        return sum(stage.stats.failed for stage in self.stages.values())
 
     @property
     def resumed(self) -> int:
-        return sum(stage.tally.resumed for stage in self.stages.values())
+        return sum(stage.stats.resumed for stage in self.stages.values())
 
     @property
     def seconds_left(self) -> float | None:
-        """Until the slowest stage is done; None where that is not known of one."""
-        left = [stage.seconds_left for stage in self.stages.values() if stage.of is None or stage.tally.done < stage.of]
+        """Estimated time until the slowest stage ends; None if unknown for one of them."""
+        left = [
+            stage.seconds_left
+            for stage in self.stages.values()
+            if stage.total is None or stage.stats.done < stage.total
+        ]
         return None if None in left else max((each for each in left if each is not None), default=0.0)
 
     @property
     def usd(self) -> float | None:
-        """So far; None where the price of any stage is not known."""
-        if self.spent is not None and self.spent.usd:
-            return self.spent.usd
-        costs = [stage.usd for stage in self.stages.values() if stage.tally.run is not None]
+        """Cost so far; None if the price of a stage is unknown."""
+        if self.budget is not None and self.budget.usd:
+            return self.budget.usd
+        costs = [stage.usd for stage in self.stages.values() if stage.stats.run is not None]
         return None if None in costs else sum(cost for cost in costs if cost is not None)

@@ -1,4 +1,4 @@
-"""What is printed and logged while a frame is shown: it comes to stand above it."""
+"""Redirection of printed and logged lines, so that they appear above the dashboard."""
 
 import logging
 import sys
@@ -11,46 +11,46 @@ from .terminal_frame import Frame
 
 
 class RedirectedStream:
-    """Stands in for a stream that goes to the terminal of a frame: whole lines of it are shown above the frame."""
+    """Replacement for a stream to the frame's terminal. Complete lines are written above the frame."""
 
     def __init__(self, stream: TextIO, frame: Frame) -> None:
         self._stream = stream
         self._frame = frame
-        self._begun: dict[int, str] = {}
-        """Of each thread, the line that it has not ended: tools may print at the same time."""
+        self._partial: dict[int, str] = {}
+        """Incomplete line of each thread: tools may print concurrently."""
 
     def write(self, text: str) -> int:
         thread = threading.get_ident()
-        whole, end, begun = (self._begun.pop(thread, "") + text).rpartition("\n")
-        if begun:
-            self._begun[thread] = begun
+        complete, end, partial = (self._partial.pop(thread, "") + text).rpartition("\n")
+        if partial:
+            self._partial[thread] = partial
         if end:
-            self._frame.above(whole + end, self._stream)
+            self._frame.above(complete + end, self._stream)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))
 
     def flush(self) -> None:
-        """What is no whole line waits for its end."""
+        """Does nothing: an incomplete line waits for its end."""
 
     def finish(self) -> None:
-        """Once the frame is gone."""
-        with suppress(OSError, ValueError):  # the terminal may be gone, too
-            self._stream.write("".join(self._begun.values()))
+        """Writes incomplete lines, after the frame was closed."""
+        with suppress(OSError, ValueError):  # the terminal may be closed
+            self._stream.write("".join(self._partial.values()))
             self._stream.flush()
-        self._begun.clear()
+        self._partial.clear()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class StreamRedirect:
-    """Of Python's own streams and of log handlers, as far as they write to the terminal. What others have replaced
-    meanwhile is left as it is."""
+    """Redirection of `sys.stdout`, `sys.stderr` and log handlers that write to the terminal. A stream that was replaced
+    by other code in the meantime is left alone."""
 
     def __init__(self, stream: TextIO, frame: Frame) -> None:
-        """`stream`: that of the frame."""
+        """`stream`: the stream of the frame."""
         self._stream = stream
         self._frame = frame
         self._replaced: list[tuple[str, TextIO, RedirectedStream]] = []
@@ -59,16 +59,16 @@ class StreamRedirect:
         for name in ("stdout", "stderr"):
             stream: TextIO | None = getattr(sys, name)
             if stream is None or not (stream is self._stream or stream.isatty()):
-                continue  # what goes to a file or a pipe is in nobody's way
-            stand_in = RedirectedStream(stream, self._frame)
-            self._replaced.append((name, stream, stand_in))
-            _replace(name, stream, cast(TextIO, stand_in))
+                continue  # files and pipes do not disturb the frame
+            redirected = RedirectedStream(stream, self._frame)
+            self._replaced.append((name, stream, redirected))
+            _replace(name, stream, cast(TextIO, redirected))
 
     def stop(self) -> None:
         while self._replaced:
-            name, stream, stand_in = self._replaced.pop()
-            _replace(name, cast(TextIO, stand_in), stream)
-            stand_in.finish()
+            name, stream, redirected = self._replaced.pop()
+            _replace(name, cast(TextIO, redirected), stream)
+            redirected.finish()
 
 
 def is_redirected() -> bool:

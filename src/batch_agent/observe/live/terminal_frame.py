@@ -1,8 +1,7 @@
-"""Lines at the end of what a terminal shows, drawn again and again in the same place.
+"""Frame of lines at the bottom of a terminal, redrawn in place.
 
-The cursor rests at their top and not, as usual, at their end: whatever the terminal does with lines that are too long
-when it gets narrower, all of it is below the cursor, and gone with the next drawing. What others write meanwhile, past
-Python's streams, comes to stand on an empty line there."""
+The cursor stays at the top of the frame: when a terminal gets narrower and wraps long lines, everything is still below
+the cursor and is cleared by the next redraw. Output that bypasses Python's streams appears on an empty line there."""
 
 import os
 import threading
@@ -10,19 +9,18 @@ from collections.abc import Sequence
 from typing import TextIO
 
 _BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
-"""Terminals that know these show nothing in between; the others pass over them."""
+"""Synchronized update: terminals that support it show nothing in between, others ignore it."""
 _HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
 _NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
-"""A character may be wider there than it is known to be here."""
+"""No wrapping: a character may be wider than Python assumes."""
 _REST_OF_LINE, _REST_OF_SCREEN = "\x1b[K", "\x1b[J"
 _CLEARED = f"\r {_REST_OF_SCREEN}\r"
-"""From the second cell on: a screen that is cleared from its very first one is kept by some terminals, to scroll back
-to."""
-_USUAL = os.terminal_size((80, 24))
+"""Clears from the second cell on: some terminals copy a screen to the scrollback that is cleared from the first one."""
+_DEFAULT_SIZE = os.terminal_size((80, 24))
 
 
 class Frame:
-    """All of its methods may be called from any thread. A terminal that is gone is written to no more."""
+    """Frame on a terminal. Thread-safe. After a write error, nothing more is written."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -36,20 +34,20 @@ class Frame:
             self._write(_HIDE_CURSOR)
 
     def close(self) -> None:
-        """Leaves nothing behind."""
+        """Clears the frame."""
         with self._lock:
             if self._is_open:
                 self._write(f"{_CLEARED}{_WRAP}{_SHOW_CURSOR}")
             self._is_open = False
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Each must fit the width of the terminal, less one, and all of them its height, less one."""
+        """Lines must be shorter than the width of the terminal, and fewer than its height."""
         with self._lock:
             self._lines = lines
             self._write(f"{_BEGIN}{self._drawn()}{_END}")
 
     def above(self, text: str, stream: TextIO) -> None:
-        """Writes whole lines where the frame was, and the frame below them. `stream`: another way to the terminal."""
+        """Writes complete lines above the frame. `stream`: a stream to the same terminal."""
         with self._lock:
             self._write(f"{_BEGIN}{_CLEARED}{_WRAP}")
             stream.write(text)
@@ -58,12 +56,12 @@ class Frame:
 
     @property
     def size(self) -> os.terminal_size:
-        """Of the terminal, now."""
+        """Current size of the terminal."""
         try:
             size = os.get_terminal_size(self._stream.fileno())
-        except (OSError, ValueError):  # it is no terminal, but was said to be one
-            return _USUAL
-        return size if size.columns and size.lines else _USUAL
+        except (OSError, ValueError):  # not a terminal, although the caller requested a dashboard
+            return _DEFAULT_SIZE
+        return size if size.columns and size.lines else _DEFAULT_SIZE
 
     def _drawn(self) -> str:
         if not self._lines:

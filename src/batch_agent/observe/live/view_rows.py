@@ -1,4 +1,4 @@
-"""What is said of a board, in the words that all views share."""
+"""Rows that all live views show for the state of a run."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import Literal
 from ...core.events import Event, LoadSampled, PrefixReported
 from ...core.fast_dataclass import dataclass
 from ...core.results import AgentResult
-from ..event_codec import said
+from ..event_codec import answer_preview
 from ..sanitize import sanitize
-from ..text.formatting import dollars, duration, many, per_time, rounded
+from ..text.formatting import dollars, duration, per_time, plural, rounded
 from ..text.prefix import prefix_lines
 from ..tool_counts import ToolCount
 from .state import LiveStage, LiveState
@@ -18,8 +18,8 @@ Tone = Literal["", "good", "bad", "busy", "quiet"]
 
 
 @dataclass(frozen=True, slots=True)
-class Bit:
-    """A few words that stand or fall together."""
+class Segment:
+    """A piece of text that is shown whole or not at all."""
 
     text: str
     tone: Tone = ""
@@ -27,172 +27,180 @@ class Bit:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: what it is about, then its bits, the more important first."""
+    """One line: a label, then its segments, the most important first."""
 
     label: str
-    bits: tuple[Bit, ...]
+    segments: tuple[Segment, ...]
     weight: int
-    """Rows with more of it stay where there is little room."""
-    full: float | None = None
-    """How full something is, from 0 to 1."""
+    """Rows with more weight are kept if space is short."""
+    fill: float | None = None
+    """Fill level of a gauge, from 0 to 1."""
 
 
 def stage_prefix(event: Event) -> list[str]:
-    """What is said once, before the first agent of a run."""
+    """Lines about prefix sharing, shown once before the first agent."""
     return prefix_lines(event.prefix) if isinstance(event, PrefixReported) and event.prefix.measured is None else []
 
 
-def title(board: LiveState) -> str:
-    """Who is asked."""
-    asked = {
-        f"{stage.tally.model} on {stage.tally.backend}": None for stage in board.stages.values() if stage.tally.run
+def title(state: LiveState) -> str:
+    """Models and backends."""
+    models = {
+        f"{stage.stats.model} on {stage.stats.backend}": None for stage in state.stages.values() if stage.stats.run
     }
-    return sanitize(", ".join(asked))
+    return sanitize(", ".join(models))
 
 
-def clock(board: LiveState, seconds: float) -> list[Bit]:
-    left = board.seconds_left
-    return [Bit(duration(seconds)), *([] if left is None else [Bit(f"{duration(left)} left", "quiet")])]
+def clock(state: LiveState, seconds: float) -> list[Segment]:
+    left = state.seconds_left
+    return [Segment(duration(seconds)), *([] if left is None else [Segment(f"{duration(left)} left", "quiet")])]
 
 
-def progress(name: str, stage: LiveStage) -> list[Bit]:
-    """How far a stage is; with a name also when it will be done, which is said of a run on its own by the clock."""
-    done, of = stage.tally.done, stage.of
-    pace = [Bit(per_time(stage.pace.rate), "quiet")] if stage.pace.rate else []
-    if of is None:
-        return [Bit(f"{done:,} done"), *pace]
-    share, left = done / of if of else 1.0, stage.seconds_left
-    until = [Bit(f"{duration(left)} left", "quiet")] if name and left else []
-    return [Bit(f"{done:,} of {of:,}"), Bit(f"{share:.0%}"), *pace, *until]
+def progress(name: str, stage: LiveStage) -> list[Segment]:
+    """Progress of a stage. A named stage also shows its remaining time; for other runs, the clock does."""
+    done, total = stage.stats.done, stage.total
+    rate = [Segment(per_time(stage.throughput.rate), "quiet")] if stage.throughput.rate else []
+    if total is None:
+        return [Segment(f"{done:,} done"), *rate]
+    share, left = done / total if total else 1.0, stage.seconds_left
+    until = [Segment(f"{duration(left)} left", "quiet")] if name and left else []
+    return [Segment(f"{done:,} of {total:,}"), Segment(f"{share:.0%}"), *rate, *until]
 
 
-def rows(board: LiveState) -> Iterator[Row]:
-    if board.paused:
-        yield Row("paused", (Bit(sanitize(board.paused), "bad"),), 90)
-    yield _agents(board)
-    for sampled in board.backends.values():
-        yield from _room(sampled, len(board.backends) > 1)
-    yield from _tokens(board)
-    yield from _tools(board)
-    yield from _workers(board)
-    retries: Counter[str] = sum((stage.tally.retries for stage in board.stages.values()), Counter())
+def rows(state: LiveState) -> Iterator[Row]:
+    if state.paused:
+        yield Row("paused", (Segment(sanitize(state.paused), "bad"),), 90)
+    yield _agents(state)
+    for sampled in state.backends.values():
+        yield from _capacity(sampled, len(state.backends) > 1)
+    yield from _tokens(state)
+    yield from _tools(state)
+    yield from _workers(state)
+    retries: Counter[str] = sum((stage.stats.retries for stage in state.stages.values()), Counter())
     if retries:
-        kinds = (Bit(f"{kind} {count:,}", "quiet") for kind, count in retries.most_common())
-        yield Row("sent again", (Bit(f"{retries.total():,}", "bad"), *kinds), 30)
-    if board.notice and not board.notice.endswith("..."):  # what only says that one has to wait is over by now
-        yield Row("notice", (Bit(sanitize(board.notice)),), 35)
+        kinds = (Segment(f"{kind} {count:,}", "quiet") for kind, count in retries.most_common())
+        yield Row("retries", (Segment(f"{retries.total():,}", "bad"), *kinds), 30)
+    if state.notice and not state.notice.endswith("..."):  # such notices only say to wait
+        yield Row("notice", (Segment(sanitize(state.notice)),), 35)
 
 
-def errors(board: LiveState) -> Iterator[Row]:
-    """By their cause, the most frequent of a stage first."""
-    for name, stage in board.stages.items():
-        for kind, count, example in stage.tally.failures.groups:
+def errors(state: LiveState) -> Iterator[Row]:
+    """Failures by kind, the most frequent of a stage first."""
+    for name, stage in state.stages.items():
+        for kind, count, example in stage.stats.failures.groups:
             where = f"{sanitize(name)} " if name else ""
-            yield Row(f"{count:,}", (Bit(f"{where}{kind}", "bad"), Bit(sanitize(example), "quiet")), 20)
+            yield Row(f"{count:,}", (Segment(f"{where}{kind}", "bad"), Segment(sanitize(example), "quiet")), 20)
 
 
-def results(board: LiveState) -> Iterator[Row]:
-    """The newest first."""
-    for name, result in reversed(board.latest):
+def results(state: LiveState) -> Iterator[Row]:
+    """Last results, the newest first."""
+    for name, result in reversed(state.latest):
         yield _result(name, result)
 
 
-def _agents(board: LiveState) -> Row:
-    stages = board.stages.values()
-    to_come = [stage.to_come for stage in stages]
-    known = [each for each in to_come if each is not None]
-    ok, failed = sum(stage.tally.ok for stage in stages), board.failed
+def _agents(state: LiveState) -> Row:
+    stages = state.stages.values()
+    not_started = [stage.not_started for stage in stages]
+    known = [each for each in not_started if each is not None]
+    ok, failed = sum(stage.stats.ok for stage in stages), state.failed
     waiting = sum(stage.agents.waiting for stage in stages)
     generating = sum(stage.agents.generating for stage in stages)
     in_tools = sum(stage.agents.in_tools for stage in stages)
-    bits = [
-        Bit(f"{generating:,} generating", "busy" if generating else "quiet"),
-        *([Bit(f"{in_tools:,} in tools", "busy" if in_tools else "quiet")] if in_tools or board.tools.by_tool else []),
-        Bit(f"{waiting:,} waiting", "" if waiting else "quiet"),
-        Bit(f"{failed:,} failed", "bad" if failed else "quiet"),
-        Bit(f"{ok:,} answered", "good" if ok else "quiet"),
-        Bit(f"{sum(known):,} to come" if known else "more to come", "quiet"),
+    segments = [
+        Segment(f"{generating:,} generating", "busy" if generating else "quiet"),
+        *(
+            [Segment(f"{in_tools:,} in tools", "busy" if in_tools else "quiet")]
+            if in_tools or state.tools.by_tool
+            else []
+        ),
+        Segment(f"{waiting:,} waiting", "" if waiting else "quiet"),
+        Segment(f"{failed:,} failed", "bad" if failed else "quiet"),
+        Segment(f"{ok:,} answered", "good" if ok else "quiet"),
+        Segment(f"{sum(known):,} not started" if known else "total unknown", "quiet"),
     ]
-    return Row("agents", tuple(bits), 80)
+    return Row("agents", tuple(segments), 80)
 
 
-def _room(sampled: LoadSampled, is_named: bool) -> Iterator[Row]:
+def _capacity(sampled: LoadSampled, is_named: bool) -> Iterator[Row]:
     name = f"{sanitize(sampled.backend)}: " if is_named else ""
-    slots = [Bit(f"{name}{sampled.inflight:,} of {sampled.limit:,} in use")]
+    slots = [Segment(f"{name}{sampled.inflight:,} of {sampled.limit:,} in use")]
     if sampled.waiting:
-        slots.append(Bit(f"{sampled.waiting:,} waiting for one", "quiet"))
+        slots.append(Segment(f"{sampled.waiting:,} waiting", "quiet"))
     if sampled.server_running is not None:
-        queue = f", queues {sampled.server_waiting:,}" if sampled.server_waiting else ""
-        slots.append(Bit(f"server runs {sampled.server_running:,}{queue}", "quiet"))
+        queue = f", {sampled.server_waiting:,} queued" if sampled.server_waiting else ""
+        slots.append(Segment(f"server: {sampled.server_running:,} running{queue}", "quiet"))
     yield Row("slots", tuple(slots), 60, sampled.inflight / sampled.limit if sampled.limit else None)
     if sampled.residents is None and sampled.kv_usage is None:
         return
-    cache, full = [], sampled.kv_usage
+    cache, fill = [], sampled.kv_usage
     if sampled.residents is not None:
-        cache.append(Bit(f"{name}{sampled.residents:,} agents resident"))
+        cache.append(Segment(f"{name}{sampled.residents:,} resident agents"))
     if sampled.kv_held is not None and sampled.kv_limit:
-        cache.append(Bit(f"{rounded(sampled.kv_held)} of {rounded(sampled.kv_limit)} tokens"))
-        full = sampled.kv_held / sampled.kv_limit
+        cache.append(Segment(f"{rounded(sampled.kv_held)} of {rounded(sampled.kv_limit)} tokens"))
+        fill = sampled.kv_held / sampled.kv_limit
     if sampled.kv_usage is not None:
-        cache.append(Bit(f"server says {sampled.kv_usage:.0%}", "quiet"))
-    yield Row("KV cache", tuple(cache), 40, full)
+        cache.append(Segment(f"server: {sampled.kv_usage:.0%}", "quiet"))
+    yield Row("KV cache", tuple(cache), 40, fill)
 
 
-def _tokens(board: LiveState) -> Iterator[Row]:
-    usage = board.turned
+def _tokens(state: LiveState) -> Iterator[Row]:
+    usage = state.turn_usage
     if not usage.input and not usage.output:
         return
     cached = usage.cached / usage.input if usage.input else 0.0
-    bits = [
-        Bit(f"{rounded(usage.input)} in"),
-        Bit(f"{cached:.0%} cached", "good" if cached >= 0.5 else "" if cached else "quiet"),
-        Bit(f"{rounded(usage.output)} out"),
-        *([Bit(dollars(usd))] if (usd := board.usd) else []),
-        Bit(f"{rounded(board.read.rate)}/s in, {rounded(board.written.rate)}/s out", "quiet"),
+    segments = [
+        Segment(f"{rounded(usage.input)} in"),
+        Segment(f"{cached:.0%} cached", "good" if cached >= 0.5 else "" if cached else "quiet"),
+        Segment(f"{rounded(usage.output)} out"),
+        *([Segment(dollars(usd))] if (usd := state.usd) else []),
+        Segment(f"{rounded(state.input_rate.rate)}/s in, {rounded(state.output_rate.rate)}/s out", "quiet"),
     ]
-    yield Row("tokens", tuple(bits), 70)
+    yield Row("tokens", tuple(segments), 70)
 
 
-def _tools(board: LiveState) -> Iterator[Row]:
-    tools = board.tools
+def _tools(state: LiveState) -> Iterator[Row]:
+    tools = state.tools
     if not tools.by_tool:
         return
     total, by_tool = tools.total, sorted(tools.by_tool.items(), key=lambda item: item[1].calls, reverse=True)
     yield Row("tool calls", tuple(_calls(total)), 50)
     if len(by_tool) > 1 or total.failed:
         for name, count in by_tool:
-            took = Bit(f"{count.seconds_each:.2f} s each", "quiet")
-            yield Row("", (Bit(sanitize(name, 40)), *_calls(count), took), 10)
+            took = Segment(f"{count.mean_seconds:.2f} s mean", "quiet")
+            yield Row("", (Segment(sanitize(name, 40)), *_calls(count), took), 10)
 
 
-def _calls(count: ToolCount) -> Iterator[Bit]:
+def _calls(count: ToolCount) -> Iterator[Segment]:
     sources = count.sources
     shared = sources["shared"] + sources["cached"]
-    yield Bit(f"{count.calls:,}")
+    yield Segment(f"{count.calls:,}")
     if shared:
-        yield Bit(f"{shared / count.calls:.0%} reused", "good")
-    yield Bit(f"{sources['executed']:,} executed")
+        yield Segment(f"{shared / count.calls:.0%} reused", "good")
+    yield Segment(f"{sources['executed']:,} executed")
     if count.failed:
-        yield Bit(f"{count.failed:,} failed", "bad")
+        yield Segment(f"{count.failed:,} failed", "bad")
     for source, calls in sources.items():
         if calls and source != "executed":
-            yield Bit(f"{calls:,} {source}", "quiet")
+            yield Segment(f"{calls:,} {source}", "quiet")
 
 
-def _workers(board: LiveState) -> Iterator[Row]:
-    """Where several share the work."""
-    if not board.turns.keys() - {""}:
+def _workers(state: LiveState) -> Iterator[Row]:
+    """Turns by worker, if there are several."""
+    if not state.turns.keys() - {""}:
         return
     turns = (
-        Bit(f"{sanitize(name, 40) or 'this one'} {many(count, 'turn')}", "quiet")
-        for name, count in board.turns.most_common()
+        Segment(f"{sanitize(name, 40) or 'this process'} {plural(count, 'turn')}", "quiet")
+        for name, count in state.turns.most_common()
     )
-    yield Row("workers", (Bit(f"{len(board.turns):,}"), *turns), 15)
+    yield Row("workers", (Segment(f"{len(state.turns):,}"), *turns), 15)
 
 
 def _result(name: str, result: AgentResult) -> Row:
     where = f"{sanitize(name)} " if name else ""
-    took = Bit(f"{duration(result.timing.total):>4}", "quiet")
+    took = Segment(f"{duration(result.timing.total):>4}", "quiet")
     if result.error is not None:
-        return Row(f"{where}{result.index:,}", (Bit("failed", "bad"), took, Bit(sanitize(str(result.error)), "bad")), 5)
-    return Row(f"{where}{result.index:,}", (Bit("answered", "good"), took, Bit(sanitize(said(result)))), 5)
+        return Row(
+            f"{where}{result.index:,}", (Segment("failed", "bad"), took, Segment(sanitize(str(result.error)), "bad")), 5
+        )
+    return Row(
+        f"{where}{result.index:,}", (Segment("answered", "good"), took, Segment(sanitize(answer_preview(result)))), 5
+    )

@@ -1,1 +1,1 @@
-"""A run as a page: the report of one that is over, and the live view in a browser."""
+"""HTML page of a run: the report of a finished run, and the live view in a browser."""

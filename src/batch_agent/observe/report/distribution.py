@@ -1,19 +1,19 @@
-"""How durations are spread, in a bounded number of bins."""
+"""Distribution of durations, in a bounded number of logarithmic bins."""
 
 import math
 from array import array
 from typing import Any
 
-_FINE = 100
-"""Bins for each power of ten: quantiles are right within a hundredth or so."""
+_BINS_PER_DECADE = 100
+"""Quantiles are accurate to about one percent."""
 _SHORTEST = 1e-4
-_LAST = 10 * _FINE
-_MOST_SHOWN = 32
+_LAST = 10 * _BINS_PER_DECADE
+_MAX_SHOWN = 32
 _STEPS = (2, 5, 10, 20, 50, 100)
 
 
 class Distribution:
-    """Of seconds. What is shorter than a tenth of a millisecond counts as nothing."""
+    """Distribution of seconds. Durations below 0.1 ms count as zero."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -30,13 +30,13 @@ class Distribution:
         self._bins[_bin(seconds)] += 1
 
     def quantile(self, share: float) -> float | None:
-        """The duration that this share did not exceed; None of nothing."""
+        """The duration that this share does not exceed; None if empty."""
         if not self.count:
             return None
         wanted, so_far = share * self.count, 0
-        for place, count in enumerate(self._bins):
+        for number, count in enumerate(self._bins):
             if count and so_far + count >= wanted:
-                inside = _edge(place + (wanted - so_far) / count) if place else 0.0
+                inside = _edge(number + (wanted - so_far) / count) if number else 0.0
                 return min(max(inside, self._least), self._most)
             so_far += count
         return self._most
@@ -49,27 +49,27 @@ class Distribution:
         return {"count": self.count, **quantiles, "max": _short(self._most), "edges": edges, "counts": counts}
 
     def _shown(self) -> tuple[list[float | None], list[int]]:
-        """Wider bins, from the shortest to the longest that there was."""
+        """Edges and counts of wider bins, from the shortest to the longest duration."""
         first, last = _bin(self._least), _bin(self._most)
-        step = next((step for step in _STEPS if last - first < step * _MOST_SHOWN), _STEPS[-1])
-        places = range(first // step * step, last + 1, step)
-        counts = [sum(self._bins[place : place + step]) for place in places]
-        return [_short(_edge(place)) for place in (*places, places[-1] + step)], counts
+        step = next((step for step in _STEPS if last - first < step * _MAX_SHOWN), _STEPS[-1])
+        bins = range(first // step * step, last + 1, step)
+        counts = [sum(self._bins[number : number + step]) for number in bins]
+        return [_short(_edge(number)) for number in (*bins, bins[-1] + step)], counts
 
 
 def _bin(seconds: float) -> int:
-    """Its number; 0 for next to nothing."""
+    """Number of the bin of a duration; 0 for durations below the minimum."""
     if seconds < _SHORTEST:
         return 0
-    place = 1 + int(_FINE * math.log10(seconds / _SHORTEST))
-    return place if place < _LAST else _LAST
+    number = 1 + int(_BINS_PER_DECADE * math.log10(seconds / _SHORTEST))
+    return number if number < _LAST else _LAST
 
 
-def _edge(place: float) -> float:
-    """Where a bin begins."""
-    return float(_SHORTEST * 10 ** (max(place - 1, 0) / _FINE))
+def _edge(number: float) -> float:
+    """Lower edge of a bin."""
+    return float(_SHORTEST * 10 ** (max(number - 1, 0) / _BINS_PER_DECADE))
 
 
 def _short(seconds: float | None) -> float | None:
-    """As many digits as mean something."""
+    """Rounded to four significant digits."""
     return None if seconds is None else float(f"{seconds:.4g}")

@@ -1,7 +1,4 @@
-"""The report of a run: one HTML file that needs nothing else, not even a network.
-
-The files of the page that shows a run.
-"""
+"""Report of a run: one self-contained HTML file."""
 
 import re
 from base64 import b64encode
@@ -20,7 +17,7 @@ INDEX = "index.html"
 
 
 def page_files() -> dict[str, tuple[str, str]]:
-    """By name: what kind of content it is, and its text."""
+    """Content type and text of the page's files, by name."""
     found = {}
     for each in (files("batch_agent.observe.report") / "page").iterdir():
         kind = _KINDS.get(f".{each.name.rpartition('.')[2]}")
@@ -37,32 +34,32 @@ _DATA = '<script type="application/json" id="run"></script>'
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Of the run in this folder, from its log; also of one that goes on or was killed. Raises StoreError where there is
-    no log, SpecError for a place that cannot be written, and OSError."""
-    following = LogFollower(folder, fresh=0.0)
-    following.look_at_all()
+    """Writes the report of the run in this directory from its event log, also for a running or killed run. Raises
+    StoreError if there is no log, SpecError for a path that cannot be written, and OSError."""
+    follower = LogFollower(folder, fresh=0.0)
+    follower.read_all()
     path = out or folder / REPORT
-    write_model(following.model(), path, is_private=out is None)
+    write_model(follower.model(), path, is_private=out is None)
     return path
 
 
 def write_model(model: Mapping[str, Any], path: Path, *, is_private: bool = True) -> None:
-    """Raises SpecError for a place that cannot be written, and OSError."""
+    """Writes the report. Raises SpecError for a path that cannot be written, and OSError."""
     with atomic_write(path, is_private=is_private) as file:
         file.write(report_of(model))
 
 
 def report_of(model: Mapping[str, Any]) -> bytes:
-    """The page with a run in it. Scripts come at its end, where those that wait for the page are run anyhow, and no
-    others are allowed in it."""
+    """The page with the model of a run in it. Its scripts are inlined at the end, and the content security policy
+    allows no others."""
     page = {name: text for name, (_, text) in page_files().items()}
     html = _STYLE.sub(lambda found: f"<style>\n{page[found[1]]}</style>", page[INDEX])
     scripts = [page[name].replace("</script", "<\\/script") for name in _SCRIPT.findall(html)]
     hashes = " ".join(f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'" for text in scripts)
     html = _ALLOWED.sub(lambda _: f"script-src {hashes}", _SCRIPT.sub("", html), count=1)
     before, found, after = html.partition(_DATA)
-    assert found, "the page has a place for the run"
-    data = to_json(model).replace(b"<", b"\\u003c")  # neither the end of the script nor a comment is in it
+    assert found, "the page has an element for the run"
+    data = to_json(model).replace(b"<", b"\\u003c")  # so that it cannot end the script element
     tag, end = _DATA.removesuffix("</script>"), "</script>"
     inline = "".join(f"<script>{text}</script>\n" for text in scripts)
     rest = after.replace("</body>", f"{inline}</body>", 1)

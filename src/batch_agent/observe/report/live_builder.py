@@ -1,4 +1,4 @@
-"""The view of a run as it happens, for who writes its log."""
+"""Builder of the report in the process that writes the event log."""
 
 import time
 from typing import Any
@@ -10,8 +10,8 @@ from .run_view import RunView
 
 
 class LiveReportBuilder:
-    """What is read from a log, made from its events instead: to read it again would take as long as to write it. Only
-    for a log that one process has written, with times that never go back."""
+    """Builds the model of the report from events, without reading the log again, which would take as long as writing
+    it. Only for a log that one process has written, with times that do not decrease."""
 
     def __init__(self, title: str, began: float) -> None:
         self._title = title
@@ -22,7 +22,7 @@ class LiveReportBuilder:
         self._view.take(rounded(at) - self._began, event)
 
     def model(self) -> dict[str, Any]:
-        """Once the process is at its end."""
+        """The model at the end of the process."""
         return model_of(
             self._view, title=self._title, began=self._began, now=time.time(), is_running=False, is_closed=True
         )

@@ -1,4 +1,4 @@
-"""Whether a process works on a run's folder."""
+"""Probe of the checkpoint's lock: whether a process is using it."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ _LOCK = "run.lock"
 
 
 def is_held(folder: Path) -> bool | None:
-    """Whether a run holds the lock of the checkpoint, or of one of its stages; None where nobody can tell. A run that
-    begins at this very moment would find a free lock taken: ask only when the answer is not known otherwise."""
+    """Whether a run holds the lock of the checkpoint or of one of its stages; None if unknown. The probe takes the
+    lock for a moment, and a run that starts then fails: call it only if there is no other way to know."""
     locks = [folder / _LOCK, *folder.glob(f"*/{_LOCK}")]
     answers = [_is_locked(lock) for lock in locks if lock.exists()]
     if any(answers):

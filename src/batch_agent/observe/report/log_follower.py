@@ -1,4 +1,4 @@
-"""A run's folder, and what is to be seen of it now."""
+"""Follower of an event log, which another process may still be writing."""
 
 import time
 from itertools import islice
@@ -11,19 +11,19 @@ from .lock_probe import is_held
 from .model import model_of
 from .run_view import RunView
 
-_AT_ONCE = 50_000
-"""Events."""
+_BATCH_SIZE = 50_000
+"""Events per poll."""
 _FRESH = 3.0
-"""Seconds: a run that goes on writes how full it is about once in one."""
+"""Seconds. An active run samples its load about once per second."""
 _STALE = 15.0
-"""Where nobody can tell otherwise whether it goes on."""
+"""Seconds, if the lock cannot tell whether the run is active."""
 
 
 class LogFollower:
-    """Reads the log of a run that may go on in another process. Blocks for as long as a disk takes."""
+    """Reads the event log of a run incrementally, and builds the model of its page. Blocks on disk access."""
 
     def __init__(self, folder: Path, *, fresh: float = _FRESH) -> None:
-        """`fresh`: for so many seconds after the last line of its log, a run that has not ended goes on for sure."""
+        """`fresh`: seconds after the last line of the log in which a run that was not closed counts as active."""
         self._folder = folder.absolute()
         self._fresh = fresh
         self._died_at: float | None = None
@@ -31,7 +31,7 @@ class LogFollower:
         self._view = RunView()
         self._state: object = None
         self.version = 0
-        """Another one whenever there is something else to see."""
+        """Increases whenever the model changes."""
 
     @property
     def has_log(self) -> bool:
@@ -39,7 +39,7 @@ class LogFollower:
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody works at it: the last process has not ended, and wrote a moment ago or holds the lock."""
+        """Whether a process is active: it has not closed the log, and wrote recently or holds the lock."""
         if not self.has_log or self._reader.is_closed:
             return False
         try:
@@ -50,21 +50,20 @@ class LogFollower:
         if age < self._fresh:
             return True
         if written == self._died_at:
-            return False  # and who goes on with it writes to it first
+            return False  # a process that resumes the run would have written to it
         held = is_held(self._folder)
         if held is False:
             self._died_at = written
         return age < _STALE if held is None else held
 
-    def look(self) -> bool:
-        """Reads on, and returns whether there may be more: of a long log it does not read all at once. Raises OSError
-        and StoreError."""
+    def poll(self) -> bool:
+        """Reads a batch of new events, and returns whether there may be more. Raises OSError and StoreError."""
         read = 0
         try:
             if self._reader.is_replaced():
-                self._begin_anew()
+                self._reset()
             view, processes = self._view, self._reader.processes
-            for at, event in islice(self._reader.read(), _AT_ONCE):
+            for at, event in islice(self._reader.read(), _BATCH_SIZE):
                 if len(processes) > len(view.processes):
                     self._note_processes()
                 view.take(at, event)
@@ -72,29 +71,29 @@ class LogFollower:
             self._note_processes()
         except FileNotFoundError:
             if self.has_log:
-                self._begin_anew()
+                self._reset()
         state = (self._reader.seconds, len(self._reader.processes), self._reader.is_closed, self.is_running)
         if read or state != self._state:
             self._state = state
             self.version += 1
-        return read == _AT_ONCE
+        return read == _BATCH_SIZE
 
-    def look_at_all(self) -> None:
-        """Raises OSError, and StoreError also where there is no log."""
-        while self.look():
+    def read_all(self) -> None:
+        """Reads the whole log. Raises OSError and StoreError, also if there is no log."""
+        while self.poll():
             pass
         if not self.has_log:
             raise StoreError(
-                f"There is no log of a run in {str(self._folder)!r}: it has no {FILE}. A run with a checkpoint writes "
-                "it from its first agent on; runs of older versions did not."
+                f"{str(self._folder)!r} has no event log ({FILE}). A run with a checkpoint writes it from its first "
+                "agent on; older versions did not."
             )
 
     def key(self, stage: str, index: int) -> str | None:
-        """Of an agent."""
+        """The key of an agent, by stage and index."""
         return self._view.key(stage, index)
 
     def model(self) -> dict[str, Any]:
-        """What the page shows."""
+        """The model of the page."""
         found = model_of(
             self._view,
             title=self._folder.name,
@@ -107,8 +106,8 @@ class LogFollower:
 
     def _note_processes(self) -> None:
         for began in self._reader.processes[len(self._view.processes) :]:
-            self._view.begins_process(began)
+            self._view.start_process(began)
 
-    def _begin_anew(self) -> None:
-        """The run was thrown away, and maybe another one is there now."""
+    def _reset(self) -> None:
+        """Starts over: the log was deleted or replaced."""
         self._reader, self._view = LogReader(self._folder), RunView()

@@ -1,4 +1,4 @@
-"""The model of the page: what a view of a run comes to, as plain data."""
+"""Model of the page: the view of a run as plain data."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -11,7 +11,7 @@ from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
 from .stage_view import StageCounts, StageView
-from .timeline import ANSWERED, FAILED, UNDER_WAY
+from .timeline import ANSWERED, FAILED, IN_PROGRESS
 
 FORMAT = 1
 
@@ -19,7 +19,7 @@ FORMAT = 1
 def model_of(
     view: RunView, *, title: str, began: float | None, now: float, is_running: bool, is_closed: bool
 ) -> dict[str, Any]:
-    """`began`, `now`: seconds since the epoch. `is_closed`: the last process came to an end by itself."""
+    """`began`, `now`: seconds since the epoch. `is_closed`: the last process closed the log."""
     shown = _shown(view)
     counts = _counts(view, shown, is_running=is_running)
     turns = sum((stage.used.usage for stage in view.stages.values()), view.summaries)
@@ -39,7 +39,7 @@ def model_of(
         "series": view.series.as_json(),
         "activity": view.timeline.activity.as_json(view.seconds),
         "timeline": view.timeline.as_json(view.seconds, shown),
-        "distributions": {name: each.as_json() for name, each in view.spread.items()}
+        "distributions": {name: each.as_json() for name, each in view.distributions.items()}
         | {"tool": view.tools.durations.as_json()},
         "tools": [tool.as_json() for tool in tools],
         "limits": list(view.limits),
@@ -50,38 +50,37 @@ def model_of(
 
 
 def _shown(view: RunView) -> Collection[int]:
-    """Rows of agents, without those that have left for another worker. Where a stage has more of them than it has
-    inputs, other inputs or another task were asked before: then only those are shown that the last process had to do
-    with."""
+    """Rows of the agents to show, without those that moved to another worker. If a stage has more agents than
+    inputs, the inputs or the task have changed: then only the agents of the last process are shown."""
     changed = {stage.number for stage, total in _final_totals(view) if stage.agents > total}
     timeline, rows = view.timeline, range(len(view.timeline))
-    if not changed and 0 not in timeline.seen:
+    if not changed and 0 not in timeline.last_process:
         return rows
-    seen = timeline.seen
+    last = timeline.last_process
     return dict.fromkeys(
-        row for row in rows if seen[row] == timeline.process or (seen[row] and timeline.stage[row] not in changed)
+        row for row in rows if last[row] == timeline.process or (last[row] and timeline.stage[row] not in changed)
     )
 
 
 def _final_totals(view: RunView) -> Iterator[tuple[StageView, int]]:
-    """How many inputs stages have, as far as that will not change: of one that is fed by another, only once that
-    has nothing more to give."""
+    """Stages whose number of inputs is final, with that number. That of a later stage is final once the stage before it
+    has finished."""
     timeline = view.timeline
     done = Counter(
         timeline.stage[row]
         for row, outcome in enumerate(timeline.outcome)
-        if outcome != UNDER_WAY and timeline.seen[row] == timeline.process
+        if outcome != IN_PROGRESS and timeline.last_process[row] == timeline.process
     )
     is_final = False
     for stage in view.stages.values():
-        total = stage.came if is_final else _inputs(stage)
+        total = stage.queued if is_final else _inputs(stage)
         if total is not None:
             yield stage, total
         is_final = total is not None and done[stage.number] >= total
 
 
 def _counts(view: RunView, shown: Collection[int], *, is_running: bool) -> list[StageCounts]:
-    """Of each stage."""
+    """Counts of each stage."""
     counts = [StageCounts() for _ in view.stages]
     timeline = view.timeline
     for row in shown:
@@ -89,12 +88,12 @@ def _counts(view: RunView, shown: Collection[int], *, is_running: bool) -> list[
         count.started += 1
         count.answered += outcome == ANSWERED
         count.failed += outcome == FAILED
-        count.resumed += timeline.recalled[row] == timeline.process
-        if is_running and outcome == UNDER_WAY:
-            doing = timeline.doing[row]
-            count.waiting += doing == WAITING
-            count.generating += doing == GENERATING
-            count.tools += doing == TOOLS
+        count.resumed += timeline.restored_by[row] == timeline.process
+        if is_running and outcome == IN_PROGRESS:
+            state = timeline.state[row]
+            count.waiting += state == WAITING
+            count.generating += state == GENERATING
+            count.tools += state == TOOLS
     return counts
 
 
@@ -109,17 +108,17 @@ def _is_done(view: RunView, counts: list[StageCounts], is_closed: bool) -> bool:
 
 def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -> dict[str, float | None]:
     if not is_running:
-        done = view.spread["agent"].count
+        done = view.distributions["agent"].count
         return {"per_second": round(done / view.seconds, 3) if view.seconds else None, "eta": None}
-    view.pace.mark(view.seconds, view.done)
-    pace = view.pace.rate
+    view.throughput.update(view.seconds, view.done)
+    rate = view.throughput.rate
     known = [_inputs(stage) for stage in view.stages.values()]
     totals = [total for total in known if total is not None]
     left = sum(totals) - sum(count.answered + count.failed for count in counts)
-    can_tell = pace and totals and len(totals) == len(known)
+    can_tell = rate and totals and len(totals) == len(known)
     return {
-        "per_second": round(pace, 3) if pace else None,
-        "eta": round(max(left, 0) / pace, 1) if pace and can_tell else None,
+        "per_second": round(rate, 3) if rate else None,
+        "eta": round(max(left, 0) / rate, 1) if rate and can_tell else None,
     }
 
 
@@ -127,12 +126,12 @@ def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -
 def _version() -> str:
     try:
         return version("batch-agent")
-    except PackageNotFoundError:  # its files alone were copied
+    except PackageNotFoundError:  # not installed
         return ""
 
 
 def _inputs(stage: StageView) -> int | None:
-    """How many there are; None of inputs that are read, or come from another stage, one by one."""
+    """Number of inputs; None if they are streamed, or come from another stage."""
     return stage.began.total if stage.began is not None else None
 
 

@@ -1,4 +1,4 @@
-"""The view of a run, folded from its events: what the report and the live page show."""
+"""View of a run for the report and the live page, computed from its events."""
 
 from array import array
 from collections import deque
@@ -35,77 +35,77 @@ from ...core.run_reports import Scheduling
 from ..run_stats import CapacityTotals, RateEstimator
 from ..text.formatting import prefix_worker
 from .distribution import Distribution
-from .savings import RepeatedReads
+from .savings import AvoidedRepeats
 from .series import Series
 from .stage_view import StageView
-from .timeline import ANSWERED, FAILED, UNDER_WAY, Timeline
+from .timeline import ANSWERED, FAILED, IN_PROGRESS, Timeline
 from .tool_uses import ToolUsages
 from .workers import WorkerViews
 
-_MOST_LIMITS = 50
-_MOST_PAUSES = 500
+_MAX_LIMITS = 50
+_MAX_PAUSES = 500
 
 
 class RunView:
-    """Mutable on purpose: events go in one by one, the model of the page comes out at any time. Times are seconds from
-    the beginning of the run. An agent that a later process has from the checkpoint stays as the log tells it."""
+    """View of a run. Mutable: updated by each event. Times are seconds from the start of the run. An agent that a later
+    process restores from the checkpoint keeps its history in the log."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
         self.processes: list[float] = []
         self.stages: dict[str, StageView] = {}
         self._rows = array("L")
-        """Of each agent and each part of a long input: where its agent is in the timeline."""
+        """Timeline row of each actor: an agent, or a chunk of a long input."""
         self.timeline = Timeline()
         self.series = Series()
         self.tools = ToolUsages()
         self.workers = WorkerViews()
-        self.repeats = RepeatedReads()
+        self.repeats = AvoidedRepeats()
         self.done = 0
-        """Agents, in the processes that the log tells of."""
-        self.pace = RateEstimator()
+        """Agents that finished in the logged processes."""
+        self.throughput = RateEstimator()
         self.summaries = NO_USAGE
-        self.spread = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
-        self.limits: deque[dict[str, Any]] = deque(maxlen=_MOST_LIMITS)
-        self.pauses: deque[dict[str, Any]] = deque(maxlen=_MOST_PAUSES)
+        self.distributions = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
+        self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
+        self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
         self.scheduling: Scheduling | None = None
-        self._fullness = CapacityTotals()
+        self._capacity = CapacityTotals()
 
-    def begins_process(self, at: float) -> None:
-        """What comes next is of another process, which goes on with the run."""
+    def start_process(self, at: float) -> None:
+        """Later events come from another process, which resumes the run."""
         self.seconds = max(self.seconds, at)
         self.processes.append(at)
-        self.timeline.begins_process(at)
-        self.tools.begins_process()
-        self.repeats.begins_process()
-        self._fullness = CapacityTotals()
-        self.pace = RateEstimator()
-        self.pace.mark(at, self.done)
+        self.timeline.start_process(at)
+        self.tools.start_process()
+        self.repeats.start_process()
+        self._capacity = CapacityTotals()
+        self.throughput = RateEstimator()
+        self.throughput.update(at, self.done)
         for stage in self.stages.values():
-            stage.came = 0
+            stage.queued = 0
 
     def take(self, at: float, event: Event) -> None:
-        """Times never go back."""
+        """Applies an event. Times must not decrease."""
         if not self.processes:
-            self.begins_process(0.0)
+            self.start_process(0.0)
         self.seconds = at
         stage, worker = None, ""
         if isinstance(event, StageEvent):
             stage, event = self._stage(event.stage), event.event
         if isinstance(event, WorkerEvent):
             worker, event = event.worker, event.event
-        self._happened(at, stage, worker, event)
+        self._apply(at, stage, worker, event)
 
     def key(self, stage: str, index: int) -> str | None:
-        """Of the agent with this index; None where nobody has it."""
+        """The key of the agent with this index; None if there is none."""
         actors = self.stages[stage].actors if stage in self.stages else {}
         where = self.timeline.index
         keys = [key for key, actor in actors.items() if where[self._rows[actor]] == index and "." not in key]
         return keys[-1] if keys else None
 
-    def _happened(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
-        """`stage`: None for what concerns the whole run, and for all of a run without stages. `worker`: empty for the
-        process whose log it is."""
+    def _apply(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
+        """`stage`: None for events of the whole run, and for runs without stages. `worker`: empty for the process that
+        writes the log."""
         match event:
             case TurnStarted():
                 self._turn_started(at, stage or self._stage(""), event)
@@ -118,15 +118,15 @@ class RunView:
             case RequestRetried():
                 self._retried(at, stage or self._stage(""), event)
             case LoadSampled():
-                self.series.take(at, self._fullness.together(worker, event))
+                self.series.take(at, self._capacity.add(worker, event))
             case AgentStarted():
                 self._started(at, stage or self._stage(""), worker, event)
             case AgentReassigned():
-                self._moved(at, stage or self._stage(""), event)
+                self._reassigned(at, stage or self._stage(""), event)
             case AgentFinished():
                 self._finished(at, stage or self._stage(""), event)
             case ItemQueued():
-                (stage or self._stage("")).came += 1
+                (stage or self._stage("")).queued += 1
             case RunStarted():
                 (stage or self._stage("")).began = event
             case FlowStarted():
@@ -139,93 +139,93 @@ class RunView:
                 reason = prefix_worker(worker, event.reason)
                 self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": reason})
             case ToolsUsed():
-                self.tools.told(event.tools, worker)
-                self._summarized(event.summaries)
+                self.tools.add_reports(event.tools, worker)
+                self._add_summaries(event.summaries)
             case SchedulingReported():
                 self.scheduling = event.scheduling
             case PrefixReported():
                 (stage or self._stage("")).prefix = event.prefix
             case Notice() | Resumed() | BudgetReported() | CallbackFailed() | StageEvent() | WorkerEvent():
-                pass  # a notice is of the moment, a pause says its length, and spending follows from tokens and prices
+                pass  # not shown, or known from other events
             case _:
                 assert_never(event)
 
     def _turn_started(self, at: float, stage: StageView, event: TurnStarted) -> None:
         actor = self._actor(stage, event.key)
         if actor is not None:
-            self.repeats.turn_starts(actor, event.turn)
-            self.timeline.generates(at, self._rows[actor], 1)
+            self.repeats.start_turn(actor, event.turn)
+            self.timeline.add_generating(at, self._rows[actor], 1)
 
     def _turn_ended(self, at: float, stage: StageView, worker: str, event: TurnEnded) -> None:
         stage.turn_ended(event.usage)
-        self.workers.turned(worker, event.usage)
-        self.spread["turn"].add(event.seconds)
-        self.spread["queued"].add(event.queued)
+        self.workers.add_turn(worker, event.usage)
+        self.distributions["turn"].add(event.seconds)
+        self.distributions["queued"].add(event.queued)
         if event.ttft is not None:
-            self.spread["ttft"].add(event.ttft)
+            self.distributions["ttft"].add(event.ttft)
         actor = self._actor(stage, event.key)
         if actor is not None:
-            self.repeats.turn_ends(actor, event.usage)
-            self.timeline.generates(at, self._rows[actor], -1)
+            self.repeats.end_turn(actor, event.usage)
+            self.timeline.add_generating(at, self._rows[actor], -1)
 
     def _calls_started(self, at: float, stage: StageView, event: CallsStarted) -> None:
         actor = self._actor(stage, event.key)
         if actor is not None:
-            self.repeats.calls(actor)
-            self.timeline.calls(at, self._rows[actor], 1)
+            self.repeats.start_calls(actor)
+            self.timeline.add_calling(at, self._rows[actor], 1)
 
     def _calls_ended(self, at: float, stage: StageView, worker: str, event: CallsEnded) -> None:
-        self.tools.called(event.calls, worker)
+        self.tools.add_calls(event.calls, worker)
         actor = self._actor(stage, event.key)
         if actor is not None:
-            self.timeline.calls(at, self._rows[actor], -1)
+            self.timeline.add_calling(at, self._rows[actor], -1)
 
     def _retried(self, at: float, stage: StageView, event: RequestRetried) -> None:
         stage.retries += 1
         actor = self._actor(stage, event.key)
         if actor is not None:
-            self.repeats.is_sent_again(actor)
-            self.timeline.generates(at, self._rows[actor], -1)
+            self.repeats.retry(actor)
+            self.timeline.add_generating(at, self._rows[actor], -1)
 
     def _started(self, at: float, stage: StageView, worker: str, event: AgentStarted) -> None:
         actor = stage.actors.get(event.key)
         row = self._add_agent(at, stage, event.key, event.index) if actor is None else self._rows[actor]
-        stage.is_undone(row)
-        self.workers.has(worker, row)
-        self.timeline.starts(at, row, event.index)
+        stage.clear_failure(row)
+        self.workers.assign(worker, row)
+        self.timeline.start(at, row, event.index)
 
-    def _moved(self, at: float, stage: StageView, event: AgentReassigned) -> None:
+    def _reassigned(self, at: float, stage: StageView, event: AgentReassigned) -> None:
         actor = stage.actors.get(event.key)
         if actor is not None:
-            self.repeats.moves(actor)
-            self.workers.left(self._rows[actor])
-            self.timeline.leaves(at, self._rows[actor])
+            self.repeats.reassign(actor)
+            self.workers.release(self._rows[actor])
+            self.timeline.remove(at, self._rows[actor])
 
     def _finished(self, at: float, stage: StageView, event: AgentFinished) -> None:
         result, timeline = event.result, self.timeline
         actor = stage.actors.get(result.key)
         row = self._add_agent(at, stage, result.key, result.index) if actor is None else self._rows[actor]
         if event.resumed:
-            timeline.recalled[row] = timeline.seen[row] = timeline.process
-            self.repeats.is_recalled(result.usage)
+            timeline.restored_by[row] = timeline.last_process[row] = timeline.process
+            self.repeats.restore(result.usage)
             if actor is None:
-                stage.is_recalled(result)
-                self.tools.recalled(result.tool_calls)
-            elif timeline.outcome[row] != UNDER_WAY:
+                stage.add_restored(result)
+                self.tools.add_restored(result.tool_calls)
+            elif timeline.outcome[row] != IN_PROGRESS:
                 timeline.index[row] = result.index
                 return
         elif actor is not None:
-            self.spread["agent"].add(result.timing.total)
+            self.distributions["agent"].add(result.timing.total)
         if not event.resumed:
             self.done += 1
-            self.pace.mark(at, self.done)
-        self.workers.ended(row)
-        stage.is_undone(row)
-        timeline.ends(at, row, ANSWERED if result.ok else FAILED)
+            self.throughput.update(at, self.done)
+        self.workers.finish(row)
+        stage.clear_failure(row)
+        timeline.finish(at, row, ANSWERED if result.ok else FAILED)
         stage.finished(at, row, event)
 
-    def _summarized(self, usage: Usage) -> None:
-        """Summaries belong to no agent; in a flow, to no stage either."""
+    def _add_summaries(self, usage: Usage) -> None:
+        """Adds the usage of summaries, which belong to no agent; in a flow, to no stage either."""
         if "" in self.stages:
             self.stages[""].used.add(usage)
         else:
@@ -238,7 +238,7 @@ class RunView:
         return stage
 
     def _actor(self, stage: StageView, key: str) -> int | None:
-        """None where the log misses the agent's beginning."""
+        """The actor of a key; None if the log does not contain the start of its agent."""
         actor = stage.actors.get(key)
         if actor is None and "." in key:
             agent = stage.actors.get(key.partition(".")[0])

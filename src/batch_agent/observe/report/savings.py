@@ -6,15 +6,15 @@ from typing import Any
 
 from ...core.fast_dataclass import dataclass
 from ...core.requests import Usage
-from ..text.formatting import many
+from ..text.formatting import plural
 from .tool_uses import ToolUsage
 
-_NOTHING, _ASKED, _ANSWERED, _CALLED, _TO_BE_SENT_AGAIN = range(5)
+_IDLE, _GENERATING, _ANSWERED, _CALLING, _RETRYING = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """One saving. `saved` is None where it is unknown, and `basis` tells why. `without` is the baseline."""
+    """One saving. `saved` is None if unknown, with the reason in `basis`. `without` is the baseline."""
 
     name: str
     saved: float | None
@@ -27,94 +27,94 @@ class Saving:
         return asdict(self)
 
 
-class RepeatedReads:
-    """What would have been paid twice if every error, unusable answer and end of a process had sent an agent back to
-    its first turn. An actor is an agent, or a part of a long input."""
+class AvoidedRepeats:
+    """Work that would have been repeated if every error, rejected answer and restart had sent an agent back to its
+    first turn. An actor is an agent, or a chunk of a long input."""
 
     def __init__(self) -> None:
-        self.sent_again = 0
-        self.asked_again = 0
-        self.tokens_again = 0
-        """Of the turns before the one that was repeated."""
-        self.went_on = 0
-        """Agents that another process found in the middle of their work."""
-        self.recalled = 0
+        self.retries = 0
+        self.rejected = 0
+        self.tokens_not_repeated = 0
+        """Tokens of the turns before the repeated one."""
+        self.continued = 0
+        """Agents that a later process continued."""
+        self.restored = 0
         """Answers from the checkpoint."""
-        self.tokens_kept = 0
-        """Of those two."""
+        self.tokens_restored = 0
+        """Tokens of those two."""
         self._paid: list[int] = []
         self._last_turn: list[int] = []
         self._last = bytearray()
 
     def add(self) -> None:
-        """One more actor; they are numbered."""
+        """Adds an actor; they are numbered."""
         self._paid.append(0)
         self._last_turn.append(0)
-        self._last.append(_NOTHING)
+        self._last.append(_IDLE)
 
-    def turn_starts(self, actor: int, turn: int) -> None:
+    def start_turn(self, actor: int, turn: int) -> None:
         last = self._last[actor]
-        if last == _NOTHING and turn == 1:
+        if last == _IDLE and turn == 1:
             self._paid[actor] = 0
-        elif last == _NOTHING and self._paid[actor]:
-            self.went_on += 1
-            self.tokens_kept += self._paid[actor]
-        elif last == _ANSWERED:  # and the answer was of no use
-            self.asked_again += 1
-            self.tokens_again += self._paid[actor] - self._last_turn[actor]
-        self._last[actor] = _ASKED
+        elif last == _IDLE and self._paid[actor]:
+            self.continued += 1
+            self.tokens_restored += self._paid[actor]
+        elif last == _ANSWERED:  # and the answer was rejected
+            self.rejected += 1
+            self.tokens_not_repeated += self._paid[actor] - self._last_turn[actor]
+        self._last[actor] = _GENERATING
 
-    def turn_ends(self, actor: int, usage: Usage) -> None:
+    def end_turn(self, actor: int, usage: Usage) -> None:
         self._last_turn[actor] = usage.input + usage.output
         self._paid[actor] += self._last_turn[actor]
         self._last[actor] = _ANSWERED
 
-    def is_sent_again(self, actor: int) -> None:
-        self.sent_again += 1
-        self.tokens_again += self._paid[actor]
-        self._last[actor] = _TO_BE_SENT_AGAIN
+    def retry(self, actor: int) -> None:
+        self.retries += 1
+        self.tokens_not_repeated += self._paid[actor]
+        self._last[actor] = _RETRYING
 
-    def calls(self, actor: int) -> None:
-        self._last[actor] = _CALLED
+    def start_calls(self, actor: int) -> None:
+        self._last[actor] = _CALLING
 
-    def moves(self, actor: int) -> None:
-        """Another worker goes on with it."""
-        self._last[actor] = _NOTHING
+    def reassign(self, actor: int) -> None:
+        """Another worker continues the agent."""
+        self._last[actor] = _IDLE
 
-    def is_recalled(self, usage: Usage) -> None:
-        self.recalled += 1
-        self.tokens_kept += usage.input + usage.output
+    def restore(self, usage: Usage) -> None:
+        self.restored += 1
+        self.tokens_restored += usage.input + usage.output
 
-    def begins_process(self) -> None:
+    def start_process(self) -> None:
         self._last = bytearray(len(self._last))
 
 
-def savings(turns: Usage, tools: Sequence[ToolUsage], repeats: RepeatedReads) -> list[Saving]:
-    """`turns`: what all turns of the log have used."""
+def savings(turns: Usage, tools: Sequence[ToolUsage], repeats: AvoidedRepeats) -> list[Saving]:
+    """Savings of a run. `turns`: usage of all turns in the log."""
     used = turns.input + turns.output
     return [
         _prefill(turns),
         *_tools(tools),
         Saving(
             "tokens not paid again after errors",
-            repeats.tokens_again,
+            repeats.tokens_not_repeated,
             "tokens",
-            used + repeats.tokens_again,
+            used + repeats.tokens_not_repeated,
             "For each retried request and each rejected answer: the input and output tokens of the earlier turns of "
             "that agent. A loop that restarts the agent pays for them again.",
-            f"{many(repeats.sent_again, 'retried request')} and {many(repeats.asked_again, 'rejected answer')} in the "
+            f"{plural(repeats.retries, 'retried request')} and {plural(repeats.rejected, 'rejected answer')} in the "
             "event log; tokens as reported by the server.",
         ),
         Saving(
             "tokens not paid again after a restart",
-            repeats.tokens_kept,
+            repeats.tokens_restored,
             "tokens",
-            used + repeats.tokens_kept,
+            used + repeats.tokens_restored,
             "Input and output tokens of each answer that a later process read from the checkpoint, and of the "
             "completed turns of each agent that a later process continued. A run without a checkpoint pays for them "
             "again.",
-            f"{many(repeats.recalled, 'answer')} from the checkpoint and {many(repeats.went_on, 'continued agent')} in "
-            "the event log.",
+            f"{plural(repeats.restored, 'answer')} from the checkpoint and "
+            f"{plural(repeats.continued, 'continued agent')} in the event log.",
         ),
     ]
 

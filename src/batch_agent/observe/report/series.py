@@ -1,29 +1,29 @@
-"""How full the limits of a run were over time, from its samples."""
+"""Load of the backends over time, from samples."""
 
 from typing import Any
 
 from ...core.events import LoadSampled
 
 _FINEST = 0.05
-_MOST_POINTS = 600
+_MAX_POINTS = 600
 _FIELDS = (
     "inflight", "limit", "waiting", "residents", "kv_held", "kv_limit", "kv_usage", "server_running", "server_waiting",
 )  # fmt: skip
 _SHARES = frozenset({"kv_usage"})
-"""Of several backends these are averaged; everything else adds up."""
+"""Fields that are averaged over backends; all others are summed."""
 
 
 class Series:
-    """Samples that fall into one bin are averaged. When a run outgrows the bins, each two become one that is twice as
-    wide: an hour and a week are told in about as many points."""
+    """Samples averaged in bins. When a run outgrows them, pairs of bins are merged, so that the number of points is
+    bounded."""
 
     def __init__(self) -> None:
         self._width = _FINEST
         self._bins: dict[int, dict[str, _Bin]] = {}
-        """By number and backend."""
+        """By bin and backend."""
 
     def take(self, at: float, sampled: LoadSampled) -> None:
-        while at >= _MOST_POINTS * self._width:
+        while at >= _MAX_POINTS * self._width:
             self._widen()
         bins = self._bins.setdefault(int(at / self._width), {})
         bins.setdefault(sampled.backend, _Bin()).add(sampled)
@@ -31,22 +31,22 @@ class Series:
     def as_json(self) -> dict[str, list[Any]]:
         shown = sorted(self._bins)
         columns = {
-            name: [_joined([each.average(number) for each in self._bins[place].values()], name) for place in shown]
+            name: [_joined([each.average(number) for each in self._bins[index].values()], name) for index in shown]
             for number, name in enumerate(_FIELDS)
         }
-        return {"at": [round((place + 0.5) * self._width, 2) for place in shown], **columns}
+        return {"at": [round((index + 0.5) * self._width, 2) for index in shown], **columns}
 
     def _widen(self) -> None:
         self._width *= 2
         before, self._bins = self._bins, {}
-        for place, bins in before.items():
-            wider = self._bins.setdefault(place // 2, {})
+        for index, bins in before.items():
+            wider = self._bins.setdefault(index // 2, {})
             for backend, each in bins.items():
                 wider.setdefault(backend, _Bin()).join(each)
 
 
 class _Bin:
-    """Sums of one backend's samples, and of how many each is."""
+    """Sums and counts of one backend's samples."""
 
     __slots__ = ("_counts", "_sums")
 
@@ -62,15 +62,15 @@ class _Bin:
                 self._counts[number] += 1
 
     def join(self, other: "_Bin") -> None:
-        self._sums = [mine + its for mine, its in zip(self._sums, other._sums, strict=True)]
-        self._counts = [mine + its for mine, its in zip(self._counts, other._counts, strict=True)]
+        self._sums = [own + more for own, more in zip(self._sums, other._sums, strict=True)]
+        self._counts = [own + more for own, more in zip(self._counts, other._counts, strict=True)]
 
     def average(self, number: int) -> float | None:
         return self._sums[number] / self._counts[number] if self._counts[number] else None
 
 
 def _joined(averages: list[float | None], name: str) -> float | None:
-    """Of all backends that say it."""
+    """Value over all backends that report it."""
     known = [each for each in averages if each is not None]
     if not known:
         return None

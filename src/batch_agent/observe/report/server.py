@@ -1,4 +1,4 @@
-"""The live view of a run: a page, what it shows, and word of every change."""
+"""HTTP server of the live page: the page, its model, and a stream of changes."""
 
 import asyncio
 import gzip
@@ -15,8 +15,8 @@ from .host_check import is_known
 from .html import INDEX, page_files
 from .log_follower import LogFollower
 
-_BETWEEN = 1.0
-"""Seconds between two looks at the log, at least; ten times as long as one takes."""
+_POLL_SECONDS = 1.0
+"""Minimum interval between two polls of the log; at least ten times the duration of a poll."""
 _HEARTBEAT = 10.0
 _HEADERS = {
     "Cache-Control": "no-cache",
@@ -28,76 +28,75 @@ _HEADERS = {
 }
 
 AgentTrace = Callable[[str, str], str]
-"""What an agent did, by stage and key. Raises BatchAgentError. May block."""
+"""Returns the trace of an agent, by stage and key. Raises BatchAgentError. May block."""
 
 
 @asynccontextmanager
-async def served(following: LogFollower, story: AgentTrace, host: str, port: int) -> AsyncIterator[int]:
-    """Serves for as long as the block runs; gives the port, which 0 leaves open. Raises OSError where it cannot
-    listen."""
-    live = LiveServer(following)
-    runner = web.AppRunner(_app(live, story, host), access_log=None, shutdown_timeout=0.5)
+async def served(follower: LogFollower, trace: AgentTrace, host: str, port: int) -> AsyncIterator[int]:
+    """Serves for the duration of the block, and yields the port. Raises OSError if it cannot listen."""
+    live = LiveServer(follower)
+    runner = web.AppRunner(_app(live, trace, host), access_log=None, shutdown_timeout=0.5)
     await runner.setup()
     try:
         site = web.TCPSite(runner, host, port)
         await site.start()
-        async with live.watching():
+        async with live.polling():
             yield runner.addresses[0][1]
     finally:
         await runner.cleanup()
 
 
 class LiveServer:
-    """A run that is followed for many at once: one look at its log, and one making of its model, serves all."""
+    """A followed run, shared by all clients: the log is read and the model is built once for all of them."""
 
-    def __init__(self, following: LogFollower) -> None:
-        self._following = following
-        self._look = asyncio.Lock()
+    def __init__(self, follower: LogFollower) -> None:
+        self._follower = follower
+        self._lock = asyncio.Lock()
         self._changed = asyncio.Condition()
         self._listeners = 0
         self._has_listeners = asyncio.Event()
         self._body: tuple[int, bytes, bytes] | None = None
-        self.is_over = False
+        self.is_closed = False
         self.version = 0
         self.problem = ""
-        """Why the run cannot be read."""
+        """Error message, if the run cannot be read."""
 
     async def body(self) -> tuple[int, bytes, bytes]:
-        """The version of the model, its JSON, and that compressed. Raises StoreError where it cannot be read."""
-        await self.look()
-        async with self._look:
+        """Version, JSON and compressed JSON of the model. Raises StoreError if the run cannot be read."""
+        await self.poll()
+        async with self._lock:
             if self.problem:
                 raise StoreError(self.problem)
             if self._body is None or self._body[0] != self.version:
-                self._body = await asyncio.to_thread(self._made, self.version)
+                self._body = await asyncio.to_thread(self._build, self.version)
             return self._body
 
     async def key(self, stage: str, index: int) -> str | None:
-        await self.look()
-        async with self._look:
-            return await asyncio.to_thread(self._following.key, stage, index)
+        await self.poll()
+        async with self._lock:
+            return await asyncio.to_thread(self._follower.key, stage, index)
 
-    async def look(self) -> None:
-        """Reads what is new in the log, and tells those who listen if there is something."""
-        async with self._look:
-            before, problem = self._following.version, self.problem
+    async def poll(self) -> None:
+        """Reads new events from the log, and notifies listeners of changes."""
+        async with self._lock:
+            before, problem = self._follower.version, self.problem
             try:
-                while not self.is_over and await asyncio.to_thread(self._following.look):
-                    pass  # in pieces, so that it can be ended
+                while not self.is_closed and await asyncio.to_thread(self._follower.poll):
+                    pass  # in batches, so that it can be stopped
                 self.problem = ""
             except (BatchAgentError, OSError) as error:
                 self.problem = str(error)
-            if self._following.version == before and self.problem == problem:
+            if self._follower.version == before and self.problem == problem:
                 return
             self.version += 1
         async with self._changed:
             self._changed.notify_all()
 
-    async def newer(self, seen: int | None) -> int | None:
-        """A version that is not `seen`, as soon as there is one; None after a while without."""
+    async def wait_for_change(self, seen: int | None) -> int | None:
+        """Waits for a version other than `seen`; None after the heartbeat interval."""
         try:
             async with asyncio.timeout(_HEARTBEAT), self._changed:
-                await self._changed.wait_for(lambda: self.is_over or self.version != seen)
+                await self._changed.wait_for(lambda: self.is_closed or self.version != seen)
         except TimeoutError:
             return None
         return self.version
@@ -114,38 +113,38 @@ class LiveServer:
                 self._has_listeners.clear()
 
     @asynccontextmanager
-    async def watching(self) -> AsyncIterator[None]:
-        """Looks at the log again and again while somebody listens."""
-        task = asyncio.get_running_loop().create_task(self._watch())
+    async def polling(self) -> AsyncIterator[None]:
+        """Polls the log in the background while there are listeners."""
+        task = asyncio.get_running_loop().create_task(self._poll_loop())
         try:
             yield
         finally:
-            self.is_over = True
+            self.is_closed = True
             task.cancel()
             await asyncio.wait([task])
             async with self._changed:
                 self._changed.notify_all()
 
-    async def _watch(self) -> None:
+    async def _poll_loop(self) -> None:
         now = asyncio.get_running_loop().time
-        while True:  # until it is cancelled: another process cannot tell us when it writes
+        while True:  # until cancelled: the process that writes cannot notify us
             await self._has_listeners.wait()
             began = now()
-            await self.look()
-            await asyncio.sleep(max(_BETWEEN, 10 * (now() - began)))
+            await self.poll()
+            await asyncio.sleep(max(_POLL_SECONDS, 10 * (now() - began)))
 
-    def _made(self, version: int) -> tuple[int, bytes, bytes]:
-        raw = to_json(self._following.model())
+    def _build(self, version: int) -> tuple[int, bytes, bytes]:
+        raw = to_json(self._follower.model())
         return version, raw, gzip.compress(raw, 5, mtime=0)
 
 
-def _app(live: LiveServer, story: AgentTrace, host: str) -> web.Application:
+def _app(live: LiveServer, trace: AgentTrace, host: str) -> web.Application:
     pages, started = page_files(), time_ns()
 
     async def page(request: web.Request) -> web.Response:
         name = request.match_info.get("name", INDEX)
         if name not in pages:
-            raise web.HTTPNotFound(text="There is no such page.")
+            raise web.HTTPNotFound(text="Not found.")
         kind, text = pages[name]
         return web.Response(text=text, content_type=kind, charset="utf-8")
 
@@ -167,12 +166,12 @@ def _app(live: LiveServer, story: AgentTrace, host: str) -> web.Application:
         await response.prepare(request)
         seen: int | None = None
         with live.listening():
-            while not live.is_over:
-                version = await live.newer(seen)
+            while not live.is_closed:
+                version = await live.wait_for_change(seen)
                 try:
                     await response.write(b": nothing new\n\n" if version is None else b"data: %d\n\n" % version)
                 except ConnectionResetError:
-                    break  # who listened has left
+                    break  # the client has disconnected
                 seen = seen if version is None else version
         return response
 
@@ -180,13 +179,13 @@ def _app(live: LiveServer, story: AgentTrace, host: str) -> web.Application:
         stage, index = request.query.get("stage", ""), int(request.match_info["index"])
         key = await live.key(stage, index)
         if key is None:
-            raise web.HTTPNotFound(text=f"There is no agent {index} here.")
+            raise web.HTTPNotFound(text=f"There is no agent {index}.")
         try:
-            return web.Response(text=await asyncio.to_thread(story, stage, key))
+            return web.Response(text=await asyncio.to_thread(trace, stage, key))
         except BatchAgentError as error:
             raise web.HTTPNotFound(text=str(error)) from error
 
-    app = web.Application(middlewares=[_only_for(host)])
+    app = web.Application(middlewares=[_check_host(host)])
     app.add_routes(
         [
             web.get("/", page),
@@ -199,13 +198,13 @@ def _app(live: LiveServer, story: AgentTrace, host: str) -> web.Application:
     return app
 
 
-def _only_for(host: str) -> Middleware:
-    """Answers who asks for this host by a name that is its own, and says what went wrong."""
+def _check_host(host: str) -> Middleware:
+    """Middleware that rejects foreign Host headers, translates errors, and adds security headers."""
 
     @web.middleware
-    async def answered(request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def handle(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not is_known(request.host, host):
-            return web.Response(status=403, text=f"This server does not answer for {request.host!r}.")
+            return web.Response(status=403, text=f"This server does not serve the host {request.host!r}.")
         try:
             response = await handler(request)
         except StoreError as error:
@@ -214,4 +213,4 @@ def _only_for(host: str) -> Middleware:
             response.headers.update(_HEADERS)
         return response
 
-    return answered
+    return handle

@@ -1,4 +1,4 @@
-"""What there is to see of one stage; a run without stages has one, without a name."""
+"""View of one stage; a run without stages has one with an empty name."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -9,18 +9,18 @@ from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.run_reports import PrefixReport
-from ..event_codec import LONGEST, said
+from ..event_codec import MAX_TEXT, answer_preview
 from ..run_stats import Tokens
 
-_LATEST = 8
-_SLOWEST = 10
-_KEPT_EXAMPLES = 20
-_SHOWN_EXAMPLES = 3
+_MAX_LATEST = 8
+_MAX_SLOWEST = 10
+_MAX_KEPT_EXAMPLES = 20
+_MAX_SHOWN_EXAMPLES = 3
 
 
 @dataclass(slots=True)
 class StageCounts:
-    """Of agents. Mutable on purpose: it is added up row by row."""
+    """Counts of agents. Mutable: summed row by row."""
 
     started: int = 0
     answered: int = 0
@@ -32,48 +32,48 @@ class StageCounts:
 
 
 class StageView:
-    """Mutable on purpose: folded from the stage's events."""
+    """View of a stage. Mutable: updated by each event."""
 
     def __init__(self, name: str, number: int) -> None:
         self.name = name
         self.number = number
         self.began: RunStarted | None = None
-        self.came = 0
-        """Items that were given to it in this process, in a flow."""
+        self.queued = 0
+        """Items of a flow that it got in this process."""
         self.turns = 0
         self.retries = 0
         self.compactions = 0
         self.used = Tokens()
-        """By the turns in the log, and by summaries."""
-        self.recalled = NO_USAGE
-        """Of answers from the checkpoint that the log does not tell of otherwise."""
+        """Usage of the turns in the log, and of summaries."""
+        self.restored = NO_USAGE
+        """Usage of answers from the checkpoint that are not in the log."""
         self.prefix: PrefixReport | None = None
         self.actors: dict[str, int] = {}
-        """Its agents and the parts of their long inputs, by key."""
+        """Its agents, and the chunks of their long inputs, by key."""
         self.agents = 0
         self._failures: dict[str, dict[int, tuple[int, str, str]]] = {}
         self._kinds: dict[int, str] = {}
-        self._latest: deque[tuple[float, AgentResult]] = deque(maxlen=_LATEST)
+        self._latest: deque[tuple[float, AgentResult]] = deque(maxlen=_MAX_LATEST)
         self._slowest: list[tuple[float, int, dict[str, Any]]] = []
 
     @property
     def total(self) -> int | None:
-        """How many there will be, as far as anybody knows."""
-        return self.came or (self.began.total if self.began else None)
+        """Number of agents, if known."""
+        return self.queued or (self.began.total if self.began else None)
 
     def finished(self, at: float, row: int, event: AgentFinished) -> None:
-        """An agent that the log has no end of yet."""
+        """Adds the result of an agent."""
         result = event.result
         self.compactions += result.compactions
         if result.error is not None:
-            self._failed(row, result, result.error.kind, result.error.message[:LONGEST])
+            self._failed(row, result, result.error.kind, result.error.message[:MAX_TEXT])
         if event.resumed:
             return
         self._latest.append((at, result))
         self._note_slow(row, round(result.timing.total, 3), result)
 
-    def is_undone(self, row: int) -> None:
-        """It failed, and begins anew."""
+    def clear_failure(self, row: int) -> None:
+        """Removes the failure of an agent that is restarted."""
         kind = self._kinds.pop(row, None)
         if kind is not None:
             self._failures[kind].pop(row, None)
@@ -82,14 +82,14 @@ class StageView:
         self.turns += 1
         self.used.add(usage)
 
-    def is_recalled(self, result: AgentResult) -> None:
-        """Of an agent that the log does not know."""
+    def add_restored(self, result: AgentResult) -> None:
+        """Adds the result of an agent that is not in the log."""
         self.turns += result.turns
-        self.recalled += result.usage
+        self.restored += result.usage
 
     def as_json(self, counts: StageCounts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
-        """`is_shown`: whether an agent, by its row, is one of this run as it is now."""
-        began, usage = self.began, self.used.usage + self.recalled
+        """`is_shown`: whether the agent of a row belongs to the current run."""
+        began, usage = self.began, self.used.usage + self.restored
         return {
             "name": self.name,
             "model": began.model if began else "",
@@ -115,15 +115,15 @@ class StageView:
     def _failed(self, row: int, result: AgentResult, kind: str, message: str) -> None:
         self._kinds[row] = kind
         examples = self._failures.setdefault(kind, {})
-        if len(examples) < _KEPT_EXAMPLES:
+        if len(examples) < _MAX_KEPT_EXAMPLES:
             examples[row] = (result.index, result.key, message)
 
     def _note_slow(self, row: int, seconds: float, result: AgentResult) -> None:
-        if len(self._slowest) == _SLOWEST and seconds <= self._slowest[-1][0]:
+        if len(self._slowest) == _MAX_SLOWEST and seconds <= self._slowest[-1][0]:
             return
         shown = {"index": result.index, "key": result.key, "seconds": seconds, "turns": result.turns}
         others = [each for each in self._slowest if each[1] != row]
-        self._slowest = sorted([*others, (seconds, row, shown)], key=lambda each: -each[0])[:_SLOWEST]
+        self._slowest = sorted([*others, (seconds, row, shown)], key=lambda each: -each[0])[:_MAX_SLOWEST]
 
     def _failures_as_json(self, is_shown: Callable[[int], bool]) -> list[dict[str, Any]]:
         counts = Counter(kind for row, kind in self._kinds.items() if is_shown(row))
@@ -135,14 +135,14 @@ class StageView:
                     {"index": index, "key": key, "message": message}
                     for row, (index, key, message) in self._failures[kind].items()
                     if is_shown(row)
-                ][:_SHOWN_EXAMPLES],
+                ][:_MAX_SHOWN_EXAMPLES],
             }
             for kind, count in counts.most_common()
         ]
 
 
 def _latest(at: float, result: AgentResult) -> dict[str, Any]:
-    text = said(result) if result.error is None else result.error.message[:LONGEST]
+    text = answer_preview(result) if result.error is None else result.error.message[:MAX_TEXT]
     seconds = round(result.timing.total, 3)
     return {"index": result.index, "ok": result.ok, "text": text, "seconds": seconds, "at": round(at, 2)}
 

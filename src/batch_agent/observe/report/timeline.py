@@ -1,4 +1,4 @@
-"""Every agent's life: when it generated, ran tools and waited."""
+"""Timeline of every agent: when it was generating, running tools and waiting."""
 
 from array import array
 from base64 import b64encode
@@ -7,25 +7,24 @@ from typing import Any
 
 from .activity import ABSENT, DONE, GENERATING, TOOLS, WAITING, Activity
 
-FAILED, ANSWERED, UNDER_WAY = 0, 1, 2
+FAILED, ANSWERED, IN_PROGRESS = 0, 1, 2
 _CODES = (0, 0, 1, 2, 0)
-"""Of what an agent does, as the page knows it; nothing is a gap."""
+"""Segment codes of the states; 0 is a gap."""
 
 
 class Timeline:
-    """A row for each agent, in the order of their beginnings, in columns: an agent takes about a hundred bytes. Times
-    of segments are whole hundredths of a second. What the parts of a long input do is done by their agent: it
-    generates while any of them does."""
+    """A row per agent, in the order of their starts, stored in columns: about 100 bytes per agent. Segment times are in
+    hundredths of a second. An agent with chunks is generating while any of them is."""
 
     def __init__(self) -> None:
         self.stage = array("H")
         self.index = array("q")
         self.outcome = bytearray()
-        self.seen = array("H")
-        """The last process that had to do with the agent; 0 once it has left for another worker."""
-        self.recalled = array("H")
-        """The last process that had its answer from the checkpoint; 0: none."""
-        self.doing = bytearray()
+        self.last_process = array("H")
+        """Last process of the agent; 0 after it was reassigned to another worker."""
+        self.restored_by = array("H")
+        """Last process that restored its answer from the checkpoint; 0: none."""
+        self.state = bytearray()
         self.activity = Activity()
         self.process = 0
         self._start = array("q")
@@ -40,62 +39,62 @@ class Timeline:
         return len(self._segments)
 
     def add(self, at: float, stage: int, index: int) -> int:
-        """A new row."""
+        """Adds a row, and returns its number."""
         now = round(at * 100)
         self.stage.append(stage)
         self.index.append(index)
-        self.outcome.append(UNDER_WAY)
-        self.doing.append(ABSENT)
+        self.outcome.append(IN_PROGRESS)
+        self.state.append(ABSENT)
         for column in (self._start, self._since, self._ended):
             column.append(now)
         for column in (self._generating, self._calling, self._numbers):
             column.append(0)
-        self.seen.append(self.process)
-        self.recalled.append(0)
+        self.last_process.append(self.process)
+        self.restored_by.append(0)
         self._segments.append(bytearray())
         return len(self._segments) - 1
 
-    def starts(self, at: float, row: int, index: int) -> None:
-        """Also one that was done: it failed, and begins anew."""
-        self.index[row], self.seen[row], self.outcome[row] = index, self.process, UNDER_WAY
-        self._do(at, row, WAITING)
+    def start(self, at: float, row: int, index: int) -> None:
+        """Starts an agent, or restarts one that failed."""
+        self.index[row], self.last_process[row], self.outcome[row] = index, self.process, IN_PROGRESS
+        self._set_state(at, row, WAITING)
 
-    def generates(self, at: float, row: int, more: int) -> None:
-        """A turn begins (1) or ends (-1), in whatever way."""
+    def add_generating(self, at: float, row: int, more: int) -> None:
+        """A turn starts (1) or ends (-1)."""
         self._generating[row] = max(0, self._generating[row] + more)
-        self._look(at, row)
+        self._update(at, row)
 
-    def calls(self, at: float, row: int, more: int) -> None:
-        """Tools begin (1) or end (-1)."""
+    def add_calling(self, at: float, row: int, more: int) -> None:
+        """Tool calls start (1) or end (-1)."""
         self._calling[row] = max(0, self._calling[row] + more)
-        self._look(at, row)
+        self._update(at, row)
 
-    def ends(self, at: float, row: int, outcome: int) -> None:
-        self.seen[row], self.outcome[row] = self.process, outcome
+    def finish(self, at: float, row: int, outcome: int) -> None:
+        self.last_process[row], self.outcome[row] = self.process, outcome
         self._generating[row] = self._calling[row] = 0
-        self._do(at, row, DONE)
+        self._set_state(at, row, DONE)
 
-    def leaves(self, at: float, row: int) -> None:
-        """Another worker has it, and maybe for somebody else: nothing more may be heard of it. One that is done stays
-        as it is."""
-        if self.outcome[row] == UNDER_WAY:
-            self.seen[row] = self._generating[row] = self._calling[row] = 0
-            self._do(at, row, ABSENT)
+    def remove(self, at: float, row: int) -> None:
+        """Another worker has the agent, possibly for another client, so there may be no more events. Finished agents
+        are not changed."""
+        if self.outcome[row] == IN_PROGRESS:
+            self.last_process[row] = self._generating[row] = self._calling[row] = 0
+            self._set_state(at, row, ABSENT)
 
-    def begins_process(self, at: float) -> None:
-        """Whatever was under way in the one before ended with it."""
+    def start_process(self, at: float) -> None:
+        """Agents in progress ended with the previous process."""
         self.process += 1
-        for row, doing in enumerate(self.doing):
-            if doing in (WAITING, GENERATING, TOOLS):
+        for row, state in enumerate(self.state):
+            if state in (WAITING, GENERATING, TOOLS):
                 self._generating[row] = self._calling[row] = 0
-                self._do(at, row, ABSENT)
+                self._set_state(at, row, ABSENT)
 
     def as_json(self, at: float, rows: Iterable[int]) -> dict[str, Any]:
-        """These rows, as of this time."""
+        """These rows at this time."""
         now, chosen = round(at * 100), list(rows)
         encoded = bytearray()
         for row in chosen:
-            code = _CODES[self.doing[row]]
+            code = _CODES[self.state[row]]
             _put(encoded, self._numbers[row] + bool(code))
             encoded += self._segments[row]
             if code:
@@ -108,13 +107,13 @@ class Timeline:
             "segments": b64encode(encoded).decode(),
         }
 
-    def _look(self, at: float, row: int) -> None:
-        if self.doing[row] == DONE:
-            return  # a straggler of an agent that timed out
-        self._do(at, row, GENERATING if self._generating[row] else TOOLS if self._calling[row] else WAITING)
+    def _update(self, at: float, row: int) -> None:
+        if self.state[row] == DONE:
+            return  # a late event of an agent that timed out
+        self._set_state(at, row, GENERATING if self._generating[row] else TOOLS if self._calling[row] else WAITING)
 
-    def _do(self, at: float, row: int, kind: int) -> None:
-        before = self.doing[row]
+    def _set_state(self, at: float, row: int, kind: int) -> None:
+        before = self.state[row]
         if before == kind:
             return
         now = round(at * 100)
@@ -124,11 +123,11 @@ class Timeline:
             self._numbers[row] += 1
             self._ended[row] = now
         self._since[row] = now
-        self.doing[row] = kind
+        self.state[row] = kind
         self.activity.move(at, before, kind)
 
     def _put_segment(self, into: bytearray, row: int, code: int, now: int) -> None:
-        """What it does until now."""
+        """Appends the current segment, ending now."""
         since = self._since[row]
         into.append(code)
         _put(into, since - self._ended[row])
@@ -136,7 +135,7 @@ class Timeline:
 
 
 def _put(into: bytearray, number: int) -> None:
-    """As a varint: seven bits in each byte, the lowest first."""
+    """Appends a varint: seven bits per byte, the lowest first."""
     while number > 127:
         into.append(number & 127 | 128)
         number >>= 7

@@ -1,4 +1,4 @@
-"""What the tools of a run were asked, did and saved."""
+"""Usage of the tools of a run: calls, executions and savings."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -9,12 +9,12 @@ from ...core.results import CallRecord, ToolUse
 from ..tool_counts import ToolCount
 from .distribution import Distribution
 
-_ADD_UP = ("requested", "executed", "shared", "cached", "failed", "seconds")
+_SUMMED = ("requested", "executed", "shared", "cached", "failed", "seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUsage:
-    """Of one tool. `seconds_saved`: None where nobody knows."""
+    """Usage of one tool. `seconds_saved`: None if unknown."""
 
     name: str
     requested: int = 0
@@ -29,14 +29,14 @@ class ToolUsage:
 
     @classmethod
     def of(cls, tool: ToolUse) -> Self:
-        """As the tools themselves account for it."""
+        """From the statistics of the tool itself."""
         return cls(
             tool.name, tool.requested, tool.executed, tool.shared, tool.cached, tool.failed, tool.seconds,
             tool.seconds_saved, tool.p50, tool.p99,
         )  # fmt: skip
 
     def plus(self, later: "ToolUsage") -> "ToolUsage":
-        sums: dict[str, Any] = {name: getattr(self, name) + getattr(later, name) for name in _ADD_UP}
+        sums: dict[str, Any] = {name: getattr(self, name) + getattr(later, name) for name in _SUMMED}
         is_known = self.seconds_saved is not None and later.seconds_saved is not None
         saved = (self.seconds_saved or 0.0) + (later.seconds_saved or 0.0) if is_known else None
         p50 = self.p50 if later.p50 is None else later.p50
@@ -49,45 +49,46 @@ class ToolUsage:
 
 
 class ToolUsages:
-    """Counted from the agents' calls while a process goes on; at its end the tools' own account takes their place,
-    but for names that a model made up. What sharing saved is known from that alone. Each worker has its own tools."""
+    """Usage of all tools, counted from the agents' calls during a process; at its end, the tools' own statistics
+    replace the counts, except for tools that do not exist. Only those contain the savings. Each worker has its own
+    tools."""
 
     def __init__(self) -> None:
         self.durations = Distribution()
-        """Of all executions."""
+        """Durations of all executions."""
         self._past: tuple[ToolUsage, ...] = ()
         self._counted: dict[tuple[str, str], _Calls] = {}
         """By worker and tool."""
-        self._recalled: dict[tuple[str, str], _Calls] = {}
-        self._told: list[tuple[str, ToolUsage]] = []
+        self._restored: dict[tuple[str, str], _Calls] = {}
+        self._reported: list[tuple[str, ToolUsage]] = []
 
-    def called(self, calls: Iterable[CallRecord], worker: str = "") -> None:
+    def add_calls(self, calls: Iterable[CallRecord], worker: str = "") -> None:
         self._count(calls, worker, self._counted)
 
-    def recalled(self, calls: Iterable[CallRecord]) -> None:
-        """Of an agent that was done before the log began."""
-        self._count(calls, "", self._recalled)
+    def add_restored(self, calls: Iterable[CallRecord]) -> None:
+        """Calls of an agent that finished before the log started."""
+        self._count(calls, "", self._restored)
 
-    def told(self, tools: Sequence[ToolUse], worker: str = "") -> None:
-        """At the end of a process; of a flow, once for each set of tools."""
-        self._told += ((worker, ToolUsage.of(tool)) for tool in tools)
+    def add_reports(self, tools: Sequence[ToolUse], worker: str = "") -> None:
+        """Statistics at the end of a process; in a flow, once per set of tools."""
+        self._reported += ((worker, ToolUsage.of(tool)) for tool in tools)
 
-    def begins_process(self) -> None:
-        self._past, self._counted, self._recalled, self._told = self.all(), {}, {}, []
+    def start_process(self) -> None:
+        self._past, self._counted, self._restored, self._reported = self.all(), {}, {}, []
 
     def all(self) -> tuple[ToolUsage, ...]:
-        told = {(worker, use.name) for worker, use in self._told}
-        counted = [each.use() for key, each in self._counted.items() if key not in told]
-        accounts = [use for _, use in self._told]
+        reported = {(worker, use.name) for worker, use in self._reported}
+        counted = [each.use() for key, each in self._counted.items() if key not in reported]
+        reports = [use for _, use in self._reported]
         found: dict[str, ToolUsage] = {}
-        for use in (*self._past, *(each.use() for each in self._recalled.values()), *accounts, *counted):
+        for use in (*self._past, *(each.use() for each in self._restored.values()), *reports, *counted):
             found[use.name] = found[use.name].plus(use) if use.name in found else use
         return tuple(found.values())
 
     def _count(self, calls: Iterable[CallRecord], worker: str, into: "dict[tuple[str, str], _Calls]") -> None:
         for call in calls:
-            if call.source == "recalled":
-                continue  # made by an earlier process, and counted there
+            if call.source == "restored":
+                continue  # executed by an earlier process, and counted there
             counted = into.get((worker, call.name))
             if counted is None:
                 counted = into[worker, call.name] = _Calls(call.name)
@@ -97,7 +98,7 @@ class ToolUsages:
 
 
 class _Calls:
-    """Of one tool, as its agents saw them: seconds are what they waited."""
+    """Calls of one tool as counted from agents: `seconds` is their waiting time."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -1,4 +1,4 @@
-"""What each process did, of a run that several share."""
+"""Work of each worker of a distributed run."""
 
 from typing import Any
 
@@ -7,38 +7,38 @@ from ..run_stats import Tokens
 
 
 class WorkerViews:
-    """The one that asks has no name. Mutable on purpose: folded from their events."""
+    """Agents and turns by worker; the submitter has an empty name. Mutable: updated by each event."""
 
     def __init__(self) -> None:
-        self._at: dict[int, str] = {}
-        """By row: who has an agent that is under way."""
-        self._works: dict[str, _Work] = {}
+        self._assigned: dict[int, str] = {}
+        """Worker of each agent in progress, by row."""
+        self._work: dict[str, _Work] = {}
 
-    def has(self, worker: str, row: int) -> None:
-        """The agent is there from now on."""
-        self._at[row] = worker
+    def assign(self, worker: str, row: int) -> None:
+        """The worker starts the agent."""
+        self._assigned[row] = worker
 
-    def turned(self, worker: str, usage: Usage) -> None:
-        work = self._works.get(worker)
+    def add_turn(self, worker: str, usage: Usage) -> None:
+        work = self._work.get(worker)
         if work is None:
-            work = self._works[worker] = _Work()
+            work = self._work[worker] = _Work()
         work.turns += 1
         work.used.add(usage)
 
-    def ended(self, row: int) -> None:
-        """The agent has its answer, or has failed."""
-        worker = self._at.pop(row, None)
+    def finish(self, row: int) -> None:
+        """The agent has answered or failed."""
+        worker = self._assigned.pop(row, None)
         if worker is not None:
-            self._works.setdefault(worker, _Work()).agents += 1
+            self._work.setdefault(worker, _Work()).agents += 1
 
-    def left(self, row: int) -> None:
-        self._at.pop(row, None)
+    def release(self, row: int) -> None:
+        self._assigned.pop(row, None)
 
     def as_json(self) -> list[dict[str, Any]]:
-        """Nothing of a run that one process did alone."""
-        if not self._works.keys() - {""}:
+        """Rows of all workers; none for a run with one process."""
+        if not self._work.keys() - {""}:
             return []
-        return [{"name": name, **work.as_json()} for name, work in sorted(self._works.items())]
+        return [{"name": name, **work.as_json()} for name, work in sorted(self._work.items())]
 
 
 class _Work:

@@ -1,1 +1,1 @@
-"""A run for other systems: Prometheus and OpenTelemetry."""
+"""Export of a run to Prometheus and OpenTelemetry."""

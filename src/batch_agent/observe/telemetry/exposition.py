@@ -1,4 +1,4 @@
-"""Serves metrics to a Prometheus that asks for them. Needs prometheus-client."""
+"""HTTP server of the metrics for Prometheus. Needs prometheus-client."""
 
 import socket
 import threading
@@ -11,15 +11,16 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from ...core.errors import SpecError
 from ...core.validation import port as check_port
 
-_NOTICES_THE_END_WITHIN = 0.05
+_POLL_SECONDS = 0.05
+"""Interval at which the server checks whether it was closed."""
 
 
-class Page:
-    """The metrics of a registry on a port of its own, from when it is made until it is closed."""
+class MetricsServer:
+    """Serves the metrics of a registry on a port, from its creation until it is closed."""
 
     def __init__(self, port: int, host: str, registry: CollectorRegistry) -> None:
-        """`port`: 0 for any that is free. Raises SpecError."""
-        check_port("The metrics' port", port)
+        """`port`: 0 picks a free one. Raises SpecError."""
+        check_port("The metrics port", port)
         self._port, self._host, self._registry = port, host, registry
         self._serving: tuple[WSGIServer, threading.Thread] | None = None
         self.open()
@@ -29,7 +30,7 @@ class Page:
         return f"http://{f'[{self._host}]' if ':' in self._host else self._host}:{self._port}/metrics"
 
     def open(self) -> None:
-        """Again, on the same port; nothing if it is open. Raises SpecError."""
+        """Opens it again on the same port, if it is closed. Raises SpecError."""
         if self._serving is not None:
             return
         try:
@@ -39,13 +40,13 @@ class Page:
             raise SpecError(f"Metrics cannot be served at {where}: {error}. Choose another port.") from error
         self._port = server.server_port
         thread = threading.Thread(
-            target=server.serve_forever, args=(_NOTICES_THE_END_WITHIN,), name="batch-agent-metrics", daemon=True
+            target=server.serve_forever, args=(_POLL_SECONDS,), name="batch-agent-metrics", daemon=True
         )
         thread.start()
         self._serving = server, thread
 
     def close(self) -> None:
-        """The port is free when this returns."""
+        """Closes the server. The port is free when this returns."""
         if self._serving is not None:
             (server, thread), self._serving = self._serving, None
             server.shutdown()
@@ -59,9 +60,9 @@ class Page:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    daemon_threads = True  # one that asks and does not read must not hold the end of the run back
+    daemon_threads = True  # a client that does not read must not delay the end of the run
 
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
-        """Nobody wants a line for each scrape."""
+        """Does not log scrapes."""

@@ -1,4 +1,4 @@
-"""The numbers of a run for Prometheus. Fed from a thread of its own; the run waits for nothing here."""
+"""Prometheus metrics of a run. Updated in a background thread, so that the run does not wait."""
 
 import threading
 from collections import Counter
@@ -28,7 +28,7 @@ from ...core.events import (
 )
 from ...core.requests import Usage
 from ..run_stats import CapacityTotals
-from .stage_metrics import ResidentShares, StageMetrics
+from .stage_metrics import GaugeContributions, StageMetrics
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -39,10 +39,10 @@ _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class Metrics:
-    """`BatchAgent.run(..., events=[Metrics(port=9100)])` serves http://127.0.0.1:9100/metrics while the run goes.
+    """`BatchAgent.run(..., events=[Metrics(port=9100)])` serves http://127.0.0.1:9100/metrics during the run.
 
-    Without a port it fills `registry`, or the default one of prometheus_client, which is yours to serve or to push.
-    All runs of a registry add to the same counters. One object may watch several runs, also at once."""
+    Without a port, it fills `registry`, or the default one of prometheus_client, for you to serve or push. All runs
+    of a registry share its counters. One object can be used for several runs, also concurrently."""
 
     def __init__(
         self,
@@ -51,29 +51,29 @@ class Metrics:
         registry: "CollectorRegistry | None" = None,
         labels: Mapping[str, str] = _NO_LABELS,
     ) -> None:
-        """`port`: taken at once; 0 for any that is free. `labels`: of all metrics, such as the name of the job. Raises
+        """`port`: opened immediately; 0 picks a free one. `labels`: added to all metrics, such as a job name. Raises
         SpecError."""
         try:
             from prometheus_client import REGISTRY
 
-            from .exposition import Page
+            from .exposition import MetricsServer
             from .families import families_of
         except ImportError as error:
             raise SpecError("Metrics need prometheus-client: pip install 'batch-agent[metrics]'.") from error
         chosen = REGISTRY if registry is None else registry
         self._families = families_of(chosen, tuple(labels))
         self._values = tuple(map(str, labels.values()))
-        self._page = None if port is None else Page(port, host, chosen)
-        self._runs: dict[int, _Run] = {}  # by the thread that tells of it, of which each run has its own
+        self._server = None if port is None else MetricsServer(port, host, chosen)
+        self._runs: dict[int, _Run] = {}  # by thread: each run has its own
         self._lock = threading.Lock()
 
     @property
     def url(self) -> str | None:
-        """Where they are served; None without a port."""
-        return None if self._page is None else self._page.url
+        """URL of the metrics; None without a port."""
+        return None if self._server is None else self._server.url
 
     def take(self, at: float, event: Event) -> None:
-        run = self._runs.get(threading.get_ident()) or self._begun()
+        run = self._runs.get(threading.get_ident()) or self._start_run()
         run.take(event)
 
     def flush(self) -> None:
@@ -82,37 +82,37 @@ class Metrics:
             run.write()
 
     def close(self) -> None:
-        """Counters stay as they are; gauges are left without this run's part of them. After the last run the port is
-        free again."""
+        """Ends the run of this thread: its part of the gauges is removed, counters stay. The last run closes the
+        port."""
         with self._lock:
             run = self._runs.pop(threading.get_ident(), None)
             if run is not None:
                 run.write()
-                run.leave()
-            if self._page is not None and not self._runs:
-                self._page.close()
+                run.close()
+            if self._server is not None and not self._runs:
+                self._server.close()
 
-    def _begun(self) -> "_Run":
+    def _start_run(self) -> "_Run":
         with self._lock:
             run = self._runs[threading.get_ident()] = _Run(self._families, self._values)
-            if self._page is not None:
-                self._page.open()
+            if self._server is not None:
+                self._server.open()
         return run
 
 
 class _Run:
-    """One run; in a flow, all of its stages."""
+    """Metrics of one run, with all its stages."""
 
     def __init__(self, families: "Families", constant: tuple[str, ...]) -> None:
-        """`constant`: the values of the labels that all metrics have."""
+        """`constant`: values of the user's labels."""
         self._families = families
         self._constant = constant
-        self._parts = ResidentShares()
+        self._gauges = GaugeContributions()
         self._stages: dict[str, StageMetrics] = {}
-        self._came: Counter[str] = Counter()
-        self._fullness = CapacityTotals()
+        self._queued: Counter[str] = Counter()
+        self._capacity = CapacityTotals()
         self._paused: set[str] = set()
-        """Workers."""
+        """Names of the paused workers."""
 
     def take(self, event: Event) -> None:
         name = worker = ""
@@ -120,52 +120,52 @@ class _Run:
             name, event = event.stage, event.event
         if isinstance(event, WorkerEvent):
             worker, event = event.worker, event.event
-        self._in_stage(name, worker, event)
+        self._apply(name, worker, event)
 
     def write(self) -> None:
         for stage in self._stages.values():
             stage.write()
 
-    def leave(self) -> None:
-        self._parts.leave()
+    def close(self) -> None:
+        self._gauges.clear()
 
-    def _in_stage(self, name: str, worker: str, event: Event) -> None:
+    def _apply(self, name: str, worker: str, event: Event) -> None:
         match event:
             case TurnStarted():
-                self._stages[name].agents.does(event.key, "generating")
+                self._stages[name].agents.set(event.key, "generating")
             case TurnEnded():
-                self._stages[name].turned(event)
+                self._stages[name].on_turn_ended(event)
             case CallsStarted():
-                self._stages[name].agents.does(event.key, "in tools")
+                self._stages[name].agents.set(event.key, "in tools")
             case CallsEnded():
-                self._stages[name].called(event)
+                self._stages[name].on_calls_ended(event)
             case AgentStarted():
-                self._stages[name].started(event.key)
+                self._stages[name].on_agent_started(event.key)
             case AgentReassigned():
-                self._stages[name].moved(event.key)
+                self._stages[name].on_agent_reassigned(event.key)
             case AgentFinished():
-                self._stages[name].finished(event.result, is_resumed=event.resumed)
+                self._stages[name].on_agent_finished(event.result, is_resumed=event.resumed)
             case RequestRetried():
-                self._stages[name].retried(event)
+                self._stages[name].on_request_retried(event)
             case RunStarted():
                 labels = (*self._constant, name, event.backend, event.model)
-                self._stages[name] = StageMetrics(self._families, self._parts, labels, event)
-                self._stages[name].expects(max(event.total or 0, self._came[name]))
+                self._stages[name] = StageMetrics(self._families, self._gauges, labels, event)
+                self._stages[name].set_expected(max(event.total or 0, self._queued[name]))
             case ItemQueued():
-                self._came[name] += 1
+                self._queued[name] += 1
                 if name in self._stages:
-                    self._stages[name].expects(self._came[name])
+                    self._stages[name].set_expected(self._queued[name])
             case LoadSampled():
-                self._sampled(self._fullness.together(worker, event))
+                self._set_load(self._capacity.add(worker, event))
             case Paused() | Resumed():
                 (self._paused.add if isinstance(event, Paused) else self._paused.discard)(worker)
-                self._parts.set(self._families.paused, self._constant, bool(self._paused))
+                self._gauges.set(self._families.paused, self._constant, bool(self._paused))
             case ToolsUsed():
-                self._summarized(event.summaries)
+                self._add_summaries(event.summaries)
             case _:
                 pass
 
-    def _sampled(self, sample: LoadSampled) -> None:
+    def _set_load(self, sample: LoadSampled) -> None:
         families, labels = self._families, (*self._constant, sample.backend)
         for gauge, value in (
             (families.slots_in_use, sample.inflight),
@@ -176,14 +176,14 @@ class _Run:
             (families.kv_limit, sample.kv_limit),
         ):
             if value is not None:
-                self._parts.set(gauge, labels, value)
+                self._gauges.set(gauge, labels, value)
         if sample.kv_usage is not None:
-            self._parts.replace(families.kv_usage, labels, sample.kv_usage)
+            self._gauges.replace(families.kv_usage, labels, sample.kv_usage)
 
-    def _summarized(self, usage: Usage) -> None:
-        """Summaries belong to no agent; in a flow, to no stage either."""
+    def _add_summaries(self, usage: Usage) -> None:
+        """Adds the usage of summaries, which belong to no agent; in a flow, to no stage either."""
         if "" in self._stages:
-            self._stages[""].spent(usage)
+            self._stages[""].add_usage(usage)
             return
         for kind, count in (("input", usage.input), ("cached", usage.cached), ("output", usage.output)):
             self._families.tokens.labels(*self._constant, "", "", "", kind).inc(count)

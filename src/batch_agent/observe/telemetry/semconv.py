@@ -1,5 +1,5 @@
-"""Names of the OpenTelemetry conventions for generative AI (all in development, and since mid-2026 in the repository
-open-telemetry/semantic-conventions-genai), and our own where they have none."""
+"""Names of the OpenTelemetry semantic conventions for generative AI (in development, since mid-2026 in the repository
+open-telemetry/semantic-conventions-genai), and own names where there is no convention."""
 
 from ...core.requests import FinishReason
 
@@ -27,11 +27,11 @@ FUNCTION = "function"
 ERROR = "error.type"
 
 TOOL_FAILED = "tool_error"
-"""An `error.type`: what went wrong is in the tool's own words, which are not told."""
+"""An `error.type`. The tool's message is not exported."""
 STOPPED = "stopped"
-"""An `error.type`: the run ended first."""
-MOVED = "moved"
-"""An `error.type`: another worker goes on with the agent, in a span of its own."""
+"""An `error.type`: the run ended before the agent."""
+REASSIGNED = "reassigned"
+"""An `error.type`: another worker continues the agent, in its own span."""
 
 INDEX = "batch_agent.index"
 TURN = "batch_agent.turn"
@@ -48,15 +48,15 @@ SECONDS = "batch_agent.seconds"
 
 RETRY = "batch_agent.retry"
 PAUSED = "batch_agent.paused"
-GOES_ON = "batch_agent.goes_on"
-"""Events of spans."""
+PAUSE_ENDED = "batch_agent.pause_ended"
+"""Span events."""
 
 _PROVIDERS = {"bedrock": "aws.bedrock"}
 _REASONS: dict[FinishReason, str] = {"calls": "tool_call"}
 
 
 def provider(backend: str) -> str:
-    """A backend as the conventions call it; a server of one's own has no name there but its own."""
+    """The provider name of a backend in the conventions; other backends keep their own names."""
     return _PROVIDERS.get(backend, backend)
 
 

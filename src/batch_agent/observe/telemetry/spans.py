@@ -1,7 +1,7 @@
-"""The spans of one run: of itself, of its stages, agents, turns and tool calls. Needs opentelemetry-api.
+"""Spans of a run, its stages, agents, turns and tool calls. Needs opentelemetry-api.
 
-Only a span that has others in it is open while it lasts; turns and calls are told of when they are over. Nothing that
-agents read or said is in them, nor what a server or a tool said of an error."""
+Only spans with children are open while they last; spans of turns and calls are created when they end. Prompts, answers,
+tool results and error messages are not exported."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -35,10 +35,10 @@ Attributes = dict[str, AttributeValue]
 
 
 class RunSpans:
-    """Times are seconds since the epoch."""
+    """Spans of one run, from its events. Times are seconds since the epoch."""
 
     def __init__(self, tracer: Tracer, parent: Context, name: str, at: float) -> None:
-        """`parent`: what was under way when the run was started. `name`: of the run; empty for none."""
+        """`parent`: context in which the run was started. `name`: of the run; may be empty."""
         self._tracer = tracer
         self._last = at
         self._run = _Group(tracer, parent, name, at)
@@ -46,7 +46,7 @@ class RunSpans:
         self._is_cut = False
 
     def take(self, at: float, event: Event) -> None:
-        self._last = at = max(at, self._last)  # a clock that is set back must not end a span before it began
+        self._last = at = max(at, self._last)  # if the clock is set back, no span ends before its start
         match event:
             case StageEvent(name, RunStarted() as inner):
                 self._stages[name] = _Group(self._tracer, self._run.context, name, at)
@@ -60,7 +60,7 @@ class RunSpans:
                 self._run.take(at, event)
 
     def end(self) -> None:
-        """Whatever is still open ends with it."""
+        """Ends all open spans."""
         for stage in self._stages.values():
             self._is_cut |= stage.end(self._last)
         self._run.end(self._last, is_cut=self._is_cut)
@@ -68,7 +68,7 @@ class RunSpans:
 
 @dataclass(slots=True)
 class _Turn:
-    """An answer that was asked for, or tools that were called, and what came of it is not known yet."""
+    """A turn or a set of tool calls in progress."""
 
     number: int
     began: float
@@ -81,16 +81,18 @@ class _Agent:
     span: Span
     context: Context
     turns: dict[str, _Turn] = field(default_factory=dict)
-    """By key: the parts of a long input have turns of their own."""
+    """By key: chunks of a long input have their own turns."""
 
 
 class _Group:
-    """Agents that do the same: those of a run, or of one stage of a flow."""
+    """Spans of the agents of a run, or of one stage of a flow."""
 
     def __init__(self, tracer: Tracer, parent: Context, name: str, at: float) -> None:
         self._tracer = tracer
         self._name = name
-        self._span = self._started(genai.INVOKE_WORKFLOW, name, parent, at, {genai.WORKFLOW_NAME: name} if name else {})
+        self._span = self._start_span(
+            genai.INVOKE_WORKFLOW, name, parent, at, {genai.WORKFLOW_NAME: name} if name else {}
+        )
         self.context = set_span_in_context(self._span, parent)
         self._common: Attributes = {}
         self._agents: dict[str, _Agent] = {}
@@ -102,23 +104,23 @@ class _Group:
                 self.take(at, event.event)
             case TurnStarted():
                 agent = self._agent(event.key)
-                if agent is not None and event.key not in agent.turns:  # one that is sent again goes on
+                if agent is not None and event.key not in agent.turns:  # a retried request belongs to the same turn
                     agent.turns[event.key] = _Turn(event.turn, at)
             case TurnEnded():
-                self._answered(at, event)
+                self._end_turn(at, event)
             case CallsStarted():
                 agent = self._agent(event.key)
                 if agent is not None:
                     agent.turns[event.key] = _Turn(event.turn, at, event.tools)
             case CallsEnded():
-                self._returned(at, event)
+                self._end_calls(at, event)
             case AgentStarted():
-                self._begun(at, event.key, event.index)
+                self._start_agent(at, event.key, event.index)
             case AgentReassigned():
                 if event.key in self._agents:
-                    self._cut_off(at, event.key, genai.MOVED)
+                    self._end_agent(at, event.key, genai.REASSIGNED)
             case AgentFinished():
-                self._finished(at, event.result, is_resumed=event.resumed)
+                self._finish_agent(at, event.result, is_resumed=event.resumed)
             case RequestRetried():
                 agent = self._agent(event.key)
                 if agent is not None and event.key in agent.turns:
@@ -131,32 +133,33 @@ class _Group:
             case Paused():
                 self._span.add_event(genai.PAUSED, {genai.SECONDS: event.seconds}, _ns(at))
             case Resumed():
-                self._span.add_event(genai.GOES_ON, timestamp=_ns(at))
+                self._span.add_event(genai.PAUSE_ENDED, timestamp=_ns(at))
             case _:
                 pass
 
     def end(self, at: float, *, is_cut: bool = False) -> bool:
-        """Agents that are not done are cut off here. Whether there were any; `is_cut`: elsewhere there were."""
+        """Ends the span, and those of unfinished agents. Returns whether there were any, here or elsewhere
+        (`is_cut`)."""
         is_cut = is_cut or bool(self._agents)
         if is_cut:
             _fail(self._span, genai.STOPPED)
         for key in list(self._agents):
-            self._cut_off(at, key, genai.STOPPED)
+            self._end_agent(at, key, genai.STOPPED)
         for outcome, count in self._outcomes.items():
             self._span.set_attribute(outcome, count)
         self._span.end(_ns(at))
         return is_cut
 
-    def _begun(self, at: float, key: str, index: int) -> _Agent:
+    def _start_agent(self, at: float, key: str, index: int) -> _Agent:
         attributes: Attributes = {genai.AGENT_ID: key, genai.CONVERSATION: key, genai.INDEX: index, **self._common}
         if self._name:
             attributes[genai.AGENT_NAME] = self._name
-        span = self._started(genai.INVOKE_AGENT, self._name, self.context, at, attributes)
+        span = self._start_span(genai.INVOKE_AGENT, self._name, self.context, at, attributes)
         agent = self._agents[key] = _Agent(span, set_span_in_context(span, self.context))
         return agent
 
-    def _answered(self, at: float, event: TurnEnded) -> None:
-        told: Attributes = {
+    def _end_turn(self, at: float, event: TurnEnded) -> None:
+        attributes: Attributes = {
             genai.FINISH_REASONS: [genai.finish_reason(event.finish)],
             genai.QUEUED: event.queued,
             genai.ATTEMPTS: event.attempts,
@@ -164,12 +167,12 @@ class _Group:
             **_usage(event.usage),
         }
         if event.ttft is not None:
-            told[genai.TIME_TO_FIRST_CHUNK] = event.ttft
+            attributes[genai.TIME_TO_FIRST_CHUNK] = event.ttft
         agent = self._agent(event.key)
         if agent is not None and (turn := agent.turns.pop(event.key, None)) is not None:
-            self._chat(agent, event.key, turn, told).end(_ns(at))
+            self._chat(agent, event.key, turn, attributes).end(_ns(at))
 
-    def _returned(self, at: float, event: CallsEnded) -> None:
+    def _end_calls(self, at: float, event: CallsEnded) -> None:
         agent = self._agent(event.key)
         turn = None if agent is None else agent.turns.pop(event.key, None)
         if agent is None or turn is None:
@@ -180,22 +183,24 @@ class _Group:
             span.set_attribute(genai.TOOL_SOURCE, call.source)
             if not call.ok:
                 _fail(span, genai.TOOL_FAILED)
-            span.end(_ns(min(at, began + call.seconds)))  # one that was started early took longer than the wait
+            span.end(
+                _ns(min(at, began + call.seconds))
+            )  # a call that was started early took longer than the agent waited
 
-    def _finished(self, at: float, result: AgentResult, *, is_resumed: bool) -> None:
+    def _finish_agent(self, at: float, result: AgentResult, *, is_resumed: bool) -> None:
         self._outcomes[genai.RESUMED if is_resumed else genai.ANSWERED if result.ok else genai.FAILED] += 1
         if is_resumed:
-            return  # nothing was done for it
-        agent = self._agents.get(result.key) or self._begun(at, result.key, result.index)
+            return  # no work was done for it
+        agent = self._agents.get(result.key) or self._start_agent(at, result.key, result.index)
         agent.span.set_attributes(
             {genai.TURNS: result.turns, genai.TOOL_CALLS: len(result.tool_calls), **_usage(result.usage)}
         )
         if result.finish is not None:
             agent.span.set_attribute(genai.FINISH_REASONS, [genai.finish_reason(result.finish)])
-        self._cut_off(at, result.key, None if result.error is None else result.error.kind.value)
+        self._end_agent(at, result.key, None if result.error is None else result.error.kind.value)
 
-    def _cut_off(self, at: float, key: str, error: str | None) -> None:
-        """Ends an agent, and what it was in the middle of. `error`: why it has no answer; None if it has one."""
+    def _end_agent(self, at: float, key: str, error: str | None) -> None:
+        """Ends the span of an agent, and of its turn or calls in progress. `error`: None if it has an answer."""
         agent = self._agents.pop(key)
         for part, turn in agent.turns.items():
             calls = [self._call(agent, part, tool, turn.number, turn.began) for tool in turn.tools]
@@ -206,11 +211,11 @@ class _Group:
             _fail(agent.span, error)
         agent.span.end(_ns(at))
 
-    def _chat(self, agent: _Agent, key: str, turn: _Turn, told: Attributes) -> Span:
-        """As the conventions want it, one span for all tries."""
-        attributes = {genai.CONVERSATION: key, genai.TURN: turn.number, **self._common, **told}
+    def _chat(self, agent: _Agent, key: str, turn: _Turn, more: Attributes) -> Span:
+        """One span for all attempts, as the conventions require."""
+        attributes = {genai.CONVERSATION: key, genai.TURN: turn.number, **self._common, **more}
         model = str(self._common.get(genai.MODEL, ""))
-        span = self._started(genai.CHAT, model, agent.context, turn.began, attributes, SpanKind.CLIENT)
+        span = self._start_span(genai.CHAT, model, agent.context, turn.began, attributes, SpanKind.CLIENT)
         for at, retry in turn.retries:
             span.add_event(genai.RETRY, {genai.ERROR: retry.kind.value, genai.SECONDS: retry.delay}, _ns(at))
         return span
@@ -222,9 +227,9 @@ class _Group:
             genai.CONVERSATION: key,
             genai.TURN: turn,
         }
-        return self._started(genai.EXECUTE_TOOL, tool, agent.context, began, attributes)
+        return self._start_span(genai.EXECUTE_TOOL, tool, agent.context, began, attributes)
 
-    def _started(
+    def _start_span(
         self,
         operation: str,
         name: str,
@@ -242,7 +247,7 @@ class _Group:
         )
 
     def _agent(self, key: str) -> _Agent | None:
-        """None of one that has left: another worker may be heard of after it has."""
+        """The agent of a key; None if it has ended: events of another worker may arrive late."""
         return self._agents.get(key) or self._agents.get(key.partition(".")[0])
 
 

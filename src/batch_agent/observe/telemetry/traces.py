@@ -1,5 +1,5 @@
-"""The life of a run as OpenTelemetry spans, by the conventions for generative AI. Made in a thread of its own, of what
-is over; the run waits for nothing here."""
+"""OpenTelemetry traces of a run, by the semantic conventions for generative AI. Created in a background thread, so that
+the run does not wait."""
 
 import threading
 from importlib.metadata import version
@@ -16,44 +16,44 @@ if TYPE_CHECKING:
 
 
 class Traces:
-    """`BatchAgent.run(..., events=[Traces()])`: a span for the run, and in it one for each stage, agent, turn and call.
+    """`BatchAgent.run(..., events=[Traces()])`: a span for the run, with child spans for stages, agents, turns and
+    calls.
 
-    The run's span is a child of the one that is current where this is made. What becomes of the spans is up to the SDK,
-    which is yours: that of `tracer_provider`, or the global one. One object may watch several runs, also at once."""
+    The run's span is a child of the span that is current where this object is created. Spans go to
+    `tracer_provider`, or to the global one. One object can be used for several runs, also concurrently."""
 
     def __init__(self, tracer_provider: "TracerProvider | None" = None, name: str = "") -> None:
-        """`name`: what this run is for, such as "triage"; it becomes a part of the names of its spans. Raises
-        SpecError."""
+        """`name`: added to the span names, such as "triage". Raises SpecError."""
         try:
             from opentelemetry import context, trace
         except ImportError as error:
             raise SpecError("Traces need opentelemetry-api: pip install 'batch-agent[otel]'.") from error
         self._name = name
         self._tracer = trace.get_tracer("batch_agent", version("batch-agent"), tracer_provider)
-        self._made_in = context.get_current()
-        self._runs: dict[int, RunSpans] = {}  # by the thread that tells of it, of which each run has its own
+        self._creation_context = context.get_current()
+        self._runs: dict[int, RunSpans] = {}  # by thread: each run has its own
 
     def take(self, at: float, event: Event) -> None:
-        run = self._runs.get(threading.get_ident()) or self._begun(at)
+        run = self._runs.get(threading.get_ident()) or self._start_run(at)
         run.take(at, event)
 
     def flush(self) -> None:
         pass
 
     def close(self) -> None:
-        """Spans that are still open end here."""
+        """Ends the run of this thread, with all open spans."""
         run = self._runs.pop(threading.get_ident(), None)
         if run is not None:
             run.end()
 
-    def _begun(self, at: float) -> "RunSpans":
+    def _start_run(self, at: float) -> "RunSpans":
         from .spans import RunSpans
 
         run = self._runs[threading.get_ident()] = RunSpans(self._tracer, self._parent(), self._name, at)
         return run
 
     def _parent(self) -> "Context":
-        """What is current where the run is, if anything is; else, where this was made."""
+        """The context of the run, if it has a current span; else the one in which this object was created."""
         from opentelemetry import context, trace
 
-        return context.get_current() if trace.get_current_span().get_span_context().is_valid else self._made_in
+        return context.get_current() if trace.get_current_span().get_span_context().is_valid else self._creation_context

@@ -1,1 +1,1 @@
-"""Runs and results as lines of plain text."""
+"""Plain-text summaries of runs and agents."""

@@ -1,4 +1,4 @@
-"""The story of one agent, in lines for people."""
+"""Trace of one agent as lines of text."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, assert_never
@@ -15,47 +15,47 @@ from ...core.program_runtime import ProgramTrace
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ..checkpoint_results import recorded_job
-from .formatting import cut, one_line
+from .formatting import one_line
 
 _INDENT = 10
-_LONGEST_SAID = 4_000
-_LONGEST_SHOWN = 200
+_MAX_TEXT = 4_000
+_MAX_PREVIEW = 200
 
 
-def agent_trace_lines(rules: AgentConfig, key: str, facts: Sequence[Fact]) -> Iterator[Text]:
-    """What the agent was asked, said, called and came to. Their `.plain` can be read in a pipe."""
+def agent_trace_lines(config: AgentConfig, key: str, facts: Sequence[Fact]) -> Iterator[Text]:
+    """Task, replies, tool calls and outcome of an agent. `.plain` of a line is its text without styles."""
     job = recorded_job(key, facts)
-    talk = Conversation(rules, job)
+    conversation = Conversation(config, job)
     yield Text.assemble((f"Agent {job.index}", "bold"), f"  key {key}")
     yield from _part("input", _short(as_text(job.input)))
     turn = 0
     for fact in facts:
         turn += isinstance(fact, Replied)
-        talk.apply(fact)
-        yield from _told(fact, turn, talk)
-    yield from _end(talk, turn)
+        conversation.apply(fact)
+        yield from _fact_lines(fact, turn, conversation)
+    yield from _outcome_lines(conversation, turn)
 
 
-def _told(fact: Fact, turn: int, talk: Conversation) -> Iterator[Text]:
+def _fact_lines(fact: Fact, turn: int, conversation: Conversation) -> Iterator[Text]:
     match fact:
         case Started():
-            yield from _part("task", cut(fact.task, _LONGEST_SAID))
+            yield from _part("task", _truncated(fact.task, _MAX_TEXT))
         case Replied():
             yield from _part(f"turn {turn}", _figures(fact), "bold cyan")
             if fact.work is not None:
-                yield from _worked(fact.work)
-            yield from _said(fact)
-            yield from _asked_again(talk)
+                yield from _program_lines(fact.work)
+            yield from _reply_lines(fact)
+            yield from _follow_up_lines(conversation)
         case Returned(results):
             for result in results:
-                yield from _called(result)
+                yield from _result_lines(result)
         case CarriedOver(results):
             for result in results:
-                yield from _part("made", f"in an earlier life: {_call(result.call)}", "yellow")
+                yield from _part("restored", f"call of an earlier attempt: {_call(result.call)}", "yellow")
         case Compacted():
-            yield from _part("compacted", _shortened(fact), "yellow")
+            yield from _part("compacted", _compaction(fact), "yellow")
         case Claimed() | Withdrawn() | Settled():
-            pass  # of use only while the calls of a turn are under way: `_end` tells it
+            pass  # only relevant while the calls of a turn are in progress: see `_outcome_lines`
         case _:
             assert_never(fact)
 
@@ -72,74 +72,76 @@ def _figures(fact: Replied) -> str:
 
 
 def tokens(usage: Usage) -> str:
-    """How many went in and came out, and how many of them were not computed again."""
+    """Input and output tokens, and the share of the input that was cached."""
     cached = f" ({usage.cached / usage.input:.0%} cached)" if usage.cached and usage.input else ""
     return f"{usage.input:,} tokens in{cached}, {usage.output:,} out"
 
 
-def _said(fact: Replied) -> Iterator[Text]:
+def _reply_lines(fact: Replied) -> Iterator[Text]:
     reply = fact.reply
     for thought in reply.thoughts:
-        yield from _part("  thought", _short(thought.text) if thought.text else "(not readable)", "dim")
+        yield from _part("  thought", _short(thought.text) if thought.text else "(encrypted)", "dim")
     if reply.text:
-        yield from _part("  said", cut(reply.text, _LONGEST_SAID))
+        yield from _part("  reply", _truncated(reply.text, _MAX_TEXT))
     if reply.finish in ("length", "refusal"):
-        ended = "cut off by the token limit" if reply.finish == "length" else "the model declined"
+        ended = "truncated at the token limit" if reply.finish == "length" else "refused by the model"
         yield from _part("  ended", ended, "yellow")
 
 
-def _asked_again(talk: Conversation) -> Iterator[Text]:
-    """A reply that is neither an answer nor a call is followed by a question of ours."""
-    step = talk.next()
-    if isinstance(step, Generate) and isinstance(asked := step.request.messages[-1], User):
-        yield from _part("  asked", _short(asked.text), "yellow")
+def _follow_up_lines(conversation: Conversation) -> Iterator[Text]:
+    """The message that follows a reply which is neither an answer nor a tool call."""
+    step = conversation.next()
+    if isinstance(step, Generate) and isinstance(message := step.request.messages[-1], User):
+        yield from _part("  retry", _short(message.text), "yellow")
 
 
-def _worked(work: ProgramTrace) -> Iterator[Text]:
-    """What a program did for the turn."""
+def _program_lines(work: ProgramTrace) -> Iterator[Text]:
+    """Requests, tool calls and file changes of a program in this turn."""
     yield from _part("  program", f"{work.turns} request{'' if work.turns == 1 else 's'} to the model", "dim")
     for call in work.calls:
         yield from _part("  call", f"{call.name} {_short(call.arguments)}{'' if call.ok else ' (failed)'}", "cyan")
     if work.changes is not None:
         yield from _part("  changed", str(work.changes), "cyan")
-        yield from _part("", cut(work.changes.patch, _LONGEST_SAID))
+        yield from _part("", _truncated(work.changes.patch, _MAX_TEXT))
 
 
-def _called(result: ToolResult) -> Iterator[Text]:
+def _result_lines(result: ToolResult) -> Iterator[Text]:
     yield from _part("  call", _call(result.call), "cyan")
     outcome = f"{'error: ' if result.is_error else ''}{_short(result.content)}"
     yield from _part("", f"-> {outcome}", "red" if result.is_error else "")
     yield from _part("", f"   {result.seconds:.2f} s, {result.source}", "dim")
 
 
-def _shortened(fact: Compacted) -> str:
+def _compaction(fact: Compacted) -> str:
     summaries = sum(each.is_summary for each in fact.results)
     parts = []
     if others := len(fact.results) - summaries:
-        parts.append(f"{others:,} tool result{'s' if others > 1 else ''} elided or cut")
+        parts.append(f"{others:,} tool result{'s' if others > 1 else ''} elided or truncated")
     if summaries:
         parts.append(f"{summaries:,} summarized in {fact.seconds:.2f} s")
     return f"{', '.join(parts)}; from about {fact.before:,} to {fact.after:,} tokens"
 
 
-def _end(talk: Conversation, turn: int) -> Iterator[Text]:
-    match talk.next():
+def _outcome_lines(conversation: Conversation, turn: int) -> Iterator[Text]:
+    match conversation.next():
         case Done(output, None):
-            yield from _part("answered", cut(as_text(output), _LONGEST_SAID), "bold green")
+            yield from _part("answered", _truncated(as_text(output), _MAX_TEXT), "bold green")
         case Done(_, error):
-            yield from _part("failed", cut(str(error), _LONGEST_SAID), "bold red")
+            yield from _part("failed", _truncated(str(error), _MAX_TEXT), "bold red")
         case CallTools(calls, past):
             for call in calls:
                 yield from _part("  call", _call(call), "cyan")
                 if (settled := past.settled.get(call.id)) is not None:
                     yield from _part("", f"-> {_short(settled.content)}")
                 elif call.id in past.claimed:
-                    yield from _part("", "-> claimed, no outcome: under way, or nobody knows if it was made", "yellow")
+                    yield from _part(
+                        "", "-> claimed, no outcome recorded: in progress, or its effect is unknown", "yellow"
+                    )
                 else:
                     yield from _part("", "-> no result yet", "yellow")
-            yield from _part("under way", f"the calls of turn {turn} are not all answered", "bold yellow")
+            yield from _part("running", f"turn {turn} has tool calls without a result", "bold yellow")
         case Generate() | CompactContext():
-            yield from _part("under way", f"turn {turn + 1} is not answered", "bold yellow")
+            yield from _part("running", f"turn {turn + 1} has no reply yet", "bold yellow")
 
 
 def _call(call: ToolCall) -> str:
@@ -154,12 +156,23 @@ def _part(label: str, text: str, style: str = "") -> Iterator[Text]:
 
 
 def as_text(value: Any) -> str:
-    """A text as it is, anything else as JSON; what JSON does not have, as Python says it."""
+    """A string unchanged, other values as JSON, with `repr` for what JSON cannot represent."""
     if isinstance(value, str):
         return value
     return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
+def one_line(text: str, max_length: int) -> str:
+    """The beginning of a text, on one line."""
+    return _truncated(
+        " ".join(text[: 4 * max_length].split()) if len(text) > max_length else " ".join(text.split()), max_length
+    )
+
+
 def _short(text: str) -> str:
-    shown = one_line(text, _LONGEST_SHOWN)
-    return shown if len(text) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]} ... ({len(text):,} characters)"
+    shown = one_line(text, _MAX_PREVIEW)
+    return shown if len(text) <= _MAX_PREVIEW else f"{shown[:_MAX_PREVIEW]} ... ({len(text):,} characters)"
+
+
+def _truncated(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else f"{text[:max_length]} ... ({len(text):,} characters)"

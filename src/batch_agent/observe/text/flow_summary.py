@@ -1,4 +1,4 @@
-"""Summary of a flow from its events, in a few lines of text: also of one that was interrupted."""
+"""Summary of a flow in a few lines of text: also of one that was interrupted."""
 
 from collections import Counter
 
@@ -6,51 +6,87 @@ from ...core.requests import Usage
 from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
-from .formatting import duration, many
+from .formatting import duration, plural
 from .summary import callback_lines, failed_tool_lines, saved_by_sharing, unavailable_lines
 
 
 def flow_lines_so_far(board: LiveState, seconds: float) -> list[str]:
-    """A line per stage, one for the whole flow, and one per kind of failure. `seconds`: duration of the flow so far."""
-    lines = [_stage_line_so_far(name, stage) for name, stage in board.stages.items() if name]
-    usage = sum((stage.tally.usage for stage in board.stages.values()), board.tools.summaries)
-    usd = board.spent.usd if board.spent is not None else None
-    lines.append(f"In all: {'; '.join([duration(seconds), *usage_parts(usage, usd)])}.")
-    lines += flow_tool_lines(board)
-    for name, stage in board.stages.items():
-        lines += failure_lines(name, stage.tally.failures)
-    return [*lines, *callback_lines(board)]
+    """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow."""
+    stages = outcome.stages.values()
+    lines = [_stage_line(stage) for stage in stages]
+    if len(lines) > 1:
+        lines.append(f"Total: {'; '.join([duration(seconds), *_spent(outcome.usage, outcome.usd)])}.")
+    for stage in stages:
+        failures = Failures()
+        for result in stage.results:
+            if result.error is not None:
+                failures.add(result.error)
+        lines += _failure_lines(stage.name, failures)
+    return [*lines, *_callback_lines(outcome.callback_failures)]
 
 
-def flow_tool_lines(board: LiveState) -> list[str]:
-    """Calls that the stages saved by sharing their tools, failed tools and unavailable endpoints."""
-    sources: Counter[str] = sum((stage.tally.tool_sources for stage in board.stages.values()), Counter())
-    saved = saved_by_sharing(sources, board.tools)
+def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
+    """The same from the live state, also for the flow that was stopped."""
+    lines = [_partial_stage_line(name, stage) for name, stage in state.stages.items() if name]
+    usage = sum((stage.stats.usage for stage in state.stages.values()), state.tools.summaries)
+    usd = state.budget.usd if state.budget is not None else None
+    lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(usage, usd)])}.")
+    lines += flow_tool_lines(state)
+    for name, stage in state.stages.items():
+        lines += failure_lines(name, stage.stats.failures)
+    return [*lines, *callback_lines(state)]
+
+
+def flow_tool_lines(state: LiveState) -> list[str]:
+    """Lines about shared tool calls, failed tools and unavailable endpoints."""
+    sources: Counter[str] = sum((stage.stats.tool_sources for stage in state.stages.values()), Counter())
+    saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
-    lost = unavailable_lines(stage.tally.scheduling for stage in board.stages.values())
-    return [*shared, *failed_tool_lines(board.tools), *lost]
+    lost = unavailable_lines(stage.stats.scheduling for stage in state.stages.values())
+    return [*shared, *failed_tool_lines(state.tools), *lost]
 
 
-def _stage_line_so_far(name: str, stage: LiveStage) -> str:
-    tally = stage.tally
-    done = f"{tally.ok:,} of {many(stage.of, 'agent')}" if stage.of is not None else f"{tally.ok:,}"
-    states = f"{done} answered{failed_count(tally.failed)}{model_and_backend(tally.model, tally.backend)}"
-    return f"{name}: {'; '.join([states, *usage_parts(tally.usage, None)])}."
+def _stage_line(stage: StageReport) -> str:
+    agents, calls = len(stage.results), sum(len(result.tool_calls) for result in stage.results)
+    if not agents:
+        return f"{stage.name}: no inputs."
+    counts = f"{agents - stage.failed:,} of {plural(agents, 'agent')} answered{_failed(stage.failed)}"
+    parts = [f"{counts} in {duration(stage.seconds)}{_where(stage.model, stage.backend)}"]
+    if stage.skipped:
+        parts.append(f"{plural(stage.skipped, 'item')} skipped")
+    if calls:
+        parts.append(plural(calls, "tool call"))
+    return f"{stage.name}: {'; '.join([*parts, *_spent(stage.usage, stage.usd)])}."
+
+
+def _partial_stage_line(name: str, stage: LiveStage) -> str:
+    stats = stage.stats
+    done = f"{stats.ok:,} of {plural(stage.total, 'agent')}" if stage.total is not None else f"{stats.ok:,}"
+    states = f"{done} answered{failed_count(stats.failed)}{model_and_backend(stats.model, stats.backend)}"
+    return f"{name}: {'; '.join([states, *usage_parts(stats.usage, None)])}."
 
 
 def usage_parts(usage: Usage, usd: float | None) -> list[str]:
-    """Nothing where nothing is known."""
+    """Tokens and cost, as far as they are known."""
     spent = [tokens(usage)] if usage.input or usage.output else []
     return [*spent, f"${usd:,.4f}"] if usd else spent
 
 
 def failure_lines(stage: str, failures: Failures) -> list[str]:
+    return [f"{stage} failed, {kind}: {count:,}. Example: {example[:300]}" for kind, count, example in failures.groups]
+
+
+def _callback_lines(failed: Sequence[Item]) -> list[str]:
+    by_stage: dict[str, list[Item]] = {}
+    for item in failed:
+        by_stage.setdefault(item.stage, []).append(item)
     return [
-        f"{stage} failed, {kind}: {count:,}. For example: {example[:300]}" for kind, count, example in failures.groups
+        f"{where} raised for {plural(len(items), 'item')}. Example: {str(items[0].error)[:300]}"
+        for where, items in by_stage.items()
     ]
 
 
-def failed_count(count: int) -> str:
+def _failed(count: int) -> str:
     return f", {count:,} failed" if count else ""
 
 

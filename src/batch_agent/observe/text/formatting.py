@@ -1,7 +1,4 @@
-"""Numbers as people read them.
-
-Whose words they are, in a run that several workers share.
-"""
+"""Formatting of durations, counts, rates and amounts."""
 
 
 def duration(seconds: float) -> str:
@@ -14,33 +11,33 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
-def many(count: int, what: str) -> str:
+def plural(count: int, what: str) -> str:
     """1 agent, 2,000 agents."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def per_time(rate: float) -> str:
-    """Of something that happens so often a second."""
+    """12.3/s, or 4.5/min for less than one per second."""
     return f"{rate:,.1f}/s" if rate >= 1 or rate == 0 else f"{rate * 60:.1f}/min"
 
 
 def rounded(count: float) -> str:
-    """950, 12.3k, 4.56M: three figures are enough for what changes while one looks."""
+    """950, 12.3k, 4.56M: three significant digits."""
     if count < 1_000:
         return f"{count:.0f}"
     for size, letter in ((1e3, "k"), (1e6, "M"), (1e9, "G")):
         if count < 999.5 * size or letter == "G":
             return f"{count / size:.{2 if count < 9.995 * size else 1 if count < 99.95 * size else 0}f}{letter}"
-    raise AssertionError("the last size takes all")
+    raise AssertionError("unreachable")
 
 
 def dollars(usd: float) -> str:
     return f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}"
 
 
-def prefix_worker(worker: str, said: str) -> str:
-    """Of this process, which has no name, as they are."""
-    return f"{worker}: {said}" if worker else said
+def prefix_worker(worker: str, text: str) -> str:
+    """The text with the name of its worker; unchanged for this process, whose name is empty."""
+    return f"{worker}: {text}" if worker else text
 
 
 def one_line(text: str, longest: int) -> str:

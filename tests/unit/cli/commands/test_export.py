@@ -107,7 +107,7 @@ async def test_failures_are_rows_and_agents_under_way_are_not(
     assert rows(tmp_path / "out.jsonl")[1]["error"]["kind"] == "invalid_output"
     export(tmp_path / "c", out=tmp_path / "out.jsonl")
     assert [row["index"] for row in rows(tmp_path / "out.jsonl")] == [0]
-    assert "1 agents are not done, and left out." in capsys.readouterr().err
+    assert "Skipped 1 unfinished agents." in capsys.readouterr().err
 
 
 async def test_the_runs_own_model_fills_in_and_converts_what_its_schema_does_not(
@@ -140,13 +140,13 @@ async def test_parquet_has_a_column_for_each_field(tmp_path: Path, capsys: pytes
     backend = ScriptedBackend(lambda request: say('{"name": "Köln"}'))
     results = await run(tmp_path / "c", backend, [{"it": 1}, {"it": 2}], output_schema=City)
     assert export(tmp_path / "c", out=tmp_path / "out.parquet") == 0
-    assert "2 rows written" in capsys.readouterr().err
+    assert "Wrote 2 rows" in capsys.readouterr().err
     found: Any = read_inputs(tmp_path / "out.parquet")
     assert [(row["index"], row["key"], row["input.it"]) for row in found] == [
         (result.index, result.key, result.input["it"]) for result in results
     ]
     assert [row["output.name"] for row in found] == ["Köln", "Köln"]
-    with pytest.raises(SpecError, match="name one with --out"):
+    with pytest.raises(SpecError, match="Choose a file with --out"):
         export(tmp_path / "c", format="parquet")
 
 
@@ -165,7 +165,7 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
 
 
 def test_a_suffix_that_says_no_format_is_refused_unless_one_is_said(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"--out '.*out\.xlsx'.*: say which with --format"):
+    with pytest.raises(SpecError, match=r"--out '.*out\.xlsx'.* Choose jsonl, csv or parquet with --format"):
         export(tmp_path, out=tmp_path / "out.xlsx")
     with pytest.raises(StoreError, match="There is no checkpoint"):
         export(tmp_path, out=tmp_path / "out.txt", format="csv")
@@ -187,7 +187,7 @@ async def test_more_rows_than_a_pipe_holds_go_down_it_until_nobody_reads(tmp_pat
     assert whole.returncode == 0, whole.stderr
     written = list(csv.DictReader(io.StringIO(whole.stdout)))
     assert [int(row["index"]) for row in written] == list(range(200))
-    assert "200 rows written." in whole.stderr
+    assert "Wrote 200 rows." in whole.stderr
     process = subprocess.Popen(
         [*PROGRAM, "export", str(tmp_path / "c")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -72,7 +72,7 @@ def test_a_backend_and_a_model_go_into_the_file(tmp_path: Path) -> None:
 def test_files_that_are_there_are_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tools.py").write_text("mine")
     (tmp_path / "README.md").write_text("mine")
-    with pytest.raises(SpecError, match=r"tools.py, README.md would be overwritten in .* --force"):
+    with pytest.raises(SpecError, match=r"already contains tools.py, README.md. .* --force"):
         init(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"tools.py", "README.md"}
     assert capsys.readouterr().out == ""

@@ -44,11 +44,11 @@ async def test_the_summary_counts_every_state_of_two_thousand_agents(
     inspect(tmp_path)
     said = capsys.readouterr().out
     assert "task      Zähle: {it}" in said
-    assert "model     scripted, at most 10 turns, answers are JSON of a schema" in said
-    assert "tools     look (native calls)" in said
-    assert "agents    2,000: 1,960 answered, 20 failed, 20 under way" in said
+    assert "model     scripted, max 10 turns, answers: JSON with a schema" in said
+    assert "tools     look (native tool calls)" in said
+    assert "agents    2,000: 1,960 answered, 20 failed, 20 in progress" in said
     assert "20 invalid_output" in said
-    assert "used      194,000 tokens in (50% cached), 19,400 out" in said
+    assert "usage     194,000 tokens in (50% cached), 19,400 out" in said
     assert "calls     20: " in said
     assert said.count("\nslowest ") == 5
     assert [line.split()[1] for line in said.splitlines() if line.startswith("failed ")] == [
@@ -74,8 +74,8 @@ async def test_a_run_of_actions_and_texts_is_told_as_one(tmp_path: Path, capsys:
     await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=tmp_path, tools=[look])
     inspect(tmp_path)
     said = capsys.readouterr().out
-    assert "answers are texts" in said
-    assert "tools     look (one JSON action a turn)" in said
+    assert "answers: text" in said
+    assert "tools     look (one JSON action per turn)" in said
     assert "system    You use tools." in said
     assert "1 answered" in said
 

@@ -39,8 +39,8 @@ def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     [line] = done.stdout.splitlines()
     assert line.startswith("Prompts: about ")
-    assert "they differ from the field {doc}, after 'About' on." in line
-    assert "3 groups share more. Expected from the prefix cache: 6" in line
+    assert "they diverge at the field {doc}, after 'About'." in line
+    assert "3 groups share more. Predicted prefix cache hits: 6" in line
     assert sorted(path.name for path in place.iterdir()) == ["in.jsonl"]
 
 
@@ -57,7 +57,7 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Cal
     done = call(*words, cwd=place)
     assert (done.returncode, done.stderr) == (1, "")
     told, *found = done.stdout.splitlines()
-    assert "they differ from the field {id}" in told
+    assert "they diverge at the field {id}" in told
     assert [line[:2] for line in found] == ["! ", "! "]
     assert "time stamp" in found[0]
     assert "'id' comes first" in found[1]
@@ -66,11 +66,11 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Cal
 def test_fields_are_free_of_their_order(place: Path, call: Call) -> None:
     done = call("lint", "--task", "Do it.", "--inputs", "in.jsonl", "--fields", "id", "doc", "q", cwd=place)
     assert done.returncode == 0, done.stdout
-    assert "they differ from the field {doc}, after 'Do it.' on. 3 groups share more." in done.stdout
+    assert "they diverge at the field {doc}, after 'Do it.'. 3 groups share more." in done.stdout
     as_named = call(
         "lint", "--task", "Do it.", "--inputs", "in.jsonl", "--fields", "id", "doc", "--no-reorder", cwd=place
     )
-    assert "they differ from the field {id}" in as_named.stdout
+    assert "they diverge at the field {id}" in as_named.stdout
 
 
 def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call) -> None:
@@ -133,7 +133,7 @@ def test_a_run_with_fields_is_resumed_from_any_folder(place: Path, sim: SimServe
     (place / "away").mkdir()
     again = call("resume", str(place / "results.jsonl.checkpoint"), cwd=place / "away")
     assert again.returncode == 0, again.stderr
-    assert "9 answers came from the checkpoint" in again.stderr
+    assert "9 answers restored from the checkpoint" in again.stderr
     assert sorted((row["index"], row["key"], str(row["output"])) for row in rows(place / "results.jsonl")) == sorted(
         (row["index"], row["key"], str(row["output"])) for row in kept
     )
@@ -146,7 +146,7 @@ def test_a_file_that_got_longer_is_gone_on_with(place: Path, sim: SimServer, cal
         file.write('{"id": "new", "doc": "new", "q": "new"}\n')
     again = call(*words, "--no-reorder", cwd=place)
     assert again.returncode == 0, again.stderr
-    assert "9 answers came from the checkpoint" in again.stderr
+    assert "9 answers restored from the checkpoint" in again.stderr
     assert "10 of 10 agents answered" in again.stderr
 
 
@@ -168,9 +168,9 @@ def test_what_was_asked_comes_back_as_it_was(place: Path) -> None:
         oversized="chunk",
         tools=["grep"],
     )
-    assert from_saved(asked.said()) == (asked, {})
-    options = asked.options()
+    assert from_saved(asked.to_dict()) == (asked, {})
+    options = asked.to_kwargs()
     assert options["task"] == Fields("Do it.", "a", "First Name")
     assert (options["hoist"], options["reorder"], options["oversized"]) == (False, True, "chunk")
     assert len(options["inputs"]) == 9
-    assert CommandOptions(task="Do it.", inputs=str(place / "in.jsonl"), fields=[]).options()["task"] == "Do it."
+    assert CommandOptions(task="Do it.", inputs=str(place / "in.jsonl"), fields=[]).to_kwargs()["task"] == "Do it."

@@ -44,7 +44,7 @@ def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(
     assert "- Behaviour of agents: canary of 5." in done.stdout
     ran = call("run", *WORK, "--backend", sim.url, cwd=place)
     assert ran.returncode == 0, ran.stderr
-    assert "5 answers came from the checkpoint" in ran.stderr
+    assert "5 answers restored from the checkpoint" in ran.stderr
     table = {line.split()[0]: line.split()[1:] for line in ran.stderr.splitlines() if line[:6] in ("agents", "turns ")}
     assert table == {"agents": ["24", "24", "1"], "turns": ["24", "24", "1"]}
     results = [json.loads(line) for line in (place / "results.jsonl").read_text().splitlines()]

@@ -53,7 +53,7 @@ def test_a_run_that_was_killed_goes_on_from_any_folder(tmp_path: Path, sim_url: 
     again = typed("resume", "moved", cwd=away)
     assert again.returncode == 0, again.stderr
     assert "30 of 30 agents answered" in again.stderr
-    assert "answers came from the checkpoint" in again.stderr
+    assert "answers restored from the checkpoint" in again.stderr
     assert [path.name for path in away.iterdir()] == ["moved"]
     found = rows(tmp_path / "here" / "runs" / "out.jsonl")
     assert sorted(row["index"] for row in found) == list(range(30))
@@ -139,7 +139,7 @@ def test_a_checkpoint_of_somebody_else_is_not_resumed_without_a_word(tmp_path: P
     refused = call("resume", str(checkpoint), cwd=tmp_path, **mine)
     assert refused.returncode == 2
     said = refused.stderr
-    for word in ("run the code of mine", "use your OPENAI_API_KEY for http", "in.jsonl'", "out.jsonl'", "say --trust"):
+    for word in ("run the code of mine", "use your OPENAI_API_KEY for http", "in.jsonl'", "out.jsonl'", "add --trust"):
         assert word in said
     assert not (tmp_path / "here" / "ran").exists()
     assert not (tmp_path / "here" / "runs" / "out.jsonl").exists()
@@ -159,7 +159,7 @@ def test_a_command_that_was_changed_is_not_ones_own(tmp_path: Path, sim_url: str
         assert old in kept
         file.write_text(kept.replace(old, new))
         refused = call("resume", str(checkpoint), cwd=tmp_path)
-        assert (refused.returncode, "say --trust" in refused.stderr) == (2, True)
+        assert (refused.returncode, "add --trust" in refused.stderr) == (2, True)
     file.write_text(kept)
     assert call("resume", str(checkpoint), cwd=tmp_path).returncode == 0
 
@@ -171,7 +171,7 @@ def test_a_run_needs_no_place_for_its_secret(tmp_path: Path, sim_url: str, call:
     assert call(*words, cwd=tmp_path / "here", **nowhere).returncode == 0
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
     refused = call("resume", str(checkpoint), cwd=tmp_path, **nowhere)
-    assert (refused.returncode, "say --trust" in refused.stderr) == (2, True)
+    assert (refused.returncode, "add --trust" in refused.stderr) == (2, True)
 
 
 def test_the_secret_of_signatures_is_private_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_results_are_written_and_one_answer_of_all_is_printed_and_kept(place: Pa
     before = asked(sim)
     again = call(*command, cwd=place)
     assert again.stdout == first.stdout
-    assert "6 answers came from the checkpoint" in again.stderr
+    assert "6 answers restored from the checkpoint" in again.stderr
     assert asked(sim) == before
 
 
@@ -95,8 +95,8 @@ def test_failed_agents_are_told_to_the_reduce_and_the_command_exits_with_1(
     done = call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json"), cwd=place)
     assert done.returncode == 1
     assert "map: 1 of 2 agents answered" in done.stderr
-    assert "map failed, bad_input: 1. For example: " in done.stderr
-    assert "Run the same command again" in done.stderr
+    assert "map failed, bad_input: 1. Example: " in done.stderr
+    assert "run the same command again" in done.stderr
     assert json.loads(done.stdout) == {"total": 7}
     story = call("inspect", "results.jsonl.checkpoint/reduce", "--agent", "0", cwd=place).stdout
     assert '{"status":"error","index":1,' in story
@@ -108,14 +108,14 @@ def test_a_reduce_that_fails_leaves_the_results_and_is_tried_again(place: Path, 
     done = call(*words(sim, "--reduce", FAILS), cwd=place)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert "There is no summary: bad_request" in done.stderr
-    assert "Run the same command again" in done.stderr
+    assert "The reduce failed: bad_request" in done.stderr
+    assert "run the same command again" in done.stderr
     assert not list(place.glob("*summary*"))
     assert len(rows(place / "results.jsonl")) == 5
     before = asked(sim)
     again = call("resume", "results.jsonl.checkpoint", cwd=place)
     assert again.returncode == 1
-    assert "5 answers came from the checkpoint" in again.stderr
+    assert "5 answers restored from the checkpoint" in again.stderr
     assert asked(sim) == before
 
 
@@ -131,7 +131,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
     assert program.wait() == 130
     said = program.stderr.read_text()
     assert "of 60 agents answered (sim on sim)" in said
-    assert "run the same command again to go on, or batch-agent resume results.jsonl.checkpoint" in said
+    assert "run the same command again, or batch-agent resume results.jsonl.checkpoint" in said
     assert "Traceback" not in said
     assert program.stdout.read_text() == ""
     assert 4 <= len(rows(place / "results.jsonl")) < 60
@@ -157,13 +157,13 @@ def test_a_run_that_was_killed_goes_on_from_any_folder(
     moved = (place / "results.jsonl.checkpoint").rename(away / "moved")
     again = typed("resume", "moved", cwd=away)
     assert again.returncode == 0, again.stderr
-    assert "answers came from the checkpoint" in again.stderr
+    assert "answers restored from the checkpoint" in again.stderr
     assert (place / "sum.json").read_text() == again.stdout == '{\n  "total": 7\n}\n'
     assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(60))
     assert [path.name for path in away.iterdir()] == ["moved"]
     options = read_command(moved)[1]
     assert (options["reduce"], options["reduce_schema"]) == (SEVEN, str(place / "total.json"))
-    assert "name that" in programs.call("resume", "moved/map", cwd=away).stderr
+    assert "Use that directory" in programs.call("resume", "moved/map", cwd=away).stderr
 
 
 def _wait_for_rows(path: Path, least: int) -> None:
@@ -214,7 +214,7 @@ def test_a_stage_is_read_by_the_rules_of_its_command(place: Path, sim: SimServer
     bad = 'Sum up {n}. [[sim: [{{"text": "no"}}, {{"text": "no"}}, {{"text": "no"}}]]]'
     command = words(sim, "--reduce", bad, "--reduce-schema", "total.json", "--max-retries", "1")
     assert call(*command, cwd=place).returncode == 1
-    assert "0 answered, 1 failed, 0 under way" in call("inspect", "results.jsonl.checkpoint", cwd=place).stdout
+    assert "0 answered, 1 failed, 0 in progress" in call("inspect", "results.jsonl.checkpoint", cwd=place).stdout
     assert "1 failed" in call("inspect", "reduce", cwd=place / "results.jsonl.checkpoint").stdout
 
 
@@ -226,14 +226,14 @@ def test_progress_with_a_reduce_and_without_are_not_taken_for_each_other(
     assert call(*plain, cwd=place).returncode == 0
     refused = call(*reduced, cwd=place)
     assert refused.returncode == 2
-    assert "is that of a run without --reduce" in refused.stderr
+    assert "was made without --reduce" in refused.stderr
     assert call(*reduced, "--plan-changed", "rerun", cwd=place).returncode == 0
     for command in (plain, reduced, ["resume", "results.jsonl.checkpoint"]):
         again = call(*command, cwd=place)
         assert again.returncode == 0, again.stderr
-        assert "answers came from the checkpoint" in again.stderr
+        assert "answers restored from the checkpoint" in again.stderr
     assert call(*reduced, "--fresh", cwd=place).returncode == 0
-    assert "is that of a run with --reduce" in call(*plain, cwd=place).stderr
+    assert "was made with --reduce" in call(*plain, cwd=place).stderr
 
 
 def test_a_run_that_was_never_begun_stands_in_nobodys_way(place: Path, sim: SimServer, call: Call) -> None:
@@ -255,15 +255,15 @@ def test_a_run_that_was_planned_is_compared(place: Path, sim: SimServer, call: C
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
-        (("--reduce-schema", "total.json"), "--reduce-schema is about the answer"),
-        (("--reducer-model", "sim"), "--reducer-model is about the answer"),
-        (("--summary", "s.txt"), "--summary is about the answer"),
+        (("--reduce-schema", "total.json"), "--reduce-schema needs --reduce"),
+        (("--reducer-model", "sim"), "--reducer-model needs --reduce"),
+        (("--summary", "s.txt"), "--summary needs --reduce"),
         (("--reduce", "Sum up.", "--reduce-schema", "gone.json"), "--reduce-schema 'gone.json' cannot be read"),
-        (("--reduce", "Sum up.", "--reduce-schema", "nonsense"), "--reduce-schema 'nonsense': write module:name"),
+        (("--reduce", "Sum up.", "--reduce-schema", "nonsense"), "--reduce-schema 'nonsense': expected module:name"),
         (("--reduce", "Sum up {text}."), "{text}"),
         (("--reduce", " "), "Stage 'reduce'"),
         (("--reduce", "Sum up.", "--reducer-model", "another"), "Stage 'reduce': model='another' is not served"),
-        (("--reduce", "Sum up.", "--summary", "."), "--summary '.' cannot be written: it is a folder"),
+        (("--reduce", "Sum up.", "--summary", "."), "--summary '.' cannot be written: it is a directory"),
         (("--reduce", "Sum up.", "--summary", "in.jsonl"), "--summary 'in.jsonl' would overwrite the inputs"),
         (("--reduce", "Sum up.", "--summary", "results.jsonl"), "--summary and --out are the same file"),
         (("--reduce", "Sum up.", "--summary", "in.jsonl/x"), "--summary 'in.jsonl/x' cannot be written"),
@@ -284,7 +284,7 @@ def test_what_cannot_run_is_one_clear_line_and_costs_nothing(
 def test_a_mistake_beside_fresh_forgets_nothing(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim, "--reduce", SEVEN), cwd=place).returncode == 0
     assert call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "gone.json", "--fresh"), cwd=place).returncode == 2
-    assert "6 answers came from the checkpoint" in call(*words(sim, "--reduce", SEVEN), cwd=place).stderr
+    assert "6 answers restored from the checkpoint" in call(*words(sim, "--reduce", SEVEN), cwd=place).stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--reduce", SEVEN)])
@@ -308,7 +308,7 @@ def test_a_command_from_before_there_was_a_reduce_goes_on(place: Path, sim: SimS
     kept.write_text(json.dumps({**command, "format": 1}))
     again = call("resume", "results.jsonl.checkpoint", "--trust", cwd=place)
     assert again.returncode == 0, again.stderr
-    assert "5 answers came from the checkpoint" in again.stderr
+    assert "5 answers restored from the checkpoint" in again.stderr
 
 
 @pytest.mark.slow
@@ -322,5 +322,5 @@ def test_a_finished_run_and_its_resume_need_no_server(place: Path, call: Call) -
         done = call(*again, cwd=place)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout) == {"total": 7}
-        assert "6 answers came from the checkpoint" in done.stderr
+        assert "6 answers restored from the checkpoint" in done.stderr
         assert sorted(row["index"] for row in rows(place / "results.jsonl")) == list(range(5))

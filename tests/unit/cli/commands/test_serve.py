@@ -235,7 +235,7 @@ async def test_the_command_shows_the_agents_of_a_stage_and_warns_of_strangers(
             assert answer.status == 404
     program.send_signal(signal.SIGTERM)
     program.wait()
-    assert "Anybody who can reach 0.0.0.0" in program.stderr.read_text()
+    assert "everyone who can reach 0.0.0.0" in program.stderr.read_text()
 
 
 def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> None:
@@ -247,10 +247,10 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         for words, problem in (
-            (("serve", "gone"), "There is no folder 'gone'"),
+            (("serve", "gone"), "'gone' is not a directory"),
             (("serve", "empty"), "'empty' is not the checkpoint of a run"),
             (("serve", "run", "--port", port), f"port {port}: Address already in use. Choose another"),
-            (("report", "run"), "There is no log of a run"),
+            (("report", "run"), "has no event log"),
             (("report", "flow/stage"), "'flow/stage' is one stage of the run in"),
         ):
             done = call(*words, cwd=tmp_path)

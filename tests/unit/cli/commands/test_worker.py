@@ -142,7 +142,7 @@ def stopped(program: Program, number: signal.Signals) -> tuple[int, str]:
 
 
 def done_by(said: str) -> int:
-    found = re.search(r"This worker did (\d+) agents", said)
+    found = re.search(r"This worker ran (\d+) agents", said)
     assert found is not None, said
     return int(found[1])
 
@@ -158,7 +158,7 @@ def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: P
     place.check_done()
     said = worker.stderr.read_text()
     assert 0 < done_by(said) < AGENTS
-    assert "Nothing is left to do." in said
+    assert "No work is left." in said
 
 
 @pytest.mark.slow
@@ -176,18 +176,18 @@ def test_whoever_stops_loses_nothing_and_the_others_go_on(
         time.sleep(0.01)
     status, said = stopped(worker, signal.SIGINT)
     assert status == 130
-    assert "given back" in said
+    assert "Other workers take over its unfinished agents." in said
     assert 3 <= done_by(said) < left
     assert others.call(*place.works, cwd=place.worker).returncode == 0
     again = programs.call("resume", str(place.checkpoint), cwd=place.worker)
     assert again.returncode == 0, again.stderr
-    assert f"{AGENTS} answers came from the checkpoint" in again.stderr
+    assert f"{AGENTS} answers restored from the checkpoint" in again.stderr
     place.check_done()
 
 
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
-        async with RemoteRun(url, name).coordinator() as coordinator:
+        async with RemoteRun(url, name).connect() as coordinator:
             return await coordinator.pending_count()
 
     return asyncio.run(look())
@@ -199,13 +199,13 @@ def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, red
     done = typed("worker", "--store", redis_server.url, "--run", "review", "--patience", "0.1", cwd=tmp_path)
     assert done.returncode == 2
     last = done.stderr.splitlines()[-1]
-    assert last.startswith(f"batch-agent: There is no run 'review' at {redis_server.url}. Runs there: ")
+    assert last.startswith(f"batch-agent: There is no run 'review' at {redis_server.url}. Existing runs: ")
     assert re.search(r"\breviews\b", last)
 
 
 async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str] | None = None) -> None:
     """As if a run had been started and its caller were gone."""
-    async with RemoteRun(url, name).coordinator() as coordinator:
+    async with RemoteRun(url, name).connect() as coordinator:
         if command is not None:
             assert await coordinator.compare_and_set(COMMAND, None, command)
         if plan is not None:
@@ -220,10 +220,10 @@ def asked(**options: Any) -> WorkerManifest:
 def test_a_worker_that_would_ask_something_else_is_refused(
     tmp_path: Path, redis_server: RedisServer, quick_url: str, name: str, refusal: Refusal
 ) -> None:
-    command = asked(backend=quick_url).written()
+    command = asked(backend=quick_url).to_json()
     asyncio.run(offer(redis_server.url, name, command, {"task": "Where is {name}?"}))
     said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
-    assert f"would ask something else than run '{name}' does: task (was 'Where is {{name}}?', is " in said
+    assert f"would differ from those of run '{name}': task (was 'Where is {{name}}?', is " in said
     assert "Install the same code" in said
     assert "plan_changed" not in said
 
@@ -233,18 +233,18 @@ def test_a_run_that_python_code_has_started_is_joined_by_the_same_code(
 ) -> None:
     asyncio.run(offer(redis_server.url, name, None))
     said = refusal("worker", "--store", redis_server.url, "--run", name, cwd=tmp_path)
-    assert "start the same program here" in said
+    assert "start the same Python program here" in said
 
 
 def test_what_this_machine_lacks_is_one_clear_line(
     tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal
 ) -> None:
-    asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).written()))
+    asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).to_json()))
     started = Path.cwd()
     words = ("worker", "--store", redis_server.url, "--run", name)
-    assert "the module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
+    assert "module 'gone' cannot be imported" in refusal(*words, "--trust", "gone", cwd=tmp_path)
     said = refusal(*words, cwd=tmp_path)
-    assert "The run's tool 'gone:look' is code of this machine that this worker was not told to run" in said
+    assert "The run's tool 'gone:look' is code that this worker does not trust" in said
     assert f"(The run was started in '{started}'.)" in said
 
 
@@ -257,21 +257,21 @@ def test_a_password_is_neither_shown_nor_kept(
         place = Place(tmp_path, quick_url.replace("://", "://me:s3cret@"), store, name)
         first = call(*place.asks, cwd=place.run)
         assert first.returncode == 0, first.stderr
-        assert f"--store {server.url} --run {name} --trust mine:note\n  (the password goes into the URL" in first.stderr
+        assert f"--store {server.url} --run {name} --trust mine:note\n  (add the password to the URL" in first.stderr
         kept = asyncio.run(kept_at(store, name))
         texts = [first.stderr, kept, *(file.read_text() for file in place.checkpoint.iterdir())]
         assert [text for text in texts if "s3cret" in text] == []
         words = ("resume", str(place.checkpoint), "--backend", quick_url)
         assert "--store URL" in refusal(*words, cwd=tmp_path)
         again = call(*words, cwd=tmp_path, BATCH_AGENT_STORE=store)
-        assert f"{AGENTS} answers came from the checkpoint" in again.stderr
+        assert f"{AGENTS} answers restored from the checkpoint" in again.stderr
         wrong = refusal("worker", "--store", store.replace("s3cret", "gue55"), "--run", name, cwd=tmp_path)
         assert "rejected the credentials" in wrong
         assert "gue55" not in wrong
 
 
 async def kept_at(url: str, name: str) -> str:
-    async with RemoteRun(url, name).coordinator() as coordinator:
+    async with RemoteRun(url, name).connect() as coordinator:
         data = (await coordinator.read(COMMAND)).data
         assert data is not None
         return data.decode()
@@ -284,17 +284,17 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
     place, words = quick_place, quick_place.asks
     assert call(*words, cwd=place.run).returncode == 0
     async with (
-        RemoteRun(redis_server.url, name).coordinator() as coordinator,
+        RemoteRun(redis_server.url, name).connect() as coordinator,
         ClientPresence(coordinator, 15.0).present("another"),
     ):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2
-    assert f"Another process works on run '{name}'" in refused.stderr
-    assert "came from the checkpoint" in call(*words, cwd=place.run).stderr
+    assert f"Another process is running '{name}'" in refused.stderr
+    assert "restored from the checkpoint" in call(*words, cwd=place.run).stderr
     place.noted.unlink()
     again = call(*words, "--fresh", cwd=place.run)
     assert again.returncode == 0, again.stderr
-    assert "came from the checkpoint" not in again.stderr
+    assert "restored from the checkpoint" not in again.stderr
     place.check_done()
 
 
@@ -302,8 +302,8 @@ def test_what_cannot_be_shared_is_one_clear_line(quick_place: Place, refusal: Re
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     for words, problem in (
-        ((*asks, "--reduce", "Sum up."), "A run with --reduce works in one process for now: leave out --store"),
-        ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "leave out --cluster"),
+        ((*asks, "--reduce", "Sum up."), "--reduce cannot be combined with a distributed run: remove --store"),
+        ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "workers= are those of a cluster"),
     ):
@@ -319,24 +319,24 @@ def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     assert call(*asks, cwd=here).returncode == 0
-    assert "Say --store again" in refusal(*alone, cwd=here)
-    assert "is on a server" in refusal("inspect", str(quick_place.checkpoint), cwd=here)
+    assert "Add --store" in refusal(*alone, cwd=here)
+    assert "is on a Redis server" in refusal("inspect", str(quick_place.checkpoint), cwd=here)
     assert call(*alone, "--out", "alone.jsonl", cwd=here).returncode == 0
-    assert "Leave out --store" in refusal(*asks, "--out", "alone.jsonl", cwd=here)
+    assert "Remove --store" in refusal(*asks, "--out", "alone.jsonl", cwd=here)
     elsewhere = ("--store", "redis://127.0.0.1:1")
     assert "started without --store" in refusal("resume", "alone.jsonl.checkpoint", *elsewhere, cwd=here)
 
 
 async def test_a_command_that_is_refused_is_taken_back(redis_server: RedisServer, name: str) -> None:
     run = RemoteRun(redis_server.url, name)
-    async with run.offering(b"first"):
+    async with run.publish(b"first"):
         pass
     with suppress(PlanMismatch):
-        async with run.offering(b"second"):
+        async with run.publish(b"second"):
             assert await kept_at(redis_server.url, name) == "second"
             raise PlanMismatch("no")
     assert await kept_at(redis_server.url, name) == "first"
-    async with run.offering(b"third"):
+    async with run.publish(b"third"):
         pass
     assert await kept_at(redis_server.url, name) == "third"
 
@@ -367,7 +367,7 @@ def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: py
         "system_prompt": "Be brief.",
         "oversized": "chunk",
     }
-    command = WorkerManifest.read(asked(**said).written())
+    command = WorkerManifest.from_json(asked(**said).to_json())
     (tmp_path / "schema.json").unlink()
     trust = command.flags()[1:]
     assert trust == ["http_get", str(tmp_path)]
@@ -392,7 +392,7 @@ def test_what_is_said_to_the_worker_counts_more() -> None:
 def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
     run = RemoteRun("redis://there", "x")
     command = asked(backend="vllm://me:s3cret@there:8000")
-    assert b"s3cret" not in command.written()
+    assert b"s3cret" not in command.to_json()
     with pytest.raises(SpecError, match="--backend URL"):
         WorkerJob(run, "redis://there", {}, []).spec(command)
     assert WorkerJob(run, "redis://there", {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
@@ -404,13 +404,13 @@ def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
         b"{",
         b"[]",
         b'{"format": 1}',
-        asked().written().replace(b'"format":1', b'"format":9'),
-        asked().written().replace(b'"max_turns"', b'"out"'),
+        asked().to_json().replace(b'"format":1', b'"format":9'),
+        asked().to_json().replace(b'"max_turns"', b'"out"'),
     ],
 )
 def test_what_another_version_wrote_is_refused(data: bytes) -> None:
     with pytest.raises(StoreError, match="the same version"):
-        WorkerManifest.read(data)
+        WorkerManifest.from_json(data)
 
 
 def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp_path: Path) -> None:
@@ -435,9 +435,9 @@ def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp
             some.check_module(name, "The tool")
     some.check_folder(there / ".", "It reads")
     for folder in (here, here / ".." / "there" / "..", Path("/")):
-        with pytest.raises(SpecError, match="say --trust"):
+        with pytest.raises(SpecError, match="add --trust"):
             some.check_folder(folder, "It reads")
-    with pytest.raises(SpecError, match="no such folder on this machine"):
+    with pytest.raises(SpecError, match="does not exist on this machine"):
         some.check_folder(there / "gone", "It reads")
 
 
@@ -453,7 +453,7 @@ def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: p
         return list(WorkerJob(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
 
     for tool in ("system", "plain"):
-        with pytest.raises(SpecError, match=f"not made a tool with @Tool.define.*--trust {name}:{tool}"):
+        with pytest.raises(SpecError, match=f"not defined with @Tool.define.*--trust {name}:{tool}"):
             tools_of(tool, name)
     assert len(tools_of("look", name)) == 1
     assert len(tools_of("plain", f"{name}:plain")) == 1
@@ -471,7 +471,7 @@ def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypat
         {"runtime": "cleanup:agent"},
         {"tools": ["good:tool"], "schema": "cleanup:Model"},
     ):
-        with pytest.raises(SpecError, match="code of this machine"):
+        with pytest.raises(SpecError, match="code that this worker does not trust"):
             WorkerJob(run, "redis://there", {}, ["good"]).spec(asked(**options))
     assert not (tmp_path / "ran").exists()
 
@@ -496,7 +496,7 @@ def test_a_key_goes_to_no_backend_that_only_the_run_names(
         monkeypatch.setenv(name, "sk-of-the-worker")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     command, run = asked(backend=backend), RemoteRun("redis://there", "x")
-    with pytest.raises(SpecError, match=f"would use .*{variable} for it.*--backend {re.escape(backend)}"):
+    with pytest.raises(SpecError, match=f"would use .*{variable}.*--backend {re.escape(backend)}"):
         WorkerJob(run, "redis://there", {}, []).spec(command)
     said = command.flags()
     assert said == ["--backend", backend]
@@ -519,15 +519,15 @@ def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_comma
     monkeypatch.setenv("OPENAI_API_KEY", "sk-victim-0123456789")
     works = ("worker", "--store", redis_server.url, "--run", name, "--patience", "1")
     with EvilServer() as evil:
-        asyncio.run(offer(redis_server.url, name, asked(backend=f"openai://127.0.0.1:{evil.port}").written()))
+        asyncio.run(offer(redis_server.url, name, asked(backend=f"openai://127.0.0.1:{evil.port}").to_json()))
         assert "would use your OPENAI_API_KEY" in refusal(*works, cwd=tmp_path)
         assert evil.heard == []
         other = f"{name}-tools"
         command = asked(backend=f"http://127.0.0.1:{evil.port}", tools=["my_tools:system"])
-        asyncio.run(offer(redis_server.url, other, command.written()))
+        asyncio.run(offer(redis_server.url, other, command.to_json()))
         named = (*works[:4], other, *works[5:], "--backend", f"http://127.0.0.1:{evil.port}")
-        assert "code of this machine" in refusal(*named, cwd=tmp_path)
-        assert "not made a tool" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
+        assert "code that this worker does not trust" in refusal(*named, cwd=tmp_path)
+        assert "not defined with @Tool.define" in refusal(*named, "--trust", "my_tools", cwd=tmp_path)
         assert evil.heard == []
         refusal(*works, "--backend", f"openai://127.0.0.1:{evil.port}", cwd=tmp_path)  # now its owner named it
         assert "Bearer sk-victim-0123456789" in evil.heard

@@ -50,7 +50,7 @@ class Seen:
     """Who watches: what was seen, and of some of it when it was."""
 
     def __init__(self) -> None:
-        self.board = LiveState()
+        self.state = LiveState()
         self.events: list[Event] = []
         self.times: list[float] = []
 
@@ -58,7 +58,7 @@ class Seen:
         self.emit_at(now(), event)
 
     def emit_at(self, at: float, event: Event) -> None:
-        self.board.emit(event)
+        self.state.emit(event)
         self.events.append(event)
         self.times.append(at)
 
@@ -173,9 +173,9 @@ async def test_an_agent_elsewhere_begins_works_and_is_done_once_here() -> None:
         await asyncio.sleep(1)
         begins: list[Event] = [AgentStarted("a", 0), TurnStarted("a", 1), turn("a")]
         assert caller.seen.of("a") == [*(WorkerEvent("w", event) for event in begins), done("a")]
-        board = caller.seen.board
-        assert (board.alone.done, len(board.stages[""].agents), board.turned) == (1, 0, Usage(10, 5, 1))
-        assert board.turns == {"w": 1}
+        state = caller.seen.state
+        assert (state.run_stats.done, len(state.stages[""].agents), state.turn_usage) == (1, 0, Usage(10, 5, 1))
+        assert state.turns == {"w": 1}
         assert w.seen.of("a") == [*begins, done("a")]
 
 
@@ -215,9 +215,9 @@ async def test_two_who_ask_see_what_the_other_does() -> None:
             each.tells(done("b"))
         await asyncio.sleep(1)
         for each in (one, other):
-            assert (each.seen.board.alone.done, each.seen.board.turned) == (2, Usage(20, 10, 2))
-        assert one.seen.board.turns == {"": 1, "other": 1}
-        assert other.seen.board.turns == {"": 1, "one": 1}
+            assert (each.seen.state.run_stats.done, each.seen.state.turn_usage) == (2, Usage(20, 10, 2))
+        assert one.seen.state.turns == {"": 1, "other": 1}
+        assert other.seen.state.turns == {"": 1, "one": 1}
 
 
 @virtual
@@ -232,7 +232,7 @@ async def test_whoever_asks_later_sees_what_was_under_way_before() -> None:
             late.tells(RUN)
             await asyncio.sleep(1)
             assert late.seen.of("a") == [WorkerEvent("w", AgentStarted("a", 7))]
-            assert len(late.seen.board.stages[""].agents) == 1
+            assert len(late.seen.state.stages[""].agents) == 1
 
 
 @virtual
@@ -260,7 +260,7 @@ async def test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done
         v.runs(AgentStarted("a", 0))  # told late, by one that was cut off
         await asyncio.sleep(1)
         assert caller.seen.of("a")[5:] == [done("a")]
-        assert (caller.seen.board.alone.done, len(caller.seen.board.stages[""].agents)) == (1, 0)
+        assert (caller.seen.state.run_stats.done, len(caller.seen.state.stages[""].agents)) == (1, 0)
 
 
 @virtual
@@ -324,20 +324,20 @@ async def test_a_worker_that_goes_or_falls_silent_has_nothing_under_way() -> Non
                 each.runs(LoadSampled("vllm", 3, 8, kv_usage=0.5))
                 each.runs(Paused(1.0, "busy"))
             await asyncio.sleep(1)
-            board = caller.seen.board
-            assert board.backends == {"vllm": LoadSampled("vllm", 6, 16, kv_usage=0.5)}
-            assert sorted(board.paused.split("; ")) == ["v: busy", "w: busy"]
+            state = caller.seen.state
+            assert state.backends == {"vllm": LoadSampled("vllm", 6, 16, kv_usage=0.5)}
+            assert sorted(state.paused.split("; ")) == ["v: busy", "w: busy"]
         await asyncio.sleep(1)
         assert caller.seen.of("w")[-1] == WorkerEvent("w", AgentReassigned("w"))
-        assert (board.backends["vllm"].inflight, board.paused) == (3, "v: busy")
+        assert (state.backends["vllm"].inflight, state.paused) == (3, "v: busy")
         v.is_cut = True
         await asyncio.sleep(30)
         assert caller.seen.of("v")[-1] == WorkerEvent("v", AgentReassigned("v"))
-        assert (board.backends["vllm"].limit, board.paused) == (0, "")
+        assert (state.backends["vllm"].limit, state.paused) == (0, "")
         v.is_cut = False
         v.runs(Resumed())
         await asyncio.sleep(1)
-        assert len(board.stages[""].agents) == 1  # it is back, with what it still has
+        assert len(state.stages[""].agents) == 1  # it is back, with what it still has
 
 
 @virtual
@@ -363,7 +363,7 @@ async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever(
             await asyncio.sleep(1)
             w.works("b")
             caller.tells(done("b"))
-        assert (caller.seen.of("b")[-1], caller.seen.board.turned) == (done("b"), Usage(20, 10, 2))
+        assert (caller.seen.of("b")[-1], caller.seen.state.turn_usage) == (done("b"), Usage(20, 10, 2))
         assert caller.seen.of("a")[-1] == WorkerEvent("w", AgentReassigned("a"))  # somebody else has asked for it
         async with caller.active():
             caller.tells(RUN)
@@ -381,10 +381,10 @@ async def test_an_agent_that_is_somebody_elses_is_not_under_way_when_it_is_done(
         w.works("theirs")
         caller.works("theirs too")
         await asyncio.sleep(11)
-        assert (len(caller.seen.board.stages[""].agents), caller.seen.board.alone.done) == (0, 0)
+        assert (len(caller.seen.state.stages[""].agents), caller.seen.state.run_stats.done) == (0, 0)
         assert caller.seen.of("theirs too")[-1] == AgentReassigned("theirs too")
         caller.tells(done("theirs"))  # it was ours, and read slowly
-        assert caller.seen.board.alone.done == 1
+        assert caller.seen.state.run_stats.done == 1
 
 
 @virtual
@@ -396,7 +396,7 @@ async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
                 each.runs(CallsEnded("a", 1, (CallRecord("look", "", True, 1.0),), 1.0))
                 await asyncio.sleep(1)
         caller.tells(ToolsUsed((ToolUse("look", 5),)))
-        assert caller.seen.board.tools.total.calls == 6
+        assert caller.seen.state.tools.total.calls == 6
         seen = caller.seen
     message = [event for event in seen.events if isinstance(getattr(event, "event", event), ToolsUsed)]
     assert message == [
@@ -404,7 +404,7 @@ async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
         WorkerEvent("v", ToolsUsed((ToolUse("look", 30),))),
         WorkerEvent("w", ToolsUsed((ToolUse("look", 60),))),
     ]
-    assert sum(tool.requested for tool in seen.board.tools.used) == 95
+    assert sum(tool.requested for tool in seen.state.tools.reports) == 95
 
 
 @virtual
@@ -416,7 +416,7 @@ async def test_what_concerns_the_whole_run_is_told_by_who_asked_for_it_alone() -
         w.runs(Notice("loading"))
         await asyncio.sleep(1)
         assert caller.seen.events[before:] == [WorkerEvent("w", Notice("loading"))]
-        assert caller.seen.board.notice == "w: loading"
+        assert caller.seen.state.notice == "w: loading"
 
 
 @virtual
@@ -425,7 +425,7 @@ async def test_one_that_only_asks_has_no_part_in_how_full_a_backend_is() -> None
         caller.tells(LoadSampled("vllm", 0, 64))
         w.runs(LoadSampled("vllm", 3, 8))
         await asyncio.sleep(1)
-        assert caller.seen.board.backends == {"vllm": LoadSampled("vllm", 3, 8)}
+        assert caller.seen.state.backends == {"vllm": LoadSampled("vllm", 3, 8)}
 
 
 @virtual
@@ -445,5 +445,5 @@ async def test_a_hub_that_cannot_be_reached_costs_what_would_have_been_told_and_
             w.runs(TurnStarted("a", number))
         w.is_cut = False
         await asyncio.sleep(1)
-        assert caller.seen.board.notice == "w: 13 events of this worker were lost: its numbers are too low."
+        assert caller.seen.state.notice == "w: 13 events of this worker were lost: its numbers are too low."
         assert sum(len(list(message.events)) for message in w.sent[-6:]) == 10_001

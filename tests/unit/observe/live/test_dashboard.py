@@ -48,35 +48,35 @@ FULL: list[Event] = [
 
 
 def board_of(*events: Event) -> LiveState:
-    board = LiveState()
+    state = LiveState()
     for event in events:
-        board.emit(event)
-    return board
+        state.emit(event)
+    return state
 
 
-def lines(board: LiveState, width: int = 120, height: int = 40) -> list[str]:
-    return [line.plain.rstrip() for line in render(board, 65.0, width, height)]
+def lines(state: LiveState, width: int = 120, height: int = 40) -> list[str]:
+    return [line.plain.rstrip() for line in render(state, 65.0, width, height)]
 
 
 def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
-    board = board_of(*FULL)
-    board.tick(60.0)
-    board.emit(AgentFinished(AgentResult(5, "f", output="an answer\nof two lines"), False))
-    board.tick(61.0)
-    title, bar, *rest = lines(board)
+    state = board_of(*FULL)
+    state.tick(60.0)
+    state.emit(AgentFinished(AgentResult(5, "f", output="an answer\nof two lines"), False))
+    state.tick(61.0)
+    title, bar, *rest = lines(state)
     assert title.startswith("Qwen/Qwen3-32B on vllm ")
     assert title.endswith("  1 min 05 s  1 min 37 s left")
     assert bar.startswith("━")
     assert bar.endswith("─  3 of 100  3%  1.0/s")
     assert rest == [
-        "agents     1 generating  1 in tools  1 waiting  1 failed  2 answered  94 to come",
-        "slots      ━━━━━━━━━━━━━━━─────  6 of 8 in use  2 waiting for one  server runs 6, queues 1",
-        "KV cache   ━━━━━━━━────────────  12 agents resident  40.0k of 100k tokens  server says 39%",
+        "agents     1 generating  1 in tools  1 waiting  1 failed  2 answered  94 not started",
+        "slots      ━━━━━━━━━━━━━━━─────  6 of 8 in use  2 waiting  server: 6 running, 1 queued",
+        "KV cache   ━━━━━━━━────────────  12 resident agents  40.0k of 100k tokens  server: 39%",
         "tokens     20.0k in  75% cached  500 out  $0.0075  0/s in, 0/s out",
         "tool calls 3  33% reused  2 executed  1 failed  1 cached",
-        "           look  2  50% reused  1 executed  1 cached  0.50 s each",
-        "           fetch  1  1 executed  1 failed  1.50 s each",
-        "sent again 1  rate_limited 1",
+        "           look  2  50% reused  1 executed  1 cached  0.50 s mean",
+        "           fetch  1  1 executed  1 failed  1.50 s mean",
+        "retries    1  rate_limited 1",
         "errors     1  max_turns  no answer in 4 turns",
         "latest     5  answered   0 s  an answer of two lines",
         "           4  failed   0 s  max_turns: no answer in 4 turns",
@@ -85,29 +85,29 @@ def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
 
 
 def test_where_there_is_little_room_what_matters_least_is_left_out() -> None:
-    board = board_of(*FULL, Paused(3.0, "rate limited"))
-    labels = [[line.split(" ")[0] for line in lines(board, height=height)[2:]] for height in (3, 6, 8, 10)]
+    state = board_of(*FULL, Paused(3.0, "rate limited"))
+    labels = [[line.split(" ")[0] for line in lines(state, height=height)[2:]] for height in (3, 6, 8, 10)]
     assert labels == [
         ["paused"],
         ["paused", "agents", "slots", "tokens"],
         ["paused", "agents", "slots", "tokens", "tool", "errors"],
-        ["paused", "agents", "slots", "KV", "tokens", "tool", "sent", "errors"],
+        ["paused", "agents", "slots", "KV", "tokens", "tool", "retries", "errors"],
     ]
-    assert lines(board, width=40)[0] == "Qwen/Qwen3-32B on vllm        1 min 05 s"
-    assert lines(board, width=40)[3] == "agents     1 generating  1 in tools"
+    assert lines(state, width=40)[0] == "Qwen/Qwen3-32B on vllm        1 min 05 s"
+    assert lines(state, width=40)[3] == "agents     1 generating  1 in tools"
 
 
 def test_each_stage_of_a_flow_says_when_it_will_be_done() -> None:
-    board = board_of(FlowStarted(("review", "report")), StageEvent("review", RunStarted("vllm", "m", 8, 30)))
+    state = board_of(FlowStarted(("review", "report")), StageEvent("review", RunStarted("vllm", "m", 8, 30)))
     for second in range(11):
-        board.tick(second)
-        board.emit(StageEvent("review", AgentFinished(AgentResult(second, str(second)), False)))
-    assert lines(board)[1].endswith("  11 of 30  37%  1.0/s  19 s left")
+        state.tick(second)
+        state.emit(StageEvent("review", AgentFinished(AgentResult(second, str(second)), False)))
+    assert lines(state)[1].endswith("  11 of 30  37%  1.0/s  19 s left")
 
 
 def test_a_long_name_leaves_room_for_the_time() -> None:
-    board = board_of(RunStarted("vllm", "a-model-with-a-name-that-is-very-long-indeed", 8, 10))
-    assert lines(board, width=40)[0] == "a-model-with-a-name-that-is…  1 min 05 s"
+    state = board_of(RunStarted("vllm", "a-model-with-a-name-that-is-very-long-indeed", 8, 10))
+    assert lines(state, width=40)[0] == "a-model-with-a-name-that-is…  1 min 05 s"
 
 
 @pytest.mark.parametrize("events", [[], [Notice("Loading \x1b[31mthe model ...")]])
@@ -117,17 +117,17 @@ def test_before_the_run_has_begun_its_notice_is_all_there_is(events: list[Event]
 
 
 def test_a_notice_that_says_more_than_to_wait_stays() -> None:
-    board = board_of(Notice("Starting the model ..."), *FULL)
-    assert not any(line.startswith("notice") for line in lines(board))
-    board.emit(Notice("http://b is down, and the others do its work: gone"))
-    assert "notice     http://b is down, and the others do its work: gone" in lines(board)
+    state = board_of(Notice("Starting the model ..."), *FULL)
+    assert not any(line.startswith("notice") for line in lines(state))
+    state.emit(Notice("http://b is down, and the others do its work: gone"))
+    assert "notice     http://b is down, and the others do its work: gone" in lines(state)
 
 
 STEERING = "\x1b]0;owned\x07 \x1b[2J\r\n\tx \x9b31m \u202eevil \ud800 \u2028 🙂 汉字"
 
 
 def test_nothing_that_a_model_says_can_steer_the_terminal() -> None:
-    board = board_of(
+    state = board_of(
         FlowStarted((STEERING,)),
         StageEvent(STEERING, RunStarted(STEERING, STEERING, 8, 10)),
         StageEvent(STEERING, AgentStarted("a", 0)),
@@ -138,7 +138,7 @@ def test_nothing_that_a_model_says_can_steer_the_terminal() -> None:
         LoadSampled("other", 1, 8),
         Paused(1.0, STEERING),
     )
-    shown = lines(board, width=200)
+    shown = lines(state, width=200)
     assert sum("汉字" in line for line in shown) >= 6
     assert not {unicodedata.category(each) for each in "".join(shown)} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -182,12 +182,12 @@ FLOWS = st.lists(st.builds(StageEvent, st.sampled_from(STAGES), IN_RUN) | OF_ALL
 def test_no_board_is_wider_or_higher_than_its_room(
     events: list[Event], width: int, height: int, ticks: list[float]
 ) -> None:
-    board = LiveState()
+    state = LiveState()
     for event in events:
-        board.emit(event)
+        state.emit(event)
     for at, seconds in enumerate(ticks):
-        board.tick(at * 100 + seconds)
-    shown = render(board, 65.0, width, height)
+        state.tick(at * 100 + seconds)
+    shown = render(state, 65.0, width, height)
     assert 1 <= len(shown) <= height
     for line in shown:
         assert cell_len(line.plain) <= width

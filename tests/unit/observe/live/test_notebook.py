@@ -19,7 +19,7 @@ from batch_agent.core.events import (
     StageEvent,
 )
 from batch_agent.core.results import AgentError, AgentResult
-from batch_agent.observe.live.detection import is_notebook
+from batch_agent.observe.live.notebook import is_notebook
 from batch_agent.observe.live.notebook_html import state_html
 from batch_agent.observe.live.state import LiveState
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -121,22 +121,22 @@ def test_this_process_is_no_notebook() -> None:
 
 
 def test_nothing_that_a_model_says_becomes_part_of_the_page() -> None:
-    board = LiveState()
-    assert "Connecting ..." in state_html(board, 0.0)
-    board.emit(Notice(HOSTILE))
-    pages = [state_html(board, 0.0)]
+    state = LiveState()
+    assert "Connecting ..." in state_html(state, 0.0)
+    state.emit(Notice(HOSTILE))
+    pages = [state_html(state, 0.0)]
     failed = AgentResult(1, "b", error=AgentError(ErrorKind.SERVER, HOSTILE))
-    board.emit(FlowStarted((HOSTILE,)))
+    state.emit(FlowStarted((HOSTILE,)))
     for event in (
         RunStarted(HOSTILE, HOSTILE, 8, 10),
         AgentStarted("a", 0),
         AgentFinished(AgentResult(0, "a", output=HOSTILE), False),
         AgentFinished(failed, False),
     ):
-        board.emit(StageEvent(HOSTILE, event))
-    board.emit(LoadSampled(HOSTILE, 1, 8, 0, 3, 10, 20))
-    board.emit(LoadSampled("other", 1, 8))
-    pages += [state_html(board, 5.0), state_html(board, 5.0, [HOSTILE])]
+        state.emit(StageEvent(HOSTILE, event))
+    state.emit(LoadSampled(HOSTILE, 1, 8, 0, 3, 10, 20))
+    state.emit(LoadSampled("other", 1, 8))
+    pages += [state_html(state, 5.0), state_html(state, 5.0, [HOSTILE])]
     for page in pages:
         assert "&lt;img src=x onerror=&quot;alert(1)&quot;&gt;" in page
         assert "<img" not in page

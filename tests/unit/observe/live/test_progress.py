@@ -16,7 +16,7 @@ from batch_agent.core.events import (
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
 from batch_agent.observe.live import progress as progress_module
-from batch_agent.observe.live.detection import progress_if_seen
+from batch_agent.observe.live.detection import progress_if_interactive
 from batch_agent.observe.live.progress import PlainProgress, progress_for
 from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
@@ -25,51 +25,51 @@ from batch_agent.observe.text.summary import summary_lines
 
 
 def a_board() -> LiveState:
-    board = LiveState()
-    board.emit(RunStarted("vllm", "m", 8, 3))
-    board.emit(AgentStarted("a", 0))
-    board.emit(AgentStarted("b", 1))
-    board.emit(RequestRetried("a", ErrorKind.SERVER, "boom", 1.0))
+    state = LiveState()
+    state.emit(RunStarted("vllm", "m", 8, 3))
+    state.emit(AgentStarted("a", 0))
+    state.emit(AgentStarted("b", 1))
+    state.emit(RequestRetried("a", ErrorKind.SERVER, "boom", 1.0))
     executed, shared = CallRecord("f", "{}", True, 0.1), CallRecord("f", "{}", True, 0.1, "shared")
     kept = CallRecord("f", "{}", False, 0.1, "cached")
     calls = (executed, executed, shared, shared, kept)
-    board.emit(AgentFinished(AgentResult(0, "a", usage=Usage(100, 60, 10), tool_calls=calls), resumed=False))
+    state.emit(AgentFinished(AgentResult(0, "a", usage=Usage(100, 60, 10), tool_calls=calls), resumed=False))
     failed = AgentResult(1, "b", error=AgentError(ErrorKind.MAX_TURNS, "no answer"), tool_calls=(executed, shared))
-    board.emit(AgentFinished(failed, resumed=False))
-    board.emit(AgentFinished(AgentResult(2, "c"), resumed=True))
-    board.emit(ToolsUsed((ToolUse("f", 9, executed=3, shared=4, cached=2, seconds_saved=90),), Usage(10, 0, 1)))
-    return board
+    state.emit(AgentFinished(failed, resumed=False))
+    state.emit(AgentFinished(AgentResult(2, "c"), resumed=True))
+    state.emit(ToolsUsed((ToolUse("f", 9, executed=3, shared=4, cached=2, seconds_saved=90),), Usage(10, 0, 1)))
+    return state
 
 
 def test_a_tally_counts_what_happened() -> None:
-    board = a_board()
-    tally = board.alone
-    assert (tally.done, tally.ok, tally.failed, tally.resumed, len(board.stages[""].agents)) == (3, 2, 1, 1, 0)
-    assert (tally.retries, tally.tool_calls) == ({"server": 1}, 7)
-    assert tally.failures.groups == [("max_turns", 1, "no answer")]
-    assert tally.usage == Usage(110, 60, 11)
+    state = a_board()
+    stats = state.run_stats
+    assert (stats.done, stats.ok, stats.failed, stats.resumed, len(state.stages[""].agents)) == (3, 2, 1, 1, 0)
+    assert (stats.retries, stats.tool_calls) == ({"server": 1}, 7)
+    assert stats.failures.groups == [("max_turns", 1, "no answer")]
+    assert stats.usage == Usage(110, 60, 11)
 
 
 def test_the_summary_says_what_a_person_wants_to_know() -> None:
     said = "\n".join(summary_lines(a_board(), 75))
     assert "2 of 3 agents answered in 1 min 15 s (m on vllm)." in said
-    assert "1 answers came from the checkpoint" in said
+    assert "1 answers restored from the checkpoint" in said
     assert "55% of the input from the prefix cache" in said
     assert "Tool calls: 7, 3 of them executed, 4 shared (1 min 30 s of tool time saved)." in said  # and they add up
-    assert "Requests sent again after an error: 1." in said
-    assert "Failed, max_turns: 1. For example: no answer" in said
+    assert "Retried requests: 1." in said
+    assert "Failed, max_turns: 1. Example: no answer" in said
 
 
 def test_the_summary_names_tools_that_failed_and_how_often() -> None:
-    board = a_board()
-    assert "failed:" not in "\n".join(summary_lines(board, 1)).partition("Tool calls")[2].partition("Requests")[0]
+    state = a_board()
+    assert "failed:" not in "\n".join(summary_lines(state, 1)).partition("Tool calls")[2].partition("Requests")[0]
     for name, ok in [("search", False), ("search", False), ("search", True), ("\x1b[2Jgone", False), ("f", True)]:
-        board.emit(CallsEnded("a", 1, (CallRecord(name, "{}", ok, 0.1),), 0.1))
-    said = "\n".join(summary_lines(board, 1))
-    assert "Tool calls that failed: 'search' 2 of 3, '\\x1b[2Jgone' 1 of 1." in said
+        state.emit(CallsEnded("a", 1, (CallRecord(name, "{}", ok, 0.1),), 0.1))
+    said = "\n".join(summary_lines(state, 1))
+    assert "Failed tool calls: 'search' 2 of 3, '\\x1b[2Jgone' 1 of 1." in said
     for number in range(9):
-        board.emit(CallsEnded("a", 1, (CallRecord(f"t{number}", "{}", False, 0.1),), 0.1))
-    assert "and 6 more tools." in "\n".join(summary_lines(board, 1))
+        state.emit(CallsEnded("a", 1, (CallRecord(f"t{number}", "{}", False, 0.1),), 0.1))
+    assert "and 6 more tools." in "\n".join(summary_lines(state, 1))
 
 
 def test_a_pipe_gets_plain_lines_and_notices_at_once() -> None:
@@ -82,7 +82,7 @@ def test_a_pipe_gets_plain_lines_and_notices_at_once() -> None:
 
 
 def test_a_log_is_told_of_changes_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress_module, "_LINE_INTERVAL", 0.0)
     stream = io.StringIO()
     progress = PlainProgress(stream)
     progress.emit(RunStarted("vllm", "m", 8, 3, seen=("vLLM 0.11",)))
@@ -135,10 +135,10 @@ def test_where_nobody_looks_or_nothing_can_be_drawn_there_are_plain_lines(
 
 
 def test_a_run_from_python_is_shown_where_somebody_sees_it_or_wants_it(usual: pytest.MonkeyPatch) -> None:
-    assert isinstance(progress_if_seen(Terminal()), LiveProgress)
-    assert progress_if_seen(Terminal(), False) is None
-    assert progress_if_seen(io.StringIO()) is None
-    assert isinstance(progress_if_seen(io.StringIO(), True), PlainProgress)
+    assert isinstance(progress_if_interactive(Terminal()), LiveProgress)
+    assert progress_if_interactive(Terminal(), False) is None
+    assert progress_if_interactive(io.StringIO()) is None
+    assert isinstance(progress_if_interactive(io.StringIO(), True), PlainProgress)
 
 
 def test_numbers_are_written_as_people_read_them() -> None:

@@ -42,58 +42,58 @@ EVENTS: list[Event] = [
 
 
 def board_of(*events: Event) -> LiveState:
-    board = LiveState()
+    state = LiveState()
     for event in events:
-        board.emit(event)
-    return board
+        state.emit(event)
+    return state
 
 
-def shown(board: LiveState) -> list[str]:
-    return [line.plain for line in render(board, 5.0, 100, 30)]
+def shown(state: LiveState) -> list[str]:
+    return [line.plain for line in render(state, 5.0, 100, 30)]
 
 
 def test_each_stage_has_numbers_of_its_own() -> None:
-    assert not LiveState().has_begun
-    board = board_of(*EVENTS)
-    assert board.has_begun
-    assert board.is_flow
-    review, report = (stage.tally for stage in board.stages.values())
+    assert not LiveState().has_started
+    state = board_of(*EVENTS)
+    assert state.has_started
+    assert state.is_flow
+    review, report = (stage.stats for stage in state.stages.values())
     assert (review.done, review.failed, review.resumed) == (2, 1, 1)
     assert report.done == 0
-    assert [len(stage.agents) for stage in board.stages.values()] == [1, 1]
-    assert [stage.of for stage in board.stages.values()] == [3, 2]
+    assert [len(stage.agents) for stage in state.stages.values()] == [1, 1]
+    assert [stage.total for stage in state.stages.values()] == [3, 2]
 
 
 def test_what_nobody_knows_yet_has_no_end() -> None:
-    board = board_of(*EVENTS[:3])
-    assert board.stages["report"].of is None
-    assert board.seconds_left is None
-    assert shown(board)[2].endswith("0 done")
+    state = board_of(*EVENTS[:3])
+    assert state.stages["report"].total is None
+    assert state.seconds_left is None
+    assert shown(state)[2].endswith("0 done")
 
 
 def test_a_terminal_gets_a_line_for_each_stage() -> None:
-    board = LiveState()
-    assert shown(board) == ["Connecting ..."]
-    board.emit(EVENTS[0])
-    board.emit(StageEvent("review", Notice("Starting the model ...")))
-    assert shown(board) == ["Starting the model ..."]
+    state = LiveState()
+    assert shown(state) == ["Connecting ..."]
+    state.emit(EVENTS[0])
+    state.emit(StageEvent("review", Notice("Starting the model ...")))
+    assert shown(state) == ["Starting the model ..."]
     for event in EVENTS:
-        board.emit(event)
-    head, review, report, *rest = shown(board)
+        state.emit(event)
+    head, review, report, *rest = shown(state)
     assert head.startswith("m on vllm ")
     assert review.startswith("review ━")
     assert review.endswith("  2 of 3  67%")
     assert report.startswith("report ━")
     assert report.endswith("  0 of 2  0%")
     assert "errors     1  review server  boom" in rest
-    board.emit(Paused(5.0, "rate limited"))
-    assert "paused     rate limited" in shown(board)
-    board.emit(Resumed())
-    assert "paused" not in "".join(shown(board))
+    state.emit(Paused(5.0, "rate limited"))
+    assert "paused     rate limited" in shown(state)
+    state.emit(Resumed())
+    assert "paused" not in "".join(shown(state))
 
 
 def test_a_log_gets_notices_at_once_and_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_module, "_SECONDS_BETWEEN_LINES", 0.0)
+    monkeypatch.setattr(progress_module, "_LINE_INTERVAL", 0.0)
     stream = io.StringIO()
     with PlainProgress(stream) as progress:
         progress.emit(Notice("Connecting ..."))
@@ -112,6 +112,6 @@ async def test_a_flow_is_shown_from_its_first_event_to_its_last(is_terminal: boo
     backend = ScriptedBackend(lambda request: say("ok", Usage(10, 0, 1)))
     flow = Flow([{"it": n} for n in range(6)], backend=backend).map("a", "A {it}").filter(lambda item: item["it"] > 1)
     await flow.map("b", "B {it}").reduce("all", "Join {n}").run(events=progress)
-    stages = progress.board.stages.values()
-    assert [(stage.tally.done, stage.of, len(stage.agents)) for stage in stages] == [(6, 6, 0), (4, 4, 0), (1, 1, 0)]
-    assert [stage.tally.usage.input for stage in stages] == [60, 40, 10]
+    stages = progress.state.stages.values()
+    assert [(stage.stats.done, stage.total, len(stage.agents)) for stage in stages] == [(6, 6, 0), (4, 4, 0), (1, 1, 0)]
+    assert [stage.stats.usage.input for stage in stages] == [60, 40, 10]

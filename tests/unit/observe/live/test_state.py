@@ -60,10 +60,10 @@ def sim_url() -> Iterator[str]:
 
 
 def board_of(*events: Event) -> LiveState:
-    board = LiveState()
+    state = LiveState()
     for event in events:
-        board.emit(event)
-    return board
+        state.emit(event)
+    return state
 
 
 def ended(key: str, usage: Usage = NO_USAGE) -> TurnEnded:
@@ -74,14 +74,14 @@ def finished(key: str, *, resumed: bool = False, error: AgentError | None = None
     return AgentFinished(AgentResult(0, key, error=error), resumed)
 
 
-def states(board: LiveState, stage: str = "") -> tuple[int, int, int]:
+def states(state: LiveState, stage: str = "") -> tuple[int, int, int]:
     """Waiting, generating, in tools."""
-    agents = board.stages[stage].agents
+    agents = state.stages[stage].agents
     return agents.waiting, agents.generating, agents.in_tools
 
 
 def test_an_agent_waits_generates_calls_tools_and_is_gone() -> None:
-    board = board_of(STARTED)
+    state = board_of(STARTED)
     seen = []
     for event in (
         AgentStarted("a", 0),
@@ -94,23 +94,23 @@ def test_an_agent_waits_generates_calls_tools_and_is_gone() -> None:
         TurnStarted("a", 2),
         finished("a"),
     ):
-        board.emit(event)
-        seen.append(states(board))
+        state.emit(event)
+        seen.append(states(state))
     wait, generate, tools = (1, 0, 0), (0, 1, 0), (0, 0, 1)
     assert seen == [wait, generate, wait, generate, wait, tools, wait, generate, (0, 0, 0)]
 
 
 def test_parts_of_a_long_input_are_one_agent_that_generates_if_any_of_them_does() -> None:
-    board = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a.part1", 1), TurnStarted("a.part2", 1))
-    assert states(board) == (0, 1, 0)
+    state = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a.part1", 1), TurnStarted("a.part2", 1))
+    assert states(state) == (0, 1, 0)
     for event in (ended("a.part1"), CallsStarted("a.part1", 1, ("look",))):
-        board.emit(event)
-    assert states(board) == (0, 1, 0)
-    board.emit(ended("a.part2"))
-    assert states(board) == (0, 0, 1)
-    board.emit(finished("a"))
-    board.emit(TurnStarted("a.part1", 2))
-    assert states(board) == (0, 0, 0)
+        state.emit(event)
+    assert states(state) == (0, 1, 0)
+    state.emit(ended("a.part2"))
+    assert states(state) == (0, 0, 1)
+    state.emit(finished("a"))
+    state.emit(TurnStarted("a.part1", 2))
+    assert states(state) == (0, 0, 0)
 
 
 KEYS = st.sampled_from(["a", "b", "b.part1", "b.part2", "c", "c.merge1-1"])
@@ -132,48 +132,48 @@ EVENTS = st.lists(
 @settings(deadline=None, max_examples=200)
 @given(EVENTS)
 def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(events: list[Event]) -> None:
-    board = board_of(STARTED)
+    state = board_of(STARTED)
     started: set[str] = set()
     for event in events:
-        board.emit(event)
+        state.emit(event)
         if isinstance(event, AgentStarted):
             started.add(event.key)
         elif isinstance(event, AgentFinished):
             started.discard(event.result.key)
         elif isinstance(event, AgentReassigned):
             started.discard(event.key)
-        waiting, generating, in_tools = states(board)
+        waiting, generating, in_tools = states(state)
         assert min(waiting, generating, in_tools) >= 0
-        assert waiting + generating + in_tools == len(started) == len(board.stages[""].agents)
+        assert waiting + generating + in_tools == len(started) == len(state.stages[""].agents)
 
 
 async def test_at_every_moment_of_a_real_run_all_agents_are_accounted_for(sim_url: str) -> None:
     log, inputs = Log(), [{"it": number} for number in range(40)]
     results = await BatchAgent.run(inputs=inputs, events=log, **_options(sim_url))
-    board = LiveState()
+    state = LiveState()
     for event in log.events:
-        board.emit(event)
-        stage = board.stages[""]
-        if stage.tally.run is not None:
-            assert stage.to_come is not None
-            assert stage.to_come + sum(states(board)) + stage.tally.done == 40
-    _agrees(board.stages[""], results, trial=Usage(32, 0, 1))
-    assert board.tools.total.calls == sum(len(result.tool_calls) for result in results) > 0
-    assert {tool.name: tool.executed for tool in board.tools.used} == {"look": board.tools.total.sources["executed"]}
-    assert list(board.backends) == ["sim"]
-    assert [result for _, result in board.latest] == [e.result for e in log.events if isinstance(e, AgentFinished)][-8:]
+        state.emit(event)
+        stage = state.stages[""]
+        if stage.stats.run is not None:
+            assert stage.not_started is not None
+            assert stage.not_started + sum(states(state)) + stage.stats.done == 40
+    _agrees(state.stages[""], results, trial=Usage(32, 0, 1))
+    assert state.tools.total.calls == sum(len(result.tool_calls) for result in results) > 0
+    assert {tool.name: tool.executed for tool in state.tools.reports} == {"look": state.tools.total.sources["executed"]}
+    assert list(state.backends) == ["sim"]
+    assert [result for _, result in state.latest] == [e.result for e in log.events if isinstance(e, AgentFinished)][-8:]
 
 
 async def test_a_flow_has_a_stage_for_each_and_agrees_with_what_comes_out(sim_url: str) -> None:
-    board, options = LiveState(), _options(sim_url)
+    state, options = LiveState(), _options(sim_url)
     flow = Flow([{"it": number} for number in range(12)], **{name: options[name] for name in ("backend", "model")})
-    outcome = await flow.map("a", "A {it}", tools=[look]).map("b", "B {a}").reduce("all", "Join {n}").run(events=board)
-    assert list(board.stages) == list(outcome.stages) == ["a", "b", "all"]
+    outcome = await flow.map("a", "A {it}", tools=[look]).map("b", "B {a}").reduce("all", "Join {n}").run(events=state)
+    assert list(state.stages) == list(outcome.stages) == ["a", "b", "all"]
     for name, report in outcome.stages.items():
-        _agrees(board.stages[name], report.results)
-    assert [stage.of for stage in board.stages.values()] == [12, 12, 1]
-    assert board.turned == outcome.usage
-    assert [tool.name for tool in board.tools.used] == ["look"]
+        _agrees(state.stages[name], report.results)
+    assert [stage.total for stage in state.stages.values()] == [12, 12, 1]
+    assert state.turn_usage == outcome.usage
+    assert [tool.name for tool in state.tools.reports] == ["look"]
 
 
 def _options(url: str) -> dict[str, Any]:
@@ -181,21 +181,21 @@ def _options(url: str) -> dict[str, Any]:
 
 
 def _agrees(stage: LiveStage, results: Results, trial: Usage = NO_USAGE) -> None:
-    tally = stage.tally
+    stats = stage.stats
     assert len(stage.agents) == 0
-    assert (tally.done, tally.ok) == (len(results), sum(result.ok for result in results))
-    assert tally.turns == sum(result.turns for result in results)
-    assert stage.turned.usage == sum((result.usage for result in results), NO_USAGE)
-    assert tally.usage == stage.turned.usage + trial
+    assert (stats.done, stats.ok) == (len(results), sum(result.ok for result in results))
+    assert stats.turns == sum(result.turns for result in results)
+    assert stage.turn_tokens.usage == sum((result.usage for result in results), NO_USAGE)
+    assert stats.usage == stage.turn_tokens.usage + trial
 
 
 def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None:
-    board = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a", 1), ended("a", Usage(1_000_000, 600_000, 50_000)))
-    assert board.turned == Usage(1_000_000, 600_000, 50_000)
-    assert board.alone.usage == NO_USAGE
-    assert board.usd == pytest.approx(0.4 * 2.0 + 0.6 * 0.5 + 0.05 * 8.0)
-    board.emit(BudgetReported(2_000_000, 3.5))
-    assert board.usd == 3.5
+    state = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a", 1), ended("a", Usage(1_000_000, 600_000, 50_000)))
+    assert state.turn_usage == Usage(1_000_000, 600_000, 50_000)
+    assert state.run_stats.usage == NO_USAGE
+    assert state.usd == pytest.approx(0.4 * 2.0 + 0.6 * 0.5 + 0.05 * 8.0)
+    state.emit(BudgetReported(2_000_000, 3.5))
+    assert state.usd == 3.5
 
 
 def test_what_the_price_of_one_stage_is_not_known_of_has_no_cost() -> None:
@@ -205,75 +205,75 @@ def test_what_the_price_of_one_stage_is_not_known_of_has_no_cost() -> None:
 
 
 def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from() -> None:
-    board = board_of(STARTED, AgentStarted("a", 0))
+    state = board_of(STARTED, AgentStarted("a", 0))
     calls = (
         CallRecord("look", "", True, 2.0),
         CallRecord("look", "", False, 9.0, "shared"),
         CallRecord("f", "", True, 1),
     )
-    board.emit(CallsEnded("a", 1, calls, 2.0))
-    board.emit(CallsEnded("a", 2, calls[:1], 4.0))
-    count = board.tools.by_tool["look"]
-    assert (count.calls, count.failed, count.seconds_each) == (3, 1, 2.0)
-    assert board.tools.total.sources == {"executed": 3, "shared": 1, "cached": 0, "recalled": 0}
+    state.emit(CallsEnded("a", 1, calls, 2.0))
+    state.emit(CallsEnded("a", 2, calls[:1], 4.0))
+    count = state.tools.by_tool["look"]
+    assert (count.calls, count.failed, count.mean_seconds) == (3, 1, 2.0)
+    assert state.tools.total.sources == {"executed": 3, "shared": 1, "cached": 0, "restored": 0}
 
 
 def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:
-    board = board_of(
+    state = board_of(
         FlowStarted(("a", "b")), StageEvent("a", STARTED), StageEvent("a", Notice("loading")), Paused(1, "busy")
     )
-    assert (board.notice, board.paused) == ("loading", "busy")
+    assert (state.notice, state.paused) == ("loading", "busy")
     for event in (
         Resumed(),
         ToolsUsed((ToolUse("look", 3),), Usage(5)),
         LoadSampled("vllm", 3, 8),
         LoadSampled("vllm", 4, 8),
     ):
-        board.emit(event)
-    assert board.paused == ""
-    assert board.tools.used == (ToolUse("look", 3),)
-    assert board.tools.summaries == Usage(5)
-    assert board.backends == {"vllm": LoadSampled("vllm", 4, 8)}
+        state.emit(event)
+    assert state.paused == ""
+    assert state.tools.reports == (ToolUse("look", 3),)
+    assert state.tools.summaries == Usage(5)
+    assert state.backends == {"vllm": LoadSampled("vllm", 4, 8)}
 
 
 def test_only_agents_under_way_and_the_last_results_are_held() -> None:
-    board = board_of(STARTED)
+    state = board_of(STARTED)
     for number in range(1000):
         key = str(number)
         for event in (AgentStarted(key, number), TurnStarted(key, 1), TurnStarted(f"{key}.part1", 1), finished(key)):
-            board.emit(event)
-    assert len(board.stages[""].agents._agents) == 0
-    assert [result.key for _, result in board.latest] == [str(number) for number in range(992, 1000)]
+            state.emit(event)
+    assert len(state.stages[""].agents._agents) == 0
+    assert [result.key for _, result in state.latest] == [str(number) for number in range(992, 1000)]
 
 
 def test_the_pace_is_that_of_the_last_minute_and_says_when_the_rest_will_be_done() -> None:
-    board = board_of(STARTED, *(finished(f"old{number}", resumed=True) for number in range(10)))
-    board.tick(0.0)
-    assert board.seconds_left is None
+    state = board_of(STARTED, *(finished(f"old{number}", resumed=True) for number in range(10)))
+    state.tick(0.0)
+    assert state.seconds_left is None
     for second in range(1, 31):
-        board.emit(finished(str(second)))
-        board.tick(float(second))
-    assert board.stages[""].pace.rate == pytest.approx(1.0)
-    assert board.seconds_left == pytest.approx(60.0)
+        state.emit(finished(str(second)))
+        state.tick(float(second))
+    assert state.stages[""].throughput.rate == pytest.approx(1.0)
+    assert state.seconds_left == pytest.approx(60.0)
 
 
 def test_a_pace_that_changed_is_forgotten_after_a_minute_unless_too_little_happens() -> None:
     growth = RateEstimator()
     assert growth.rate == 0.0
     for second in range(100):
-        growth.mark(second, second * 10)
+        growth.update(second, second * 10)
     for second in range(100, 300):
-        growth.mark(second, 1000 + (second - 100) * 2)
+        growth.update(second, 1000 + (second - 100) * 2)
     assert growth.rate == pytest.approx(2.0, rel=0.1)
     for second in range(300, 500):
-        growth.mark(second, 1400)
+        growth.update(second, 1400)
     assert growth.rate == pytest.approx(1400 / 499)
 
 
 def test_what_was_fast_an_hour_ago_is_not_fast_now_even_if_it_is_looked_at_rarely() -> None:
     growth = RateEstimator()
     for second in range(60):
-        growth.mark(second, second * 100)
+        growth.update(second, second * 100)
     for minute in range(1, 40):
-        growth.mark(60 * minute + 60, 6_000 + minute * 60)
+        growth.update(60 * minute + 60, 6_000 + minute * 60)
     assert growth.rate == pytest.approx(1.0)

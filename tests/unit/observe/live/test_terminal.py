@@ -224,7 +224,7 @@ def test_ctrl_c_gives_the_terminal_back_as_it_was(tmp_path: Path, sim_url: str, 
         seen.until(has_advanced)
         seen.type(b"\x03")
         assert program.wait() == 130
-        rows = seen.until(lambda screen: "run the same command again to go on" in screen.text)
+        rows = seen.until(lambda screen: "To resume: run the same command again" in screen.text)
         assert frames(rows) == 0
         assert not any("━" in row or "Traceback" in row for row in rows)
         assert seen.screen.shows_cursor
@@ -343,7 +343,7 @@ def test_a_run_goes_on_without_its_terminal(error: Exception | type[Exception]) 
             PrefixReported(PrefixReport(3, 10, 20, "here", findings=(Finding("uuid", "There is one.", "Drop it."),)))
         )
         view.emit(RunStarted("one", "m", 8, 1))
-        view._redrawing.redraw()
+        view._redraw_loop.redraw()
 
 
 def test_streams_and_log_handlers_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -384,7 +384,7 @@ def test_of_two_runs_at_once_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
     with LiveProgress(console) as first, LiveProgress(console) as second:
         first.emit(RunStarted("one", "m", 8, 1))
         second.emit(RunStarted("two", "m", 8, 1))
-        first._redrawing.redraw()
+        first._redraw_loop.redraw()
         assert sum(row.startswith("m on ") for row in screen.rows) == 1
-        assert second.board.alone.backend == "two"
+        assert second.state.run_stats.backend == "two"
     assert screen.text.strip() == ""

@@ -84,7 +84,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> N
 
 
 def test_a_folder_without_a_log_has_no_report(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"no events\.jsonl"):
+    with pytest.raises(StoreError, match=r"no event log \(events\.jsonl\)"):
         write_report(tmp_path)
 
 

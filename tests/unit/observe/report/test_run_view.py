@@ -69,7 +69,7 @@ def test_any_beginning_of_a_log_can_be_seen_and_counts_only_grow(
     following, before = LogFollower(folder), dict.fromkeys(GROWING, 0)
     for end in [round(cut * len(real_log)) for cut in sorted(cuts)]:
         (folder / FILE).write_bytes(real_log[:end])
-        assert not following.look()
+        assert not following.poll()
         model = following.model()
         segments(model)
         counts = {name: sum(stage[name] for stage in model["stages"]) for name in GROWING}
@@ -226,7 +226,7 @@ def test_running_says_who_does_what_how_fast_and_how_long_it_will_take(tmp_path:
         (10.0, LoadSampled("vllm", 1, 8)),
     ]
     following = LogFollower(written(tmp_path, events, is_closed=False))
-    following.look_at_all()
+    following.read_all()
     (tmp_path / FILE).touch()
     model = following.model()
     assert model["state"] == "running"
@@ -253,7 +253,7 @@ def test_tools_are_counted_by_calls_until_they_account_for_themselves(tmp_path: 
     def calls(*sources: Any) -> CallsEnded:
         return CallsEnded("a", 1, tuple(CallRecord("look", "", True, 2.0, source) for source in sources), 2.0)
 
-    live = seen(written(tmp_path, [*started(("a", 0)), (2.0, calls("executed", "shared", "recalled"))]))
+    live = seen(written(tmp_path, [*started(("a", 0)), (2.0, calls("executed", "shared", "restored"))]))
     assert (live["tools"][0]["requested"], live["tools"][0]["executed"], live["tools"][0]["shared"]) == (2, 1, 1)
     assert live["tools"][0]["seconds_saved"] is None
     told = ToolsUsed((ToolUse("look", 3, 1, 2, seconds=2.0, seconds_saved=4.0, p50=2.0, p99=2.0),))
@@ -276,16 +276,16 @@ def test_limits_and_pauses_are_told_with_their_times(tmp_path: Path) -> None:
 
 def test_a_log_that_another_run_replaces_is_seen_anew(tmp_path: Path) -> None:
     following = LogFollower(written(tmp_path, started(("a", 0), ("b", 1))))
-    following.look_at_all()
+    following.read_all()
     (tmp_path / FILE).unlink()
-    following.look()
+    following.poll()
     assert following.model()["state"] == "waiting"
     written(tmp_path, [(0.0, STARTED), (0.0, AgentStarted("c", 7))])
     version = following.version
-    following.look()
+    following.poll()
     assert following.model()["timeline"]["index"] == [7]
     assert following.version > version
-    following.look()
+    following.poll()
     assert following.version == version + 1
 
 

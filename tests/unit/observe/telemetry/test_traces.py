@@ -242,7 +242,7 @@ async def test_a_collector_that_fails_does_no_harm(sim: SimServer, caplog: pytes
     provider.add_span_processor(Broken())
     results = await run(sim, Traces(provider), inputs=["a", "b"])
     assert all(result.ok for result in results)
-    assert "Traces failed, and is told no more" in caplog.text
+    assert "The event sink Traces failed and gets no more events" in caplog.text
 
 
 def test_pauses_are_events_of_the_run() -> None:
@@ -255,7 +255,7 @@ def test_pauses_are_events_of_the_run() -> None:
     [root] = told.spans
     assert [(event.name, event.timestamp) for event in root.events] == [
         ("batch_agent.paused", 1_000_000_000),
-        ("batch_agent.goes_on", 2_000_000_000),
+        ("batch_agent.pause_ended", 2_000_000_000),
     ]
     assert SECRET not in root.to_json()
 

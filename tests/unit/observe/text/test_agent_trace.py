@@ -13,7 +13,7 @@ from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.program_runtime import ProgramTrace
 from batch_agent.core.requests import Reply
 from batch_agent.core.results import CallRecord, Changes, FileChange
-from batch_agent.observe.checkpoint_results import recorded_rules
+from batch_agent.observe.checkpoint_results import recorded_config
 from batch_agent.observe.text.agent_trace import agent_trace_lines
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, by_turn, call, calls, say
@@ -31,7 +31,7 @@ def told(folder: Path, agent: str = "0", **options: Any) -> str:
     with CheckpointReader(folder) as reader:
         key = reader.find(agent).key
         return "\n".join(
-            line.plain for line in agent_trace_lines(recorded_rules(reader.plan(), **options), key, reader.facts(key))
+            line.plain for line in agent_trace_lines(recorded_config(reader.plan(), **options), key, reader.facts(key))
         )
 
 
@@ -58,20 +58,20 @@ async def test_an_answer_that_was_asked_for_again_is_told_with_the_question(tmp_
     answers = iter(["no number", "7"])
     await run(tmp_path, ScriptedBackend(lambda request: say(next(answers))), output_schema=int)
     said = told(tmp_path)
-    assert "asked   That answer cannot be used" in said
+    assert "retry   That answer cannot be used" in said
     assert said.endswith("answered  7")
 
 
 async def test_a_failure_is_told_with_its_kind(tmp_path: Path) -> None:
     await run(tmp_path, ScriptedBackend(lambda request: say("no number")), output_schema=int, max_retries=1)
     assert "failed    invalid_output: No usable answer after 2 tries" in told(tmp_path, max_retries=1)
-    assert "under way turn 3 is not answered" in told(tmp_path)
+    assert "running   turn 3 has no reply yet" in told(tmp_path)
 
 
 async def test_an_agent_that_its_backend_failed_is_still_under_way(tmp_path: Path) -> None:
     down = BackendError(ErrorKind.BAD_REQUEST, "down")
     await run(tmp_path, ScriptedBackend(by_turn(call("look", name="Ada"), down)), tools=[look])
-    assert told(tmp_path).endswith("under way turn 2 is not answered")
+    assert told(tmp_path).endswith("running   turn 2 has no reply yet")
 
 
 async def test_a_claim_without_an_outcome_is_told(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ async def test_a_claim_without_an_outcome_is_told(tmp_path: Path) -> None:
     said = told(tmp_path)
     assert '{"cents": 1}\n          -> paid 1' in said
     assert '{"cents": 2}\n          -> claimed, no outcome' in said
-    assert said.endswith("the calls of turn 1 are not all answered")
+    assert said.endswith("turn 1 has tool calls without a result")
 
 
 class Person(BaseModel):
@@ -117,13 +117,13 @@ def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
     said = tell(Replied(Reply("red \x1b[31m alert\x9b1m\nsecond line", "stop", Usage())))
     assert "\x1b" not in said
     assert "\x9b" not in said
-    assert "said    red ␛[31m alert�1m\n          second line" in said
+    assert "reply   red ␛[31m alert�1m\n          second line" in said
 
 
 def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
     wanted = ToolCall("c", "pay", "{}")
     reply = Reply("hm", "calls", Usage(10, 0, 5), (wanted,), (Thought("I should pay"), Thought(redacted="?")))
-    made = ToolResult(wanted, "paid", seconds=1.5, source="recalled")
+    made = ToolResult(wanted, "paid", seconds=1.5, source="restored")
     said = tell(
         CarriedOver((made,)),
         Replied(reply, queued=0.5, seconds=2.0, ttft=0.25, attempts=3),
@@ -133,12 +133,12 @@ def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
         Replied(Reply("half", "length", Usage())),
         Replied(Reply("no", "refusal", Usage())),
     )
-    assert "made      in an earlier life: pay {}" in said
+    assert "restored  call of an earlier attempt: pay {}" in said
     assert "turn 1    2.00 s, queued 0.50 s, first token after 0.25 s, 3 attempts; 10 tokens in, 5 out" in said
     assert "thought I should pay" in said
-    assert "thought (not readable)" in said
-    assert "1.50 s, recalled" in said
-    assert "ended   cut off by the token limit" in said
+    assert "thought (encrypted)" in said
+    assert "1.50 s, restored" in said
+    assert "ended   truncated at the token limit" in said
     assert "failed    refused: The model declined: no" in said
 
 
@@ -159,11 +159,15 @@ def test_a_compaction_is_told() -> None:
     wanted = ToolCall("c", "look", "{}")
     asked = (Replied(Reply("", "calls", Usage(10, 0, 5), (wanted,))), Returned((ToolResult(wanted, "x" * 5_000),)))
     elided = Compacted((Shortened(0, "elided"), Shortened(1, "cut")), 13_900, 6_100)
-    assert "compacted 2 tool results elided or cut; from about 13,900 to 6,100 tokens" in tell(*asked, *asked, elided)
+    assert "compacted 2 tool results elided or truncated; from about 13,900 to 6,100 tokens" in tell(
+        *asked, *asked, elided
+    )
     mixed = Compacted((Shortened(0, "said", is_summary=True), Shortened(1, "elided")), 13_900, 6_100, 2.5)
     said = tell(*asked, *asked, mixed)
-    assert "compacted 1 tool result elided or cut, 1 summarized in 2.50 s; from about 13,900 to 6,100 tokens" in said
-    assert said.endswith("under way turn 3 is not answered")
+    assert (
+        "compacted 1 tool result elided or truncated, 1 summarized in 2.50 s; from about 13,900 to 6,100 tokens" in said
+    )
+    assert said.endswith("running   turn 3 has no reply yet")
 
 
 def tell(*facts: Fact) -> str:
@@ -172,5 +176,5 @@ def tell(*facts: Fact) -> str:
         "model": "m", "sampling": {"stop": []}, "max_turns": 10,
         "question": {"task": "t", "tools": [], "output schema": None},
     }  # fmt: skip
-    lines = agent_trace_lines(recorded_rules(plan), "k", (Started(0, {"ö": 1}, "do it"), *facts))
+    lines = agent_trace_lines(recorded_config(plan), "k", (Started(0, {"ö": 1}, "do it"), *facts))
     return "\n".join(line.plain for line in lines)

@@ -22,7 +22,7 @@ from batch_agent.flows import Flow
 from batch_agent.flows.result import FlowResult
 from batch_agent.flows.summary import flow_summary_lines
 from batch_agent.observe.live.state import LiveState
-from batch_agent.observe.text.flow_summary import flow_lines_so_far
+from batch_agent.observe.text.flow_summary import flow_summary_lines, partial_flow_summary_lines
 from batch_agent.testing import ScriptedBackend, say
 
 TIMEOUT = AgentError(ErrorKind.AGENT_TIMEOUT, "too slow " * 100)
@@ -47,10 +47,10 @@ def test_each_stage_has_a_line_and_all_have_one() -> None:
         "judge": StageReport("judge", "openai", "large", Results([answered(0, Usage(10, 0, 2))]), usd=0.25, seconds=2),
     }
     assert flow_summary_lines(FlowResult((), stages), 75.0)[:3] == [
-        "map: 2 of 3 agents answered, 1 failed in 1 min 01 s (m on vllm); 1 item left the flow; 2 tool calls; "
+        "map: 2 of 3 agents answered, 1 failed in 1 min 01 s (m on vllm); 1 item skipped; 2 tool calls; "
         "2,000 tokens in (50% cached), 200 out; $0.5000.",
         "judge: 1 of 1 agent answered in 2 s (large on openai); 10 tokens in, 2 out; $0.2500.",
-        "In all: 1 min 15 s; 2,010 tokens in (50% cached), 202 out; $0.7500.",
+        "Total: 1 min 15 s; 2,010 tokens in (50% cached), 202 out; $0.7500.",
     ]
 
 
@@ -60,12 +60,12 @@ def test_what_nobody_knows_is_not_said() -> None:
     assert lines == [
         "map: 1 of 1 agent answered in 0 s (m on vllm); $0.5000.",
         "all: 1 of 1 agent answered in 0 s (m on vllm).",
-        "In all: 3 s.",
+        "Total: 3 s.",
     ]
 
 
 def test_a_stage_to_which_nothing_came_and_one_that_is_alone_are_said_as_they_are() -> None:
-    assert flow_summary_lines(FlowResult((), {"map": report("map")}), 1.0) == ["map: nothing to ask."]
+    assert flow_summary_lines(FlowResult((), {"map": report("map")}), 1.0) == ["map: no inputs."]
 
 
 def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first() -> None:
@@ -75,47 +75,47 @@ def test_failures_are_counted_by_stage_and_kind_the_most_frequent_first() -> Non
         "all": report("all", failed(0)),
     }
     lines = flow_summary_lines(FlowResult((), stages), 1.0)[3:]
-    assert lines[0] == "map failed, refused: 2. For example: no"
-    assert lines[1].startswith("map failed, agent_timeout: 1. For example: too slow ")
+    assert lines[0] == "map failed, refused: 2. Example: no"
+    assert lines[1].startswith("map failed, agent_timeout: 1. Example: too slow ")
     assert lines[2].startswith("all failed, agent_timeout: 1. ")
     assert max(map(len, lines)) < 400
 
 
 def test_a_flow_that_was_stopped_is_told_as_far_as_it_came() -> None:
-    board = LiveState()
-    board.emit(FlowStarted(("map", "all")))
+    state = LiveState()
+    state.emit(FlowStarted(("map", "all")))
     for stage, total in (("map", 1200), ("all", None)):
-        board.emit(StageEvent(stage, RunStarted("vllm", "m", 8, total)))
-    board.emit(StageEvent("map", AgentStarted("k0", 0)))
-    board.emit(StageEvent("map", AgentFinished(answered(0), resumed=False)))
+        state.emit(StageEvent(stage, RunStarted("vllm", "m", 8, total)))
+    state.emit(StageEvent("map", AgentStarted("k0", 0)))
+    state.emit(StageEvent("map", AgentFinished(answered(0), resumed=False)))
     for index in (1, 2):
-        board.emit(StageEvent("map", AgentFinished(failed(index), resumed=False)))
-    assert flow_lines_so_far(board, 5.0)[:3] == [
+        state.emit(StageEvent("map", AgentFinished(failed(index), resumed=False)))
+    assert partial_flow_summary_lines(state, 5.0)[:3] == [
         "map: 1 of 1,200 agents answered, 2 failed (m on vllm); 1,000 tokens in (50% cached), 100 out.",
         "all: 0 answered (m on vllm).",
-        "In all: 5 s; 1,000 tokens in (50% cached), 100 out.",
+        "Total: 5 s; 1,000 tokens in (50% cached), 100 out.",
     ]
-    assert flow_lines_so_far(board, 5.0)[3].startswith("map failed, agent_timeout: 2. For example: too slow ")
-    board.emit(StageEvent("all", ItemQueued()))
-    assert "all: 0 of 1 agent answered (m on vllm)." in flow_lines_so_far(board, 5.0)
+    assert partial_flow_summary_lines(state, 5.0)[3].startswith("map failed, agent_timeout: 2. Example: too slow ")
+    state.emit(StageEvent("all", ItemQueued()))
+    assert "all: 0 of 1 agent answered (m on vllm)." in partial_flow_summary_lines(state, 5.0)
 
 
 def test_what_the_stages_shared_and_spent_together_is_told() -> None:
-    board = LiveState()
-    board.emit(FlowStarted(("map", "all")))
-    board.emit(StageEvent("map", RunStarted("vllm", "m", 8, 1)))
+    state = LiveState()
+    state.emit(FlowStarted(("map", "all")))
+    state.emit(StageEvent("map", RunStarted("vllm", "m", 8, 1)))
     calls = tuple(CallRecord("look", "{}", True, 2.0, "shared" if n > 1 else "executed") for n in range(9))
-    board.emit(StageEvent("map", AgentFinished(replace(answered(0), tool_calls=calls), resumed=False)))
-    board.emit(ToolsUsed((ToolUse("look", 9, executed=2, shared=7, seconds_saved=14.0),), Usage(50, 0, 5)))
-    board.emit(BudgetReported(1200, 0.75))
-    assert flow_lines_so_far(board, 5.0)[2:] == [
-        "In all: 5 s; 1,050 tokens in (48% cached), 105 out; $0.7500.",
+    state.emit(StageEvent("map", AgentFinished(replace(answered(0), tool_calls=calls), resumed=False)))
+    state.emit(ToolsUsed((ToolUse("look", 9, executed=2, shared=7, seconds_saved=14.0),), Usage(50, 0, 5)))
+    state.emit(BudgetReported(1200, 0.75))
+    assert partial_flow_summary_lines(state, 5.0)[2:] == [
+        "Total: 5 s; 1,050 tokens in (48% cached), 105 out; $0.7500.",
         "Tool calls: 9, 2 of them executed, 7 shared (14 s of tool time saved).",
     ]
 
 
 def test_one_that_was_stopped_before_it_began_has_little_to_tell() -> None:
-    assert flow_lines_so_far(LiveState(), 5.0) == ["In all: 5 s."]
+    assert partial_flow_summary_lines(LiveState(), 5.0) == ["Total: 5 s."]
 
 
 async def test_the_lines_of_a_real_flow_name_its_stages_their_model_and_their_tokens() -> None:
@@ -125,5 +125,5 @@ async def test_the_lines_of_a_real_flow_name_its_stages_their_model_and_their_to
     assert [re.sub(r"answered in \d+ s", "answered in _ s", line) for line in flow_summary_lines(outcome, 1.0)] == [
         "review: 2 of 2 agents answered in _ s (scripted on scripted); 200 tokens in, 20 out; $0.0002.",
         "report: 1 of 1 agent answered in _ s (scripted on scripted); 100 tokens in, 10 out; $0.0001.",
-        "In all: 1 s; 300 tokens in, 30 out; $0.0003.",
+        "Total: 1 s; 300 tokens in, 30 out; $0.0003.",
     ]
