@@ -13,7 +13,7 @@ from batch_agent.core.events import CallbackFailed
 from batch_agent.core.requests import Request
 from batch_agent.flows.summary import flow_summary_lines
 from batch_agent.observe.live.state import LiveState
-from batch_agent.observe.text.flow_summary import flow_summary_lines, partial_flow_summary_lines
+from batch_agent.observe.text.flow_summary import partial_flow_summary_lines
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from ..data.results import StageReport
 from ..observe.run_stats import Failures
 from ..observe.text.flow_summary import failed_count, failure_lines, model_and_backend, usage_parts
-from ..observe.text.formatting import duration, many
+from ..observe.text.formatting import duration, plural
 from .result import FlowResult, Item
 
 
 def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
-    """A line per stage, one for the whole flow, and one per kind of failure. `seconds`: duration of the flow."""
+    """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow."""
     stages = outcome.stages.values()
     lines = [_stage_line(stage) for stage in stages]
     if len(lines) > 1:
-        lines.append(f"In all: {'; '.join([duration(seconds), *usage_parts(outcome.usage, outcome.usd)])}.")
+        lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(outcome.usage, outcome.usd)])}.")
     for stage in stages:
         failures = Failures()
         for result in stage.results:
@@ -27,21 +27,21 @@ def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
 def _stage_line(stage: StageReport) -> str:
     agents, calls = len(stage.results), sum(len(result.tool_calls) for result in stage.results)
     if not agents:
-        return f"{stage.name}: nothing to ask."
-    counts = f"{agents - stage.failed:,} of {many(agents, 'agent')} answered{failed_count(stage.failed)}"
+        return f"{stage.name}: no inputs."
+    counts = f"{agents - stage.failed:,} of {plural(agents, 'agent')} answered{failed_count(stage.failed)}"
     parts = [f"{counts} in {duration(stage.seconds)}{model_and_backend(stage.model, stage.backend)}"]
     if stage.skipped:
-        parts.append(f"{many(stage.skipped, 'item')} left the flow")
+        parts.append(f"{plural(stage.skipped, 'item')} skipped")
     if calls:
-        parts.append(many(calls, "tool call"))
+        parts.append(plural(calls, "tool call"))
     return f"{stage.name}: {'; '.join([*parts, *usage_parts(stage.usage, stage.usd)])}."
 
 
 def _callback_lines(failed: Sequence[Item]) -> list[str]:
-    by_callback: dict[str, list[Item]] = {}
+    by_stage: dict[str, list[Item]] = {}
     for item in failed:
-        by_callback.setdefault(item.stage, []).append(item)
+        by_stage.setdefault(item.stage, []).append(item)
     return [
-        f"{where} raised for {many(len(items), 'item')}. For example: {str(items[0].error)[:300]}"
-        for where, items in by_callback.items()
+        f"{where} raised for {plural(len(items), 'item')}. Example: {str(items[0].error)[:300]}"
+        for where, items in by_stage.items()
     ]

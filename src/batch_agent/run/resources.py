@@ -389,7 +389,11 @@ async def _join(
 
     return await stack.enter_async_context(
         join(
-            coordinator, ttl=spec.together.lease, retry_failed=spec.retry.retry_failed, events=events, is_submitter=asks
+            coordinator,
+            ttl=spec.together.lease,
+            retry_failed=spec.retry.retry_failed,
+            events=events,
+            is_submitter=submits,
         )
     )
 

@@ -19,7 +19,7 @@ from ...flows.result import FlowResult
 from ...flows.summary import flow_summary_lines
 from ...observe.live.progress import Progress
 from ...observe.live.state import LiveState
-from ...observe.text.flow_summary import flow_summary_lines, flow_tool_lines, partial_flow_summary_lines
+from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines
 from ..checkpoint import MAP, REDUCE
 from ..options.reduce import ReduceSettings
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal

@@ -15,7 +15,7 @@ from ...core.program_runtime import ProgramTrace
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ..checkpoint_results import recorded_job
-from .formatting import one_line
+from .formatting import one_line, truncate
 
 _INDENT = 10
 _MAX_TEXT = 4_000
@@ -39,7 +39,7 @@ def agent_trace_lines(config: AgentConfig, key: str, facts: Sequence[Fact]) -> I
 def _fact_lines(fact: Fact, turn: int, conversation: Conversation) -> Iterator[Text]:
     match fact:
         case Started():
-            yield from _part("task", _truncated(fact.task, _MAX_TEXT))
+            yield from _part("task", truncate(fact.task, _MAX_TEXT))
         case Replied():
             yield from _part(f"turn {turn}", _figures(fact), "bold cyan")
             if fact.work is not None:
@@ -82,7 +82,7 @@ def _reply_lines(fact: Replied) -> Iterator[Text]:
     for thought in reply.thoughts:
         yield from _part("  thought", _short(thought.text) if thought.text else "(encrypted)", "dim")
     if reply.text:
-        yield from _part("  reply", _truncated(reply.text, _MAX_TEXT))
+        yield from _part("  reply", truncate(reply.text, _MAX_TEXT))
     if reply.finish in ("length", "refusal"):
         ended = "truncated at the token limit" if reply.finish == "length" else "refused by the model"
         yield from _part("  ended", ended, "yellow")
@@ -102,7 +102,7 @@ def _program_lines(work: ProgramTrace) -> Iterator[Text]:
         yield from _part("  call", f"{call.name} {_short(call.arguments)}{'' if call.ok else ' (failed)'}", "cyan")
     if work.changes is not None:
         yield from _part("  changed", str(work.changes), "cyan")
-        yield from _part("", _truncated(work.changes.patch, _MAX_TEXT))
+        yield from _part("", truncate(work.changes.patch, _MAX_TEXT))
 
 
 def _result_lines(result: ToolResult) -> Iterator[Text]:
@@ -125,9 +125,9 @@ def _compaction(fact: Compacted) -> str:
 def _outcome_lines(conversation: Conversation, turn: int) -> Iterator[Text]:
     match conversation.next():
         case Done(output, None):
-            yield from _part("answered", _truncated(as_text(output), _MAX_TEXT), "bold green")
+            yield from _part("answered", truncate(as_text(output), _MAX_TEXT), "bold green")
         case Done(_, error):
-            yield from _part("failed", _truncated(str(error), _MAX_TEXT), "bold red")
+            yield from _part("failed", truncate(str(error), _MAX_TEXT), "bold red")
         case CallTools(calls, past):
             for call in calls:
                 yield from _part("  call", _call(call), "cyan")
@@ -162,17 +162,6 @@ def as_text(value: Any) -> str:
     return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
 
 
-def one_line(text: str, max_length: int) -> str:
-    """The beginning of a text, on one line."""
-    return _truncated(
-        " ".join(text[: 4 * max_length].split()) if len(text) > max_length else " ".join(text.split()), max_length
-    )
-
-
 def _short(text: str) -> str:
     shown = one_line(text, _MAX_PREVIEW)
     return shown if len(text) <= _MAX_PREVIEW else f"{shown[:_MAX_PREVIEW]} ... ({len(text):,} characters)"
-
-
-def _truncated(text: str, max_length: int) -> str:
-    return text if len(text) <= max_length else f"{text[:max_length]} ... ({len(text):,} characters)"

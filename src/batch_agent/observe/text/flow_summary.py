@@ -1,4 +1,4 @@
-"""Summary of a flow in a few lines of text: also of one that was interrupted."""
+"""Summary of a flow from its events, in a few lines of text: also of one that was interrupted."""
 
 from collections import Counter
 
@@ -10,23 +10,8 @@ from .formatting import duration, plural
 from .summary import callback_lines, failed_tool_lines, saved_by_sharing, unavailable_lines
 
 
-def flow_lines_so_far(board: LiveState, seconds: float) -> list[str]:
-    """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow."""
-    stages = outcome.stages.values()
-    lines = [_stage_line(stage) for stage in stages]
-    if len(lines) > 1:
-        lines.append(f"Total: {'; '.join([duration(seconds), *_spent(outcome.usage, outcome.usd)])}.")
-    for stage in stages:
-        failures = Failures()
-        for result in stage.results:
-            if result.error is not None:
-                failures.add(result.error)
-        lines += _failure_lines(stage.name, failures)
-    return [*lines, *_callback_lines(outcome.callback_failures)]
-
-
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
-    """The same from the live state, also for the flow that was stopped."""
+    """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow so far."""
     lines = [_partial_stage_line(name, stage) for name, stage in state.stages.items() if name]
     usage = sum((stage.stats.usage for stage in state.stages.values()), state.tools.summaries)
     usd = state.budget.usd if state.budget is not None else None
@@ -46,19 +31,6 @@ def flow_tool_lines(state: LiveState) -> list[str]:
     return [*shared, *failed_tool_lines(state.tools), *lost]
 
 
-def _stage_line(stage: StageReport) -> str:
-    agents, calls = len(stage.results), sum(len(result.tool_calls) for result in stage.results)
-    if not agents:
-        return f"{stage.name}: no inputs."
-    counts = f"{agents - stage.failed:,} of {plural(agents, 'agent')} answered{_failed(stage.failed)}"
-    parts = [f"{counts} in {duration(stage.seconds)}{_where(stage.model, stage.backend)}"]
-    if stage.skipped:
-        parts.append(f"{plural(stage.skipped, 'item')} skipped")
-    if calls:
-        parts.append(plural(calls, "tool call"))
-    return f"{stage.name}: {'; '.join([*parts, *_spent(stage.usage, stage.usd)])}."
-
-
 def _partial_stage_line(name: str, stage: LiveStage) -> str:
     stats = stage.stats
     done = f"{stats.ok:,} of {plural(stage.total, 'agent')}" if stage.total is not None else f"{stats.ok:,}"
@@ -73,20 +45,11 @@ def usage_parts(usage: Usage, usd: float | None) -> list[str]:
 
 
 def failure_lines(stage: str, failures: Failures) -> list[str]:
+    """A line per kind of failure."""
     return [f"{stage} failed, {kind}: {count:,}. Example: {example[:300]}" for kind, count, example in failures.groups]
 
 
-def _callback_lines(failed: Sequence[Item]) -> list[str]:
-    by_stage: dict[str, list[Item]] = {}
-    for item in failed:
-        by_stage.setdefault(item.stage, []).append(item)
-    return [
-        f"{where} raised for {plural(len(items), 'item')}. Example: {str(items[0].error)[:300]}"
-        for where, items in by_stage.items()
-    ]
-
-
-def _failed(count: int) -> str:
+def failed_count(count: int) -> str:
     return f", {count:,} failed" if count else ""
 
 

@@ -40,11 +40,12 @@ def prefix_worker(worker: str, text: str) -> str:
     return f"{worker}: {text}" if worker else text
 
 
-def one_line(text: str, longest: int) -> str:
-    """The beginning of a text, without its line ends."""
-    return cut(" ".join(text[: 4 * longest].split()) if len(text) > longest else " ".join(text.split()), longest)
+def one_line(text: str, max_length: int) -> str:
+    """The beginning of a text, on one line."""
+    start = text[: 4 * max_length] if len(text) > max_length else text
+    return truncate(" ".join(start.split()), max_length)
 
 
-def cut(text: str, longest: int) -> str:
-    """The beginning of a text, and how long the whole is if that is longer."""
-    return text if len(text) <= longest else f"{text[:longest]} ... ({len(text):,} characters)"
+def truncate(text: str, max_length: int) -> str:
+    """The beginning of a text, with the length of the whole if it is longer."""
+    return text if len(text) <= max_length else f"{text[:max_length]} ... ({len(text):,} characters)"

@@ -22,7 +22,7 @@ from batch_agent.flows import Flow
 from batch_agent.flows.result import FlowResult
 from batch_agent.flows.summary import flow_summary_lines
 from batch_agent.observe.live.state import LiveState
-from batch_agent.observe.text.flow_summary import flow_summary_lines, partial_flow_summary_lines
+from batch_agent.observe.text.flow_summary import partial_flow_summary_lines
 from batch_agent.testing import ScriptedBackend, say
 
 TIMEOUT = AgentError(ErrorKind.AGENT_TIMEOUT, "too slow " * 100)
