@@ -250,7 +250,7 @@ class PooledRequest:
             except BackendError as error:
                 tried.add(index)
                 errors.append(error)
-                if error.kind in REJECTIONS and pool.routing.is_good(index):
+                if error.kind in REJECTIONS and pool.routing.is_up(index):
                     rejections.append(EndpointRejection(index, self._ticket, error))
                     self._release()
                     if len(rejections) == MAX_REJECTIONS:
@@ -304,7 +304,7 @@ class PooledRequest:
         """Ends the request without counting it for or against the endpoint."""
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
-            self._pool.routing.left(ticket, aio.now())
+            self._pool.routing.abandoned(ticket, aio.now())
 
 
 async def _open_all(

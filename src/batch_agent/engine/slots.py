@@ -61,7 +61,7 @@ class Slots:
 
     @property
     def is_paused(self) -> bool:
-        return self._pause is not None
+        return self._resume_timer is not None
 
     @property
     def limit(self) -> int:
@@ -186,7 +186,7 @@ class Slots:
                 self._release()
             else:
                 self._queue.cancel(ticket)
-                self._tell_clients()
+                self._notify_clients()
             raise
 
     def _release(self) -> None:
@@ -206,6 +206,18 @@ class Slots:
         self._apply_limit()
         self.history.append(LimitChange(asyncio.get_running_loop().time() - self._began, *change))
         self._emit(LimitChanged(*change))
+
+    def on_load_changed(self) -> None:
+        """Applies the part that this run now has of endpoints which other clients in this process use too."""
+        if self._resume_timer is None:
+            granted = self._queue.resize(self._effective_limit)
+            self._wake(granted)
+            if granted:
+                self._notify_clients()
+
+    def _notify_clients(self) -> None:
+        if self.share is not None and self.share.membership.is_contended:
+            self.share.membership.changed()
 
     def _apply_limit(self) -> None:
         if self._resume_timer is None:
@@ -255,7 +267,7 @@ class SlotShare:
         return self._slots.waiting > 0 and not self._slots.is_paused
 
     def on_load_changed(self) -> None:
-        self._slots.refit()
+        self._slots.on_load_changed()
 
 
 @contextmanager
@@ -263,7 +275,7 @@ def shared_slots(slots: Slots, loads: EndpointLoads, addresses: Sequence[str]) -
     """Counts the slots in the load of these endpoints, and limits them while a pool uses one of these too."""
     share = SlotShare(slots, loads, addresses)
     slots.share = share
-    slots.refit()
+    slots.on_load_changed()
     try:
         yield
     finally:
