@@ -13,8 +13,8 @@ VALUES = {
     "option": "unit/api/test_option_edges.py::test_an_option_works_at_an_edge_or_is_refused_by_its_name",
     "tool": "unit/api/test_option_edges.py::test_an_option_of_a_tool_works_at_an_edge_or_is_refused_by_its_name",
     "batch": "unit/api/test_option_edges.py::test_an_option_of_a_batch_works_at_an_edge_or_is_refused_by_its_name",
-    "endpoint": "unit/pools/test_pool_edges.py::test_an_endpoint_takes_an_edge_or_refuses_it_by_its_name",
-    "pool": "unit/pools/test_pool_edges.py::test_a_pool_takes_an_edge_or_refuses_it_by_its_name",
+    "endpoint": "unit/pools/test_pool_edges.py::test_an_endpoint_accepts_an_edge_value_or_rejects_it_by_name",
+    "pool": "unit/pools/test_pool_edges.py::test_a_pool_accepts_an_edge_value_or_rejects_it_by_name",
     "event": "- an event is no value that a user gives",
 }
 
@@ -190,7 +190,7 @@ BATCH_POLICIES: dict[str, Cells] = {
 _NOT_KEPT = "- a pool keeps nothing"
 ENDPOINT: dict[str, Cells] = {
     "host port tags fields scheme base": (
-        "unit/pools/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
+        "unit/pools/test_pool.py::test_concurrent_calls_do_not_mix_their_answers",
         "- it is never changed",
         "- it is never changed",
         _NOT_KEPT,
@@ -199,9 +199,9 @@ ENDPOINT: dict[str, Cells] = {
 }
 POOL: dict[str, Cells] = {
     "endpoints model max_tokens max_tokens_aggregation use_batch timeout raw prompts_per_endpoint patience sampling": (
-        "unit/pools/test_pool.py::test_calls_at_the_same_time_do_not_mix_their_answers",
+        "unit/pools/test_pool.py::test_concurrent_calls_do_not_mix_their_answers",
         "unit/pools/test_pool.py::test_a_call_that_is_cancelled_leaves_nothing_behind",
-        "unit/pools/test_dispatcher.py::test_results_from_before_an_endpoint_died_are_kept_and_the_rest_is_sent_once_to_others",
+        "unit/pools/test_dispatcher.py::test_answers_of_an_endpoint_that_dies_are_kept_and_the_rest_is_sent_once_elsewhere",
         _NOT_KEPT,
         "unit/pools/test_dispatcher.py::test_all_down_is_one_clear_error_for_each_after_a_while",
     ),

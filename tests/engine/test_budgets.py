@@ -53,7 +53,7 @@ async def test_a_dollar_budget_counts_by_the_price_and_is_reported_at_the_end() 
 
 async def test_a_model_without_a_price_needs_one_before_anything_is_sent() -> None:
     backend = honest()
-    with pytest.raises(SpecError, match="No price is known for 'scripted'"):
+    with pytest.raises(SpecError, match="The price of 'scripted' is unknown"):
         await run(backend, INPUTS, max_usd=1.0)
     assert not backend.requests
 

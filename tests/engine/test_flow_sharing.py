@@ -99,7 +99,7 @@ async def test_an_unknown_price_is_none_and_a_dollar_budget_needs_one() -> None:
     assert (outcome.stages["b"].usd, outcome.usd) == (None, None)
     backend.requests.clear()
     paying = Flow(its(1), backend=backend, max_usd=1.0, prices={"known": (1.0, 1.0, 1.0)})
-    with pytest.raises(SpecError, match="Stage 'b': No price is known for 'unknown'"):
+    with pytest.raises(SpecError, match="Stage 'b': The price of 'unknown' is unknown"):
         await paying.map("a", "A {it}", model="known").map("b", "B {it}", model="unknown").run()
     assert not backend.requests
 

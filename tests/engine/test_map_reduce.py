@@ -95,7 +95,7 @@ async def test_of_several_plans_none_is_given_and_indices_say_of_which_an_item_i
     [prompt] = prompts(backend, beginning="Sum up 4")
     assert "Planner output" not in prompt
     assert [entry["index"] for entry in entries(prompt)] == ["0.0", "0.1", "1.0", "1.1"]
-    with pytest.raises(SpecError, match=r"names the field \{plan\}"):
+    with pytest.raises(SpecError, match=r"uses the field \{plan\}"):
         await run(backend, plan_inputs=[{"topic": "x"}, {"topic": "y"}], reduce="Sum up {plan}")
 
 

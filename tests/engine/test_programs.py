@@ -117,7 +117,7 @@ async def test_a_model_that_never_calls_the_named_tool_is_no_answer() -> None:
     backend = ScriptedBackend(lambda request: say("I would rather not."))
     result = await asked_for_beta(backend)
     assert result.error is not None
-    assert "does not call 'beta'" in result.error.message
+    assert "did not call 'beta'" in result.error.message
     assert len(backend.requests) == 2
 
 

@@ -188,15 +188,15 @@ async def test_workers_and_reduce_have_models_tools_and_options_of_their_own() -
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"reduce": ""}, "its task must be a text"),
-        ({"reduce": "Sum up {m}"}, r"names the field \{m\}.*they have: n, results"),
-        ({"reduce": "Sum up {group}"}, r"names the field \{group\}"),
-        ({"reduce_options": {"max_inflight": 3}}, "max_inflight= is the same for all stages"),
-        ({"reduce_options": {"group_by": "path"}}, "'group_by' is no option here"),
+        ({"reduce": ""}, "task must be a non-empty string"),
+        ({"reduce": "Sum up {m}"}, r"uses the field \{m\}.*they have: n, results"),
+        ({"reduce": "Sum up {group}"}, r"uses the field \{group\}"),
+        ({"reduce_options": {"max_inflight": 3}}, "max_inflight= applies to all stages"),
+        ({"reduce_options": {"group_by": "path"}}, "'group_by' is not supported here"),
         ({"reduce_options": ["temperature"]}, "a dict"),
         ({"reduce_options": {"temperatur": 1}}, "Stage 'reduce': Unknown option 'temperatur'"),
-        ({"task": "Review {file}"}, r"names the field \{file\}"),
-        ({"context_tokens": 200, "reduce": "Sum " * 200}, "has no room for results"),
+        ({"task": "Review {file}"}, r"uses the field \{file\}"),
+        ({"context_tokens": 200, "reduce": "Sum " * 200}, "leave no room for results"),
     ],
 )
 async def test_what_cannot_work_is_refused_before_anything_is_asked(options: dict[str, Any], match: str) -> None:

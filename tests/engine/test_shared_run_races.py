@@ -85,7 +85,7 @@ async def test_a_removed_fact_history_is_never_taken_for_an_answer() -> None:
     link, backend = Amnesiac(0), ScriptedBackend(YES)
     await answers(calling(link, inputs("a"), backend=backend))
     link.times = 1_000
-    with pytest.raises(StoreError, match=r"has lost what agent \w+ said \(input 0\)"):
+    with pytest.raises(StoreError, match=r"has lost the facts of agent \w+ \(input 0\)"):
         await answers(calling(link, inputs("a"), works=False, backend=backend))
 
 

@@ -148,7 +148,7 @@ async def test_what_a_runtime_cannot_do_is_said_before_anything_starts(program: 
     ):
         with pytest.raises(SpecError, match=why):
             await BatchAgent.run(**{**asked, **options})
-    with pytest.raises(SpecError, match="cannot tell what the programs"):
+    with pytest.raises(SpecError, match="cannot predict the requests of programs"):
         await BatchAgent.plan(**asked)
     with pytest.raises(SpecError, match="needs a backend with an address"):
         await BatchAgent.run(**{**asked, "runtime": ProcessRuntime(program, gateway=False)})

@@ -175,7 +175,7 @@ async def test_no_prompt_fails_of_an_endpoint_that_does_not_do_what_the_other_do
     async with pool_of(good, bad, prompts_per_endpoint=8) as pool:
         responses = await getattr(pool, method)([f"prompt {number}" for number in range(60)])
     assert [response.error for response in responses if not response.success] == []
-    assert bad.requests() <= 24
+    assert bad.requests() <= 40  # a few lists of at most 8, halved until it is known whose fault it is
 
 
 @pytest.mark.slow

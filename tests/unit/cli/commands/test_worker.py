@@ -485,8 +485,8 @@ def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypat
         ("anthropic://attacker.example", "ANTHROPIC_API_KEY"),
         ("vllm://attacker.example:8000", "VLLM_API_KEY"),
         ("bedrock://us-east-1/model", "AWS credentials"),
-        ("hostfile:///etc/hosts", "a file of this machine"),
-        ("local:///etc/passwd", "a file of this machine"),
+        ("hostfile:///etc/hosts", "a file on this machine"),
+        ("local:///etc/passwd", "a file on this machine"),
     ],
 )
 def test_a_key_goes_to_no_backend_that_only_the_run_names(
