@@ -45,8 +45,8 @@ from urllib.parse import urlsplit
 
 from batch_agent import Response, VLLMPool
 from batch_agent.sim import Script, SimConfig, SimServer
-from batch_agent.sim.kv_engine.engine import SimEngine
 from batch_agent.sim.kv_engine.sequence import Sequence as Tokens
+from batch_agent.sim.kv_engine.sim_engine import SimEngine
 from benchmarks import report
 
 ENGINE = SimConfig(

@@ -18,8 +18,8 @@ from random import Random
 from typing import Any
 
 from batch_agent.sim import SimConfig, SimServer
-from batch_agent.sim.kv_engine.engine import SimEngine
 from batch_agent.sim.kv_engine.sequence import Sequence, SequenceProgress
+from batch_agent.sim.kv_engine.sim_engine import SimEngine
 from benchmarks import report
 
 ONCE = 10**9

@@ -26,8 +26,8 @@ from batch_agent import BatchAgent
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Finished, Request, TextDelta, Usage
-from batch_agent.sim.config import SimConfig
 from batch_agent.sim.process import SimServer
+from batch_agent.sim.sim_config import SimConfig
 
 MOST = 200
 """Functions that the set-up of a plain run may touch, with a backend in the process."""

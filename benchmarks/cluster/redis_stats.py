@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from batch_agent.cluster.redis.coordinator import PREFIX, RedisCoordinator
+from batch_agent.cluster.redis.redis_coordinator import PREFIX, RedisCoordinator
 from batch_agent.store.codec import decode_completion
 from benchmarks.cluster.redis_server import OwnServer
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from batch_agent.cluster.presence import ClientPresence
-from batch_agent.cluster.redis.coordinator import RedisCoordinator
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.sim import SimServer
 from benchmarks.cluster.process_group import Child, Numbers, crew
 from benchmarks.cluster.redis_stats import Seen, Server

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Any, Literal, Self
 
 from batch_agent import AgentResult, BatchAgent
-from batch_agent.cluster.connect import coordinator_of
-from batch_agent.cluster.memory import MemoryCoordinator
-from batch_agent.cluster.redis.coordinator import RedisCoordinator
+from batch_agent.cluster.coordinator_address import coordinator_of
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from benchmarks.cluster.agents import TASK, Agents
 from benchmarks.cluster.gather_loop import gather
 

@@ -5,13 +5,13 @@ from functools import partial
 from typing import Any
 
 from batch_agent.backends.connect import connect
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 
 from .runs import measured, run_ours
 from .scenario import Scene, between

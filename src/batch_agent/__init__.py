@@ -42,7 +42,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .flows import Flow as Flow
     from .flows.result import FlowResult as FlowResult
     from .flows.result import Item as Item
-    from .forecasting.model import Forecast as Forecast
+    from .forecasting.forecast import Forecast as Forecast
     from .observe.telemetry.metrics import Metrics as Metrics
     from .observe.telemetry.traces import Traces as Traces
     from .pools.pool import VLLMPool as VLLMPool

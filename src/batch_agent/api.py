@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from .cluster.connect import coordinator_of
+from .cluster.coordinator_address import coordinator_of
 from .core.errors import SpecError
 from .core.options.run_options import (
     MapReduceOptions,
@@ -33,7 +33,7 @@ from .run.resources import lint_prompts, open_preview
 from .run.setup import RunSetup
 
 if TYPE_CHECKING:
-    from .forecasting.model import Forecast
+    from .forecasting.forecast import Forecast
 
 T = TypeVar("T")
 """Type of an answer."""

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.cluster.memory import MemoryCoordinator
-from batch_agent.cluster.redis.coordinator import RedisCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.core.agent_config import Job
 from batch_agent.core.coordinator import Append, Completion, Coordinator, End, Lease, Write
 from batch_agent.core.facts import Fact, Replied, Returned, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 
 Meet = Callable[[], Awaitable[Coordinator]]

@@ -9,7 +9,7 @@ from batch_agent.core.facts import Fact, Replied, Returned
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.protocols import Store
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.store.memory import MemoryStore, NoStore
+from batch_agent.store.memory_store import MemoryStore, NoStore
 from batch_agent.store.sqlite import SqliteStore
 
 Reopen = Callable[[], Store]

@@ -15,7 +15,7 @@ from batch_agent.core.agent_config import Job
 from batch_agent.core.events import AgentFinished
 from batch_agent.core.requests import Request
 from batch_agent.data.row_iterators import ThreadIterator
-from batch_agent.engine.inputs import InputSource, JobSource
+from batch_agent.engine.job_source import InputSource, JobSource
 from batch_agent.testing import ScriptedBackend, say
 
 

@@ -16,7 +16,7 @@ from batch_agent.core.events import PrefixReported
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Request, Usage
 from batch_agent.data.results import Results
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import Answer, ScriptedBackend, call, run_virtual, say
 
 MANUAL = "Read the manual first. " * 20

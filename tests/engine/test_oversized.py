@@ -17,7 +17,7 @@ from batch_agent.core.facts import Replied
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Request, Usage
 from batch_agent.core.task_fields import Fields
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import Answer, Script, ScriptedBackend, call, say
 
 WINDOW = 1000

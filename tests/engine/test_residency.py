@@ -16,7 +16,7 @@ from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.data.results import Results
 from batch_agent.engine.residency import Residency
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, run_virtual, say
 
 KV_TOKENS = 4600

@@ -16,7 +16,7 @@ from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, Store
 from batch_agent.core.events import AgentReassigned
 from batch_agent.core.messages import ToolResults
 from batch_agent.core.requests import Reply, Request
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 

@@ -38,7 +38,7 @@ class OneAfterTheOther(CoordinatorActor):
 
 
 async def opened(actor: Any, seat: str | None = None) -> Coordinator:
-    from batch_agent.ray.coordinator import RayCoordinator  # Ray may be missing where only other tests are run
+    from batch_agent.ray.ray_coordinator import RayCoordinator  # Ray may be missing where only other tests are run
 
     async def find() -> Any:
         return actor

@@ -18,7 +18,7 @@ from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import BackendError, StoreError
 from batch_agent.core.requests import Usage
 from batch_agent.engine.admission import AdmissionController
-from batch_agent.engine.budget import BudgetPool
+from batch_agent.engine.budget_pool import BudgetPool
 from batch_agent.engine.slots import Slots
 from batch_agent.schedule.budget import Amount, Budget, Price
 from batch_agent.schedule.concurrency_limit import InflightLimit

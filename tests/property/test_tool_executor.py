@@ -15,7 +15,7 @@ from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.protocols import CallHistory
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolExecutor
-from batch_agent.tools.session import AgentToolSession
+from batch_agent.tools.agent_tools import AgentToolSession
 
 HISTORIES = 1_500
 SHARE = 4

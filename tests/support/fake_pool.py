@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from batch_agent.backends.hostfile import Endpoint
 from batch_agent.core.errors import ErrorKind
-from batch_agent.pools.protocol import OnResponse
+from batch_agent.pools.pool_protocol import OnResponse
 from batch_agent.pools.response import Response
 
 

@@ -22,7 +22,7 @@ PROGRAM = [sys.executable, "-m", "batch_agent.cli"]
 _COMMAND = "from batch_agent.cli.app import main; main()"
 _PARENT = """
 import gc, json, os, sys
-import batch_agent.cli.config, batch_agent.forecasting.entry, batch_agent.testing, cyclopts.config, cyclopts.help
+import batch_agent.cli.config_file, batch_agent.forecasting.entry, batch_agent.testing, cyclopts.config, cyclopts.help
 import batch_agent.observe.report.live_builder, batch_agent.observe.report.html
 from batch_agent.cli.app import app
 

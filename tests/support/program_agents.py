@@ -20,7 +20,7 @@ from batch_agent.core.requests import Reply, Sampling, Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.agent_loop import AgentLoop
 from batch_agent.engine.engine import Engine, EngineConfig
-from batch_agent.engine.inputs import InputSource, JobSource
+from batch_agent.engine.job_source import InputSource, JobSource
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import Slots
 from batch_agent.engine.turn_runner import BackendTurnRunner
@@ -31,7 +31,7 @@ from batch_agent.programs.program_turn_runner import ProgramTurnRunner
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
 from batch_agent.schedule.kv_ledger import KvLedger
-from batch_agent.store.memory import NoStore
+from batch_agent.store.memory_store import NoStore
 from batch_agent.testing import ScriptedBackend, say
 from batch_agent.tools import ToolExecutor
 

@@ -21,7 +21,7 @@ import redis.asyncio  # noqa: F401 - before the fork
 
 from batch_agent import BatchAgent, Tool
 from batch_agent.cli.signals import StoppedBySignal, run_until_signal
-from batch_agent.cluster.connect import coordinator_of
+from batch_agent.cluster.coordinator_address import coordinator_of
 from batch_agent.core.errors import StoreError
 from batch_agent.core.events import AgentReassigned, Event, TurnEnded, TurnStarted
 from batch_agent.core.results import AgentResult

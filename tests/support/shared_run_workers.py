@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.protocols import EventSink, Store
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 
 LEASE = 6.0
 LONG = 1e6

@@ -12,7 +12,7 @@ from batch_agent import VLLMPool
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import ClientConnection
 from batch_agent.sim.http_parser import HttpRequest
-from batch_agent.sim.server import SimRoutes
+from batch_agent.sim.routes import SimRoutes
 
 COMPLETIONS, CHAT, BATCH = "/v1/completions", "/v1/chat/completions", "/v1/chat/completions/batch"
 Odd = Callable[[str, Any, ClientConnection], bool]

@@ -12,7 +12,7 @@ import pytest
 from batch_agent.atomic_file import atomic_replace, atomic_write, remove_stale_temporaries, temporary_path, try_lock
 from batch_agent.backends.embedded.model_cache import written_atomically
 from batch_agent.core.results import AgentResult
-from batch_agent.data.export import to_parquet
+from batch_agent.data.table_export import to_parquet
 
 _KILLED = """
 import os, signal, sys

@@ -30,7 +30,7 @@ def _format_default(default: Any) -> str | None:
 
 def _apply_config_file(_command: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
     """Fills arguments that are not on the command line from the config file."""
-    from .config import fill  # imported only for commands: --help starts faster
+    from .config_file import fill  # imported only for commands: --help starts faster
 
     fill(app, commands, arguments)
 

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from ..cluster.connect import coordinator_of, run_id_of
+from ..cluster.coordinator_address import coordinator_of, run_id_of
 from ..cluster.presence import ClientPresence
-from ..cluster.redis.coordinator import runs_known
+from ..cluster.redis.redis_coordinator import runs_known
 from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, PlanMismatch, SpecError, StoreError
 from ..core.safe_text import public_url

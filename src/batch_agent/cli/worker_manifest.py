@@ -10,7 +10,7 @@ from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
-from .options.run import PASSED_THROUGH, CommandOptions
+from .options.command_options import PASSED_THROUGH, CommandOptions
 from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 

@@ -11,7 +11,7 @@ from .. import aio
 from ..core.coordinator import Document
 from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
-from ..engine.budget import BudgetPool
+from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import Amount
 from ..schedule.fair_share import BudgetClaim, lease
 from .limit_sharing import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention

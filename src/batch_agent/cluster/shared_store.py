@@ -17,7 +17,7 @@ from ..core.facts import Fact, Started
 from ..core.protocols import Account
 from ..core.requests import Usage
 from .membership import Membership
-from .memory import IDENTITY, PLAN
+from .memory_coordinator import IDENTITY, PLAN
 
 FLUSH_INTERVAL = 0.04
 """Seconds. Writes that are waited for are sent at the next multiple, so that they share a message."""

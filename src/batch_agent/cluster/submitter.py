@@ -16,7 +16,7 @@ from ..core.facts import Fact
 from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..engine.engine import Deliver, Fit
-from .session import ClusterSession
+from .cluster_session import ClusterSession
 
 _MAX_OUTSTANDING = 20_000
 """Jobs that are submitted and not delivered; later inputs are read when there is room."""

@@ -4,7 +4,7 @@ from ..lazy_imports import lazy_imports
 from .inputs import check_apart as check_apart
 from .inputs import gather_inputs as gather_inputs
 from .inputs import read_inputs as read_inputs
-from .sql import SqlQuery as SqlQuery
+from .sql_query import SqlQuery as SqlQuery
 
 with lazy_imports(globals()):
     from .result_rows import as_row as as_row

@@ -8,9 +8,9 @@ from typing import Any
 
 from ..core.errors import SpecError
 from ..core.task_fields import check_inputs, is_path, table_library
-from .files import read_file
+from .input_files import read_file
 from .row_iterators import ThreadIterator
-from .sql import SqlQuery
+from .sql_query import SqlQuery
 from .tables import read_table
 
 _MAX_LIST_ROWS = 100_000

@@ -84,31 +84,31 @@ class Results(list[AgentResult[T]]):
 
     def to_pandas(self) -> Any:
         """A pandas DataFrame."""
-        from . import export
+        from . import table_export as export
 
         return export.to_pandas(self)
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""
-        from . import export
+        from . import table_export as export
 
         return export.to_polars(self)
 
     def to_parquet(self, path: str | Path) -> None:
         """Parquet file. Needs the extra `data`."""
-        from . import export
+        from . import table_export as export
 
         export.to_parquet(self, path)
 
     def to_csv(self, path: str | Path) -> None:
         """CSV file; lists and objects are JSON."""
-        from . import export
+        from . import table_export as export
 
         export.to_csv(self, path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """JSONL file: one object per result, as `batch-agent run` writes it, with the answer unflattened."""
-        from . import export
+        from . import table_export as export
 
         export.to_jsonl(self, path)
 
@@ -125,7 +125,7 @@ class Results(list[AgentResult[T]]):
         return f"<Results: {self}>"
 
     def _repr_html_(self) -> str:
-        from . import export
+        from . import table_export as export
 
         return export.as_html(self, str(self))
 

@@ -15,22 +15,22 @@ from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
-from ..engine.inputs import JobSource
+from ..engine.job_source import JobSource
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resources import open_resources
 from ..run.setup import RunSetup
 from .callbacks import Callbacks
-from .compile import CompiledStage, compile_flow, text_name
 from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cached_function
+from .flow_validation import check_steps
 from .map_step import MapInputs, MapNode, fields_of
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
 from .reduce_step import ReduceNode
 from .result import FlowResult, Item
+from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageEvents, StageRunner
 from .steps import Expand, Filter, FlowStep, Map, Reduce
-from .validation import check_steps
 
 Worker = MapNode | MapInputs | ReduceNode
 

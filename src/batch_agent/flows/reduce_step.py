@@ -13,11 +13,11 @@ from ..engine.context_window import ContextWindow
 from ..plan.field_paths import find
 from ..plan.merge_tree import Merge, MergeTree, TreeEntry
 from .callbacks import Callbacks
-from .compile import CompiledStage
 from .item_order import ItemOrder, Position
 from .nodes import FlowNode, ItemDropped, ItemExpanded, ItemExpected, NodeMessage, StageClosed
 from .reduce_prompt import entry_of, error_entries, merged_text, results_text, to_json_text, too_long
 from .result import Item
+from .stage_compiler import CompiledStage
 from .stage_runner import StageRunner, forward_failure
 from .steps import Reduce
 

@@ -8,7 +8,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolResults, User
 from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
-from .model import AgentProfile, Behaviour, ExpectedTurn
+from .forecast import AgentProfile, Behaviour, ExpectedTurn
 
 Runs = Sequence[Sequence[AgentResult]]
 """Groups of agents that started together, in the order in which the groups ran."""

@@ -9,7 +9,7 @@ from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
 from ..sim import SimConfig
 from .behaviour import Runs, answered, tool_seconds
-from .model import AgentProfile, Behaviour, prompts
+from .forecast import AgentProfile, Behaviour, prompts
 from .simulation import SimulationSetup, simulate
 
 _TYPICAL = SimConfig()

@@ -18,7 +18,7 @@ from ..run import runner
 from ..run.resources import RunResources, open_preview
 from ..run.setup import RunSetup
 from ..schedule.budget import Price
-from .model import Behaviour, Forecast
+from .forecast import Behaviour, Forecast
 
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:

@@ -14,7 +14,7 @@ from ..schedule.budget import Price
 from ..schedule.kv_ledger import KvLedger
 from ..sim import SimConfig
 from .calibration import ServerSpeeds
-from .model import AgentProfile, Behaviour, Forecast, prompts
+from .forecast import AgentProfile, Behaviour, Forecast, prompts
 from .simulation import ConstantLatencyServer, SimulationResult, SimulationSetup, simulate, simulate_constant
 
 _MIN_SIMULATED_TURNS = 800

@@ -19,10 +19,10 @@ from ..engine.slots import HeldSlot, Slots
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
 from ..sim import SimConfig
-from ..sim.kv_engine.engine import SimEngine
 from ..sim.kv_engine.sequence import Sequence
+from ..sim.kv_engine.sim_engine import SimEngine
 from ..virtual_time import run_virtual
-from .model import AgentProfile, prompts
+from .forecast import AgentProfile, prompts
 
 _NEVER_BETWEEN = 10**9
 """Tokens between two progress reports of the engine: it reports only the first token and the end."""

@@ -15,8 +15,8 @@ from ..core.results import AgentError
 from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
 from ..core.task_fields import Fields
-from . import action_mode as actions
-from .action_mode import inject, is_kept
+from . import action_schema as actions
+from .action_schema import inject, is_kept
 from .fingerprint import Keys, canonical, fingerprint
 from .layout import Layout
 from .template import BadInput

@@ -6,7 +6,7 @@ from .blackboard import Blackboard, blackboard
 from .patterns import broadcast, broadcast_and_reduce, fan_out_fan_in, map_gather, scatter_gather
 from .pipeline import Stage, pipeline, run_pipeline
 from .pool import VLLMPool
-from .protocol import Pool
+from .pool_protocol import Pool
 from .response import Response
 from .tree_reduce import tree_reduce
 

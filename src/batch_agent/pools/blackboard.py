@@ -5,7 +5,7 @@ from copy import deepcopy
 from typing import Any
 
 from ..core.errors import SpecError
-from .protocol import Pool
+from .pool_protocol import Pool
 from .response import Response
 from .response_checks import no_answer_error, require_agents
 

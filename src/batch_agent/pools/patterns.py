@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..core.errors import SpecError
+from .pool_protocol import Pool
 from .prompt_template import fill_template, require_placeholder
-from .protocol import Pool
 from .response import Response
 from .response_checks import answered, failed_response, joined_texts, require_agents, with_left_out
 

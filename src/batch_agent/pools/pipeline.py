@@ -5,8 +5,8 @@ from typing import Any
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
+from .pool_protocol import Pool
 from .prompt_template import fill_template, require_placeholder
-from .protocol import Pool
 from .response import Response
 from .response_checks import answered, no_answer_error, require_agents
 

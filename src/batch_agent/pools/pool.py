@@ -26,10 +26,10 @@ from .dispatcher import Dispatcher
 from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt
 from .patterns import checked_list
+from .pool_settings import check_environment, check_flags, check_sampling, check_seconds, endpoint_of, from_environment
 from .prompt_queue import DispatchOptions
 from .prompt_transport import OnPrompt, PromptTransport
 from .response import NO_END, Response, response_of
-from .settings import check_environment, check_flags, check_sampling, check_seconds, endpoint_of, from_environment
 
 _log = logging.getLogger("batch_agent")
 OnResponse = Callable[[Response], Any]

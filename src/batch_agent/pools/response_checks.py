@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..core.errors import BackendError, ErrorKind, SpecError
-from .protocol import Pool
+from .pool_protocol import Pool
 from .response import Response
 
 _log = logging.getLogger("batch_agent")

@@ -7,8 +7,8 @@ from typing import Any
 from .. import aio
 from ..core.errors import ErrorKind, SpecError
 from .patterns import checked_list
+from .pool_protocol import Pool
 from .prompt_template import fill_template, require_placeholder
-from .protocol import Pool
 from .response import Response
 from .response_checks import (
     answered,

@@ -15,8 +15,8 @@ from ..core.program_runtime import CompletionRequest
 from ..core.protocols import Traits
 from ..core.requests import Reply, Request, Sampling
 from ..core.schema import JsonSchema
-from ..plan import action_mode as actions
-from ..plan.action_mode import inject, is_kept
+from ..plan import action_schema as actions
+from ..plan.action_schema import inject, is_kept
 
 _MAX_PROMPTS = 64
 _TEXT: JsonSchema = {"type": "string"}

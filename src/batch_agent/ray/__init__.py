@@ -1,5 +1,5 @@
 """Where the workers of a run are: on the nodes of a Ray cluster."""
 
-from .run import RayRun
+from .ray_run import RayRun
 
 __all__ = ["RayRun"]

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from .. import aio
-from ..cluster.memory import MemoryCoordinator
+from ..cluster.memory_coordinator import MemoryCoordinator
 from ..core.coordinator import Cursor, Updates
 from ..core.errors import SpecError
 from ..core.facts import Fact
-from ..store.memory import MemoryStore
+from ..store.memory_store import MemoryStore
 from ..store.sqlite import SqliteStore
 
 _MOMENT = 0.02

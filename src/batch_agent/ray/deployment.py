@@ -16,11 +16,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ..core.errors import BatchAgentError, StoreError
 from ..run.setup import RunSetup
 from .actor_calls import answer, first_line, kill
-from .connection import RaySession, is_elsewhere
 from .coordinator_actor import CoordinatorActor
 from .node_assignment import Node, alive, assign_nodes, is_loopback_per_node
+from .ray_session import RaySession, is_elsewhere
 from .serialization import for_workers, packed
-from .workers import WorkerPool
+from .worker_pool import WorkerPool
 
 _NAMESPACE = "batch-agent"
 _CALLS = 1000

@@ -8,13 +8,13 @@ from typing import Any
 
 import ray
 
-from ..cluster.connect import coordinator_of
+from ..cluster.coordinator_address import coordinator_of
 from ..core.coordinator import Coordinator
 from ..core.errors import BatchAgentError, SpecError
 from ..core.spec import BatchSpec
 from ..run import runner
 from ..run.setup import RunSetup
-from .coordinator import RayCoordinator
+from .ray_coordinator import RayCoordinator
 from .remote_error import RemoteError
 from .serialization import unpacked
 

@@ -12,7 +12,7 @@ from ..core.requests import Delta, Request
 from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.context_window import digest, open_window
-from ..engine.inputs import InputSource, JobSource
+from ..engine.job_source import InputSource, JobSource
 from ..plan.compile import Plan
 from ..plan.layout import Layout
 from .setup import RunSetup, input_order

@@ -19,7 +19,7 @@ from ..data import gather_inputs
 from ..engine.admission import AdmissionController
 from ..engine.agent_loop import AgentLoop
 from ..engine.engine import Engine, EngineConfig
-from ..engine.inputs import InputSource, JobSource
+from ..engine.job_source import InputSource, JobSource
 from ..engine.recorded_backend import AgentRecording, RecordedBackend, RecordedTools, Recordings
 from ..engine.slots import Slots
 from ..engine.turn_runner import BackendTurnRunner
@@ -30,7 +30,7 @@ from ..plan.layout import as_they_come
 from ..plan.template import template_of
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.health import Health
-from ..store.memory import NoStore
+from ..store.memory_store import NoStore
 from ..store.reader import CheckpointReader
 from ..tools import ToolProvider, as_tool
 

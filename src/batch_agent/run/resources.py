@@ -25,7 +25,7 @@ from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
 from ..engine.context_window import ContextWindow, open_window
 from ..engine.gc_tuning import relaxed_gc
-from ..engine.inputs import JobSource
+from ..engine.job_source import JobSource
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
@@ -33,15 +33,15 @@ from ..plan.compile import Plan, prefix_chars
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
-from ..store.memory import NoStore
+from ..store.memory_store import NoStore
 from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, open_tools, toolsets
-from .budget import RunBudget
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
+from .run_budget import RunBudget
 from .setup import ANY_SERVER, RunSetup
 
 if TYPE_CHECKING:
-    from ..cluster.session import ClusterSession
+    from ..cluster.cluster_session import ClusterSession
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _OUTAGE_SECONDS_PER_RETRY = 5.0
@@ -385,7 +385,7 @@ async def _exit_in_thread(events: AbstractContextManager[Any], *why: Any) -> Non
 async def _join(
     coordinator: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, submits: bool
 ) -> "ClusterSession":
-    from ..cluster.session import join  # only for shared runs
+    from ..cluster.cluster_session import join  # only for shared runs
 
     return await stack.enter_async_context(
         join(

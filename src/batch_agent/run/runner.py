@@ -13,12 +13,12 @@ from ..engine.agent_loop import AgentLoop
 from ..engine.chunking_executor import ChunkingExecutor
 from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
 from ..engine.input_chunker import InputChunker
-from ..engine.inputs import InputSource
+from ..engine.job_source import InputSource
 from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner
 from ..plan.compile import prefix_chars
-from ..store.memory import NoStore
+from ..store.memory_store import NoStore
 from .complete_checkpoint import mark_finished
 from .resources import RunResources, format_findings, open_resources
 from .setup import RunSetup, input_order
@@ -129,7 +129,7 @@ class _Execution:
 
     async def work(self) -> None:
         """Runs agents that another process submitted."""
-        from ..cluster.worker import complete_via  # only for distributed runs
+        from ..cluster.worker_loop import complete_via  # only for distributed runs
 
         cluster = self._resources.cluster
         assert cluster is not None
@@ -159,7 +159,7 @@ class _Execution:
     ) -> None:
         """Submits the inputs to all workers of the run, and collects the results."""
         from ..cluster.submitter import Submitter
-        from ..cluster.worker import work_and_collect
+        from ..cluster.worker_loop import work_and_collect
 
         resources, cluster = self._resources, self._resources.cluster
         assert cluster is not None

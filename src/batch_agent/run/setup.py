@@ -19,7 +19,7 @@ from ..core.protocols import EventSink, Traits
 from ..core.safe_text import safe_text
 from ..core.spec import BatchSpec
 from ..data import check_apart, gather_inputs
-from ..engine.inputs import JobSource
+from ..engine.job_source import JobSource
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first, escaped_fields, settled_by

@@ -3,8 +3,8 @@
 `SimServer` runs one in its own process; `serve` runs one in this process until it is stopped.
 """
 
-from .config import FaultRates, Script, SimConfig
+from .listener import serve
 from .process import SimServer
-from .serve import serve
+from .sim_config import FaultRates, Script, SimConfig
 
 __all__ = ["FaultRates", "Script", "SimConfig", "SimServer", "serve"]

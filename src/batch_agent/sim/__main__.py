@@ -7,8 +7,8 @@ Any part may be left out. For people there is `batch-agent sim --help`; what the
 
 import sys
 
+from .listener import serve
 from .process import Launch
-from .serve import serve
 
 
 def main() -> None:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from .answer import Call, SimAnswer
-from .config import FaultRates, Script
 from .directive import MARK, answer_of, fault_of, find_directive
 from .schema_instance import Instances, flatten
+from .sim_config import FaultRates, Script
 from .tokens import CALL_CLOSING, END, TOKEN_BYTES, TOOLS, decode, render_call, text_of
 
 _MESSAGE = re.compile(r"<\|(\w+)\|>(.*?)(?:<//>|\Z)", re.DOTALL)

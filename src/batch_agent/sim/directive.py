@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .answer import Call, SimAnswer
-from .config import FaultRates
 from .faults import FaultOrder, parse
+from .sim_config import FaultRates
 from .tokens import text_of
 
 MARK = "[[sim:"

@@ -4,7 +4,7 @@ import zlib
 from enum import StrEnum
 
 from ..core.fast_dataclass import dataclass
-from .config import FaultRates
+from .sim_config import FaultRates
 
 
 class Kind(StrEnum):

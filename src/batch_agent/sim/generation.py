@@ -7,7 +7,7 @@ from ..core.fast_dataclass import dataclass
 from .answer import SimReply
 from .faults import FaultOrder
 from .kv_engine.sequence import Sequence as EngineSequence
-from .openai import OpenAIBytes
+from .openai_responses import OpenAIBytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 
-from .config import SimConfig
-from .errors import invalid, unknown_model
-from .kv_engine.engine import SimEngine
+from .kv_engine.sim_engine import SimEngine
 from .prompts import UNREADABLE, chat_prompt
+from .request_errors import invalid, unknown_model
+from .sim_config import SimConfig
 from .tokens import decode, encode, from_ids, to_ids
 
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ..core.fast_dataclass import dataclass
-from .config import FaultRates, Script, SimConfig
+from .sim_config import FaultRates, Script, SimConfig
 
 # The simulator needs nothing that `import batch_agent` loads, which takes longer than the rest of its start: the new
 # process sees the package as a bare namespace.

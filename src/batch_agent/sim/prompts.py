@@ -3,8 +3,8 @@
 import struct
 from typing import Any
 
-from .config import SimConfig
-from .errors import RequestError, invalid
+from .request_errors import RequestError, invalid
+from .sim_config import SimConfig
 from .tokens import encode, from_ids, render_chat
 
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, struct.error)

@@ -6,7 +6,7 @@ from typing import Any
 from .faults import Fault, Kind
 from .generation import Generation
 from .http import ClientConnection
-from .openai import DONE, usage_body
+from .openai_responses import DONE, usage_body
 
 _GARBAGE_BODY = b'{"id": "chatcmpl-garbage", "choices": [{"message": {"content": '
 _GARBAGE_EVENT = b'data: {"choices": [{"delta": {"content": \n\n'

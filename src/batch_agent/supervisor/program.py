@@ -4,13 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from .channel import SupervisorChannel
 from .command import CannotStart, ExitResult, ProgramCommand, ProgramLimits, TooMuchOutput
 from .command_codec import encode_command
 from .line_reader import LineReader, LineSplitter
 from .output_stream import OutputStream
 from .spawn import Spawned, spawn
 from .stdin_pipe import StdinPipe
+from .supervisor_channel import SupervisorChannel
 
 _LIMITS = ProgramLimits()
 

@@ -16,17 +16,17 @@ from ..core.errors import StoreError
 from ..core.messages import ToolCall, ToolSource, ToolSpec
 from ..core.protocols import Journal
 from ..core.results import ToolUse
+from .agent_tools import AgentToolSession
 from .cache import ResultCache, ToolOutcome
 from .call_key import call_key
 from .disk_cache import StoredResult, ToolDiskCache, disk_cache_key, shared_call_name
 from .parameters import BadArguments
 from .result_text import ToolTimeout, describe_error, replace_surrogates
-from .runner import ToolRunner
-from .session import AgentToolSession
 from .single_flight import InFlightCall, SingleFlight, SourcedOutcome, cancel_all
 from .subsets import check_names
 from .threads import DaemonThreads
 from .tool import Tool
+from .tool_runner import ToolRunner
 from .write_claims import ClaimEntry, WriteClaim
 
 _CHARS_PER_TOKEN = 4

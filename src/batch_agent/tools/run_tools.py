@@ -9,9 +9,9 @@ from ..core.errors import StoreError
 from ..core.messages import ToolSpec
 from ..core.protocols import Journal
 from ..core.spec import BatchSpec
+from .agent_tools import AgentToolSession
 from .disk_cache import ToolDiskCache
 from .executor import Summarize, ToolExecutor
-from .session import AgentToolSession
 from .tool import Tool
 
 _PREWARM_MAX_AGE = 7 * 24 * 3600.0

@@ -217,10 +217,7 @@ def make_tool(
 ) -> Tool:
     """Makes a tool of a function. `namespace`: names that string annotations may use in addition to those of the
     function's module."""
-    from .parameters.function_signature import (  # imports Pydantic, which runs without tools do not need
-        Arguments,
-        describe,
-    )
+    from .parameters.function_signature import Arguments, describe
 
     chosen: dict[str, Any] = dict(options)
     name, description = chosen.pop("name", None), chosen.pop("description", None)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
-from batch_agent.programs.gateway.anthropic import AnthropicProtocol
-from batch_agent.programs.gateway.errors import GatewayError
-from batch_agent.programs.gateway.protocol import ParsedRequest
+from batch_agent.programs.gateway.anthropic_protocol import AnthropicProtocol
+from batch_agent.programs.gateway.api_protocol import ParsedRequest
+from batch_agent.programs.gateway.gateway_error import GatewayError
 
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path":"a"}')

@@ -11,10 +11,10 @@ from tests.support.completion_services import FakeService, gateway_client
 
 from batch_agent.core.messages import Thought, ToolCall
 from batch_agent.core.requests import NO_USAGE, Reply
-from batch_agent.programs.gateway.errors import GatewayError
+from batch_agent.programs.gateway.api_protocol import ApiProtocol, ResponseMeta
+from batch_agent.programs.gateway.gateway_error import GatewayError
 from batch_agent.programs.gateway.handlers import ANTHROPIC, OPENAI
 from batch_agent.programs.gateway.masking import Mask
-from batch_agent.programs.gateway.protocol import ApiProtocol, ResponseMeta
 from batch_agent.programs.gateway.sessions import ClientSession
 
 PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"]

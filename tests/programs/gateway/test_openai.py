@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
-from batch_agent.programs.gateway.errors import GatewayError
-from batch_agent.programs.gateway.openai import OpenAIProtocol
-from batch_agent.programs.gateway.protocol import ParsedRequest
+from batch_agent.programs.gateway.api_protocol import ParsedRequest
+from batch_agent.programs.gateway.gateway_error import GatewayError
+from batch_agent.programs.gateway.openai_protocol import OpenAIProtocol
 
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path": "a"}')

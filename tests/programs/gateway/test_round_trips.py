@@ -33,9 +33,9 @@ from batch_agent.core.messages import (
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampling, Usage
 from batch_agent.engine.reply_assembly import collect
-from batch_agent.programs.gateway.anthropic import AnthropicProtocol
-from batch_agent.programs.gateway.openai import OpenAIProtocol
-from batch_agent.programs.gateway.protocol import ApiProtocol, ResponseMeta
+from batch_agent.programs.gateway.anthropic_protocol import AnthropicProtocol
+from batch_agent.programs.gateway.api_protocol import ApiProtocol, ResponseMeta
+from batch_agent.programs.gateway.openai_protocol import OpenAIProtocol
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)
 ENVELOPE = ResponseMeta("1", 0, "m")

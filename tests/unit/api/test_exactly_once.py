@@ -21,14 +21,14 @@ NURSERY = """
 import asyncio, concurrent.futures.thread, gc, importlib.resources, json, os, random, signal, sys, time
 from pathlib import Path
 import batch_agent.observe.report.live_builder, batch_agent.observe.report.html  # before the fork
-import batch_agent.tools.session
+import batch_agent.tools.agent_tools
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, calls, say
 
 seen, plan, stores = [], {}, []
-batch_agent.tools.session.LAST_WRITES = 60.0  # a busy machine has the time that it needs
+batch_agent.tools.agent_tools.LAST_WRITES = 60.0  # a busy machine has the time that it needs
 
 def moment(name):
     "The process may end here."
@@ -334,7 +334,7 @@ async def test_runs_of_their_own_have_keys_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_goes_on_has_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.session.LAST_WRITES", 0.01)
+    monkeypatch.setattr("batch_agent.tools.agent_tools.LAST_WRITES", 0.01)
     slips: list[str] = []
 
     @Tool.define(idempotency_arg="slip")
@@ -429,7 +429,7 @@ async def test_three_lives_inherit_all_that_was_made_before_them(tmp_path: Path)
 async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.tools.session.LAST_WRITES", 0.01)
+    monkeypatch.setattr("batch_agent.tools.agent_tools.LAST_WRITES", 0.01)
     made = 0
 
     @Tool.define

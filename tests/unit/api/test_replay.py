@@ -129,7 +129,7 @@ async def test_an_agent_that_broke_off_fails_at_the_turn_that_is_missing(tmp_pat
 
 
 async def test_calls_whose_results_were_not_recorded_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.session.LAST_WRITES", 0.01)
+    monkeypatch.setattr("batch_agent.tools.agent_tools.LAST_WRITES", 0.01)
     paying = asyncio.Event()
 
     @Tool.define(effect="write")

@@ -15,13 +15,13 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = """
 import asyncio, json, os, signal, sys, threading, time
-import batch_agent.tools.session
+import batch_agent.tools.agent_tools
 from batch_agent import BackendError, BatchAgent, ErrorKind, RunStopped, Tool
 from batch_agent.core.messages import ToolCall, ToolResults
 from batch_agent.testing import ScriptedBackend, calls, say
 
 plan = json.loads(sys.argv[1])
-batch_agent.tools.session.LAST_WRITES = 60.0  # a busy machine has the time that it needs
+batch_agent.tools.agent_tools.LAST_WRITES = 60.0  # a busy machine has the time that it needs
 made, lock, loop = 0, threading.Lock(), None
 
 def note(line):

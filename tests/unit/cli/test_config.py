@@ -13,8 +13,8 @@ from tests.support.forked_programs import Call
 
 from batch_agent import SpecError
 from batch_agent.cli.app import app
-from batch_agent.cli.config import COMMANDS, accepted_types
-from batch_agent.cli.options.run import CommandOptions
+from batch_agent.cli.config_file import COMMANDS, accepted_types
+from batch_agent.cli.options.command_options import CommandOptions
 from batch_agent.sim import Script, SimConfig, SimServer
 
 LEAST = 'task = "Say {text}"\ninputs = "in.jsonl"\n'

@@ -7,9 +7,9 @@ from tests.support.redis_server import redis_of_its_own
 
 from batch_agent import BatchAgent, Tool
 from batch_agent.cluster.membership import Membership
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_store import SharedStore
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 

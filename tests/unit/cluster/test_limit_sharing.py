@@ -8,7 +8,7 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
 from batch_agent.core.protocols import ServerLoad
@@ -20,7 +20,7 @@ from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
 from batch_agent.schedule.kv_ledger import KvLedger
 from batch_agent.schedule.slot_queue import Priority
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 
 FRESH = Priority(is_fresh=True)
 LASTS = 5.0

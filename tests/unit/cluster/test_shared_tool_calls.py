@@ -12,10 +12,10 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_tool_calls import ClusterToolCalls, decode, encode
 from batch_agent.core.coordinator import CallOutcome
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -10,7 +10,8 @@ import pytest
 from tests.support.forked_programs import Programs
 
 from batch_agent import SpecError
-from batch_agent.data import check_apart, files, gather_inputs, parquet, read_inputs
+from batch_agent.data import check_apart, gather_inputs, parquet, read_inputs
+from batch_agent.data import input_files as files
 from batch_agent.data.row_iterators import SizedRows
 
 

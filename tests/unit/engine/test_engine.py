@@ -14,11 +14,11 @@ from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.engine import Engine, EngineConfig
-from batch_agent.engine.inputs import InputSource, JobSource
+from batch_agent.engine.job_source import InputSource, JobSource
 from batch_agent.engine.slots import Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.slot_queue import Priority
-from batch_agent.store.memory import MemoryStore, NoStore
+from batch_agent.store.memory_store import MemoryStore, NoStore
 
 
 class Runs:

@@ -17,9 +17,9 @@ from batch_agent.core.results import AgentError, AgentResult, Timing
 from batch_agent.core.run_reports import PrefixReport, Scheduling
 from batch_agent.data.results import Results
 from batch_agent.forecasting import ServerSpeeds, behaviour_of, forecast, speeds_of
-from batch_agent.forecasting.model import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
+from batch_agent.forecasting.forecast import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
+from batch_agent.forecasting.forecast_text import compared_lines, forecast_lines
 from batch_agent.forecasting.simulation import SimulationSetup, simulate
-from batch_agent.forecasting.text import compared_lines, forecast_lines
 from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig
 

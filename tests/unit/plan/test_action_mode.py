@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.messages import ToolSpec
-from batch_agent.plan.action_mode import instructions
+from batch_agent.plan.action_schema import instructions
 
 
 def line(properties: dict[str, Any], required: list[str] | None = None, **more: Any) -> str:

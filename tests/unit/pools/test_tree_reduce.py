@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.fake_pool import Answer, Asked, FakePool, cut, endpoints, failed
 
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.pools.protocol import OnResponse
+from batch_agent.pools.pool_protocol import OnResponse
 from batch_agent.pools.response import Response
 from batch_agent.pools.tree_reduce import tree_reduce
 

@@ -2,8 +2,8 @@ from collections import Counter
 
 import pytest
 
-from batch_agent.sim.config import FaultRates
 from batch_agent.sim.faults import Fault, FaultOrder, Faults, Kind, parse
+from batch_agent.sim.sim_config import FaultRates
 
 
 def draws(rates: FaultRates, count: int = 4000) -> list[Fault | None]:

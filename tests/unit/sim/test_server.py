@@ -6,7 +6,7 @@ import pytest
 
 from batch_agent.sim import SimConfig, SimServer
 from batch_agent.sim.http import ClientConnection
-from batch_agent.sim.server import FrontEnd
+from batch_agent.sim.routes import FrontEnd
 
 from .conftest import Send, raw, until
 

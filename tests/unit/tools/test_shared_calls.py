@@ -16,16 +16,16 @@ from tests.property.test_tool_executor import tools as tools_of
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_tool_calls import ClusterToolCalls
 from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.protocols import CallHistory
 from batch_agent.core.results import CallRecord
 from batch_agent.core.spec import BatchSpec
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolExecutor, open_tools
-from batch_agent.tools.session import AgentToolSession
+from batch_agent.tools.agent_tools import AgentToolSession
 
 P = ParamSpec("P")
 LEASE = 10.0

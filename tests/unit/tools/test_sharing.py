@@ -20,8 +20,8 @@ from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.protocols import CallHistory
 from batch_agent.core.results import ToolUse
 from batch_agent.tools import ToolExecutor, as_tool
+from batch_agent.tools.agent_tools import AgentToolSession
 from batch_agent.tools.parameters import ArgumentReader
-from batch_agent.tools.session import AgentToolSession
 from batch_agent.tools.stats import ToolStats
 
 P = ParamSpec("P")

@@ -201,7 +201,7 @@ async def test_a_write_that_is_tried_again_is_claimed_once() -> None:
 
 
 async def test_sync_writes_that_wait_for_a_thread_are_not_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.session.LAST_WRITES", 60.0)  # a busy machine has the time that it needs
+    monkeypatch.setattr("batch_agent.tools.agent_tools.LAST_WRITES", 60.0)  # a busy machine has the time that it needs
     go_on, entered = threading.Event(), []
 
     def put(n: int) -> str:

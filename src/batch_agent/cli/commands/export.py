@@ -11,7 +11,7 @@ from ...core.agent_config import AgentConfig
 from ...core.errors import SpecError
 from ...core.results import AgentResult
 from ...core.safe_text import safe_text
-from ...data.export import csv_pieces, jsonl_pieces, to_parquet
+from ...data.table_export import csv_pieces, jsonl_pieces, to_parquet
 from ...observe.checkpoint_results import recorded_result
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, open_checkpoint

@@ -5,7 +5,7 @@ from rich.console import Console
 from ...api import BatchAgent
 from ...core.safe_text import safe_text
 from ...observe.text.prefix import prefix_lines
-from ..options.run import CommandOptions
+from ..options.command_options import CommandOptions
 from ..signals import interruptible
 
 

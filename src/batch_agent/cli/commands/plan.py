@@ -9,12 +9,12 @@ from ...api import BatchAgent
 from ...atomic_file import atomic_write
 from ...core.errors import SpecError
 from ...core.safe_text import safe_text
-from ...forecasting.model import Forecast
-from ...forecasting.text import compared_lines, forecast_lines
+from ...forecasting.forecast import Forecast
+from ...forecasting.forecast_text import compared_lines, forecast_lines
 from ...observe.live.progress import PlainProgress
 from ...observe.run_stats import RunStats
 from ..checkpoint import checkpoint_of
-from ..options.run import CommandOptions
+from ..options.command_options import CommandOptions
 from ..signals import interruptible
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)

@@ -8,9 +8,9 @@ from ...core.errors import SpecError
 from ...store.reader import CheckpointReader
 from ..checkpoint import checkpoints_in
 from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
+from ..options.command_options import from_saved
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import reduce_options_from_saved
-from ..options.run import from_saved
 from ..saved_command import remote_run_id, saved_command
 from .run import run
 

@@ -16,9 +16,9 @@ from ...observe.live.progress import Progress, progress_for
 from ...observe.text.summary import summary_lines
 from ..checkpoint import check_kind, checkpoint_of, delete_checkpoint
 from ..options.cluster import ClusterOptions
+from ..options.command_options import CommandOptions
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import ReduceArguments
-from ..options.run import CommandOptions
 from ..remote_run import RemoteRun
 from ..saved_command import CommandSaver, check_same_location
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ...cluster.connect import coordinator_of
+from ...cluster.coordinator_address import coordinator_of
 from ...core.errors import PlanMismatch, SpecError
 from ...core.protocols import EventSink
 from ...core.spec import BatchSpec

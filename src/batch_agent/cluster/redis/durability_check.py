@@ -8,7 +8,7 @@ from ...core.errors import StoreError
 from .lua_common import REQUIRED_SERVER
 
 if TYPE_CHECKING:
-    from .connection import RedisConnection
+    from .redis_connection import RedisConnection
 
 _MIN_VERSION = (7, 0)
 _VERSION = re.compile(r"(\d+)\.(\d+)")

@@ -12,7 +12,7 @@ from .lua_common import FAR, LuaScript
 from .write_batches import decode_fact
 
 if TYPE_CHECKING:
-    from .connection import RedisConnection
+    from .redis_connection import RedisConnection
 
 
 class IdempotencySlots:

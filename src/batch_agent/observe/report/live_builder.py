@@ -5,7 +5,7 @@ from typing import Any
 
 from ...core.events import Event
 from ..event_codec import rounded
-from .model import model_of
+from .page_model import model_of
 from .run_view import RunView
 
 

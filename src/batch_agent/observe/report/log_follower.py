@@ -8,7 +8,7 @@ from typing import Any
 from ...core.errors import StoreError
 from ..event_log import FILE, LogReader
 from .lock_probe import is_held
-from .model import model_of
+from .page_model import model_of
 from .run_view import RunView
 
 _BATCH_SIZE = 50_000

@@ -40,7 +40,7 @@ from .series import Series
 from .stage_view import StageView
 from .timeline import ANSWERED, FAILED, IN_PROGRESS, Timeline
 from .tool_uses import ToolUsages
-from .workers import WorkerViews
+from .worker_views import WorkerViews
 
 _MAX_LIMITS = 50
 _MAX_PAUSES = 500

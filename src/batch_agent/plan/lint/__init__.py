@@ -7,7 +7,7 @@ from typing import Any
 from ...core.messages import PREAMBLE, ToolSpec
 from ...core.run_reports import Finding
 from .fields import in_fields
-from .text import MOST_CHARS, TEXT_KINDS, first, in_text, is_random, quote, text_finding
+from .volatile_text import MOST_CHARS, TEXT_KINDS, first, in_text, is_random, quote, text_finding
 
 MOST_FINDINGS = 12
 _MOST_ROWS = 200

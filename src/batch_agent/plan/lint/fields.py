@@ -13,7 +13,7 @@ from ...core.fast_dataclass import dataclass
 from ...core.run_reports import Finding
 from ...core.schema import is_model
 from ..field_paths import find
-from .text import MOMENT, MOST_CHARS, compiled, is_epoch, is_random, quote
+from .volatile_text import MOMENT, MOST_CHARS, compiled, is_epoch, is_random, quote
 
 _NEARLY_ALL = 0.9
 _REPEATING = 0.75

@@ -8,7 +8,7 @@ from itertools import compress
 from operator import eq
 from typing import TypeAlias
 
-from .search import Search
+from .exhaustive_search import Search
 from .table import Draft, Group, Table, as_it_is, sort_rows, whole_order
 
 EFFORT = 100_000

@@ -13,10 +13,10 @@ from ...core.fast_dataclass import dataclass
 from ...core.json import dumps, loads
 from ...core.program_runtime import CompletionRequest, CompletionService
 from ...core.requests import Reply
-from .anthropic import AnthropicProtocol
-from .errors import GatewayError, gateway_error_for
-from .openai import OpenAIProtocol
-from .protocol import ApiProtocol, ParsedRequest, ResponseMeta
+from .anthropic_protocol import AnthropicProtocol
+from .api_protocol import ApiProtocol, ParsedRequest, ResponseMeta
+from .gateway_error import GatewayError, gateway_error_for
+from .openai_protocol import OpenAIProtocol
 from .responses import ResponseWriter, StreamPace
 from .sessions import ClientSession, ClientSessions
 

@@ -8,7 +8,7 @@ import orjson
 from ...core.messages import PREAMBLE, ToolSpec
 from ...core.requests import Sampling
 from ...core.validation import is_number
-from .errors import GatewayError
+from .gateway_error import GatewayError
 
 Tools = tuple[ToolSpec, ...]
 Choice = Literal["auto", "none", "required"]

@@ -8,8 +8,8 @@ from aiohttp import web
 
 from ...core.fast_dataclass import dataclass
 from ...core.requests import Reply
-from .errors import GatewayError
-from .protocol import ApiProtocol, ResponseMeta
+from .api_protocol import ApiProtocol, ResponseMeta
+from .gateway_error import GatewayError
 
 _STREAM = "text/event-stream"
 

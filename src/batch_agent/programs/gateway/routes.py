@@ -5,7 +5,7 @@ import math
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from .errors import GatewayError
+from .gateway_error import GatewayError
 from .handlers import ANTHROPIC, OPENAI, SUPPORTED, Handlers
 
 _MAX_BODY_BYTES = 64 * 2**20

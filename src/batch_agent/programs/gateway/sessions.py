@@ -10,7 +10,7 @@ from typing import assert_never
 from ...core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from ...core.program_runtime import CompletionRequest
 from ...core.requests import Reply
-from .errors import GatewayError
+from .gateway_error import GatewayError
 from .masking import Mask, TextReplacer
 from .reply_memory import ReplyMemory
 

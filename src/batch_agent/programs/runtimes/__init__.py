@@ -1,6 +1,6 @@
 """Runtimes: programs that run as agents."""
 
-from .command.runtime import ProcessRuntime
-from .opencode.runtime import OpenCodeRuntime
+from .command.command_runtime import ProcessRuntime
+from .opencode.opencode_runtime import OpenCodeRuntime
 
 __all__ = ["OpenCodeRuntime", "ProcessRuntime"]

@@ -2,7 +2,7 @@
 
 import heapq
 
-from ..config import SimConfig
+from ..sim_config import SimConfig
 from .blocks import BlockPool
 from .sequence import Sequence
 

@@ -1,6 +1,6 @@
 """Tools of MCP servers."""
 
-from .errors import MCPServerGone, MCPToolError
+from .mcp_errors import MCPServerGone, MCPToolError
 from .provider import MCP
 
 __all__ = ["MCP", "MCPServerGone", "MCPToolError"]

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, PARSE_ERROR
 
-from .errors import MAX_MESSAGE_BYTES, McpRejection
+from .mcp_errors import MAX_MESSAGE_BYTES, McpRejection
 
 _SESSION_HEADER = "mcp-session-id"
 _SESSION_STATUSES = (400, 404, 410)

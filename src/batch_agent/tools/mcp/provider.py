@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from ...core.errors import SpecError
 from ..tool import Tool
-from .config import McpConfig
-from .session import McpSession
+from .mcp_session import McpSession
+from .server_config import McpConfig
 
 
 class MCP(McpConfig):

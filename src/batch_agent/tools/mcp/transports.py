@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from ...supervisor import Program, ProgramCommand, ProgramError, ProgramLimits, Stdin, start_program
-from .config import McpConfig
-from .errors import MAX_MESSAGE_BYTES
+from .mcp_errors import MAX_MESSAGE_BYTES
+from .server_config import McpConfig
 
 _EXIT_SECONDS = 2.0
 """Time for a server to exit once its stdin is closed, as the protocol asks it to."""

@@ -11,7 +11,7 @@ import pytest
 
 from batch_agent import SpecError
 from batch_agent.programs.runtimes import OpenCodeRuntime
-from batch_agent.programs.runtimes.opencode.config import OpenCodeSettings, config_text
+from batch_agent.programs.runtimes.opencode.opencode_config import OpenCodeSettings, config_text
 
 NONE = OpenCodeSettings()
 ROOT, SHELL = Path("/house/agents"), Path("/house/bash")

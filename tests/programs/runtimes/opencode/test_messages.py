@@ -8,7 +8,12 @@ import pytest
 from batch_agent.core.messages import Assistant, Thought, ToolResults, User
 from batch_agent.core.program_runtime import ProgramFailed
 from batch_agent.core.requests import NO_USAGE, Usage
-from batch_agent.programs.runtimes.opencode.messages import group_by_message, read_event, read_messages, to_result
+from batch_agent.programs.runtimes.opencode.session_messages import (
+    group_by_message,
+    read_event,
+    read_messages,
+    to_result,
+)
 
 
 def settings(role: str, *parts: dict[str, Any], **info: Any) -> dict[str, Any]:

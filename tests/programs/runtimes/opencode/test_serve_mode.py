@@ -195,7 +195,7 @@ async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
 async def test_a_server_that_does_not_abort_a_session_is_replaced(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._ABORT_TIMEOUT", 0.1)
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.opencode_client._ABORT_TIMEOUT", 0.1)
     async with opened(broken={"deaf": True}) as sessions:
         first = await output(sessions, "TELL pid")
         seat = await sessions.open_session("one")
@@ -235,7 +235,7 @@ async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
 async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.client._START_TIMEOUT", 0.5)
+    monkeypatch.setattr("batch_agent.programs.runtimes.opencode.opencode_client._START_TIMEOUT", 0.5)
     with pytest.raises(SpecError, match="did not start in"):
         async with opened(broken={"start": "hangs"}):
             pass

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tests.support.process_table import children_of
 
-from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, add_schema_hints, server
+from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, add_schema_hints
+from batch_agent.backends.embedded import local_server as server
 from batch_agent.backends.embedded import server_process as child
 from batch_agent.backends.embedded.dequantise import dequantise
 from batch_agent.backends.embedded.weights import DEFAULT_MODEL

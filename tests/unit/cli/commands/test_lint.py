@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support.forked_programs import Call, typed
 
-from batch_agent.cli.options.run import CommandOptions, from_saved
+from batch_agent.cli.options.command_options import CommandOptions, from_saved
 from batch_agent.cli.saved_command import read_command
 from batch_agent.core.task_fields import Fields
 from batch_agent.sim import Script, SimConfig, SimServer

@@ -21,8 +21,8 @@ from tests.support.forked_programs import Call, Program, Programs
 from batch_agent import StoreError
 from batch_agent.observe.event_log import FILE
 from batch_agent.observe.report.html import write_report
+from batch_agent.observe.report.live_server import served
 from batch_agent.observe.report.log_follower import LogFollower
-from batch_agent.observe.report.server import served
 from batch_agent.sim import Script, SimConfig, SimServer
 
 AGENTS = 5

@@ -21,7 +21,7 @@ from tests.support.redis_server import RedisServer, redis_of_its_own, redis_serv
 from batch_agent import SpecError, StoreError
 from batch_agent.cli.app import main
 from batch_agent.cli.commands.worker import WorkerJob
-from batch_agent.cli.options.run import CommandOptions
+from batch_agent.cli.options.command_options import CommandOptions
 from batch_agent.cli.remote_run import COMMAND, RemoteRun
 from batch_agent.cli.trust_policy import TrustPolicy
 from batch_agent.cli.worker_manifest import WorkerManifest

@@ -13,7 +13,7 @@ from tests.support.virtual_time import virtual
 from batch_agent import StoreError, Usage
 from batch_agent.cluster.events.message import EventBatch, encode_events, read
 from batch_agent.cluster.events.relay import EventRelay
-from batch_agent.cluster.memory import MemoryCoordinator
+from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.events import (
     AgentFinished,
     AgentReassigned,
@@ -35,7 +35,7 @@ from batch_agent.core.events import (
 from batch_agent.core.results import AgentResult, CallRecord, ToolUse
 from batch_agent.core.run_reports import Scheduling
 from batch_agent.observe.live.state import LiveState
-from batch_agent.store.memory import MemoryStore
+from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import run_virtual
 
 P = ParamSpec("P")

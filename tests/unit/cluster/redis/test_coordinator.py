@@ -24,7 +24,7 @@ from tests.contract.coordinator_contract import (
 )
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator, runs_known
 from batch_agent.core.coordinator import Append
 from batch_agent.core.errors import SpecError, StoreError
 
@@ -228,7 +228,7 @@ def test_a_missing_redis_package_is_reported_with_the_extra_to_install(monkeypat
         monkeypatch.delitem(sys.modules, name)
     for name in ("redis", "redis.asyncio"):
         monkeypatch.setitem(sys.modules, name, None)
-    module = importlib.import_module("batch_agent.cluster.redis.coordinator")
+    module = importlib.import_module("batch_agent.cluster.redis.redis_coordinator")
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[redis\]'"):
         module.RedisCoordinator("redis://localhost", "run")
 

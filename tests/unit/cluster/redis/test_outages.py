@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from tests.contract.coordinator_contract import LONG, STARTED, ends, jobs, leased, told
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis.coordinator import RedisCoordinator, runs_known
 from batch_agent.cluster.redis.lua_common import REQUIRED_SERVER
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator, runs_known
 from batch_agent.core.errors import StoreError
 
 __all__ = ["redis_server"]

@@ -20,7 +20,7 @@ from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStart
 from batch_agent.observe.event_codec import event_line
 from batch_agent.observe.event_log import FILE, closed_line, opened_line
 from batch_agent.observe.report.html import REPORT, page_files, report_of, write_report
-from batch_agent.observe.report.model import model_of
+from batch_agent.observe.report.page_model import model_of
 from batch_agent.observe.report.run_view import RunView
 
 DATA = re.compile(r'<script type="application/json" id="run">(.*?)</script>', re.DOTALL)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.sim.config import SimConfig
 from batch_agent.sim.kv_engine.blocks import BlockPool
-from batch_agent.sim.kv_engine.engine import SimEngine
 from batch_agent.sim.kv_engine.sequence import Sequence, SequenceProgress
+from batch_agent.sim.kv_engine.sim_engine import SimEngine
+from batch_agent.sim.sim_config import SimConfig
 
 SMALL = SimConfig(
     num_blocks=64,

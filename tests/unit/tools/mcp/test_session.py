@@ -11,7 +11,7 @@ from tests.support.mcp_legacy_http import Answer, Served, over_http
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.mcp import MCP, MCPServerGone, MCPToolError
-from batch_agent.tools.mcp.errors import McpRejection
+from batch_agent.tools.mcp.mcp_errors import McpRejection
 
 _JSON = "application/json"
 _NO_SESSION = "Bad Request: No valid session ID provided"

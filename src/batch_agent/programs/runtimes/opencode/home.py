@@ -11,7 +11,7 @@ import orjson
 
 from ....core.fast_dataclass import dataclass
 from ..environment import user_environment
-from .config import TEMP_DIR
+from .opencode_config import TEMP_DIR
 
 MARK = "BATCH_AGENT_FOLDER"
 """Set for everything that an agent's command starts: the directory where the command was started."""

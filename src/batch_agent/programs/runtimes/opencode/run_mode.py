@@ -10,8 +10,8 @@ from ....core.program_runtime import ProgramFailed, ProgramResult
 from ....supervisor import ProgramCommand, ProgramError, ProgramLimits, ProgramLost, start_program
 from ...workspace.workspace import Workspace, WorkspaceRoot
 from ..environment import last_output
-from .config import AGENT, PROVIDER, write_config
-from .messages import ServerEvent, group_by_message, read_event, to_failure, to_result
+from .opencode_config import AGENT, PROVIDER, write_config
+from .session_messages import ServerEvent, group_by_message, read_event, to_failure, to_result
 
 _LIMITS = ProgramLimits(max_bytes=256_000_000, max_line_bytes=32_000_000)
 

@@ -12,10 +12,10 @@ from ....core.messages import Message
 from ....core.program_runtime import ProgramFailed, ProgramResult, SessionFactory
 from ...workspace.workspace import Workspace, WorkspaceRoot
 from .cli import refused_config
-from .client import OpenCodeClient
-from .config import write_config
-from .messages import to_result
+from .opencode_client import OpenCodeClient
+from .opencode_config import write_config
 from .orphans import kill_orphans
+from .session_messages import to_result
 
 _MAX_STARTS = 4
 

@@ -11,12 +11,12 @@ from ..core.options import Spend
 from ..core.protocols import Backend, EventSink, Store
 from ..core.requests import NO_USAGE, Usage
 from ..core.spec import BatchSpec
-from ..engine.budget import BudgetedBackend, BudgetPool, PriceOf, keep_account
+from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf, keep_account
 from ..schedule.budget import FREE, Amount, Budget, Price
-from ..store.memory import NoStore
+from ..store.memory_store import NoStore
 
 if TYPE_CHECKING:
-    from ..cluster.session import ClusterSession
+    from ..cluster.cluster_session import ClusterSession
 
 
 class RunBudget:

@@ -3,7 +3,7 @@
 import asyncio
 
 from .. import aio
-from ..cluster.connect import coordinator_of
+from ..cluster.coordinator_address import coordinator_of
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
 from ..run import runner
@@ -21,8 +21,8 @@ class RayRun:
         setup = self._setup
         what = f"cluster={setup.spec.together.cluster!r}"
         await asyncio.to_thread(require, "ray", what, "'batch-agent[ray]'")
-        from .coordinator import RayCoordinator  # an extra
         from .deployment import RayDeployment
+        from .ray_coordinator import RayCoordinator  # an extra
 
         place = RayDeployment(setup)
         coordinator = coordinator_of(setup.spec) or RayCoordinator(place.coordinator)

@@ -3,12 +3,12 @@
 import asyncio
 import functools
 
-from ..config import SimConfig
 from ..generation import Generation
 from ..http import ClientConnection
 from ..response_writer import SimResponseWriter
-from .engine import SimEngine
+from ..sim_config import SimConfig
 from .sequence import Sequence
+from .sim_engine import SimEngine
 
 MIN_TIMER_S = 0.001
 """uvloop's timers have a resolution of a millisecond: a shorter timer would spin. The engine's clock stays exact."""

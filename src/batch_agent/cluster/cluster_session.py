@@ -9,7 +9,7 @@ from ..core.errors import StoreError
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..engine.admission import AdmissionController
-from ..engine.budget import BudgetPool
+from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import FREE, Amount
 from .budget_sharing import share_budget
 from .events.relay import EventRelay

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ... import aio
 from ...core.errors import SpecError
-from .config import McpConfig
+from .server_config import McpConfig
 from .transports import StdioTransport, open_http
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from ....core.program_runtime import RuntimeContext, SessionFactory
 from ....core.validation import FORMER, explain_unknown_name
 from ...workspace.workspace import WorkspaceRoot, as_path, check_workdir
 from .cli import check_config, check_version, find_opencode
-from .client import opencode_server
-from .config import PLACEHOLDER_ENDPOINT, OpenCodeSettings, config_text, write_config
 from .home import make_home
+from .opencode_client import opencode_server
+from .opencode_config import PLACEHOLDER_ENDPOINT, OpenCodeSettings, config_text, write_config
 from .run_mode import RunSessions
 from .serve_mode import serve_sessions
 

@@ -7,10 +7,10 @@ from ...core.errors import SpecError
 from ..parameters.json_schema import RawArguments, sanitize_name
 from ..policy import ExecutionLimits, SharingPolicy
 from ..tool import Tool
-from .config import McpConfig
-from .connection import McpConnection
-from .errors import McpRejection, MCPServerGone, MCPToolError
-from .result_text import as_text
+from .mcp_connection import McpConnection
+from .mcp_errors import McpRejection, MCPServerGone, MCPToolError
+from .mcp_result_text import as_text
+from .server_config import McpConfig
 
 if TYPE_CHECKING:
     import mcp_types

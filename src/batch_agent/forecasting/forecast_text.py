@@ -1,6 +1,6 @@
 """Text output of a forecast."""
 
-from .model import Comparison, Forecast
+from .forecast import Comparison, Forecast
 
 
 def forecast_lines(forecast: Forecast) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import CompletionRequest
 from ...core.requests import Reply
-from .errors import GatewayError
+from .gateway_error import GatewayError
 
 
 @dataclass(frozen=True, slots=True)

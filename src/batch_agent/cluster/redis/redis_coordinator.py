@@ -18,7 +18,7 @@ from .keyspace import RedisKeyspace, millis
 from .write_batches import MAX_BATCH_ITEMS, batches, split_batches
 
 if TYPE_CHECKING:
-    from .connection import RedisConnection
+    from .redis_connection import RedisConnection
 
 PREFIX = "batch-agent:"
 _RUNS = f"{PREFIX}runs"
@@ -233,7 +233,7 @@ async def runs_known(url: str, *, retry_seconds: float = _RETRY_SECONDS_AT_OPEN)
 
 def _connect(url: str, retry_seconds: float) -> "RedisConnection":
     try:
-        from .connection import RedisConnection
+        from .redis_connection import RedisConnection
     except ImportError as error:
         raise SpecError("store='redis://...' needs an extra: pip install 'batch-agent[redis]'.") from error
     return RedisConnection(url, retry_seconds)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..config import SimConfig
+from ..sim_config import SimConfig
 from .blocks import BlockPool
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceProgress, Stride

@@ -7,12 +7,12 @@ from typing import Any
 
 from .answer import SimAnswer, SimReply, reply_of
 from .answer_script import AnswerScript
-from .config import Script, SimConfig
-from .errors import RequestError, invalid, too_long, unknown_model
 from .generation import Generation, PromptFault
 from .kv_engine.sequence import Sequence
-from .openai import OpenAIBytes
+from .openai_responses import OpenAIBytes
 from .prompts import UNREADABLE, chat_prompt, text_prompts
+from .request_errors import RequestError, invalid, too_long, unknown_model
+from .sim_config import Script, SimConfig
 from .tokens import TOKEN_BYTES, block_hashes
 
 Part = tuple[bytes, SimReply]

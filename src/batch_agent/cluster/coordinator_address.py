@@ -10,7 +10,7 @@ def coordinator_of(spec: BatchSpec) -> Coordinator | None:
     """None for a run that is not shared. Raises SpecError if the client library is missing."""
     if spec.together.store is None:
         return None
-    from .redis.coordinator import RedisCoordinator  # an extra
+    from .redis.redis_coordinator import RedisCoordinator  # an extra
 
     return RedisCoordinator(spec.together.store, run_id_of(spec))
 

@@ -10,9 +10,9 @@ from ...core.program_runtime import CompletionRequest
 from ...core.requests import FinishReason, Reply, Usage
 from ...core.schema import JsonSchema
 from . import request_fields as fields
+from .api_protocol import ParsedRequest, ResponseMeta
 from .conversation_builder import ConversationBuilder, ToolOutput
-from .errors import GatewayError
-from .protocol import ParsedRequest, ResponseMeta
+from .gateway_error import GatewayError
 
 _NO_PARAMETERS: JsonSchema = {"type": "object", "properties": {}}
 _SYSTEM = ("system", "developer")

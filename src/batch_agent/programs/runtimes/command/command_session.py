@@ -11,7 +11,7 @@ from ....core.program_runtime import ProgramFailed, ProgramResult
 from ....supervisor import ExitResult, Program, ProgramCommand, ProgramError, ProgramLimits, ProgramLost, start_program
 from ...workspace.workspace import Workspace, WorkspaceRoot
 from ..environment import last_output
-from .template import CommandTemplate, names_task, replay_conversation
+from .command_template import CommandTemplate, names_task, replay_conversation
 
 STDOUT = "stdout"
 _MAX_ANSWER_BYTES = 8_000_000

@@ -13,7 +13,7 @@ from ....core.fast_dataclass import dataclass
 from ....core.program_runtime import RuntimeContext, SessionFactory
 from ...workspace.workspace import WorkspaceRoot, as_path, check_workdir
 from ..environment import user_environment
-from .session import STDOUT, CommandSessions
+from .command_session import STDOUT, CommandSessions
 
 
 @dataclass(frozen=True, slots=True)

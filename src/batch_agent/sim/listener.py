@@ -7,9 +7,9 @@ import sys
 
 import orjson
 
-from .config import Script, SimConfig
 from .http import ClientConnection
-from .server import SimRoutes
+from .routes import SimRoutes
+from .sim_config import Script, SimConfig
 
 
 def serve(

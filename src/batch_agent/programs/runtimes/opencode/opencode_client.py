@@ -15,8 +15,8 @@ from ....core.errors import SpecError
 from ....core.program_runtime import ProgramFailed
 from ....supervisor import Program, ProgramCommand, ProgramError, ProgramLimits, start_program
 from ..environment import last_output
-from .config import AGENT, PROVIDER
-from .messages import SessionMessage, read_messages
+from .opencode_config import AGENT, PROVIDER
+from .session_messages import SessionMessage, read_messages
 
 _START_TIMEOUT = 120.0
 _HEALTH_TIMEOUT = 2.0  # a request during start-up may never be answered

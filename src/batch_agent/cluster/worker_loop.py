@@ -8,8 +8,8 @@ from .. import aio
 from ..core.errors import LeaseLost
 from ..core.results import AgentResult
 from ..engine.engine import Engine
+from .cluster_session import ClusterSession
 from .leased_source import LeasedSource
-from .session import ClusterSession
 from .submitter import Submitter
 
 

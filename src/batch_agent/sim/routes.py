@@ -7,17 +7,17 @@ from typing import Any, Protocol
 
 import orjson
 
-from .config import Script, SimConfig
-from .errors import RequestError
 from .faults import Fault, Faults, Kind
 from .generation import Generation
 from .http import ClientConnection
 from .http_parser import HttpRequest
 from .info_routes import InfoRoutes, metrics_text, openapi
-from .kv_engine.driver import EngineDriver
-from .openai import DONE, error_body
-from .requests import Requests
+from .kv_engine.engine_driver import EngineDriver
+from .openai_responses import DONE, error_body
+from .request_errors import RequestError
+from .request_reader import Requests
 from .response_writer import SimResponseWriter
+from .sim_config import Script, SimConfig
 
 
 class Timer(Protocol):
