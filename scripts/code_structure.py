@@ -62,7 +62,8 @@ BANNED_WORDS = {
     "whoever", "words", "workshop", "workshops",
 }  # fmt: skip
 BANNED_PHRASES = re.compile(
-    r"\b(?:is|are|was|were) no (?!longer|more|less|later|earlier|such|other|better|worse|need|way|limit)"
+    # "There is no X" is how English says that X does not exist; "it is no X" should be "it is not an X".
+    r"(?<!there\s)\b(?:is|are|was|were) no (?!longer|more|less|later|earlier|such|other|better|worse|need|way|limit)"
     r"|\bat one stroke\b|\bthrown out\b|\bunder way\b|\bfirst[- ]hand\b|\bseen by hand\b|\bin our words\b",
     re.IGNORECASE,
 )

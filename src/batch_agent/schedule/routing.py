@@ -80,9 +80,9 @@ class Routing:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
         endpoint that served it last; `prefix`: the shared beginning of its prompt; `draw`: two random numbers in
         [0, 1)."""
-        crew = self._stats
+        stats = self._stats
         waits = {
-            each: crew.expected_wait(self._endpoints[each].load, weight, now)
+            each: stats.expected_wait(self._endpoints[each].load, weight, now)
             for each in self.available(now)
             if each not in exclude
         }

@@ -147,7 +147,7 @@ class Batcher:
         def call() -> Any:
             entered[:] = [caller for caller in callers if caller.enters()]
             if not entered:
-                raise NoResult("nobody waits for it any more")
+                raise NoResult("all of its callers have left")
             return self._batch.function([caller.key for caller in entered], **shared)
 
         if not callers:

@@ -15,7 +15,7 @@ from ...core.fast_dataclass import dataclass
 from ...core.program_runtime import ProgramFailed
 
 _MIN_VERSION = (2, 32)
-"""The first version that can be told to ignore the user's configuration."""
+"""The first version with a setting to ignore the user's configuration."""
 MAX_OUTPUT_BYTES = 256 * 2**20
 _MAX_ERROR_BYTES = 4_000
 _NO_ENV: Mapping[str, str] = MappingProxyType({})

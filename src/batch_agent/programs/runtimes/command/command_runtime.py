@@ -75,12 +75,12 @@ class ProcessRuntime:
             raise SpecError(f"{command[0]!r} is not installed: it was not found in PATH.")
         check_workdir(self.workdir)
 
-    def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
-        return self._open(house)
+    def open(self, context: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
+        return self._open(context)
 
     @asynccontextmanager
-    async def _open(self, house: RuntimeContext) -> AsyncIterator[SessionFactory]:
-        workspaces = await WorkspaceRoot.open(house, self.workdir, self.keep)
+    async def _open(self, context: RuntimeContext) -> AsyncIterator[SessionFactory]:
+        workspaces = await WorkspaceRoot.open(context, self.workdir, self.keep)
         yield CommandSessions(tuple(self.command), self.env or {}, self.answer, user_environment(), workspaces)
 
 

@@ -89,18 +89,18 @@ class OpenCodeRuntime:
         find_opencode(self.command)
         check_workdir(self.workdir)
 
-    def open(self, house: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
-        return self._open(house)
+    def open(self, context: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
+        return self._open(context)
 
     @asynccontextmanager
-    async def _open(self, house: RuntimeContext) -> AsyncIterator[SessionFactory]:
+    async def _open(self, context: RuntimeContext) -> AsyncIterator[SessionFactory]:
         program = find_opencode(self.command)
-        folder = house.folder / "opencode"
+        folder = context.folder / "opencode"
         home = make_home(folder, {})
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 group.create_task(check_version(program, home.environment("{}"), home.cwd))
-                opening = group.create_task(WorkspaceRoot.open(house, self.workdir, self.keep))
+                opening = group.create_task(WorkspaceRoot.open(context, self.workdir, self.keep))
         workspaces, prompt = opening.result(), self._prompt_file(folder)
         environment = self._environment(workspaces, prompt, folder)
         write_config(home.probe, PLACEHOLDER_ENDPOINT)
