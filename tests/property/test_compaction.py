@@ -89,12 +89,12 @@ def _compacted(draw: st.DrawFn, step: CompactContext) -> Compacted:
 
 
 def messages(talk: Conversation) -> list[Message]:
-    return [*talk._messages, *talk._asking_again]
+    return [*talk._messages, *talk._reask]
 
 
 def size(talk: Conversation) -> ContextSize:
-    assert talk._shortening is not None
-    return talk._shortening.size
+    assert talk._compaction_state is not None
+    return talk._compaction_state.size
 
 
 def results(talk: Conversation) -> list[ToolResult]:
@@ -190,8 +190,8 @@ def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> 
         fact = step.done({})
         if size(after).tokens > made.trigger_tokens:
             assert all(result.is_error or len(result.content) <= 200 for result in results(after))
-        assert after._shortening is not None
-        after._shortening._is_done = False
+        assert after._compaction_state is not None
+        after._compaction_state._is_done = False
         assert not isinstance(after.next(), CompactContext)
         assert fact.after <= step.tokens
 
@@ -216,7 +216,7 @@ def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
         has_failed = isinstance(step, Done) and step.error is not None
         if not isinstance(step, Done):
             assert size(talk)._chars == PROMPT + chars_in(messages(talk))
-        if isinstance(fact, Replied) and fact.reply.usage.input and not talk._asking_again and not has_failed:
+        if isinstance(fact, Replied) and fact.reply.usage.input and not talk._reask and not has_failed:
             assert size(talk).tokens == fact.reply.usage.input + fact.reply.usage.output
 
 

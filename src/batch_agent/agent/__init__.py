@@ -1,1 +1,1 @@
-"""Pure: one agent's life, from its first request to its answer."""
+"""State machine of one agent, from its first request to its answer. No I/O."""

@@ -1,4 +1,4 @@
-"""Action mode as the agent reads it: a turn's one JSON object is a tool call or the final answer."""
+"""Parser of action mode: the one JSON object of a turn is a tool call or the final answer."""
 
 from typing import Any
 
@@ -11,12 +11,14 @@ from .answer_extraction import readings
 
 @dataclass(frozen=True, slots=True)
 class FinalAction:
+    """Final answer of an agent in action mode, not yet validated."""
+
     value: Any
 
 
 def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall | FinalAction:
-    """The first action in `text`: what a model writes after a call, before it has seen the result, is made up.
-    Raises InvalidOutput when there is none."""
+    """First action in `text`. Text after a call is ignored: the model made it up before it had the result.
+    Raises InvalidOutput if there is no action."""
     for values in readings(text, is_whole=is_whole):
         for value in values:
             if not isinstance(value, dict):
@@ -32,19 +34,19 @@ def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall |
 
 
 def show_results(results: tuple[ToolResult, ...]) -> str:
-    """What the model reads after its calls."""
+    """Text of the message that gives the model the results of its calls."""
     return "\n\n".join(
         f"{'Error' if result.is_error else 'Result'} of {result.call.name}: {result.content}" for result in results
     )
 
 
 def render_history(message: Message) -> Message:
-    """The message as a model without native calls reads it."""
+    """The message as it is sent to a model without native tool calls."""
     return User(show_results(message.results)) if isinstance(message, ToolResults) else message
 
 
 def _arguments(value: Any) -> str:
-    """As the tool reads them. Some models quote the object."""
+    """Arguments as JSON text. Some models write the object as a string."""
     if isinstance(value, str) and value.strip():
         return value
     return dumps_ascii(value or {})

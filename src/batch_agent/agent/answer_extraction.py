@@ -1,7 +1,7 @@
-"""Finding the answer in what a model wrote: fenced, prefixed, wrapped in thoughts, or slightly broken.
+"""Extraction of the answer from a model's text: fenced, prefixed, wrapped in reasoning, or slightly broken JSON.
 
-Broken JSON, mended by a library. It is asked only about what begins like JSON, and only about so much of it: prose
-full of braces takes it quadratic time, on the event loop, and would come back as an answer that nobody gave.
+Broken JSON is repaired by the json_repair library. It gets only text that begins like JSON, up to a limit: prose full
+of braces takes it quadratic time, on the event loop, and would be turned into an answer that the model never gave.
 """
 
 import re
@@ -17,25 +17,25 @@ _BEGINS_LIKE_JSON = re.compile(
     r"""|\[\s*(?:[\[{"']|-?\d)"""  # a list, with a first value
 )
 _BRACKET = re.compile(r"[\[{]")
-_MOST_BRACKETS = 400
-_MOST_CHARACTERS = 10_000
+_MAX_BRACKETS = 400
+_MAX_CHARS = 10_000
 
 
 def repaired_values(text: str) -> list[Any]:
-    """The objects and lists that `text` was meant to hold, in order."""
+    """Objects and lists in `text` after repair, in order; empty if it does not look like JSON."""
     opening = _BEGINS_LIKE_JSON.search(text)
     if opening is None:
         return []
     broken = text[opening.start() :]
-    if len(broken) > _MOST_CHARACTERS or len(_BRACKET.findall(broken)) > _MOST_BRACKETS:
+    if len(broken) > _MAX_CHARS or len(_BRACKET.findall(broken)) > _MAX_BRACKETS:
         return []
-    import json_repair  # few models write broken JSON
+    import json_repair  # imported late: few models write broken JSON
 
     try:
         value = json_repair.loads(broken)
     except (ValueError, RecursionError):
         return []
-    if isinstance(value, list):  # a list, or several values that come back as one
+    if isinstance(value, list):  # a list, or several values that the library returns as one
         return [*(item for item in value if isinstance(item, dict | list)), value]
     return [value] if isinstance(value, dict) else []
 
@@ -44,7 +44,7 @@ _TAG = "(?:think|thinking|reasoning)"
 _THOUGHT = re.compile(rf"<{_TAG}>.*?</{_TAG}>", re.DOTALL)
 _THOUGHT_START = re.compile(rf"\s*<{_TAG}>")
 _THOUGHT_END = re.compile(rf"</{_TAG}>")
-# From the start of a line to the start or the end of one: a fence inside a JSON string is never there.
+# Fences are matched at the start or the end of a line only, where a fence inside a JSON string never is.
 _FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:^[ \t]*```|```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _OPENING = re.compile(r"""\{(?=\s*(?:["}]|\Z))|\[(?=\s*(?:["\[{\]\dtfnNI-]|\Z))""")
 _DECODER = JSONDecoder(strict=False)
@@ -52,17 +52,18 @@ _DECODER = JSONDecoder(strict=False)
 _CLOSING = {"{": "}", "[": "]"}
 _TIDIED = re.compile(r""""(?:[^"\\]|\\.)*+"|,(?=\s*(?:[}\]]|\Z))|[\[\]{}]""", re.DOTALL)
 _STRUCTURE = re.compile(r""""(?:[^"\\]|\\.)*+"|["\[\]{}]""", re.DOTALL)
-_MOST_FAILURES = 1000
-"""A text with more broken brackets than this holds no answer."""
-_MOST_CANDIDATES = 100
-"""Of more values than this in one text only the last are held against the output type."""
+_MAX_FAILURES = 1000
+"""Broken brackets after which the search for an answer stops."""
+_MAX_CANDIDATES = 100
+"""Values of one text that are validated; of more, the last ones."""
 
 
 def find_answer(text: str, output: OutputType, *, is_whole: bool = True) -> Any:
-    """The answer that fits: the most literal reading of `text`, and of several values the last. Raises InvalidOutput
-    with the problem of the most literal one.
+    """Answer in `text` that fits the output type: from the most literal reading, and the last of several values.
+    Raises InvalidOutput with the problem of the most literal reading.
 
-    A text that is not whole was cut off: then only complete JSON counts, and only if nothing was begun after it."""
+    `is_whole=False`: the text was cut off. Then only complete JSON counts, and only if no other value starts after
+    it."""
     problem: InvalidOutput | None = None
     for value in _answers(text, output, is_whole):
         try:
@@ -73,7 +74,8 @@ def find_answer(text: str, output: OutputType, *, is_whole: bool = True) -> Any:
 
 
 def fit(value: Any, output: OutputType) -> Any:
-    """The typed answer that `value` is, wraps or quotes. Raises InvalidOutput with the problem of the likeliest."""
+    """Typed answer that `value` is, wraps, or holds as a JSON string. Raises InvalidOutput with the problem of the
+    most likely of these."""
     problem: InvalidOutput | None = None
     for candidate in _candidates(value, is_wrapped=not is_object(output.json_schema)):
         try:
@@ -85,42 +87,44 @@ def fit(value: Any, output: OutputType) -> Any:
 
 
 def readings(text: str, *, is_whole: bool = True) -> Iterator[list[Any]]:
-    """What `text` can be read as, the most literal first; each reading is its values in the order of the text."""
-    said = without_thoughts(text, is_whole=is_whole)
-    for literal in (text.strip(), said):
+    """Readings of `text`, the most literal first; each is a list of values in the order of the text."""
+    visible = without_thoughts(text, is_whole=is_whole)
+    for literal in (text.strip(), visible):
         for value in _decoded(literal):
-            # Where a number was cut off it is still a number, but another one.
+            # A number that was cut off is still a number, but a wrong one.
             if is_whole or not isinstance(value, int | float):
                 yield [value]
             return
     if not is_whole:
-        yield _whole_values(said, is_whole=False)
+        yield _complete_values(visible, is_whole=False)
         return
-    fenced = _FENCE.findall(said)
+    fenced = _FENCE.findall(visible)
     for read in (_literal_values, _tidied_values, repaired_values):
         yield [value for piece in fenced for value in read(piece)]
-        yield read(said)
+        yield read(visible)
 
 
 def without_thoughts(text: str, *, is_whole: bool = True) -> str:
-    """`text` without reasoning blocks, also where the opening tag was part of the prompt. One that never ends is all
-    there is of a text that was cut off; where the model stopped by itself, it forgot the tag."""
+    """`text` without reasoning blocks, also if the opening tag was part of the prompt.
+
+    A block without a closing tag: if the text was cut off, all of it is reasoning; if the model stopped by itself, it
+    forgot the tag, and only the opening tag is removed."""
     if "<" not in text:
         return text.strip()
     ends = [end.end() for end in _THOUGHT_END.finditer(text)]
     thought, rest = (text[: ends[-1]], text[ends[-1] :]) if ends else ("", text)
-    said = _THOUGHT_END.split(_THOUGHT.sub("", thought))[-1] + rest
-    if start := _THOUGHT_START.match(said):
-        said = said[start.end() :] if is_whole else ""
-    return said.strip()
+    visible = _THOUGHT_END.split(_THOUGHT.sub("", thought))[-1] + rest
+    if start := _THOUGHT_START.match(visible):
+        visible = visible[start.end() :] if is_whole else ""
+    return visible.strip()
 
 
 def _answers(text: str, output: OutputType, is_whole: bool) -> Iterator[Any]:
     for values in readings(text, is_whole=is_whole):
-        yield from reversed(values[-_MOST_CANDIDATES:])
-    said = without_thoughts(text)
-    if is_whole and said and not is_object(output.json_schema):
-        yield said
+        yield from reversed(values[-_MAX_CANDIDATES:])
+    visible = without_thoughts(text)
+    if is_whole and visible and not is_object(output.json_schema):
+        yield visible
 
 
 def _candidates(value: Any, *, is_wrapped: bool) -> Iterator[Any]:
@@ -135,7 +139,7 @@ def _candidates(value: Any, *, is_wrapped: bool) -> Iterator[Any]:
 
 
 def _decoded(text: str) -> list[Any]:
-    """The one value that `text` is, or none."""
+    """The value of which `text` is the JSON, as a list of one; empty if it is not JSON."""
     try:
         return [_DECODER.decode(text)]
     except (ValueError, RecursionError):
@@ -143,31 +147,31 @@ def _decoded(text: str) -> list[Any]:
 
 
 def _literal_values(text: str) -> list[Any]:
-    return _decoded(text) or _whole_values(text)
+    return _decoded(text) or _complete_values(text)
 
 
 def _tidied_values(text: str) -> list[Any]:
-    """Without commas that nothing follows, and with the brackets that the end lacks: exactly what was meant. The
-    library behind `repaired_values` would lose text after a quote or a bracket in a string."""
-    opening = _OPENING.search(text)  # quotes in the prose before it would be taken for those of strings
-    owed: list[str] = []
+    """Values of `text` without trailing commas and with the missing closing brackets added. Such repairs are exact;
+    json_repair would lose text after a quote or a bracket in a string."""
+    opening = _OPENING.search(text)  # quotes in the prose before it would be taken for string delimiters
+    unclosed: list[str] = []
 
     def keep(piece: re.Match[str]) -> str:
-        said = piece.group()
-        if said in _CLOSING:
-            owed.append(_CLOSING[said])
-        elif said in ("}", "]") and owed:
-            owed.pop()
-        return "" if said == "," else said
+        lexeme = piece.group()
+        if lexeme in _CLOSING:
+            unclosed.append(_CLOSING[lexeme])
+        elif lexeme in ("}", "]") and unclosed:
+            unclosed.pop()
+        return "" if lexeme == "," else lexeme
 
     tidy = _TIDIED.sub(keep, text[opening.start() :]).rstrip() if opening else ""
-    return _whole_values(tidy if tidy.endswith(("{", "[")) else tidy + "".join(reversed(owed)))
+    return _complete_values(tidy if tidy.endswith(("{", "[")) else tidy + "".join(reversed(unclosed)))
 
 
-def _whole_values(text: str, *, is_whole: bool = True) -> list[Any]:
+def _complete_values(text: str, *, is_whole: bool = True) -> list[Any]:
     values: list[Any] = []
     position = failures = 0
-    while failures < _MOST_FAILURES and (opening := _OPENING.search(text, position)):
+    while failures < _MAX_FAILURES and (opening := _OPENING.search(text, position)):
         try:
             value, position = _DECODER.raw_decode(text, opening.start())
             values.append(value)
@@ -180,8 +184,8 @@ def _whole_values(text: str, *, is_whole: bool = True) -> list[Any]:
 
 
 def _end_of_value(text: str, start: int) -> int:
-    """Where the value that opens at `start` ends, going by its brackets alone: what a broken value holds is a part of
-    the answer, and must not be taken for the answer."""
+    """End of the value that opens at `start`, found by its brackets alone. Values inside a broken value are skipped:
+    they are parts of the answer and must not be taken for the answer."""
     depth = 0
     for token in _STRUCTURE.finditer(text, start):
         match token.group():
@@ -189,7 +193,7 @@ def _end_of_value(text: str, start: int) -> int:
                 depth += 1
             case "}" | "]":
                 depth -= 1
-            case '"':  # a string without an end
+            case '"':  # an unterminated string
                 break
         if depth == 0:
             return token.end()

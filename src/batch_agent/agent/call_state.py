@@ -1,4 +1,4 @@
-"""The calls of one agent: those that it waits for, and what is known of all others."""
+"""Tool calls of one agent: the pending ones, and the records of all others."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,24 +6,25 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import CallHistory
 from ..core.results import CallRecord
 
-_NONE: Mapping[str, ToolResult] = {}
-_NO_PLACES: frozenset[int] = frozenset()
+_NO_RESULTS: Mapping[str, ToolResult] = {}
+_NO_INDEXES: frozenset[int] = frozenset()
 _NO_CALLS: frozenset[str] = frozenset()
-"""One for all agents: Python makes a new one each time."""
+"""Empty collections that all agents share, which saves memory per agent."""
 
 
 class CallState:
-    """Counts a call as made when its result is there, and remembers those that must not be made twice."""
+    """Call state of a conversation. Records a call once its result is known, and keeps the calls that must not be
+    executed twice."""
 
     __slots__ = ("_claimed", "_inherited", "_life", "_settled", "changes", "pending", "records")
 
     def __init__(self) -> None:
         self.pending: tuple[ToolCall, ...] = ()
         self.records: tuple[CallRecord, ...] = ()
-        self.changes = _NO_PLACES
-        """Places in `records` of calls that changed something."""
+        self.changes = _NO_INDEXES
+        """Indexes in `records` of calls that changed something."""
         self._claimed = _NO_CALLS
-        self._settled = _NONE
+        self._settled = _NO_RESULTS
         self._inherited: tuple[ToolResult, ...] = ()
         self._life = 0
 
@@ -41,18 +42,18 @@ class CallState:
         self._life = len(results)
 
     def returned(self, results: tuple[ToolResult, ...]) -> None:
-        """The calls of a turn were answered."""
-        self._note_changes(results)
+        """Records the results of all calls of a turn."""
+        self._record_changes(results)
         self.records += call_records(results)
         self.pending = ()
-        self._forget_made(results)
-        self._claimed, self._settled = _NO_CALLS, _NONE
+        self._drop_used(results)
+        self._claimed, self._settled = _NO_CALLS, _NO_RESULTS
 
     def past(self, turn: int) -> CallHistory:
         claimed = self._claimed - self._settled.keys() if self._claimed else self._claimed
         return CallHistory(turn, self._settled, claimed, self._inherited, self.records, self._life)
 
-    def _note_changes(self, results: tuple[ToolResult, ...]) -> None:
+    def _record_changes(self, results: tuple[ToolResult, ...]) -> None:
         first = len(self.records)
         changes = [
             first + number
@@ -62,8 +63,9 @@ class CallState:
         if changes:
             self.changes |= frozenset(changes)
 
-    def _forget_made(self, results: tuple[ToolResult, ...]) -> None:
-        """What an earlier life has made stands for one call of this one, not for every later one like it."""
+    def _drop_used(self, results: tuple[ToolResult, ...]) -> None:
+        """Drops inherited results that were used: a result of an earlier attempt replaces one call of this attempt, not
+        every later call with the same arguments."""
         for result in results:
             if result.source == "restored" and result.call.id not in self._settled:
                 same = (result.call.name, result.call.arguments)
@@ -74,5 +76,5 @@ class CallState:
 
 
 def call_records(results: Sequence[ToolResult]) -> tuple[CallRecord, ...]:
-    """Calls as they went, without what they gave."""
+    """Records of calls, without the contents of their results."""
     return tuple(CallRecord(r.call.name, r.call.arguments, not r.is_error, r.seconds, r.source) for r in results)

@@ -1,7 +1,5 @@
-"""One agent's life as a machine: facts in, the next step out. Replaying the same facts gives the same life.
-
-The result of an agent whose turns were the work of a program.
-"""
+"""Conversation of one agent as a state machine: facts in, the next step out. Replaying the same facts gives the same
+state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -23,42 +21,48 @@ from .context_size import chars_in, chars_of, chars_of_turn
 from .reply_parser import FinalAnswer, echo, read_reply
 
 
-def apply_program_result(result: AgentResult, works: Sequence[ProgramTrace]) -> AgentResult:
-    """What the program did, in place of the one question that it was asked."""
+def apply_program_result(result: AgentResult, traces: Sequence[ProgramTrace]) -> AgentResult:
+    """The result with the turns, calls, transcript and changes of the programs that did an agent's work."""
     return replace(
         result,
-        turns=sum(work.turns for work in works),
-        tool_calls=tuple(call for work in works for call in work.calls),
-        transcript=works[-1].transcript or result.transcript,
-        changes=works[-1].changes,
+        turns=sum(trace.turns for trace in traces),
+        tool_calls=tuple(call for trace in traces for call in trace.calls),
+        transcript=traces[-1].transcript or result.transcript,
+        changes=traces[-1].changes,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Generate:
+    """Step of an agent: a request to the model."""
+
     request: Request
     turns_left: int
 
 
 @dataclass(frozen=True, slots=True)
 class CallTools:
+    """Step of an agent: tool calls to execute."""
+
     calls: tuple[ToolCall, ...]
     past: CallHistory
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
+    """Last step of an agent: its output or its error."""
+
     output: Any = None
     error: AgentError | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Unusable:
-    """The last answer, which did not fit."""
+    """Last reply, whose answer did not fit the output type."""
 
     reply: Reply
     problem: str
-    asked_before: tuple[Message, ...]
+    previous_reask: tuple[Message, ...]
 
     def error(self, reasks: int) -> AgentError:
         kind = ErrorKind.TRUNCATED if self.reply.finish == "length" else ErrorKind.INVALID_OUTPUT
@@ -71,41 +75,42 @@ Step = Generate | CallTools | CompactContext | Done
 
 PRIORITY_STEP = 100
 MOST_FOR_TURNS = 9
-"""Within a run, who has come further goes first; between runs, their own priorities decide. SGLang throws out what is
-running for a priority that is higher by more than 10: the agents of one run must not do that to each other."""
+"""Within a run, agents with more turns go first; between runs, the priorities of the runs decide. SGLang preempts a
+running request for one whose priority is higher by more than 10, so the turns of a run add less than that."""
 
 
 class Conversation:
-    """Messages only ever grow at their end, with two exceptions: asking again for an answer that did not fit replaces
-    the last such question, so that the context does not grow with each try, and a compaction shortens old results."""
+    """State machine of one agent. Messages are only appended, with two exceptions: a new reask for an answer that did
+    not fit replaces the previous one, so that the context does not grow with each try, and a compaction shortens old
+    results."""
 
     __slots__ = (
-        "_asking_again",
         "_calls",
+        "_compaction_state",
         "_done",
         "_finish",
         "_job",
         "_messages",
         "_queued",
+        "_reask",
         "_reasks",
         "_rules",
-        "_shortening",
         "_text",
+        "_traces",
         "_ttft",
         "_turns",
         "_unusable",
         "_usage",
-        "_works",
     )
 
     def __init__(self, rules: AgentConfig, job: Job) -> None:
         self._rules = rules
         self._job = job
         self._messages: list[Message] = [User(job.task, job.shared)]
-        self._asking_again: tuple[Message, ...] = ()
+        self._reask: tuple[Message, ...] = ()
         self._calls = CallState()
         limits = rules.compaction
-        self._shortening = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
+        self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
         self._unusable: _Unusable | None = None
@@ -115,11 +120,11 @@ class Conversation:
         self._usage = NO_USAGE
         self._queued = 0.0
         self._ttft: tuple[float | None, ...] = ()
-        self._works: tuple[ProgramTrace, ...] = ()
+        self._traces: tuple[ProgramTrace, ...] = ()
 
     def next(self) -> Step:
-        """What has to happen now. Asking twice gives the same answer. Limits are looked at here and not for each fact:
-        a story that was told under other limits is retold as it was, and goes on under those of today."""
+        """Next step. Repeated calls return the same step. Limits are checked here and not per fact: facts recorded
+        under other limits are replayed as they are, and the agent continues under the current limits."""
         if self._done is None:
             self._end_at_limits()
         if self._done is not None:
@@ -132,10 +137,10 @@ class Conversation:
         match fact:
             case Replied():
                 self._count(fact)
-                self._hear(fact.reply)
+                self._on_reply(fact.reply)
             case Returned(results):
                 self._calls.returned(results)
-                self._say(ToolResults(results))
+                self._append_results(ToolResults(results))
             case Started():
                 pass
             case Claimed(call):
@@ -158,11 +163,11 @@ class Conversation:
             self._end_at_limits()
 
     def fail(self, error: AgentError) -> None:
-        """Ends the agent from outside: its backend or its time is gone."""
+        """Ends the agent with an error from outside the conversation, such as a failed backend or a timeout."""
         self._done = Done(error=error)
 
     def result(self, seconds: float) -> AgentResult:
-        """Only meaningful once `next()` is Done."""
+        """Result of the agent. Only meaningful once `next()` returns Done."""
         done = self._done or Done()
         result = AgentResult(
             index=self._job.index,
@@ -176,26 +181,26 @@ class Conversation:
             turns=self._turns,
             tool_calls=self._calls.records,
             timing=Timing(self._queued, self._ttft, seconds),
-            transcript=self._shown(),
-            compactions=self._shortening.compactions if self._shortening else 0,
+            transcript=self._history(),
+            compactions=self._compaction_state.compactions if self._compaction_state else 0,
         )
-        return apply_program_result(result, self._works) if self._works else result
+        return apply_program_result(result, self._traces) if self._traces else result
 
     @property
     def _turns_left(self) -> int:
-        """Turns that may still be taken, the next one included. Asking again for the same answer takes none."""
+        """Turns left, including the next one. Reasks for the same answer are not counted."""
         return self._rules.max_turns - (self._turns - self._reasks)
 
-    def _shown(self) -> tuple[Message, ...]:
-        shown = (*self._messages, *self._asking_again)
-        return shown if self._rules.tool_mode == "native" else tuple(map(render_history, shown))
+    def _history(self) -> tuple[Message, ...]:
+        history = (*self._messages, *self._reask)
+        return history if self._rules.tool_mode == "native" else tuple(map(render_history, history))
 
     def _request(self) -> Request:
         rules = self._rules
         is_last = self._turns_left <= 1
         return Request(
             prompt=rules.prompt,
-            messages=self._shown(),
+            messages=self._history(),
             model=rules.model,
             sampling=rules.sampling,
             answer_schema=rules.last_turn_schema if is_last else rules.turn_schema,
@@ -208,36 +213,36 @@ class Conversation:
 
     def _compaction(self) -> CompactContext | None:
         rules = self._rules.compaction
-        if rules is None or self._shortening is None:
+        if rules is None or self._compaction_state is None:
             return None
-        return self._shortening.plan(rules, self._messages, self._calls.changes)
+        return self._compaction_state.plan(rules, self._messages, self._calls.changes)
 
     def _compact(self, fact: Compacted) -> None:
-        if self._shortening is None:  # it is only retold, by someone who does not know the window
-            self._shortening = CompactionState(0)
-        self._messages = self._shortening.apply(fact, self._messages)
+        if self._compaction_state is None:  # a replay without the context window
+            self._compaction_state = CompactionState(0)
+        self._messages = self._compaction_state.apply(fact, self._messages)
 
     def _count(self, fact: Replied) -> None:
         self._turns += 1
         if fact.work is not None:
-            self._works += (fact.work,)
+            self._traces += (fact.work,)
         usage = fact.reply.usage
         self._usage = usage if self._turns == 1 else self._usage + usage
         self._queued += fact.queued
         self._ttft += (fact.ttft,)
         self._text = fact.reply.text
         self._finish = fact.reply.finish
-        if self._shortening is not None:
-            self._shortening.on_reply(fact.reply)
+        if self._compaction_state is not None:
+            self._compaction_state.on_reply(fact.reply)
 
-    def _hear(self, reply: Reply) -> None:
+    def _on_reply(self, reply: Reply) -> None:
         if reply.finish == "refusal":
             self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, f"The model declined: {reply.text[:500]}")))
             return
         try:
             read = read_reply(self._rules, reply, self._turns)
         except InvalidOutput as error:
-            self._ask_again(reply, error)
+            self._ask_for_valid_answer(reply, error)
             return
         self._unusable = None
         if isinstance(read, FinalAnswer):
@@ -246,44 +251,44 @@ class Conversation:
             self._commit_calls(reply, read)
 
     def _end_at_limits(self) -> None:
-        """Where no turn is left for the results of calls, or no try for an answer that fits."""
+        """Ends the agent if no turn is left for the results of calls, or no retry for an answer that fits."""
         if self._unusable is not None and self._reasks > self._rules.max_retries:
             unusable, self._reasks = self._unusable, self._reasks - 1
-            self._asking_again = unusable.asked_before
+            self._reask = unusable.previous_reask
             self._end(unusable.reply, Done(error=unusable.error(self._reasks)))
         elif self._calls.pending and self._turns_left < 1:
-            said = self._messages.pop()
-            assert isinstance(said, Assistant), "calls are committed with what was said"
+            last = self._messages.pop()
+            assert isinstance(last, Assistant), "calls are committed together with their message"
             self._calls.pending = ()
-            self._messages.append(Assistant(said.text, (), said.thoughts))
+            self._messages.append(Assistant(last.text, (), last.thoughts))
             self._done = Done(error=self._out_of_turns())
 
-    def _ask_again(self, reply: Reply, problem: InvalidOutput) -> None:
+    def _ask_for_valid_answer(self, reply: Reply, problem: InvalidOutput) -> None:
         self._reasks += 1
         cut_off = " It was cut off by the token limit: be shorter." if reply.finish == "length" else ""
-        before = self._asking_again
-        self._unusable = _Unusable(reply, str(problem), before)
-        self._asking_again = (
+        previous = self._reask
+        self._unusable = _Unusable(reply, str(problem), previous)
+        self._reask = (
             Assistant(reply.text or "(empty)"),
             User(f"That answer cannot be used: {problem}.{cut_off} Answer again, and only with what was asked for."),
         )
-        if self._shortening is not None:
-            self._shortening.size.add(chars_in(self._asking_again) - chars_in(before) - chars_of_turn(reply))
+        if self._compaction_state is not None:
+            self._compaction_state.size.add(chars_in(self._reask) - chars_in(previous) - chars_of_turn(reply))
 
     def _commit_calls(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
         echoed = tuple(map(echo, calls)) if self._rules.tool_mode == "native" else ()
-        self._messages += [*self._asking_again, Assistant(reply.text, echoed, reply.thoughts)]
-        self._asking_again = ()
+        self._messages += [*self._reask, Assistant(reply.text, echoed, reply.thoughts)]
+        self._reask = ()
         self._calls.pending = calls
 
-    def _say(self, results: ToolResults) -> None:
+    def _append_results(self, results: ToolResults) -> None:
         self._messages.append(results)
-        if self._shortening is not None:
-            self._shortening.size.add(chars_of(results))
+        if self._compaction_state is not None:
+            self._compaction_state.size.add(chars_of(results))
 
     def _end(self, reply: Reply, done: Done) -> None:
-        self._messages += [*self._asking_again, Assistant(reply.text, (), reply.thoughts)]
-        self._asking_again = ()
+        self._messages += [*self._reask, Assistant(reply.text, (), reply.thoughts)]
+        self._reask = ()
         self._done = done
 
     def _out_of_turns(self) -> AgentError:

@@ -1,4 +1,4 @@
-"""What an answer must be, and how a value is held against it."""
+"""Output types: the schema of an answer, and the validation of values against it."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,30 +12,30 @@ from ..core.errors import SpecError
 from ..core.schema import JsonSchema, without_titles
 from ..core.validation import DEEPEST, is_too_deep
 
-_SHOWN_PROBLEMS = 5
-_SHOWN_CHARACTERS = 300
+_MAX_PROBLEMS = 5
+_MAX_PROBLEM_CHARS = 300
 
 
 def output_type(schema: Any) -> OutputType | None:
-    """The output type of a run: a Pydantic model, any other type, or a JSON schema as a dict. None and str: plain text.
+    """Output type of a run: a Pydantic model, any other type, or a JSON schema as a dict. None and str: plain text.
 
-    Raises SpecError for what cannot be one."""
+    Raises SpecError if `schema` is none of these."""
     if schema is None or schema is str:
         return None
     return RawSchemaOutput(schema) if isinstance(schema, Mapping) else TypedOutput(schema)
 
 
 class TypedOutput:
-    """Any type that Pydantic understands; answers are real instances of it."""
+    """Output type from a Python type that Pydantic supports; answers are instances of it."""
 
     def __init__(self, schema: Any) -> None:
-        from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter  # not for answers in prose
+        from pydantic import PydanticSchemaGenerationError, PydanticUserError, TypeAdapter  # not needed for plain text
 
         try:
             if isinstance(schema, FunctionType):  # Pydantic would call it
                 raise TypeError("a function is not a type")
-            if isinstance(schema, str):  # Pydantic would look for a type of this name
-                raise TypeError("a text is not a type")
+            if isinstance(schema, str):  # Pydantic would resolve it as a forward reference
+                raise TypeError("a string is not a type")
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
             self.json_schema: JsonSchema = without_titles(self._adapter.json_schema())
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
@@ -48,7 +48,7 @@ class TypedOutput:
         from pydantic import ValidationError
 
         try:
-            # As JSON, because strict types take a date or an enum from nothing else.
+            # As JSON: in strict mode, Pydantic accepts a string for a date or an enum only from JSON.
             return self._adapter.validate_json(json.dumps(value))
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
@@ -60,19 +60,19 @@ class TypedOutput:
 
 
 class RawSchemaOutput:
-    """A JSON schema; answers are plain data that fits it."""
+    """Output type from a JSON schema; answers are plain data that fits it."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        import jsonschema_rs  # as above
+        import jsonschema_rs  # imported late, as Pydantic above
 
         self.json_schema: JsonSchema = dict(schema)
         try:
-            self._validator = jsonschema_rs.validator_for(self.json_schema, retriever=_refuse)
+            self._validator = jsonschema_rs.validator_for(self.json_schema, retriever=_reject_reference)
         except ValueError as error:
             raise SpecError(f"output_schema is not a valid JSON schema: {str(error).splitlines()[0]}") from error
 
     def validate(self, value: Any) -> Any:
-        problems = _unwritable(value) or _problems(
+        problems = _serialization_problem(value) or _problems(
             (error.instance_path, error.message) for error in self._validator.iter_errors(value)
         )
         if problems:
@@ -80,8 +80,8 @@ class RawSchemaOutput:
         return value
 
 
-def _unwritable(value: Any) -> str:
-    """Why a value could not be kept or written: most can, and that is found out soon."""
+def _serialization_problem(value: Any) -> str:
+    """Reason why a value cannot be stored as JSON; empty if it can, which orjson finds out fast."""
     try:
         orjson.dumps(value)
     except TypeError:
@@ -94,14 +94,14 @@ def _unwritable(value: Any) -> str:
     return ""
 
 
-def _refuse(uri: str) -> NoReturn:
-    raise ValueError(f"{uri} is not part of the schema, and nothing is fetched; put it under $defs")
+def _reject_reference(uri: str) -> NoReturn:
+    raise ValueError(f"{uri} is not part of the schema, and references are not fetched; put it under $defs")
 
 
 def _problems(found: Iterable[tuple[Iterable[str | int], str]]) -> str:
-    """For the model: a message may quote the whole answer, and a few problems are enough to go on."""
+    """Text of the first problems, for the model. Messages are cut, because they may quote the whole answer."""
     shown = [
-        f"{'.'.join(map(str, path)) or 'answer'}: {message[:_SHOWN_CHARACTERS]}"
-        for (path, message), _ in zip(found, range(_SHOWN_PROBLEMS), strict=False)
+        f"{'.'.join(map(str, path)) or 'answer'}: {message[:_MAX_PROBLEM_CHARS]}"
+        for (path, message), _ in zip(found, range(_MAX_PROBLEMS), strict=False)
     ]
     return "; ".join(shown)

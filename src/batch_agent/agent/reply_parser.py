@@ -1,4 +1,4 @@
-"""What a reply is: calls that the model wants to make first, or its answer."""
+"""Parser of replies: a reply holds tool calls, or the final answer."""
 
 from dataclasses import replace
 from typing import Any
@@ -16,22 +16,25 @@ from .answer_extraction import find_answer, fit, without_thoughts
 
 @dataclass(frozen=True, slots=True)
 class FinalAnswer:
+    """Validated answer of an agent."""
+
     value: Any
 
 
 def read_reply(rules: AgentConfig, reply: Reply, turn: int) -> FinalAnswer | tuple[ToolCall, ...]:
-    """Raises InvalidOutput when it is neither."""
+    """Final answer or tool calls of a reply. Raises InvalidOutput if it has neither."""
     is_whole = reply.finish != "length"
     if rules.tool_mode == "action":
         action = read_action(reply.text, f"call_{turn}", is_whole=is_whole)
         return (action,) if isinstance(action, ToolCall) else FinalAnswer(_final(rules, action))
     if reply.calls:
-        return _named_apart(reply.calls, turn, is_whole)
+        return _with_unique_ids(reply.calls, turn, is_whole)
     return FinalAnswer(_answer(rules, reply.text, is_whole))
 
 
 def echo(call: ToolCall) -> ToolCall:
-    """The call as the history shows it. Servers parse the arguments in it, so a malformed text is shown as data."""
+    """The call as it is sent back in the history. Servers parse its arguments, so malformed ones are wrapped in valid
+    JSON."""
     try:
         if isinstance(orjson.loads(call.arguments), dict):
             return call
@@ -40,8 +43,9 @@ def echo(call: ToolCall) -> ToolCall:
     return replace(call, arguments=orjson.dumps({"malformed": call.arguments}).decode())
 
 
-def _named_apart(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> tuple[ToolCall, ...]:
-    """The calls with an id each, whatever the server gave. No arguments mean none only if nothing was cut off."""
+def _with_unique_ids(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> tuple[ToolCall, ...]:
+    """The calls with unique ids, also if the server sent none or duplicates. Empty arguments become `{}`, unless the
+    reply was cut off."""
     ids = [call.id for call in calls]
     if len(ids) == 1 and ids[0] and calls[0].arguments.strip():
         return calls
@@ -49,26 +53,26 @@ def _named_apart(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> tupl
         ids = [f"call_{turn}_{number}" for number in range(len(calls))]
     empty = "{}" if is_whole else ""
     return tuple(
-        replace(call, id=own, arguments=call.arguments if call.arguments.strip() else empty)
-        for call, own in zip(calls, ids, strict=True)
+        replace(call, id=call_id, arguments=call.arguments if call.arguments.strip() else empty)
+        for call, call_id in zip(calls, ids, strict=True)
     )
 
 
 def _final(rules: AgentConfig, action: FinalAction) -> Any:
     if rules.output is not None:
         return fit(action.value, rules.output)
-    said = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
-    if not said.strip():
+    text = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
+    if not text.strip():
         raise InvalidOutput("it is empty")
-    return said
+    return text
 
 
 def _answer(rules: AgentConfig, text: str, is_whole: bool) -> Any:
     if rules.output is not None:
         return find_answer(text, rules.output, is_whole=is_whole)
-    said = without_thoughts(text, is_whole=is_whole)
-    if not said:
+    visible = without_thoughts(text, is_whole=is_whole)
+    if not visible:
         raise InvalidOutput("it is empty")
     if not is_whole and rules.sampling.max_tokens is None:
         raise InvalidOutput("it was cut off before its end")
-    return said
+    return visible

@@ -1,1 +1,1 @@
-"""Pure: from what the user wrote to what each agent is asked."""
+"""Compilation of a spec and its inputs into the prompts of the agents. No I/O."""

@@ -1,6 +1,6 @@
-"""Action mode as the server and the model see it: one JSON object per turn.
+"""Schemas and instructions of action mode, in which a model replies with one JSON object per turn.
 
-How a model is kept to a schema: by its server, or by words.
+A schema is enforced by the server where it can, and otherwise described in the prompt.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ _PYTHON_NAMES = {
     "object": "dict",
     "null": "None",
 }
-"""Types as signatures in training data have them."""
+"""Python names of JSON types: models know signatures in this form from their training data."""
 
 
 def turn_schema(tools: Iterable[ToolSpec], answer: JsonSchema) -> JsonSchema:
-    """A call of one of the tools, or the final answer."""
+    """Schema of a turn: a call of one of the tools, or the final answer."""
     definitions: dict[str, Any] = {}
     choices = _calls(tools, definitions)
     choices.append(closed_object({ACTION_FINAL: embed(answer, ACTION_FINAL, definitions)}))
@@ -33,13 +33,13 @@ def turn_schema(tools: Iterable[ToolSpec], answer: JsonSchema) -> JsonSchema:
 
 
 def call_schema(tools: Iterable[ToolSpec]) -> JsonSchema:
-    """A call of one of the tools, and no answer."""
+    """Schema of a turn that must call one of the tools."""
     definitions: dict[str, Any] = {}
     return with_definitions({"anyOf": _calls(tools, definitions)}, definitions)
 
 
 def last_turn_schema(answer: JsonSchema) -> JsonSchema:
-    """Only the final answer."""
+    """Schema of the last turn: only the final answer."""
     return object_of({ACTION_FINAL: answer})
 
 
@@ -48,7 +48,7 @@ def _calls(tools: Iterable[ToolSpec], definitions: dict[str, Any]) -> list[JsonS
         closed_object(
             {
                 ACTION_TOOL: {"const": tool.name},
-                # A tool may be called final.
+                # The prefix keeps a tool named "final" apart from the answer.
                 ACTION_ARGUMENTS: embed(tool.parameters, f"{ACTION_TOOL}.{tool.name}", definitions),
             }
         )
@@ -57,8 +57,8 @@ def _calls(tools: Iterable[ToolSpec], definitions: dict[str, Any]) -> list[JsonS
 
 
 def instructions(tools: Iterable[ToolSpec]) -> str:
-    """What the system prompt says about the tools. Short, and in words that a model of 135M parameters was seen to
-    follow, chosen among many on the notes of the demo: docs/embedded-model.md has the counts."""
+    """Description of the tools for the system prompt. It is short, and phrased so that a model of 135M parameters
+    follows it; docs/embedded-model.md has the measurements."""
     return "\n".join(
         [
             "You use tools. Reply with one JSON object.",
@@ -104,10 +104,10 @@ def _note(schema: Mapping[str, Any]) -> str:
 
 
 def is_kept(schema: JsonSchema, traits: Traits) -> bool:
-    """Whether the server keeps answers to this schema."""
+    """Whether the server enforces this schema."""
     return traits.json_schema and (not traits.strict_schema or strict_form(schema) is not None)
 
 
 def inject(schema: JsonSchema) -> str:
-    """What a prompt says where it does not."""
+    """Text that describes the schema in the prompt, for servers that do not enforce it."""
     return "Answer with JSON only, no other text. It must fit this JSON schema:\n" + orjson.dumps(schema).decode()

@@ -1,4 +1,4 @@
-"""An input in parts: where its text is cut, what each part is asked, and how the answers become one."""
+"""Chunks of a long input: where its text is cut, the task of each chunk, and the task that merges the answers."""
 
 import re
 from bisect import bisect_left, bisect_right
@@ -12,7 +12,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.schema import is_model
 from .field_paths import steps_of
 
-_BEFORE = tuple(
+_CUT_BEFORE = tuple(
     re.compile(pattern, re.MULTILINE)
     for pattern in (
         r"^#[ \t]+\S",
@@ -20,7 +20,7 @@ _BEFORE = tuple(
         r"^#{3,6}[ \t]+\S|^(?:@[^\n]*\n){0,9}(?:(?:export |public |pub )?(?:async )?(?:def|class|function|func|fn) \w)",
     )
 )
-_AFTER = tuple(
+_CUT_AFTER = tuple(
     re.compile(pattern)
     for pattern in (
         r"\n(?:[ \t]*\r?\n)+",
@@ -29,20 +29,20 @@ _AFTER = tuple(
         r"\s+",
     )
 )
-_FEWEST = 2
-_SLACK = 4
-"""A part may be so much of its length longer or shorter than the others, for a better place to cut."""
-_GRAINS = 32
-"""Units far smaller than a part are not looked at one by one: a text may have millions of lines."""
+_MIN_CHARS = 2
+_SLACK_DIVISOR = 4
+"""A chunk may be longer or shorter than average by one part in this many, for a cut at a larger structure."""
+_UNITS_PER_CHUNK = 32
+"""Units smaller than a chunk by this factor are taken together: a text may have millions of lines."""
 
 
 def split(text: str, most_chars: int) -> list[str]:
-    """Cuts a text into parts of at most `most_chars`, about equal, that together are the text.
+    """Splits a text into chunks of about equal length, at most `most_chars`, that together are the text.
 
-    A cut is made at the largest structure that leaves parts small enough: headings and top-level definitions, then
+    A cut is made at the largest structure that leaves chunks small enough: headings and top-level definitions, then
     paragraphs, lines, sentences, words, and only then anywhere. Raises ValueError below two characters."""
-    if most_chars < _FEWEST:
-        raise ValueError(f"most_chars must be at least {_FEWEST}; got {most_chars}.")
+    if most_chars < _MIN_CHARS:
+        raise ValueError(f"most_chars must be at least {_MIN_CHARS}; got {most_chars}.")
     if len(text) <= most_chars:
         return [text]
     pieces = list(_pieces(text, most_chars, 0, 0))
@@ -52,65 +52,65 @@ def split(text: str, most_chars: int) -> list[str]:
 
 
 def _pieces(text: str, most: int, level: int, after: int) -> Iterator[tuple[int, int]]:
-    """The lengths of the largest units that are small enough, each cut no finer than it must be, and of which level
-    the cut behind each is. `after`: that of the cut behind the text."""
+    """Lengths of the largest units that are small enough, with the level of the cut after each. `after`: level of the
+    cut after the text."""
     if len(text) <= most:
         yield len(text), after
         return
-    if level == len(_BEFORE) + len(_AFTER):
-        yield from _anywhere(text, most, after)
+    if level == len(_CUT_BEFORE) + len(_CUT_AFTER):
+        yield from _split_anywhere(text, most, after)
         return
     cuts = [*_cuts(text, level), len(text)]
     start = 0
     while start < len(text):
-        near = bisect_right(cuts, start + most // _GRAINS) - 1
+        near = bisect_right(cuts, start + most // _UNITS_PER_CHUNK) - 1
         end = cuts[near] if near >= 0 and cuts[near] > start else cuts[bisect_right(cuts, start)]
         yield from _pieces(text[start:end], most, level + 1, level if end < len(text) else after)
         start = end
 
 
 def _cuts(text: str, level: int) -> list[int]:
-    if level < len(_BEFORE):
-        return [found.start() for found in _BEFORE[level].finditer(text)]
-    return [found.end() for found in _AFTER[level - len(_BEFORE)].finditer(text)]
+    if level < len(_CUT_BEFORE):
+        return [found.start() for found in _CUT_BEFORE[level].finditer(text)]
+    return [found.end() for found in _CUT_AFTER[level - len(_CUT_BEFORE)].finditer(text)]
 
 
-def _anywhere(text: str, most: int, after: int) -> Iterator[tuple[int, int]]:
+def _split_anywhere(text: str, most: int, after: int) -> Iterator[tuple[int, int]]:
     size = -(-len(text) // -(-len(text) // most))
     start = 0
     while start < len(text):
         end = min(start + size, len(text))
         if end < len(text) and "\ud800" <= text[end - 1] <= "\udbff" and "\udc00" <= text[end] <= "\udfff":
-            end -= 1  # two halves of one character
-        yield end - start, len(_BEFORE) + len(_AFTER) if end < len(text) else after
+            end -= 1  # do not split a surrogate pair
+        yield end - start, len(_CUT_BEFORE) + len(_CUT_AFTER) if end < len(text) else after
         start = end
 
 
 def _even_cuts(ends: Sequence[int], levels: Sequence[int], most: int) -> list[int]:
-    """Where parts end, given where pieces do: as few parts as there can be. Of the cuts about where equal parts would
-    end the one at the largest structure is taken, or else the nearest."""
+    """Ends of as few chunks as possible, chosen from the ends of pieces. Of the cuts near the end of an equal chunk,
+    the one at the largest structure is taken, otherwise the nearest."""
     earliest = _earliest_cuts(ends, most)
     cuts: list[int] = []
     at = 0
     for left, soonest in zip(range(len(earliest), 0, -1), earliest, strict=True):
         wanted = at + (ends[-1] - at) / left
-        slack = (ends[-1] - at) / left / _SLACK
+        slack = (ends[-1] - at) / left / _SLACK_DIVISOR
         first, last = bisect_left(ends, soonest), bisect_right(ends, at + most) - 1
         low = min(max(bisect_left(ends, wanted - slack) - 1, first), last)
         high = max(min(bisect_right(ends, wanted + slack), last), first)
-        best = min(range(low, high + 1), key=lambda n: _badness(ends[n] - wanted, slack, levels[n]))
+        best = min(range(low, high + 1), key=lambda n: _cut_cost(ends[n] - wanted, slack, levels[n]))
         at = ends[best]
         cuts.append(at)
     return cuts
 
 
-def _badness(off: float, slack: float, level: int) -> tuple[bool, float, float]:
+def _cut_cost(off: float, slack: float, level: int) -> tuple[bool, float, float]:
     is_far = abs(off) > slack
     return (is_far, abs(off), level) if is_far else (is_far, level, abs(off))
 
 
 def _earliest_cuts(ends: Sequence[int], most: int) -> list[int]:
-    """Where each part must end at the earliest, lest the parts after it become too long."""
+    """Earliest end of each chunk that leaves the chunks after it short enough."""
     cuts = [ends[-1]]
     while cuts[-1] > most:
         cuts.append(ends[bisect_left(ends, cuts[-1] - most)])
@@ -119,14 +119,14 @@ def _earliest_cuts(ends: Sequence[int], most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """The text of an input that is cut, and the way to it; no steps: the input is the text."""
+    """Text of an input that is split, and its path in the input. Without steps, the input itself is the text."""
 
     text: str
     steps: tuple[str, ...] = ()
 
 
 def longest_text(value: Any, fields: Sequence[str]) -> TextField | None:
-    """The longest text among the fields that the task uses."""
+    """Longest text among the fields that the task uses; None if none is text."""
     if isinstance(value, str):
         return TextField(value)
     found = [field for path in fields if (field := _at(value, path)) is not None]
@@ -134,7 +134,7 @@ def longest_text(value: Any, fields: Sequence[str]) -> TextField | None:
 
 
 def with_text(value: Any, steps: Sequence[str], text: str) -> Any:
-    """The input with another text in that place."""
+    """Copy of the input with another text at the path `steps`."""
     if not steps:
         return text
     first, *others = steps
@@ -159,11 +159,12 @@ def _members(value: Any) -> Mapping[Any, Any]:
 
 
 def placeholder(parts: int) -> str:
-    """What stands in a task for the text that was cut."""
+    """Placeholder in a task for the text that was split."""
     return f"[given in {parts} parts]"
 
 
 def part_task(task: str, number: int, parts: int) -> str:
+    """Task of one chunk."""
     return (
         f"{task}\n\n[This is part {number} of {parts} of an input that is too long to be read at once. Answer for this "
         "part alone; the answers to all parts are merged afterwards.]"
@@ -171,13 +172,14 @@ def part_task(task: str, number: int, parts: int) -> str:
 
 
 def merge_task(outline: str, parts: int, answers: Sequence[Any]) -> str:
-    """`outline`: the task with a placeholder for the text. `answers`: in the order of the parts."""
+    """Task that merges the answers of chunks. `outline`: the task with a placeholder for the text. `answers`: in the
+    order of the chunks."""
     each = "one for each part" if len(answers) == parts else "each for one part, or for several that follow each other"
     from pydantic_core import to_jsonable_python  # rarely needed
 
-    told = orjson.dumps(to_jsonable_python(list(answers), fallback=str), option=orjson.OPT_INDENT_2).decode()
+    listed = orjson.dumps(to_jsonable_python(list(answers), fallback=str), option=orjson.OPT_INDENT_2).decode()
     return (
         f"An input was too long to be read at once. It was split into {parts} parts, and each was answered on its own. "
-        f"The task was:\n\n{outline}\n\nThese are the answers, {each}, in order:\n\n{told}\n\n"
+        f"The task was:\n\n{outline}\n\nThese are the answers, {each}, in order:\n\n{listed}\n\n"
         "Do the task for the whole of what these answers cover: give one answer that brings them together."
     )

@@ -1,4 +1,4 @@
-"""From a spec and what its backend can do to the rules of a run and its jobs."""
+"""Compiler of a spec and the traits of its backend into the plan of a run: its agent configuration and its jobs."""
 
 import json
 from dataclasses import asdict
@@ -25,21 +25,21 @@ _TEXT: JsonSchema = {"type": "string"}
 
 
 class Plan:
-    """The rules that all agents follow, and a job for each input."""
+    """Plan of a run: the configuration of all agents, and a job for each input."""
 
     def __init__(
         self, spec: BatchSpec, layout: Layout, rules: AgentConfig, tools: tuple[ToolSpec, ...], backend: str, stage: str
     ) -> None:
         self.rules = rules
         self.question = _question(spec, layout, rules, tools, stage)
-        """Everything that can change an answer beside the input, as JSON has it."""
-        self.description = {**_form(rules), "backend": backend, "question": self.question}
-        """The question, and how it is put to this server with the room that there is: what a checkpoint keeps."""
+        """Everything apart from the input that can change an answer, as JSON data."""
+        self.description = {**_request_format(rules), "backend": backend, "question": self.question}
+        """Question, request format and limits for this server, as a checkpoint stores them."""
         self.layout = layout
         self._keys = Keys(fingerprint(self.question))
 
     def job(self, index: int, value: Any) -> Job:
-        """The job of one input. An input that does not fit the task makes a job that says so."""
+        """Job of one input. If the input does not fit the task, the job carries the error."""
         key = self._keys.key(value)
         try:
             task, shared = self.layout.task(index, value)
@@ -59,13 +59,13 @@ def compile_plan(
     stage: str = "",
     tool_mode: ToolMode | None = None,
 ) -> Plan:
-    """`tool_mode`: that of a checkpoint which holds answers to the same question. Raises SpecError."""
+    """Plan of a run. `tool_mode`: that of a checkpoint with answers to the same question. Raises SpecError."""
     rules = _rules(spec, tools, output, traits, may_start_early, tool_mode)
     return Plan(spec, layout, rules, tools, traits.name, stage)
 
 
 def prefix_chars(prompt: Prompt) -> int:
-    """How long the part is that all agents share."""
+    """Characters of the prompt that all agents share."""
     return len(prompt.system) + sum(len(orjson.dumps(tool)) for tool in prompt.tools)
 
 
@@ -90,12 +90,12 @@ def _rules(
             system.append(inject(turn))
             turn = last = None
     elif output is not None:
-        asked = _as_object(output.json_schema)
-        if is_kept(asked, traits):
-            last = asked  # no call can be lost where none may be made
-            turn = asked if not tools or traits.json_schema_with_tools else None
+        schema = _as_object(output.json_schema)
+        if is_kept(schema, traits):
+            last = schema  # the last turn may not call tools, so the schema cannot suppress a call
+            turn = schema if not tools or traits.json_schema_with_tools else None
         if turn is None:
-            system.append(inject(asked if last is not None else output.json_schema))
+            system.append(inject(schema if last is not None else output.json_schema))
     prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)
     return AgentConfig(
         prompt=prompt,
@@ -124,7 +124,7 @@ def _tool_mode(spec: BatchSpec, tools: tuple[ToolSpec, ...], traits: Traits) -> 
     wanted = spec.prefix.tool_mode
     if wanted == "native" and not traits.native_tools:
         raise SpecError(
-            f"tool_mode='native', but {traits.name} does not make tool calls. Use tool_mode='auto' or 'action', "
+            f"tool_mode='native', but {traits.name} does not support tool calls. Use tool_mode='auto' or 'action', "
             "or start the server with a tool parser (vLLM: --enable-auto-tool-choice --tool-call-parser hermes)."
         )
     if wanted == "auto":
@@ -133,10 +133,10 @@ def _tool_mode(spec: BatchSpec, tools: tuple[ToolSpec, ...], traits: Traits) -> 
 
 
 def _system_prompt(prefix: Prefix) -> list[str]:
-    said = prefix.system_prompt or ""
+    text = prefix.system_prompt or ""
     if prefix.strip_preamble:
-        said = PREAMBLE.sub("", said)
-    return [said] if said else []
+        text = PREAMBLE.sub("", text)
+    return [text] if text else []
 
 
 def _as_object(schema: JsonSchema) -> JsonSchema:
@@ -146,12 +146,13 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
 def _question(
     spec: BatchSpec, layout: Layout, rules: AgentConfig, tools: tuple[ToolSpec, ...], stage: str
 ) -> dict[str, Any]:
-    """Not in it: where the server is and what it can do, and limits, which cannot change an answer that is there."""
+    """Everything that can change an answer. Excludes the address and traits of the server, and limits, which cannot
+    change an existing answer."""
     task, runtime = spec.task, spec.runtime
     sampling = asdict(rules.sampling)
     del sampling["max_tokens"]
     shape = {
-        **({"stage": stage} if stage else {}),  # two stages of a flow may ask the same of the same inputs
+        **({"stage": stage} if stage else {}),  # two stages of a flow may have the same task and inputs
         **({} if runtime is None else {"runtime": {"name": runtime.name, **runtime.description}}),
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": "\n\n".join(_system_prompt(spec.prefix)),
@@ -165,8 +166,8 @@ def _question(
     return described
 
 
-def _form(rules: AgentConfig) -> dict[str, Any]:
-    """What is sent to this server, and the limits."""
+def _request_format(rules: AgentConfig) -> dict[str, Any]:
+    """Format of the requests to this server, and the limits."""
     shape = {
         "system prompt": rules.prompt.system,
         "tools": [asdict(tool) for tool in rules.prompt.tools],

@@ -1,4 +1,4 @@
-"""A task compared with its inputs before anything is sent: which of its braces are fields, and what is missing."""
+"""Checks of a task against its inputs before any request: which braces are fields, and which fields are missing."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -9,31 +9,31 @@ from ..core.errors import SpecError
 from .field_paths import nearest
 from .template import BadInput, Template, is_name, names_in
 
-_LOOKED_THROUGH = 1_000
-"""Inputs that are searched for names of fields that may as well be text."""
-_SIMILAR = 0.75
-"""Text in braces is taken for a misspelt field from here on."""
+_MAX_INPUTS = 1_000
+"""Inputs that are searched for a field named like text in braces."""
+_MIN_SIMILARITY = 0.75
+"""Similarity from which text in braces is taken for a misspelt field."""
 _CODE = re.compile(r"""["']|[,;](?:\s|$)""")
 """Text in braces with quotes, or with several members: `{text, label}`, `{text: string; n: number}`."""
 _IN_BRACES = re.compile(r"\{ ?([^\W\d]\w*) ?\}")
 
 
 def settled_by(template: Template, inputs: Sequence[Any]) -> Template:
-    """The template with the names of fields that any of these inputs has as fields of all; a plain text takes the
-    only name there is."""
+    """The template, with text in braces turned into a field if any of these inputs has a field of that name. For plain
+    strings, the only name in braces is the field."""
     unsure = set(template.unsure)
     if not unsure or not inputs:
         return template
     if isinstance(inputs[0], str):
         names = list(filter(is_name, unsure))
         return template.settled(names) if len(names) == 1 and not template.certain_cells else template
-    looked_at = islice(inputs, _LOOKED_THROUGH)
-    return template.settled({name for value in looked_at for name in unsure.intersection(names_in(value))})
+    sample = islice(inputs, _MAX_INPUTS)
+    return template.settled({name for value in sample for name in unsure.intersection(names_in(value))})
 
 
 def check_first(template: Template, value: Any) -> list[str]:
-    """Refuses a task that does not fit even the first input. Gives the words in braces that are sent as they stand.
-    Raises SpecError."""
+    """Check of the task against the first input. Returns the names in braces that are sent as text. Raises SpecError if
+    the task does not fit."""
     try:
         template.render(value)
     except BadInput as error:
@@ -42,13 +42,13 @@ def check_first(template: Template, value: Any) -> list[str]:
 
 
 def check_names(template: Template, names: Collection[str], where: str) -> list[str]:
-    """The same by the names of fields alone, for text in braces that is none of them. Raises SpecError where a field
-    was probably meant."""
+    """Check of text in braces against the names of fields alone. Returns the names in braces that are sent as text.
+    Raises SpecError if a field was probably meant."""
     unsure = [path for path in dict.fromkeys(template.unsure) if path not in names]
     for text in unsure:
         if meant := _meant(text, names):
             raise SpecError(
-                f"{where}The task has {{{text}}}, which is no field of the input. Did you mean {{{meant}}}? Write "
+                f"{where}The task has {{{text}}}, which is not a field of the input. Did you mean {{{meant}}}? Write "
                 f"{{{{{text}}}}} if the braces are meant as text."
             )
     return list(filter(is_name, unsure))
@@ -61,7 +61,7 @@ def escaped_fields(template: Template, names: Collection[str]) -> list[str]:
 
 
 def _meant(text: str, names: Collection[str]) -> str | None:
-    if is_name(text) and (found := nearest(text, names, _SIMILAR)):
+    if is_name(text) and (found := nearest(text, names, _MIN_SIMILARITY)):
         return found
     if text.strip() in names:
         return text.strip()

@@ -15,13 +15,13 @@ PATH = r"""[^\W\d]\w*(?:\.\w+|\[(?:"[^"{}\n]*"|'[^'{}\n]*'|[^\[\]{}"'\n]+)\])*""
 _WHOLE = re.compile(PATH)
 _STEP = re.compile(r"""\.?(?P<name>\w+)|\[(?:"(?P<double>[^"]*)"|'(?P<single>[^']*)'|(?P<bare>[^\]]+))\]""")
 _OPAQUE = (ModuleType, type, FunctionType, GeneratorType, FrameType, CodeType, TracebackType)
-"""Objects that are no data: their attributes lead to the program itself."""
-_LONGEST_NAME = 200
-_MOST_NAMES = 500
+"""Types that are not data: their attributes expose the program itself."""
+_MAX_NAME_CHARS = 200
+_MAX_NAMES = 500
 
 
 class FieldMissing(LookupError):
-    """A path leads nowhere."""
+    """No value at a path."""
 
     def __init__(self, nearest: str | None = None) -> None:
         super().__init__(nearest)
@@ -43,7 +43,7 @@ class PathStep:
 
 @lru_cache(maxsize=1024)
 def steps_of(path: str) -> tuple[PathStep, ...]:
-    """The names of a path, from the field on. What is written otherwise, as `First Name`, is one name."""
+    """Steps of a path, starting with the field. Text that is not a path, such as `First Name`, is one step."""
     if not _WHOLE.fullmatch(path):
         return (PathStep(path),)
     found = []
@@ -60,8 +60,8 @@ def root_of(path: str) -> str:
 
 
 def find(fields: Mapping[str, Any], path: str) -> Any:
-    """The value at a path; a field may be called like the whole of it. Raises FieldMissing, and whatever a property or
-    an index of the user's own raises."""
+    """Value at a path; a field whose name is the whole path comes first. Raises FieldMissing, and any exception of a
+    property or an index of the user's object."""
     if path in fields:
         return fields[path]
     here: Any = fields
@@ -77,16 +77,16 @@ def find(fields: Mapping[str, Any], path: str) -> Any:
 
 
 def nearest(name: str, names: Iterable[Any], similar: float = 0.6) -> str | None:
-    """The name that was probably meant, if there is one. `similar`: 1 is the same, whatever the case of its letters."""
-    if len(name) > _LONGEST_NAME:
+    """Name that was probably meant, if any. `similar`: least similarity; 1 is equal, ignoring case."""
+    if len(name) > _MAX_NAME_CHARS:
         return None
-    known = {each.casefold(): each for each in islice(map(str, names), _MOST_NAMES) if len(each) <= _LONGEST_NAME}
+    known = {each.casefold(): each for each in islice(map(str, names), _MAX_NAMES) if len(each) <= _MAX_NAME_CHARS}
     found = get_close_matches(name.casefold(), known, n=1, cutoff=similar)
     return known[found[0]] if found else None
 
 
 def _member(value: Any, step: PathStep) -> Any:
-    """What a value has under a name: a key, a field, an element or an attribute that is public and no method."""
+    """Member of a value: a key, a field, an element, or a public attribute that is not a method."""
     members = dict(value) if is_model(value) else value
     if isinstance(members, Mapping):
         if step.name in members:

@@ -1,4 +1,4 @@
-"""An agent's key: a hash of its input and of everything that shapes its answer, never of its position."""
+"""Keys of agents: a hash of the input and of everything that can change the answer, but not of the input's index."""
 
 import json
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from .jsonable import to_jsonable
 
 
 def fingerprint(shape: Mapping[str, Any]) -> bytes:
-    """A hash of what all agents of a run share."""
+    """Hash of what all agents of a run share."""
     return blake2b(canonical(dict(shape)), digest_size=16).digest()
 
 
 class Keys:
-    """Hands out keys. Equal inputs are each answered, so the second of two gets a key of its own."""
+    """Generator of keys. Equal inputs are each answered, so each copy gets a key of its own."""
 
     def __init__(self, run: bytes) -> None:
         self._run = blake2b(digest_size=12, key=run)
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> str:
-        """Raises ValueError for an input that holds itself."""
+        """Key of the next input. Raises ValueError for an input that contains itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
         digest = hashed.digest()
@@ -35,15 +35,16 @@ class Keys:
 
 
 def canonical(value: Any) -> bytes:
-    """The same bytes for the same value, whatever the order of its keys. Raises ValueError for what has no end."""
+    """Canonical encoding: the same bytes for equal values, in any order of keys. Raises ValueError for a value that
+    contains itself or is nested too deeply."""
     if type(value) is dict and _SIMPLE.issuperset(map(type, value.values())):
         try:
             return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-        except TypeError:  # a number too large for it, half a character, or a key that is no text
+        except TypeError:  # an integer beyond 64 bits, a lone surrogate, or a key that is not a string
             pass
     try:
         return _encode(value).encode(errors="surrogatepass")
-    except TypeError:  # keys that JSON does not have, or that cannot be sorted
+    except TypeError:  # keys that JSON does not support, or that cannot be sorted
         return _encode(_with_text_keys(value)).encode(errors="surrogatepass")
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -60,11 +61,11 @@ def _plain(value: Any) -> Any:
         return to_jsonable(value)
     if isinstance(value, Mapping):
         return dict(value)
-    # Together with its type, because the text "2024-01-01" is not the date.
+    # With its type, because the string "2024-01-01" is not the date.
     content = sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
     return {type(value).__qualname__: content}
 
 
 _SIMPLE = frozenset({str, int, bool, type(None)})
-"""What needs no care: most inputs hold nothing else."""
+"""Types that orjson encodes canonically; most inputs hold nothing else."""
 _encode = json.JSONEncoder(default=_plain, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode

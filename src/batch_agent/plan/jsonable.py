@@ -1,4 +1,4 @@
-"""Values as JSON has them: the same for the same value in every process."""
+"""Conversion of values to JSON data, deterministic across processes."""
 
 import math
 from collections.abc import Mapping
@@ -9,7 +9,8 @@ from ..core.schema import is_model
 
 
 def to_jsonable(value: Any) -> Any:
-    """Raises RecursionError for what has no end, and whatever an object raises that cannot be made into a text."""
+    """The value as JSON data. Raises RecursionError for a value that contains itself, and any exception of an object's
+    `__str__`."""
     if value is None or type(value) in (str, int, bool):
         return value
     if isinstance(value, float):
@@ -18,7 +19,7 @@ def to_jsonable(value: Any) -> Any:
         return to_jsonable(value.model_dump())
     if isinstance(value, Mapping):
         return {_key(key): to_jsonable(part) for key, part in value.items()}
-    if isinstance(value, set | frozenset):  # whose order is another in every process
+    if isinstance(value, set | frozenset):  # their order differs between processes
         return sorted(map(to_jsonable, value), key=repr)
     if isinstance(value, list | tuple):
         return [to_jsonable(part) for part in value]
@@ -32,10 +33,10 @@ def _key(key: Any) -> str:
 
 
 def _leaf(value: Any) -> Any:
-    """Dates, numbers of other kinds, bytes, enums: as Pydantic writes them in JSON."""
+    """Dates, other numbers, bytes and enums, as Pydantic writes them in JSON."""
     from pydantic_core import to_jsonable_python  # rarely needed
 
     try:
         return to_jsonable_python(value, fallback=str)
-    except ValueError:  # bytes that are no text
+    except ValueError:  # bytes that are not UTF-8
         return str(value)

@@ -1,4 +1,4 @@
-"""Which results are merged with which: a tree over their places, so that the order of their coming changes nothing."""
+"""Merge tree over the indexes of results. What is merged with what does not depend on the order of arrival."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -8,23 +8,23 @@ from ..core.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """What is shown of one result, or of several that were merged."""
+    """Entry of a merge: one result, or the answer of an earlier merge."""
 
     value: Any
     size: int
-    """In whole tokens: sums do not depend on the order of what is added."""
+    """In whole tokens, so that sums do not depend on the order of addition."""
     leaves: int = 1
-    """Results that it stands for."""
+    """Number of results that it covers."""
     is_merged: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merge:
-    """Entries to be made into one, in the order of their places."""
+    """Entries to merge into one, in the order of their indexes."""
 
     entries: tuple[TreeEntry, ...]
     is_last: bool
-    """All that there is goes into it."""
+    """It covers all results."""
 
     @property
     def leaves(self) -> int:
@@ -32,55 +32,57 @@ class Merge:
 
 
 MergeNode = tuple[int, int]
-"""A level and a number: the places from number * 2 ** level on, and 2 ** level of them."""
+"""Level and number: the 2 ** level indexes from number * 2 ** level on."""
 Content = tuple[TreeEntry, ...]
 Then = Callable[[TreeEntry], list[Merge]]
 
 
 class MergeTree:
-    """If all results fit, they are merged once. If not, results that fill more than half of the room are merged as soon
-    as they are there, so that what is left of neighbours mostly fits: nobody waits for results elsewhere in the tree.
-    Every method gives the merges that can now be made; hand the answer of each to `merged`."""
+    """Merge tree of a reduction.
+
+    If all results fit, they are merged once. If not, results that fill more than half of the room are merged as soon as
+    they arrive, so that the merged neighbours mostly fit: no merge waits for results elsewhere in the tree. Every
+    method returns the merges that are ready; pass the answer of each to `merged`."""
 
     def __init__(self, room: int) -> None:
-        """`room`: how large the entries of a merge may be together."""
+        """`room`: most tokens of the entries of a merge together."""
         self._room = room
         self._total: int | None = None
         self._seen = 0
-        self._there = 0
+        self._arrived = 0
         self._size = 0
         self._settled: dict[MergeNode, Content] = {}
-        self._parked: dict[MergeNode, Content] = {}
-        """Contents of which nobody knows yet whether they are all that there is, or fit together with the rest."""
+        self._undecided: dict[MergeNode, Content] = {}
+        """Contents for which it is still unknown whether they are all results, or fit together with the rest."""
         self._then: dict[Merge, Then] = {}
 
-    def put(self, place: int, entry: TreeEntry | None) -> list[Merge]:
-        """What is at a place; None: nothing. Each place once, in any order."""
-        self._there += 1
+    def put(self, index: int, entry: TreeEntry | None) -> list[Merge]:
+        """Adds the result at an index; None: no result. Each index once, in any order."""
+        self._arrived += 1
         self._size += 0 if entry is None else entry.size
-        ready = self._settle((0, place), () if entry is None else (entry,))
-        return ready + self.exists(place + 1)
+        ready = self._settle((0, index), () if entry is None else (entry,))
+        return ready + self.exists(index + 1)
 
-    def exists(self, places: int) -> list[Merge]:
-        """There are at least so many places."""
-        self._seen = max(self._seen, places)
-        return self._unpark()
+    def exists(self, count: int) -> list[Merge]:
+        """Sets the least number of results."""
+        self._seen = max(self._seen, count)
+        return self._retry_undecided()
 
     def expect(self, total: int) -> list[Merge]:
-        """There are so many places, and no more."""
+        """Sets the final number of results."""
         self._total = self._seen = total
-        ready = self._unpark()
+        ready = self._retry_undecided()
         for level, number in list(self._settled):
             if self._is_beyond((level, number ^ 1)) and (level, number) in self._settled:
                 ready += self._settle((level, number), self._settled.pop((level, number)))
         return ready
 
     def merged(self, merge: Merge, value: Any, size: int) -> list[Merge]:
-        """The answer to a merge."""
+        """Adds the answer of a merge."""
         return self._then.pop(merge)(TreeEntry(value, size, merge.leaves, is_merged=True))
 
     def overflowed(self, merge: Merge) -> list[Merge]:
-        """It did not fit after all: its halves are to be merged first. Nothing for one that cannot be made smaller."""
+        """Splits a merge that did not fit: its halves are merged first. Empty if it cannot be made smaller."""
         middle = len(merge.entries) // 2
         halves = [merge.entries[:middle], merge.entries[middle:]]
         small = [_is_shortest(half) for half in halves]
@@ -104,13 +106,13 @@ class MergeTree:
         return self._join((level + 1, number // 2), sides)
 
     def _join(self, node: MergeNode, sides: Sequence[Content]) -> list[Merge]:
-        """Two sides that do not fit together are merged first, the larger ones before others."""
+        """Joins two sides. If they do not fit together, each is merged first, starting with large ones."""
         small = [True, True]
         if _size(_both(sides)) > self._room:
             small = [_is_shortest(side) or 2 * _size(side) <= self._room for side in sides]
             if all(small):
                 small = [_is_shortest(side) for side in sides]
-        if all(small):  # or nothing makes them smaller: whoever merges them has to say so
+        if all(small):  # or they cannot be made smaller: then the caller reports the overflow
             return self._arrive(node, _both(sides))
         return self._flush(sides, small, lambda smaller: self._join(node, smaller))
 
@@ -118,7 +120,7 @@ class MergeTree:
         is_root, is_large = self._is_root(node), self._is_large(content)
         all_fit = self._all_fit if is_large else True
         if is_root is None or all_fit is None:
-            self._parked[node] = content
+            self._undecided[node] = content
             return []
         if is_root:
             return self._finish(content)
@@ -127,8 +129,8 @@ class MergeTree:
         return self._settle(node, content)
 
     def _is_large(self, content: Content) -> bool:
-        """Whether it is worth a merge by now. Answers to merges wait until they do not fit: each level of the tree is a
-        request more that the last one waits for."""
+        """Whether it is large enough for a merge. Answers of merges wait until they do not fit: each level of the tree
+        is another request that the last merge waits for."""
         results = [entry for entry in content if not entry.is_merged]
         return len(content) > 1 and 2 * _size(results) > self._room
 
@@ -138,7 +140,7 @@ class MergeTree:
     def _flush(
         self, sides: Sequence[Content], small: Sequence[bool], then: Callable[[Sequence[Content]], list[Merge]]
     ) -> list[Merge]:
-        """Merges each side that is not small, and goes on with both."""
+        """Merges each side that is not small, then continues with both."""
         done = list(sides)
         missing = small.count(False)
 
@@ -159,7 +161,7 @@ class MergeTree:
         return merge
 
     def _is_root(self, node: MergeNode) -> bool | None:
-        """Whether it holds all places; None while nobody knows."""
+        """Whether it covers all results; None while unknown."""
         level, number = node
         if number:
             return False
@@ -169,18 +171,18 @@ class MergeTree:
 
     @property
     def _all_fit(self) -> bool | None:
-        """Whether one merge is enough; None while nobody knows."""
+        """Whether one merge is enough; None while unknown."""
         if self._size > self._room:
             return False
-        return True if self._there == self._total else None
+        return True if self._arrived == self._total else None
 
     def _is_beyond(self, node: MergeNode) -> bool:
         return self._total is not None and node[1] << node[0] >= self._total
 
-    def _unpark(self) -> list[Merge]:
+    def _retry_undecided(self) -> list[Merge]:
         ready: list[Merge] = []
-        for node in sorted(self._parked):
-            ready += self._arrive(node, self._parked.pop(node))
+        for node in sorted(self._undecided):
+            ready += self._arrive(node, self._undecided.pop(node))
         return ready
 
 
@@ -193,5 +195,5 @@ def _both(sides: Sequence[Content]) -> Content:
 
 
 def _is_shortest(content: Content) -> bool:
-    """To merge it alone would not help: there is nothing, or the answer to another merge."""
+    """Whether merging it alone would not help: it is empty, or the answer of another merge."""
     return not content or (len(content) == 1 and content[0].is_merged)

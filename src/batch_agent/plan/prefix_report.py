@@ -1,4 +1,4 @@
-"""What the prompts of a plan share, in tokens and in words."""
+"""Prefix report of a plan: how many tokens its prompts share, and what prevents sharing."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,10 +23,11 @@ def prefix_report(
     total: int | None,
     chars_per_token: float | None,
 ) -> PrefixReport:
-    """`rows`: the inputs, or the first of them if no more are known; `chars_per_token`: None where nobody said."""
+    """Prefix report of a run. `rows`: the inputs, or the first if no more are known. `chars_per_token`: None if it was
+    not measured."""
     scale = chars_per_token or CHARS_PER_TOKEN
     prefix = prefix_chars(rules.prompt)
-    sharing = layout.sharing or _as_the_first(layout, rows, total or 1)
+    sharing = layout.sharing or _estimate_from_first(layout, rows, total or 1)
     chars = sharing.total + sharing.rows * prefix
     shared = sharing.shared + (sharing.rows - 1) * prefix
     return PrefixReport(
@@ -44,19 +45,19 @@ def prefix_report(
 def _findings(spec: BatchSpec, rules: AgentConfig, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
     found = find_breaks(
         rules.prompt.system,
-        as_they_come(layout.template).lead,  # not what inputs brought into it
+        as_they_come(layout.template).lead,  # without constants from the inputs
         rules.prompt.tools,
         [_as_mapping(row, layout.template.fields) for row in rows],
         layout.varying,
         unordered_tools=not isinstance(spec.tools, tuple) and len(spec.tools) > 1,
         keeps_preamble=not spec.prefix.strip_preamble,
     )
-    # Where fields are free, an id does not come first.
+    # If fields are free, the layout does not put an id first.
     return tuple(each for each in found if each.kind != "leading_id" or not layout.template.is_free)
 
 
-def _as_the_first(layout: Layout, rows: Sequence[Any], count: int) -> PrefixSharing:
-    """For inputs of which only the first is known: taken for one like the others."""
+def _estimate_from_first(layout: Layout, rows: Sequence[Any], count: int) -> PrefixSharing:
+    """Estimate if only the first input is known: all others are assumed to be like it."""
     lead = len(layout.lead)
     try:
         own = len(layout.task(0, rows[0])[0]) if rows else lead

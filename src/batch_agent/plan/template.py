@@ -21,17 +21,17 @@ _LENIENT = re.compile(
     rf"|\{{(?P<path>{PATH})(?:!(?P<conversion>\w))?(?::(?P<spec>{_SPEC}))?\}}"
     r"|(?:(?<!\{)\{|\{(?=\S))(?P<key>[^{}\"'\n:!]+|[^\W\d][^{}\n]*)\}"
 )
-# What format() understands: a number's or a text's layout, or a date's.
+# Format specs that format() accepts: for numbers and strings, or for dates.
 _NUMBER = re.compile(r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFgGnosxX%]?")
 _MOMENT = re.compile(r"%[A-Za-z]")
-_WIDEST = 10_000
-"""Characters of a field that is filled up to a width, and digits of a number."""
+_MAX_WIDTH = 10_000
+"""Largest width and precision of a field."""
 _WORDS = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
 
 class BadInput(ValueError):
-    """An input does not fit the task; the message says which field it is, and the fix."""
+    """Input that does not fit the task. The message names the field and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class _Field:
     conversion: str | None = None
     spec: str = ""
     is_certain: bool = True
-    """False: text that is a field only for inputs with exactly such a key, as in `{First Name}`, until `settled`."""
+    """False: text such as `{First Name}`, which is a field only for inputs with exactly this key, until `settled`."""
     is_named: bool = False
-    """It shows its name with its value, and can stand anywhere."""
+    """Rendered with its name, so that it can be moved."""
 
     @property
     def source(self) -> str:
@@ -52,20 +52,20 @@ class _Field:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed task. Rendering never looks at braces inside the values."""
+    """Parsed task. Braces inside values are never interpreted."""
 
     parts: tuple[str | _Field, ...]
     is_free: bool = False
-    """Its fields may stand in any order, each with its name."""
+    """Fields may come in any order, each rendered with its name."""
 
     @property
     def unsure(self) -> tuple[str, ...]:
-        """Text in braces that is a field for inputs with exactly such a key."""
+        """Text in braces that is a field only for inputs with exactly this key."""
         return tuple(part.path for part in self.parts if isinstance(part, _Field) and not part.is_certain)
 
     @property
     def has_fields(self) -> bool:
-        """Whether it names anything that an input could have."""
+        """Whether it has any field, or text in braces that may be one."""
         return bool(self.certain_cells) or any(map(is_name, self.unsure))
 
     @property
@@ -75,17 +75,17 @@ class Template:
 
     @property
     def cell_names(self) -> tuple[str, ...]:
-        """The name of the field behind each cell; one that stands twice in the task has two cells."""
+        """Name of the field of each cell; a field that is used twice has two cells."""
         return tuple(part.path for part in self.parts if isinstance(part, _Field))
 
     @property
     def certain_cells(self) -> frozenset[int]:
-        """Those that are a field whatever the input; others may be text in braces."""
+        """Cells that are a field for every input; others may be text in braces."""
         fields = [part for part in self.parts if isinstance(part, _Field)]
         return frozenset(cell for cell, part in enumerate(fields) if part.is_certain)
 
     def settled(self, names: Collection[str]) -> "Template":
-        """With text in braces that is one of these names as a field of every input."""
+        """The template with text in braces that is one of these names as a field of every input."""
         parts = tuple(
             replace(part, is_certain=True) if isinstance(part, _Field) and part.path in names else part
             for part in self.parts
@@ -93,13 +93,13 @@ class Template:
         return replace(self, parts=parts)
 
     def render(self, value: Any) -> str:
-        """The task for one input, as text that can be sent. Raises BadInput."""
+        """Task for one input, as valid Unicode. Raises BadInput."""
         lookup = self._lookup(value)
         shown = [part if isinstance(part, str) else _show(part, lookup) for part in self.parts]
         return replace_surrogates("".join(shown))
 
     def cells(self, value: Any) -> list[str]:
-        """What one input puts in the place of each field of the task. Raises BadInput."""
+        """Rendered values of one input, one per field of the task. Raises BadInput."""
         lookup = self._lookup(value)
         return [_show(part, lookup) for part in self.parts if isinstance(part, _Field)]
 
@@ -123,7 +123,7 @@ class Template:
 
 
 def template_of(task: str | Fields, first: Sequence[Any] = ()) -> Template:
-    """`first`: an input, or none: where no fields are named, all that it has are meant."""
+    """Template of a task. `first`: the first input, if known; all of its fields are used if the task names none."""
     if isinstance(task, str):
         return parse_template(task)
     named = task.named(names_in(first[0]) if first else ())
@@ -132,9 +132,9 @@ def template_of(task: str | Fields, first: Sequence[Any] = ()) -> Template:
 
 
 def parse_template(task: str) -> Template:
-    """Reads `task` as str.format would; where that fails (JSON, LaTeX, code), only `{name}` counts as a field
-    and every other brace is itself. In both readings `{{name}}` is the text `{name}`. Raises SpecError for a field that
-    would be filled up to an absurd width."""
+    """Template of a task in the syntax of str.format. If the task is not valid in it (JSON, LaTeX, code), only `{name}`
+    is a field and every other brace is text. In both cases `{{name}}` is the text `{name}`. Raises SpecError for a
+    format with an absurd width."""
     strict = _parse_strict(task)
     return strict if strict is not None else _parse_lenient(task)
 
@@ -172,12 +172,14 @@ def _parse_lenient(task: str) -> Template:
 
 
 def _is_format(spec: str) -> bool:
-    """Raises SpecError for one that would fill the memory."""
+    """Whether format() accepts the spec. Raises SpecError for a width that would exhaust memory."""
     if not re.fullmatch(_SPEC, spec) or not (_NUMBER.fullmatch(spec) or _MOMENT.search(spec)):
         return False
     for number in re.findall(r"\d+", spec):
-        if len(number.lstrip("0")) > len(str(_WIDEST)) or int(number) > _WIDEST:
-            raise SpecError(f"The task has a field with the format {spec[:80]!r}: it may be {_WIDEST:,} wide at most.")
+        if len(number.lstrip("0")) > len(str(_MAX_WIDTH)) or int(number) > _MAX_WIDTH:
+            raise SpecError(
+                f"The task has a field with the format {spec[:80]!r}: it may be {_MAX_WIDTH:,} wide at most."
+            )
     return True
 
 
@@ -193,12 +195,12 @@ def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
         if part.conversion is None and not part.spec:
             return _text(value)
         return format(_CONVERSIONS[part.conversion](value), part.spec)
-    except Exception as error:  # a user's object may raise anything when its text is asked for
+    except Exception as error:  # the __str__ or __format__ of a user's object may raise anything
         raise BadInput(f"The field {part.source} cannot show its {type(value).__name__}: {error}.") from error
 
 
 def block(name: str, text: str) -> str:
-    """A value with its name, in lines of its own."""
+    """Value with its name, on lines of its own."""
     return f"<{name}>\n{text}\n</{name}>\n" if "\n" in text else f"{name}: {text}\n"
 
 
@@ -224,7 +226,7 @@ def _find(part: _Field, lookup: Mapping[str, Any]) -> Any:
             f"The task names the field {part.source} but the input has no {part.path!r} (its fields: {known}). {meant}"
             f"Add the field to the input, or write {{{part.source}}} if the braces are meant as text."
         ) from None
-    except Exception as error:  # a property of the user's may raise anything
+    except Exception as error:  # a property of a user's object may raise anything
         raise BadInput(f"The field {part.source} cannot be read: {type(error).__name__}: {error}.") from error
 
 

@@ -200,7 +200,7 @@ def test_the_tool_mode_is_what_was_asked_for_or_what_the_server_can(wanted: str,
 
 
 def test_native_tools_are_refused_where_the_server_has_none() -> None:
-    with pytest.raises(SpecError, match=r"tool_mode='native', but fake does not make tool calls\. Use tool_mode="):
+    with pytest.raises(SpecError, match=r"tool_mode='native', but fake does not support tool calls\. Use tool_mode="):
         rules((SEARCH,), None, traits(native_tools=False), tool_mode="native")
 
 
