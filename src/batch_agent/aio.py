@@ -1,13 +1,4 @@
-"""Additions to asyncio: the clock of the running loop, and one exception instead of a group.
-
-Telling our own cancellation from one that leaked out of somebody else's code.
-
-One time limit for many tasks, with one timer for all of them: a timer each costs more than the rest of a turn.
-
-Deadline of a run: one moment at which everything that it waits for ends.
-
-A loop for a coroutine: the quickest that is installed.
-"""
+"""Additions to asyncio: the loop's clock, exception groups, cancellation, deadlines, and the event loop of a run."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -41,7 +32,7 @@ def ungrouped() -> AbstractContextManager[None]:
 
 
 class _Ungrouped:
-    """Has no state: one instance serves all blocks, nested ones too."""
+    """Stateless context manager: one instance serves all blocks, nested ones too."""
 
     __slots__ = ()
 
@@ -59,16 +50,16 @@ _UNGROUPED = _Ungrouped()
 
 
 def is_being_cancelled() -> bool:
-    """Whether the running task was told to stop. If not, a CancelledError is only a failure: a callback or a backend
-    awaited something that was cancelled, and no result may be lost for it."""
+    """Whether the running task is being cancelled. If not, a CancelledError is a failure of a callback or a backend
+    that awaited something cancelled, and must not lose a result."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether what a user's code raised is a failure of that code, whatever its class: libraries raise exceptions of
-    their own that are no Exception. It is not for Ctrl-C, for the cancellation of the running task, or for a coroutine
-    that is closed because its loop is gone."""
+    """Whether an exception from user code is a failure of that code, whatever its class: some libraries raise
+    exceptions that do not derive from Exception. False for Ctrl-C, for the cancellation of the running task, and for
+    a coroutine that is closed because its loop has ended."""
     if isinstance(error, KeyboardInterrupt):
         return False
     if isinstance(error, GeneratorExit):
@@ -84,22 +75,25 @@ def _has_task() -> bool:
 
 
 Extend = Callable[[float, float], float | None]
+"""Takes the due time and the limit; returns a later due time, or None."""
 
 
 class Deadlines:
-    """`with deadlines.watch(task): ...` gives what is inside `limit` seconds (None: for ever), then cancels it and
-    raises TimeoutError, as asyncio.timeout does. The limit is the same for all: who entered first is due first."""
+    """Time limit that many tasks share, with one timer for all: a timer for each costs more than the rest of a turn.
+
+    `with deadlines.watch(task): ...` allows its block `limit` seconds (None: no limit), then cancels it and raises
+    TimeoutError, as asyncio.timeout does. All blocks have the same limit, so they are due in the order of entry."""
 
     def __init__(self, limit: float | None, until: float | None = None) -> None:
-        """`until`: a time of the loop's clock, at which all end whatever the limit."""
+        """`until`: a time on the loop's clock at which all blocks end, whatever the limit."""
         self.limit = limit
         self._until = until
         self._open: dict[DeadlineWatch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, task: "asyncio.Task[Any]", extend: Extend | None = None) -> "DeadlineWatch":
-        """`task` is the running one: asking for it costs more than the rest. `extend` is asked when the time is over,
-        with that time and the limit, and may give a later one."""
+        """Context manager for one block. `task` is the running task, passed because looking it up costs more than the
+        rest. `extend` is called at the due time, and may return a later one."""
         return DeadlineWatch(self, task, extend)
 
     def enter(self, watch: "DeadlineWatch") -> None:
@@ -133,12 +127,12 @@ class Deadlines:
         later = None if watch.extend is None or self.limit is None else watch.extend(watch.due, self.limit)
         if later is None or later <= loop.time():
             watch.expire()
-        else:  # with a timer of its own: the others are due in the order in which they entered
+        else:  # with a timer of its own, since the others are due in the order of entry
             watch.timer = loop.call_at(later, self._end, watch, loop)
 
 
 class DeadlineWatch:
-    """One stay inside a limit."""
+    """One block under a time limit."""
 
     __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired", "extend", "timer")
 
@@ -163,19 +157,19 @@ class DeadlineWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._deadlines.leave(self)
-        # Whoever else cancelled the task meanwhile is not robbed of it: then this is no timeout but their cancellation.
+        # If the task was also cancelled by other code, this is that cancellation and not a timeout.
         if self.expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error
 
 
 class RunDeadline:
-    """Counts from when it is made."""
+    """Deadline of a run, at which everything that it waits for ends. Starts when it is created."""
 
     def __init__(self, seconds: float | None) -> None:
-        """None: for ever."""
+        """`seconds`: None for no deadline."""
         self._seconds = seconds
         self.at = None if seconds is None else asyncio.get_running_loop().time() + seconds
-        """On the loop's clock."""
+        """Time of the deadline on the loop's clock."""
 
     @property
     def has_passed(self) -> bool:
@@ -183,12 +177,12 @@ class RunDeadline:
 
     @property
     def error(self) -> BackendError:
-        """What fails because of it."""
+        """Error of what the deadline ends."""
         return BackendError(ErrorKind.BUDGET, f"The run's deadline of {self._seconds:g} s has passed.")
 
     @asynccontextmanager
     async def limit(self) -> AsyncIterator[None]:
-        """Ends what is inside at the deadline. Raises BackendError then."""
+        """Ends the block at the deadline, with a BackendError."""
         if self.at is None:
             yield
             return
@@ -204,13 +198,13 @@ class RunDeadline:
 
 @contextmanager
 def startup_deadline(deadline: RunDeadline) -> Iterator[None]:
-    """Raises RunStopped where the deadline comes before the run can begin."""
+    """Raises RunStopped if the deadline passes before the run has started."""
     try:
         yield
     except BackendError as error:
         if error.kind is not ErrorKind.BUDGET or not deadline.has_passed:
             raise
-        message = f"{error} Its inputs, its backend or its tools were not ready by then."
+        message = f"{error} Its inputs, backend or tools were not ready by then."
         raise RunStopped(error.kind, message) from error
 
 
@@ -218,7 +212,7 @@ T = TypeVar("T")
 
 
 def run_event_loop(main: Coroutine[Any, Any, T]) -> T:
-    """As `asyncio.run`, on uvloop where that is there (extra `speed`)."""
+    """`asyncio.run` on uvloop if it is installed (extra `speed`)."""
     try:
         from uvloop import new_event_loop
     except ImportError:

@@ -1,4 +1,4 @@
-"""The facade: what people call. What only some of them need is imported when they call it."""
+"""Public entry points: the class `BatchAgent`. Modules that only some calls need are imported by those calls."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ S = TypeVar("S")
 
 
 class BatchAgent:
-    """Runs one task over a list of inputs, each by an agent of its own."""
+    """Entry points that run one task over a list of inputs, with one agent for each input."""
 
     @overload
     @classmethod
@@ -86,8 +86,9 @@ class BatchAgent:
         - Progress: events, progress.
 
         Failures are results. `run` raises only for a run that cannot start (SpecError, BackendError, before anything
-        is sent), for a backend that went away in mid-run, inputs that break off or an `out` that is full (RunStopped,
-        which holds the results so far) and for a checkpoint that cannot be written (StoreError)."""
+        is sent), for a run that cannot continue, because the backend is lost, the inputs raise or `out` cannot be
+        written (RunStopped, which holds the results so far), and for a checkpoint that cannot be written
+        (StoreError)."""
         return await _run(spec, options)
 
     @overload
@@ -123,14 +124,14 @@ class BatchAgent:
     @classmethod
     @lists_options(SpecOptions, ReduceOptions)
     async def run_with_reduce(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
-        """`run`, and then one more agent that makes all results into one answer: `(results, summary)`.
+        """Runs `run`, then one more agent that combines all results into one answer. Returns `(results, summary)`.
 
-        `reduce` says what it shall do ({n}: the number of results). It is given every result, of failures the error.
-        Results that do not fit one prompt are merged in parts, each as soon as it is there. `reducer_model` and
-        `reduce_options` (a dict) are for that agent alone; it has no tools unless they are given there. The summary is
-        an instance of `reduce_schema`, or text; None where there are no results. Other options are those of `run`.
-        Raises as `run` does, and RunStopped (with the results) if the reduce fails. What each stage took is in
-        `results.stages`."""
+        `reduce` is the prompt of that agent ({n}: the number of results). It receives every result, and the error of
+        each failure. Results that do not fit one prompt are merged in parts, each as soon as its results are complete.
+        `reducer_model` and `reduce_options` (a dict) apply to that agent alone; it has no tools unless they are given
+        there. The summary is an instance of `reduce_schema`, or text; None if there are no results. Other options are
+        those of `run`. Raises as `run` does, and RunStopped (with the results) if the reduce fails. `results.stages`
+        reports each stage."""
         from .flows import run_with_reduce
 
         return await run_with_reduce(reduce_schema=reduce_schema, **options)
@@ -168,14 +169,13 @@ class BatchAgent:
     @classmethod
     @lists_options(StageOptions, MapReduceOptions)
     async def run_with_map_reduce(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
-        """A plan, an agent for each of its items, and one answer of all of theirs: `(results, summary)`.
+        """Makes a plan, runs an agent for each of its items, and combines their results. Returns `(results, summary)`.
 
-        `plan_output_schema`: a list, or a model with a list `items`, of texts or of models. `plan_inputs`: the fields
-        of `plan_prompt`, or a list of such, each planned on its own. In `task` {item} is an item of the plan (or
-        {item.title} where it is a model) and {index} its number. `planner_model`, `worker_model`, `reducer_model`, and
-        the dicts `plan_options` and `reduce_options`, are for one stage; tools, output_schema and on_result are the
-        workers'.
-        Otherwise as `run_with_reduce`; with a checkpoint_dir a plan that was made is not made again."""
+        `plan_output_schema`: a list, or a model with a list `items`, of strings or of models. `plan_inputs`: the fields
+        of `plan_prompt`, or a list of such inputs, each with a plan of its own. In `task`, {item} is an item of the plan
+        (or {item.title} if it is a model) and {index} its number. `planner_model`, `worker_model`, `reducer_model`, and
+        the dicts `plan_options` and `reduce_options`, apply to one stage; tools, output_schema and on_result apply to
+        the agents of the items. Otherwise as `run_with_reduce`; with a checkpoint_dir, a completed plan is reused."""
         from .flows import run_with_map_reduce
 
         return await run_with_map_reduce(reduce_schema=reduce_schema, **options)
@@ -185,7 +185,7 @@ class BatchAgent:
     async def replay(
         cls, run_dir: str | Path, agent: str | int | None = None, **options: Unpack[ReplayOptions]
     ) -> list[AgentResult]:
-        """Runs the agents of a checkpoint again from what was recorded, without a server and without calling tools:
+        """Runs the agents of a checkpoint again from their recorded facts, without a server and without calling tools:
         see `batch_agent.run.replay.replay`."""
         from .run.replay import replay
 
@@ -212,8 +212,8 @@ class BatchAgent:
     @classmethod
     @lists_options(SpecOptions, RunOptions)
     def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
-        """`run` for scripts, with the same options. In a running event loop (a notebook) it works from a thread of its
-        own."""
+        """Blocking form of `run` for scripts, with the same options. In a running event loop (a notebook) it uses a
+        thread of its own."""
         return run_blocking(lambda: _run(spec, options))
 
     @overload
@@ -237,9 +237,9 @@ class BatchAgent:
     @classmethod
     @lists_options(SpecOptions, RunOptions)
     def stream(cls, spec: BatchSpec | None = None, /, **options: Any) -> ResultStream:
-        """Results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early cancels
-        the rest. The options are those of `run`. `events`, a sink or several, see everything that happens; without,
-        `progress` (None: in a terminal or a notebook) is shown. A run with a checkpoint_dir leaves a report.html
+        """Yields results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early
+        cancels the rest. The options are those of `run`. `events`, a sink or several, receive every event; without it,
+        `progress` (None: in a terminal or a notebook) is shown. A run with a checkpoint_dir writes a report.html
         there."""
         return _stream(spec, **options)
 
@@ -254,13 +254,13 @@ class BatchAgent:
     @classmethod
     @lists_options(WorkOptions)
     async def work(cls, spec: BatchSpec | None = None, /, *, events: EventSinks = None, **options: Any) -> None:
-        """Helps with a run that another process has asked for with the same options and `store`, until nobody has
-        anything left to do. Inputs are not needed. Raises as `run` does."""
-        asked = _spec(spec, options if spec is not None else {"inputs": [], **options})
-        coordinator = coordinator_of(asked)
+        """Joins a run that another process has submitted with the same options and `store`, as a worker, until no
+        submitter has work left. Inputs are not needed. Raises as `run` does."""
+        resolved = _spec(spec, options if spec is not None else {"inputs": [], **options})
+        coordinator = coordinator_of(resolved)
         if coordinator is None:
-            raise SpecError("work needs store='redis://...', where the run is.")
-        await runner.work(RunSetup.validate(asked, combine_sinks(events)), coordinator)
+            raise SpecError("work needs the store of the run: pass store='redis://...'.")
+        await runner.work(RunSetup.validate(resolved, combine_sinks(events)), coordinator)
 
     @overload
     @classmethod
@@ -279,8 +279,8 @@ class BatchAgent:
     async def lint(
         cls, spec: BatchSpec | None = None, /, *, exact: bool = False, events: EventSink | None = None, **options: Any
     ) -> PrefixReport:
-        """What the prompts of this run would share, and what keeps them from sharing more. No model is asked. `exact`:
-        the backend is opened, to count tokens as it does."""
+        """Reports the prefix that the prompts of this run share, and what keeps them from sharing more. Sends no
+        requests to a model. `exact`: opens the backend, to count tokens with its tokenizer."""
         setup = RunSetup.validate(_spec(spec, options), events)
         if not exact:
             return await lint_prompts(setup)
@@ -302,8 +302,8 @@ class BatchAgent:
     async def plan(
         cls, spec: BatchSpec | None = None, /, *, canary: int = 0, events: EventSink | None = None, **options: Any
     ) -> "Forecast":
-        """What this run will be: agents, tokens, memory, time and cost. `canary`: so many agents are really run, which
-        is what time can be told from; with a `checkpoint_dir` the run will not ask them again. After it,
+        """Forecasts this run: agents, tokens, memory, time and cost. `canary`: the number of agents that are run to
+        measure time; with a `checkpoint_dir` the run reuses their results. After the run,
         `forecast.against(results, seconds)` compares."""
         from .forecasting.entry import forecast_run
 
@@ -325,15 +325,15 @@ async def _run(spec: BatchSpec | None, options: Mapping[str, Any]) -> Results:
 def _stream(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> ResultStream:
-    asked = _spec(spec, options)
+    resolved = _spec(spec, options)
     events = progress_if_interactive(sys.stderr, progress) if events is None else events
-    is_watched = events is not None or asked.checkpoint_dir is not None
-    setup = RunSetup.validate(asked, combine_sinks(events, asked.checkpoint_dir) if is_watched else None)
-    if asked.together.cluster is not None:
+    is_watched = events is not None or resolved.checkpoint_dir is not None
+    setup = RunSetup.validate(resolved, combine_sinks(events, resolved.checkpoint_dir) if is_watched else None)
+    if resolved.together.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
-    return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(asked)))
+    return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(resolved)))
 
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, files and folders that only their owner can read, and locks of files."""
+"""Atomic replacement of files, private files and directories, and file locks."""
 
 import os
 import time
@@ -15,14 +15,14 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 DRAFT = ".batch-agent-draft"
-"""How the names of drafts end."""
-_ABANDONED_SECONDS = 86_400.0
-_PRIVATE_FOLDER, _PRIVATE_FILE, _ORDINARY_FILE = 0o700, 0o600, 0o666
+"""Suffix of temporary files."""
+_STALE_SECONDS = 86_400.0
+_PRIVATE_FOLDER, _PRIVATE_FILE, _REGULAR_FILE = 0o700, 0o600, 0o666
 
 
 def make_private_dir(path: Path) -> None:
-    """With the folders above that are missing. One that is there stays as it is: its owner has decided. Raises
-    OSError."""
+    """Creates a directory that only its owner can read, with its missing parents. The mode of an existing directory is
+    not changed. Raises OSError."""
     if not path.is_dir():
         if path.parent != path:
             make_private_dir(path.parent)
@@ -30,19 +30,19 @@ def make_private_dir(path: Path) -> None:
 
 
 def open_private(path: Path, flags: int) -> int:
-    """A descriptor of a file that, if it is made here, only its owner can read. Raises OSError."""
+    """Opens a file and returns its descriptor. If the file is created, only its owner can read it. Raises OSError."""
     return os.open(path, flags | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), _PRIVATE_FILE)
 
 
 def temporary_path(path: Path) -> Path:
-    """Where this process writes what is to take the place of `path`. Drafts of it that killed processes left go."""
+    """Path of a temporary file that is to replace `path`. Removes stale ones that killed processes left."""
     remove_stale_temporaries(path.parent, f".{path.name}.")
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}{DRAFT}")
 
 
 def remove_stale_temporaries(folder: Path, prefix: str) -> None:
-    """Removes files and folders that are drafts by the end of their names and were last written to a day ago, as no
-    process does that is still at work. Never raises."""
+    """Removes temporary files and directories with this prefix that were last modified more than a day ago: no running
+    process uses them. Never raises."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(prefix) and entry.name.endswith(DRAFT):
@@ -50,28 +50,28 @@ def remove_stale_temporaries(folder: Path, prefix: str) -> None:
                     _remove_if_old(entry)
 
 
-def _remove_if_old(draft: "os.DirEntry[str]") -> None:
-    if time.time() - draft.stat(follow_symlinks=False).st_mtime < _ABANDONED_SECONDS:
+def _remove_if_old(temporary: "os.DirEntry[str]") -> None:
+    if time.time() - temporary.stat(follow_symlinks=False).st_mtime < _STALE_SECONDS:
         return
-    if draft.is_dir(follow_symlinks=False):
-        import shutil  # next to no process comes to it
+    if temporary.is_dir(follow_symlinks=False):
+        import shutil  # rarely needed, and slow to import
 
-        shutil.rmtree(draft.path, ignore_errors=True)
+        shutil.rmtree(temporary.path, ignore_errors=True)
     else:
-        os.unlink(draft.path)
+        os.unlink(temporary.path)
 
 
 @contextmanager
 def atomic_write(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` once the block is left, if nothing went wrong in it. Only its
-    owner can read a private one. Raises SpecError for a place that cannot be written."""
+    """Binary file that replaces `path` when the block ends without an exception. Only its owner can read a private one.
+    Raises SpecError for a path that cannot be written."""
     if path.exists() and not path.is_file():
-        raise SpecError(f"{str(path)!r} cannot be written: it is no ordinary file.")
+        raise SpecError(f"{str(path)!r} cannot be written: it is not a regular file.")
     try:
         if is_private:
             make_private_dir(path.parent)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(path) as draft, _new_file(draft, _mode(path, is_private)) as file:
+        with atomic_replace(path) as temporary, _new_file(temporary, _mode(path, is_private)) as file:
             yield file
     except OSError as error:
         raise SpecError(f"{str(path)!r} cannot be written: {error.strerror}.") from error
@@ -79,14 +79,14 @@ def atomic_write(path: Path, *, is_private: bool = False) -> Iterator[BinaryIO]:
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[Path]:
-    """A draft to write: it replaces `path` when the block ends, and is removed when the block raises. Two processes may
-    replace the same file at once: each has a draft of its own, and the last one wins. Raises OSError."""
-    draft = temporary_path(path)
+    """Path of a temporary file that replaces `path` when the block ends, and is removed if the block raises. Processes
+    that replace the same file at once use separate temporary files, and the last one wins. Raises OSError."""
+    temporary = temporary_path(path)
     try:
-        yield draft
-        draft.replace(path)
+        yield temporary
+        temporary.replace(path)
     finally:
-        draft.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 def try_lock(file: int, *, is_shared: bool = False) -> bool | None:
@@ -106,7 +106,7 @@ def _new_file(path: Path, mode: int) -> BinaryIO:
 
 
 def _mode(path: Path, is_private: bool) -> int:
-    """As the file that is there has it, if its owner has decided."""
+    """Mode of the new file: that of an existing private file, which its owner may have changed."""
     if is_private and path.exists():
         return path.stat().st_mode & 0o777
-    return _PRIVATE_FILE if is_private else _ORDINARY_FILE
+    return _PRIVATE_FILE if is_private else _REGULAR_FILE

@@ -1,4 +1,4 @@
-"""Bounded channel between tasks of one loop: a slow reader slows the writers down instead of filling the memory."""
+"""Bounded channel between tasks of one event loop, with backpressure: a slow reader delays the writers."""
 
 import asyncio
 from collections import deque
@@ -9,44 +9,44 @@ T = TypeVar("T")
 
 
 class Channel(AsyncIterator[T], Generic[T]):
-    """First in, first out, with one reader. No value is ever refused or lost: `send` waits after its value is in, and a
-    writer that cannot wait uses `put`."""
+    """FIFO channel with one reader. No value is refused or lost: `send` waits after its value is queued, and a writer
+    that cannot wait uses `put`."""
 
     def __init__(self, capacity: float) -> None:
         self._capacity = capacity
         self._values: deque[T] = deque()
         self._is_closed = False
-        self._news = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._awaiting_room: list[asyncio.Future[None]] = []
         self._senders: deque[asyncio.Future[None]] = deque()
 
     def put(self, value: T) -> None:
         self._values.append(value)
-        self._news.set()
+        self._wakeup.set()
 
     async def send(self, value: T) -> None:
-        """Puts a value, and returns when there is room for another one."""
+        """Queues a value, and returns when there is room for another one."""
         self._values.append(value)
-        self._news.set()
+        self._wakeup.set()
         if len(self._values) > self._capacity:
-            may_go_on = asyncio.get_running_loop().create_future()
-            self._senders.append(may_go_on)
-            await may_go_on
+            released = asyncio.get_running_loop().create_future()
+            self._senders.append(released)
+            await released
 
     async def room(self) -> None:
-        """Returns when there are fewer values than the capacity."""
+        """Waits until there are fewer values than the capacity."""
         if len(self._values) >= self._capacity:
             has_room = asyncio.get_running_loop().create_future()
             self._awaiting_room.append(has_room)
             await has_room
 
     def close(self) -> None:
-        """Nothing more will come. What is in the channel can still be read."""
+        """Closes the channel for writers. Queued values can still be read."""
         self._is_closed = True
-        self._news.set()
+        self._wakeup.set()
 
     def rest(self) -> list[T]:
-        """Takes out all values that were not read."""
+        """Removes and returns all values that were not read."""
         rest = list(self._values)
         self._values.clear()
         return rest
@@ -59,25 +59,25 @@ class Channel(AsyncIterator[T], Generic[T]):
         while not self._values:
             if self._is_closed:
                 raise StopAsyncIteration
-            self._news.clear()
-            await self._news.wait()
+            self._wakeup.clear()
+            await self._wakeup.wait()
         value = self._values.popleft()
         if self._awaiting_room and len(self._values) < self._capacity:
-            self._tell_of_room()
+            self._wake_waiters()
         if self._senders:
-            self._let_one_sender_go()
+            self._release_sender()
         return value
 
-    def _tell_of_room(self) -> None:
+    def _wake_waiters(self) -> None:
         waiters, self._awaiting_room = self._awaiting_room, []
         for waiter in waiters:
             if not waiter.done():  # cancelled
                 waiter.set_result(None)
 
-    def _let_one_sender_go(self) -> None:
-        """One per value that is read: as many wait as there are values beyond the capacity."""
+    def _release_sender(self) -> None:
+        """Releases one sender per value read: as many wait as there are values beyond the capacity."""
         while self._senders:
             sender = self._senders.popleft()
-            if not sender.done():  # a cancelled sender does not wait any more
+            if not sender.done():  # a cancelled sender no longer waits
                 sender.set_result(None)
                 return

@@ -1,11 +1,11 @@
-"""Names of a package that are imported when they are first read.
+"""Lazy imports: names of a package that are imported on first access.
 
     with lazy_imports(globals()):
         from .api import BatchAgent as BatchAgent
 
-Type checkers, editors and packagers see ordinary imports. At run time none is made inside of the block: the names are
-noted, and the package gets a `__getattr__` that imports each when it is first read. `etils.epy.lazy_api_imports` works
-the same way.
+Type checkers, editors and packagers see ordinary imports. At run time the block imports nothing: it records the names,
+and gives the package a `__getattr__` that imports each on first access. `etils.epy.lazy_api_imports` works the same
+way.
 """
 
 import builtins
@@ -16,35 +16,36 @@ from types import ModuleType
 from typing import Any
 
 _lock = allocate_lock()
-"""Packages are imported in several threads, and there is one `__import__`."""
+"""Guards `builtins.__import__`, which is shared by all threads."""
 
 
 class lazy_imports:
     """Context manager for the `from .module import name as name` statements of the package with these `globals()`.
 
-    It comes after the imports that are made at once, and gives the package `__getattr__`, `__dir__` and `__all__`. A
-    name that is also the name of a module of the package must be imported at once: reading it would give the module."""
+    The block follows the eager imports, and gives the package `__getattr__`, `__dir__` and `__all__`. A name
+    that is also the name of a module of the package must be imported eagerly: otherwise the attribute would be the
+    module."""
 
     def __init__(self, package: dict[str, Any]) -> None:
         self._package = package
         self._modules: dict[str, str] = {}
-        """The module of each name."""
+        """Module of each lazy name."""
 
     def __enter__(self) -> None:
         _lock.acquire()
         self._import = builtins.__import__
-        builtins.__import__ = self._note
+        builtins.__import__ = self._record_import
 
     def __exit__(self, *_: object) -> None:
         builtins.__import__ = self._import
         _lock.release()
         for name in self._modules:
             self._package.pop(name, None)
-        self._package["__getattr__"] = self._find
+        self._package["__getattr__"] = self._import_name
         self._package["__dir__"] = self._names
         self._package["__all__"] = sorted(filter(self._is_public, self._names()))
 
-    def _note(
+    def _record_import(
         self,
         name: str,
         globals: Mapping[str, object] | None = None,
@@ -52,12 +53,12 @@ class lazy_imports:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        if globals is not self._package:  # of another thread
+        if globals is not self._package:  # an import in another thread
             return self._import(name, globals, locals, fromlist, level)
         self._modules.update(dict.fromkeys(fromlist or (), "." * level + name))
-        return _Noted(name)
+        return _Placeholder(name)
 
-    def _find(self, name: str) -> Any:
+    def _import_name(self, name: str) -> Any:
         package = self._package["__name__"]
         if name not in self._modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
@@ -72,8 +73,8 @@ class lazy_imports:
         return not name.startswith("_") and value is not lazy_imports and not isinstance(value, ModuleType)
 
 
-class _Noted(ModuleType):
-    """In place of a module, while its names are noted."""
+class _Placeholder(ModuleType):
+    """Stand-in for a module while its names are recorded."""
 
     def __getattr__(self, name: str) -> None:
         return None

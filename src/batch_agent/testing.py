@@ -1,4 +1,4 @@
-"""Fakes for tests of what is built on batch_agent: a backend that answers from a script, and a clock that jumps."""
+"""Fakes for tests of code that uses batch_agent: a scripted backend, and an event loop with virtual time."""
 
 import asyncio
 import inspect
@@ -30,22 +30,22 @@ _TRAITS = Traits(
 
 
 def say(text: str, usage: Usage | None = None) -> Reply:
-    """A turn that ends the agent with `text`."""
+    """Reply that ends the agent with `text`."""
     return Reply(text, "stop", usage or Usage())
 
 
 def call(tool: str, **arguments: Any) -> Reply:
-    """A turn that calls one tool; join several with `calls`."""
+    """Reply that calls one tool; for several, use `calls`."""
     return calls(ToolCall("", tool, orjson.dumps(arguments).decode()))
 
 
 def calls(*wanted: ToolCall) -> Reply:
-    """A turn that calls several tools at once."""
+    """Reply that calls several tools at once."""
     return Reply("", "calls", Usage(), wanted)
 
 
 def by_turn(*answers: Answer) -> Script:
-    """A script that gives every agent these answers, one per turn; the last one again for further turns."""
+    """Script that gives every agent these answers, one per turn, and repeats the last one."""
 
     def answer(request: Request) -> Answer:
         turn = sum(isinstance(message, Assistant) for message in request.messages)
@@ -55,10 +55,10 @@ def by_turn(*answers: Answer) -> Script:
 
 
 class ScriptedBackend:
-    """A backend without a server: `BatchAgent.run(..., backend=ScriptedBackend(by_turn(call("look"), say("42"))))`.
+    """Backend without a server: `BatchAgent.run(..., backend=ScriptedBackend(by_turn(call("look"), say("42"))))`.
 
-    The script is a function of the request, sync or async; a BackendError that it returns or raises is what the
-    request fails with. Every request takes `seconds` of the loop's time, and longer where an async script waits."""
+    The script is a function of the request, sync or async; the request fails with a BackendError that it returns
+    or raises. Every request takes `seconds` on the loop's clock, plus the time that an async script waits."""
 
     def __init__(self, script: Script, *, seconds: float = 0.0, **traits: Any) -> None:
         self.traits = replace(_TRAITS, **traits)
@@ -66,7 +66,7 @@ class ScriptedBackend:
         self.in_flight = 0
         self.most_in_flight = 0
         self.left: list[str] = []
-        """The agents that were said to be done."""
+        """The agents for which `leave` was called."""
         self.is_closed = False
         self._script = script
         self._seconds = seconds

@@ -7,14 +7,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_LONGEST_WAIT = 20.0
-"""Seconds of real time for a thread or a socket, where no timer is set."""
+_MAX_REAL_WAIT = 20.0
+"""Seconds of real time to wait for a thread or a socket when no timer is set."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Event loop whose clock starts at 0 and jumps to the next timer as soon as nothing else is left to do: an hour of
-    sleeping passes at once, in the same order every time. Threads and sockets still take real time, during which timers
-    fire."""
+    """Event loop whose clock starts at 0 and jumps to the next timer as soon as no task is ready: an hour of sleep
+    passes at once, in a deterministic order. Threads and sockets still take real time, during which timers fire."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -36,13 +35,13 @@ class _JumpingSelector(selectors.DefaultSelector):
         if timeout is not None:
             self.now += max(0.0, timeout)
             return ready
-        ready = super().select(_LONGEST_WAIT)
+        ready = super().select(_MAX_REAL_WAIT)
         if not ready:
-            raise RuntimeError("Every task waits for another one: no timer is set, and no thread or socket woke any.")
+            raise RuntimeError("Deadlock: every task waits, no timer is set, and no thread or socket became ready.")
         return ready
 
 
 def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` in virtual time."""
+    """`asyncio.run` on a loop with virtual time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

@@ -155,7 +155,7 @@ def commands() -> dict[int, str]:
 def actors() -> list[str]:
     """The titles of processes of ours that Ray has."""
     titles = [command.partition("\0")[0] for command in commands().values()]
-    return [title for title in titles if title.startswith(("ray::HubActor", "ray::WorkerActor"))]
+    return [title for title in titles if title.startswith(("ray::CoordinatorActor", "ray::WorkerActor"))]
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 30.0, pause: float = 0.1) -> None:
@@ -206,7 +206,7 @@ async def test_ray_restarts_the_only_worker(sim: SimServer, notebook: Notebook) 
                 os.kill(notebook.pids[0], signal.SIGKILL)
     notebook.check(results, 40)
     assert len(notebook.pids) == 2
-    assert any("Ray has started it anew" in notice for notice in log.notices), log.notices
+    assert any("Ray has restarted it" in notice for notice in log.notices), log.notices
 
 
 @pytest.mark.usefixtures("cluster")
@@ -311,7 +311,7 @@ async def test_after_a_cluster_that_cannot_be_reached_another_can_be_used(sim: S
     options = notebook.options(sim, 8, workers=1)
     with SimServer() as gone:
         nowhere = f"ray://{urlsplit(gone.url).netloc}"
-    with pytest.raises(SpecError, match="Look whether the cluster is up"), pytest.warns(UserWarning, match="timed out"):
+    with pytest.raises(SpecError, match="Check that the cluster is up"), pytest.warns(UserWarning, match="timed out"):
         await collected(on_ray(**options | {"cluster": nowhere}))
     notebook.check(await collected(on_ray(**options)), 8)
 
@@ -320,14 +320,14 @@ async def test_after_a_cluster_that_cannot_be_reached_another_can_be_used(sim: S
 async def test_workers_on_ray_meet_at_a_redis_server_if_there_is_one(
     sim: SimServer, notebook: Notebook, redis_server: Any
 ) -> None:
-    hubs: list[str] = []
+    coordinators: list[str] = []
     results: dict[int, AgentResult] = {}
     async with on_ray(**notebook.options(sim, 60, store=redis_server.url, workers=2)) as stream:
         async for result in stream:
             results[result.index] = result
-            hubs += [title for title in actors() if "Hub" in title] if len(results) == 20 else []
+            coordinators += [title for title in actors() if "Coordinator" in title] if len(results) == 20 else []
     notebook.check(results, 60)
-    assert hubs == []
+    assert coordinators == []
 
 
 @pytest.mark.usefixtures("cluster")

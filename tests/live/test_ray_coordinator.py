@@ -1,4 +1,4 @@
-"""The contract of hubs, kept by one in a Ray actor, and what happens when actors go."""
+"""The coordinator contract on a Ray actor, and what happens when actors fail."""
 
 import asyncio
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ for suite in (
 
 
 class OneAfterTheOther(CoordinatorActor):
-    """A hub for each test: to start an actor takes longer than most of them."""
+    """A coordinator for each test in one actor: starting an actor takes longer than most of the tests."""
 
     async def begin(self, checkpoint_dir: str) -> None:
         await self.close()
@@ -37,13 +37,13 @@ class OneAfterTheOther(CoordinatorActor):
         await self.open(None)
 
 
-async def opened(actor: Any, seat: str | None = None) -> Coordinator:
+async def opened(actor: Any, rank: str | None = None) -> Coordinator:
     from batch_agent.ray.ray_coordinator import RayCoordinator  # Ray may be missing where only other tests are run
 
     async def find() -> Any:
         return actor
 
-    coordinator = RayCoordinator(find, seat)
+    coordinator = RayCoordinator(find, rank)
     await coordinator.open()
     return coordinator
 

@@ -1,4 +1,4 @@
-"""Where the workers of a run are: on the nodes of a Ray cluster."""
+"""Runs whose workers are actors on the nodes of a Ray cluster."""
 
 from .ray_run import RayRun
 

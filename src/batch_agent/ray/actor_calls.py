@@ -1,4 +1,4 @@
-"""Calls of Ray's actors, as coroutines can wait for them."""
+"""Awaitable calls of Ray actors."""
 
 import asyncio
 from contextlib import suppress
@@ -8,40 +8,40 @@ import ray
 from ray.exceptions import RayError
 
 
-async def answer(asked: Any) -> Any:
-    """What an actor said. Raises RayError. Cancelled, it leaves the call to its end: Ray does not like futures that are
-    cancelled by others."""
-    answered = asyncio.wrap_future(asked.future())
+async def answer(call: Any) -> Any:
+    """Result of an actor call. Raises RayError. If the waiter is cancelled, the call continues: Ray does not support
+    futures that its clients cancel."""
+    future = asyncio.wrap_future(call.future())
     try:
-        await asyncio.wait([answered])
+        await asyncio.wait([future])
     except asyncio.CancelledError:
-        answered.add_done_callback(_seen)
+        future.add_done_callback(_consume_exception)
         raise
-    return answered.result()
+    return future.result()
 
 
-async def answer_while_wanted(asked: Any) -> Any:
-    """The same; cancelled, it has the call ended, too."""
+async def answer_while_wanted(call: Any) -> Any:
+    """Result of an actor call, as `answer` returns it. If the waiter is cancelled, so is the call."""
     try:
-        return await answer(asked)
+        return await answer(call)
     except asyncio.CancelledError:
         with suppress(RayError, ConnectionError):
-            ray.cancel(asked)
+            ray.cancel(call)
         raise
 
 
-def _seen(answered: "asyncio.Future[Any]") -> None:
-    """How it failed is nobody's concern any more."""
-    if not answered.cancelled():
-        answered.exception()
+def _consume_exception(future: "asyncio.Future[Any]") -> None:
+    """Marks the exception as retrieved, so that asyncio does not log it."""
+    if not future.cancelled():
+        future.exception()
 
 
 def kill(actor: Any) -> None:
-    """Also where there is no cluster any more."""
+    """Kills an actor. Does nothing if the actor or the cluster no longer exists."""
     with suppress(RayError, ConnectionError, ValueError):
         ray.kill(actor)
 
 
 def first_line(error: BaseException) -> str:
-    """Ray's messages are long."""
+    """First line of the message: Ray's messages are long."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

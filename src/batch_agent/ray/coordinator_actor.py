@@ -1,4 +1,4 @@
-"""The hub of a run, inside an actor."""
+"""Ray actor that holds the coordinator of a run."""
 
 import asyncio
 from collections import Counter
@@ -16,34 +16,36 @@ from ..core.facts import Fact
 from ..store.memory_store import MemoryStore
 from ..store.sqlite import SqliteStore
 
-_MOMENT = 0.02
-"""Seconds for which news are gathered: a call costs the actor more than what it carries."""
-_MOST_STORIES = 256
-"""That go with one message."""
+_BATCH_SECONDS = 0.02
+"""Seconds for which updates are collected: a call costs the actor more than its payload."""
+_MAX_HISTORIES = 256
+"""Histories of agents in one response."""
 
-Stories = dict[str, tuple[Fact, ...]]
+Histories = dict[str, tuple[Fact, ...]]
+"""Facts of agents, by key."""
 
 
 class CoordinatorActor:
-    """Lives on the caller's node, where the checkpoint is, and ends with the caller. It knows workers by their seats,
-    and callers by having none."""
+    """Coordinator in an actor on the submitter's node, where the checkpoint is. It ends with the submitter.
+
+    Workers pass their rank, submitters None."""
 
     def __init__(self, checkpoint_dir: str | None) -> None:
         self._coordinator = MemoryCoordinator(
             MemoryStore() if checkpoint_dir is None else SqliteStore(Path(checkpoint_dir))
         )
-        self._seats: dict[str, str] = {}
-        """Who has each seat now."""
+        self._workers_by_rank: dict[str, str] = {}
+        """The worker that currently has each rank."""
         self._joined: set[str] = set()
-        self._asked: Counter[str] = Counter()
+        self._call_counts: Counter[str] = Counter()
 
-    async def open(self, sign: str | None) -> None:
-        """`sign`: a file that the caller has left, for whoever is on another machine to see whether both see the same
-        folder. Raises SpecError and StoreError."""
-        if sign is not None and not await asyncio.to_thread(Path(sign).exists):
+    async def open(self, marker: str | None) -> None:
+        """Opens the coordinator. `marker`: a file that the submitter has created in checkpoint_dir; if it is missing
+        here, the two machines do not share the directory. Raises SpecError and StoreError."""
+        if marker is not None and not await asyncio.to_thread(Path(marker).exists):
             raise SpecError(
-                f"checkpoint_dir={str(Path(sign).parent)!r} is another folder on the head node of the cluster. Use one "
-                "that both see, or store='redis://...', or start the run on the cluster itself, with cluster='ray'."
+                f"checkpoint_dir={str(Path(marker).parent)!r} is not shared with the head node of the cluster. Use a "
+                "shared directory or store='redis://...', or start the run on the cluster with cluster='ray'."
             )
         await self._coordinator.open()
 
@@ -51,54 +53,55 @@ class CoordinatorActor:
         await self._coordinator.aclose()
 
     async def ask(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """One call of the hub."""
-        self._asked[method] += 1
+        """Calls a method of the coordinator."""
+        self._call_counts[method] += 1
         return await getattr(self._coordinator, method)(*args, **options)
 
-    async def renew(self, seat: str | None, worker: str, tokens: Mapping[str, int], ttl: float) -> frozenset[str]:
-        """Ray starts a worker anew only when the one before it is gone: what that one held, others may have."""
-        self._asked["renew"] += 1
-        if seat is not None and worker not in self._joined:
+    async def renew(self, rank: str | None, worker: str, tokens: Mapping[str, int], ttl: float) -> frozenset[str]:
+        """Renews leases. A new worker with a known rank replaces one whose process has ended, since Ray restarts only
+        those: the leases of its predecessor are released."""
+        self._call_counts["renew"] += 1
+        if rank is not None and worker not in self._joined:
             self._joined.add(worker)
-            before, self._seats[seat] = self._seats.get(seat), worker
-            if before is not None:
-                await self._coordinator.leave(before)
+            predecessor, self._workers_by_rank[rank] = self._workers_by_rank.get(rank), worker
+            if predecessor is not None:
+                await self._coordinator.leave(predecessor)
         return await self._coordinator.renew(worker, tokens, ttl=ttl)
 
-    async def publish(self, seat: str | None, data: bytes) -> None:
-        self._asked["publish"] += 1
-        await self._coordinator.publish(data if seat is None else _OfWorker(data))
+    async def publish(self, rank: str | None, data: bytes) -> None:
+        self._call_counts["publish"] += 1
+        await self._coordinator.publish(data if rank is None else _WorkerMessage(data))
 
-    async def poll(self, seat: str | None, after: Cursor, wait: float) -> tuple[Updates, Stories]:
-        """A worker is not woken for what only callers want to know. These get the facts of agents that have ended
-        together with the news of it."""
-        self._asked["poll"] += 1
+    async def poll(self, rank: str | None, after: Cursor, wait: float) -> tuple[Updates, Histories]:
+        """Updates since a cursor. Updates that only concern submitters do not wake workers. Submitters receive the
+        facts of completed agents with the completions, which saves them a call per agent."""
+        self._call_counts["poll"] += 1
         deadline = aio.now() + wait
-        news = await self._coordinator.poll(after, wait=wait)
-        while seat is not None and not _concerns_workers(news) and (left := deadline - aio.now()) > 0:
-            after = news.after
-            news = await self._coordinator.poll(after, wait=left)
-        if news.completions or news.completed_calls or news.published:
-            await asyncio.sleep(_MOMENT)
-            news = await self._coordinator.poll(after, wait=0)
-        if seat is not None:
-            return replace(news, completions=(), published=_of_callers(news)), {}
-        ended = islice(news.completions, _MOST_STORIES)
-        stories = {ending.key: await self._coordinator.facts(ending.key) for ending in ended}
-        return replace(news, published=tuple(map(bytes, news.published))), stories
+        updates = await self._coordinator.poll(after, wait=wait)
+        while rank is not None and not _concerns_workers(updates) and (left := deadline - aio.now()) > 0:
+            after = updates.after
+            updates = await self._coordinator.poll(after, wait=left)
+        if updates.completions or updates.completed_calls or updates.published:
+            await asyncio.sleep(_BATCH_SECONDS)
+            updates = await self._coordinator.poll(after, wait=0)
+        if rank is not None:
+            return replace(updates, completions=(), published=_from_submitters(updates)), {}
+        reported = islice(updates.completions, _MAX_HISTORIES)
+        histories = {each.key: await self._coordinator.facts(each.key) for each in reported}
+        return replace(updates, published=tuple(map(bytes, updates.published))), histories
 
     async def asked(self) -> dict[str, int]:
-        """How often each method was called."""
-        return dict(self._asked)
+        """Number of calls of each method."""
+        return dict(self._call_counts)
 
 
-class _OfWorker(bytes):
-    """What a worker tells."""
+class _WorkerMessage(bytes):
+    """A message that a worker has published."""
 
 
-def _concerns_workers(news: Updates) -> bool:
-    return bool(news.completed_calls or _of_callers(news))
+def _concerns_workers(updates: Updates) -> bool:
+    return bool(updates.completed_calls or _from_submitters(updates))
 
 
-def _of_callers(news: Updates) -> tuple[bytes, ...]:
-    return tuple(told for told in news.published if not isinstance(told, _OfWorker))
+def _from_submitters(updates: Updates) -> tuple[bytes, ...]:
+    return tuple(message for message in updates.published if not isinstance(message, _WorkerMessage))

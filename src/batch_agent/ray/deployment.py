@@ -1,4 +1,4 @@
-"""What a run has on a Ray cluster, from its start to its end."""
+"""Deployment of a run on a Ray cluster: its coordinator and its workers, from start to end."""
 
 import asyncio
 import secrets
@@ -23,16 +23,16 @@ from .serialization import for_workers, packed
 from .worker_pool import WorkerPool
 
 _NAMESPACE = "batch-agent"
-_CALLS = 1000
-"""Of the hub, at once: each worker waits for work and for news."""
-_FAREWELL = 10.0
+_MAX_CONCURRENT_CALLS = 1000
+"""Concurrent calls of the coordinator: each worker waits for jobs and for updates."""
+_CLOSE_TIMEOUT = 10.0
 
 
 class RayDeployment:
-    """A hub, unless the run has a server for that, and workers."""
+    """The actors of a run: workers, and a coordinator unless the run has a `store`."""
 
     def __init__(self, setup: RunSetup) -> None:
-        """Raises SpecError."""
+        """Raises SpecError for a spec that cannot be sent to workers."""
         spec = setup.spec
         assert spec.together.cluster is not None
         self._setup = setup
@@ -40,40 +40,40 @@ class RayDeployment:
         self._data = packed(for_workers(spec), cloudpickle.dumps)
         self._session = RaySession(spec.together.cluster, spec.together.workers)
         self._coordinator: Any = None
-        self._hub_is_open = asyncio.Event()
-        self._crew: WorkerPool | None = None
+        self._is_coordinator_open = asyncio.Event()
+        self._pool: WorkerPool | None = None
 
     async def coordinator(self) -> Any:
-        """The actor, as soon as it is there."""
-        await self._hub_is_open.wait()
+        """The coordinator's actor, once it is open."""
+        await self._is_coordinator_open.wait()
         return self._coordinator
 
     async def work(self) -> None:
-        """Until it is cancelled. Raises SpecError and StoreError where it cannot begin, and what the workers raised
-        when there are none left."""
+        """Starts the actors and runs until cancelled. Raises SpecError and StoreError if it cannot start, and the last
+        worker's error when all workers have failed."""
         self._setup.notify("Starting Ray ...")
         await asyncio.to_thread(self._session.enter)
-        nodes, here = await asyncio.to_thread(_look_round)
-        name = None if self._spec.together.store else f"hub-{secrets.token_hex(8)}"
+        nodes, here = await asyncio.to_thread(_list_nodes)
+        name = None if self._spec.together.store else f"coordinator-{secrets.token_hex(8)}"
         if name is not None:
-            await self._open_hub(name, here)
-        taken = assign_nodes(nodes, self._spec.together.workers, here)
-        self._tell(nodes, len(taken))
-        self._crew = WorkerPool(taken, name, _NAMESPACE, self._setup.notify)
-        await self._crew.work(self._data)
+            await self._open_coordinator(name, here)
+        assigned = assign_nodes(nodes, self._spec.together.workers, here)
+        self._announce(nodes, len(assigned))
+        self._pool = WorkerPool(assigned, name, _NAMESPACE, self._setup.notify)
+        await self._pool.work(self._data)
 
     async def leave(self) -> None:
-        """Everything that was started ends."""
+        """Stops the workers, closes the coordinator and ends the use of Ray."""
         try:
-            if self._crew is not None:
-                await self._crew.dismiss()
+            if self._pool is not None:
+                await self._pool.stop()
         finally:
             try:
-                await self._close_hub()
+                await self._close_coordinator()
             finally:
                 await asyncio.to_thread(self._session.leave)
 
-    async def _open_hub(self, name: str, here: str) -> None:
+    async def _open_coordinator(self, name: str, here: str) -> None:
         folder = None if self._spec.checkpoint_dir is None else self._spec.checkpoint_dir.absolute()
         self._coordinator = (
             ray.remote(CoordinatorActor)
@@ -81,57 +81,60 @@ class RayDeployment:
                 name=name,
                 namespace=_NAMESPACE,
                 num_cpus=0,
-                max_concurrency=_CALLS,
+                max_concurrency=_MAX_CONCURRENT_CALLS,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
             )
             .remote(None if folder is None else str(folder))
         )
         try:
-            with _sign_in(folder) as sign:
-                await answer(self._coordinator.open.remote(sign))
+            with _marker_file(folder) as marker:
+                await answer(self._coordinator.open.remote(marker))
         except RayTaskError as error:
             if isinstance(error.cause, BatchAgentError):
                 raise error.cause from None
             raise
         except RayError as error:
             raise StoreError(
-                f"Ray could not start the hub of the run on the caller's node: {first_line(error)}"
+                f"Ray could not start the coordinator of the run on the submitter's node: {first_line(error)}"
             ) from error
-        self._hub_is_open.set()
+        self._is_coordinator_open.set()
 
-    async def _close_hub(self) -> None:
+    async def _close_coordinator(self) -> None:
         if self._coordinator is None:
             return
         try:
             with suppress(RayError, TimeoutError):
-                async with asyncio.timeout(_FAREWELL):
+                async with asyncio.timeout(_CLOSE_TIMEOUT):
                     await answer(self._coordinator.close.remote())
         finally:
             kill(self._coordinator)
 
-    def _tell(self, nodes: list[Node], workers: int) -> None:
+    def _announce(self, nodes: list[Node], workers: int) -> None:
         notify, backend = self._setup.notify, self._spec.backend
-        where = "was started on this machine" if self._session.has_started else f"has {_count(len(nodes), 'node')}"
-        notify(f"Ray {where}; {_count(workers, 'worker')} will run agents.")
+        state = "was started on this machine" if self._session.has_started else f"has {_count(len(nodes), 'node')}"
+        notify(f"Ray {state}; {_count(workers, 'worker')} will run agents.")
         urls = [backend] if isinstance(backend, str) else backend
         assert isinstance(urls, list | tuple)
         for url in urls:
             if is_loopback_per_node(url, nodes):
-                notify(f"{url} is another server on each node. Use a name that all of them know, if it is one server.")
+                notify(
+                    f"{url} is a different server on each node. If it is one server, use a host name that all resolve."
+                )
 
 
-def _look_round() -> tuple[list[Node], str]:
-    """The nodes that are there, and the one that this process is on."""
+def _list_nodes() -> tuple[list[Node], str]:
+    """The nodes that are alive, and the id of this process's node."""
     return alive(ray.nodes()), str(ray.get_runtime_context().get_node_id())
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 @contextmanager
-def _sign_in(folder: Path | None) -> Iterator[str | None]:
-    """A file that shows who else sees the folder."""
+def _marker_file(folder: Path | None) -> Iterator[str | None]:
+    """Temporary file in the folder, by which the coordinator checks that it is on the same file system. None if this
+    process is on the cluster."""
     if folder is None or not is_elsewhere():
         yield None
         return

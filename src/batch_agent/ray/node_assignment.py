@@ -1,4 +1,4 @@
-"""Which nodes of a cluster the workers of a run are for."""
+"""Assignment of workers to the nodes of a Ray cluster."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
@@ -9,12 +9,12 @@ from yarl import URL
 from ..core.fast_dataclass import dataclass
 
 CPUS = 1
-"""That a worker takes of its node."""
+"""CPUs that a worker reserves on its node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One that is alive."""
+    """A node of the cluster that is alive."""
 
     id: str
     address: str
@@ -22,7 +22,7 @@ class Node:
 
 
 def alive(listed: Iterable[Mapping[str, Any]]) -> list[Node]:
-    """Of what Ray knows."""
+    """The nodes that are alive, from the list that `ray.nodes()` returns."""
     return [
         Node(each["NodeID"], each["NodeManagerAddress"], each["Resources"].get("CPU", 0.0))
         for each in listed
@@ -31,15 +31,15 @@ def alive(listed: Iterable[Mapping[str, Any]]) -> list[Node]:
 
 
 def assign_nodes(nodes: Sequence[Node], workers: int | None, here: str) -> list[Node | None]:
-    """A node for each worker: one on each that has room for it, or as many as are wanted, in turn. `here`: the node of
-    the caller, who is busy already, comes last. None where no node has room: Ray may get one that has."""
-    fit = sorted((node for node in nodes if node.cpus >= CPUS), key=lambda node: node.id == here)
-    if not fit:
+    """The node of each worker: one worker on each node with a CPU, or `workers` of them, round robin. The submitter's
+    node, `here`, comes last, because the submitter uses its CPU. None if no node has a CPU: Ray may add one."""
+    eligible = sorted((node for node in nodes if node.cpus >= CPUS), key=lambda node: node.id == here)
+    if not eligible:
         return [None] * (workers or 1)
-    return list(islice(cycle(fit), workers or len(fit)))
+    return list(islice(cycle(eligible), workers or len(eligible)))
 
 
 def is_loopback_per_node(url: str, nodes: Sequence[Node]) -> bool:
-    """Whether a backend's address means another server on each of the nodes."""
-    is_near = URL(url).host in ("localhost", "127.0.0.1", "::1")
-    return is_near and len({node.address for node in nodes}) > 1
+    """Whether a backend's URL is a loopback address, and so a different server on each node."""
+    is_loopback = URL(url).host in ("localhost", "127.0.0.1", "::1")
+    return is_loopback and len({node.address for node in nodes}) > 1

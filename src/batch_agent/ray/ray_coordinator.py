@@ -1,4 +1,4 @@
-"""A run's hub in an actor of a Ray cluster, for a run without a server of its own."""
+"""Client of the coordinator in a Ray actor, for runs without a Redis server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,122 +15,127 @@ from ..core.requests import Usage
 from ..store.codec import decode_job, encode_job
 from .actor_calls import answer_while_wanted, first_line
 
-_PAUSES = (0.1, 0.5, 1.0, 2.0, 4.0)
-"""Seconds between calls of an actor that cannot be reached."""
-_MOST_STORIES = 1_000
+_RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
+"""Seconds before each retry while the actor is unavailable."""
+_MAX_HISTORIES = 1_000
+"""Histories of completed agents that are kept until they are read."""
 
 Find = Callable[[], Awaitable[Any]]
 
 
 class RayCoordinator:
-    """The hub, as a caller or a worker in another process sees it: each method is one call of the actor."""
+    """Coordinator whose methods are calls of a `CoordinatorActor`, for submitters and workers in other processes."""
 
-    def __init__(self, find: Find, seat: str | None = None) -> None:
-        """`find` gives the actor, when it is there. `seat`: that of a worker; one that Ray starts anew has the seat of
-        the one before it."""
+    def __init__(self, find: Find, rank: str | None = None) -> None:
+        """`find` returns the actor once it exists. `rank`: number of a worker, which it keeps when Ray restarts it;
+        None for a submitter."""
         self._find = find
-        self._seat = seat
+        self._rank = rank
         self._actor: Any = None
-        self._stories: dict[str, tuple[Fact, ...]] = {}
-        """Of agents whose end was in the news, until somebody wants to know."""
+        self._histories: dict[str, tuple[Fact, ...]] = {}
+        """Facts of completed agents that came with an update, until they are read."""
 
     async def open(self) -> None:
         self._actor = await self._find()
 
     async def aclose(self) -> None:
-        """The actor is closed by whoever made it."""
+        """Does nothing: `RayDeployment`, which created the actor, closes it."""
 
     async def delete_run(self) -> None:
-        await self._ask("delete_run")
+        await self._call("delete_run")
 
     async def read(self, name: str) -> Document:
-        document: Document = await self._ask("read", name)
+        document: Document = await self._call("read", name)
         return document
 
     async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
-        return bool(await self._ask("compare_and_set", name, old, new))
+        return bool(await self._call("compare_and_set", name, old, new))
 
     async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         plain = [decode_job(encode_job(job)) for job in jobs]  # an input may be of a class that nodes do not have
-        ended: dict[str, Completion] = await self._ask("submit", plain, retry_failed=retry_failed)
+        ended: dict[str, Completion] = await self._call("submit", plain, retry_failed=retry_failed)
         return ended
 
     async def pending_count(self) -> int:
-        return int(await self._ask("pending_count"))
+        return int(await self._call("pending_count"))
 
     async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
-        leases: list[Lease] = await self._ask("lease", worker, max_jobs, ttl=ttl, wait=wait)
+        leases: list[Lease] = await self._call("lease", worker, max_jobs, ttl=ttl, wait=wait)
         return leases
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
-        lost: frozenset[str] = await _answered(lambda: self._actor.renew.remote(self._seat, worker, dict(tokens), ttl))
+        lost: frozenset[str] = await _with_retries(
+            lambda: self._actor.renew.remote(self._rank, worker, dict(tokens), ttl)
+        )
         return lost
 
     async def release(self, worker: str, tokens: Mapping[str, int]) -> None:
-        await self._ask("release", worker, dict(tokens))
+        await self._call("release", worker, dict(tokens))
 
     async def leave(self, worker: str) -> None:
-        await self._ask("leave", worker)
+        await self._call("leave", worker)
 
     async def facts(self, key: str) -> tuple[Fact, ...]:
-        known = self._stories.pop(key, None)
-        facts: tuple[Fact, ...] = await self._ask("facts", key) if known is None else known
+        cached = self._histories.pop(key, None)
+        facts: tuple[Fact, ...] = await self._call("facts", key) if cached is None else cached
         return facts
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
-        refused: frozenset[str] = await self._ask("write", worker, number, list(writes))
+        refused: frozenset[str] = await self._call("write", worker, number, list(writes))
         return refused
 
     async def spent(self) -> Usage:
-        usage: Usage = await self._ask("spent")
+        usage: Usage = await self._call("spent")
         return usage
 
     async def position(self, *, completions: bool = True) -> Cursor:
-        cursor: Cursor = await self._ask("position")
+        cursor: Cursor = await self._call("position")
         return cursor
 
     async def poll(self, after: Cursor, *, wait: float) -> Updates:
-        news, stories = await _answered(lambda: self._actor.poll.remote(self._seat, after, wait))
-        self._stories.update(stories)
-        for key in list(islice(self._stories, max(0, len(self._stories) - _MOST_STORIES))):
-            del self._stories[key]
-        gathered: Updates = news
-        return gathered
+        received, histories = await _with_retries(lambda: self._actor.poll.remote(self._rank, after, wait))
+        self._histories.update(histories)
+        for key in list(islice(self._histories, max(0, len(self._histories) - _MAX_HISTORIES))):
+            del self._histories[key]
+        updates: Updates = received
+        return updates
 
     async def publish(self, data: bytes) -> None:
-        await _answered(lambda: self._actor.publish.remote(self._seat, data))
+        await _with_retries(lambda: self._actor.publish.remote(self._rank, data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        claimed: bytes | bool = await self._ask("claim", name, worker)
+        claimed: bytes | bool = await self._call("claim", name, worker)
         return claimed
 
     async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
-        await self._ask("complete_call", name, worker, outcome, ttl=ttl)
+        await self._call("complete_call", name, worker, outcome, ttl=ttl)
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
-        return float(await self._ask("reserve_rate", name, interval=interval, ahead=ahead))
+        return float(await self._call("reserve_rate", name, interval=interval, ahead=ahead))
 
-    async def _ask(self, method: str, *args: Any, **options: Any) -> Any:
-        return await _answered(lambda: self._actor.ask.remote(method, args, options))
+    async def _call(self, method: str, *args: Any, **options: Any) -> Any:
+        return await _with_retries(lambda: self._actor.ask.remote(method, args, options))
 
 
-async def _answered(call: Callable[[], Any]) -> Any:
-    """Raises what the hub raised, and StoreError when it cannot be reached."""
+async def _with_retries(call: Callable[[], Any]) -> Any:
+    """Result of a call, repeated while the actor is unavailable. Raises what the coordinator raised, and StoreError if
+    the actor cannot be reached."""
     try:
-        for pause in _PAUSES:
+        for delay in _RETRY_DELAYS:
             try:
                 return await answer_while_wanted(call())
             except ActorUnavailableError:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(delay)
         return await answer_while_wanted(call())
     except RayTaskError as error:
         if isinstance(error.cause, BatchAgentError):
             raise error.cause from None
-        raise StoreError(f"The hub of the run failed: {error.cause!r}. {_GO_ON}") from error
+        raise StoreError(f"The coordinator of the run failed: {error.cause!r}. {_RESUME_HINT}") from error
     except (RayError, ConnectionError) as error:
         raise StoreError(
-            f"The hub of the run, an actor on the caller's node, is gone: {first_line(error)} {_GO_ON}"
+            f"The coordinator of the run, an actor on the submitter's node, cannot be reached: {first_line(error)} "
+            f"{_RESUME_HINT}"
         ) from error
 
 
-_GO_ON = "Run again, with the same checkpoint_dir, to go on from what was stored."
+_RESUME_HINT = "Run again, with the same checkpoint_dir, to continue from what was stored."

@@ -1,4 +1,4 @@
-"""A run whose agents are at work on a Ray cluster."""
+"""Run whose agents run on a Ray cluster."""
 
 import asyncio
 
@@ -11,26 +11,28 @@ from ..run.setup import RunSetup
 
 
 class RayRun:
-    """This process posts the inputs and collects the results; agents run in actors, one for each node."""
+    """Run whose jobs this process submits and whose results it collects; agents run in actors, one for each node."""
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
 
     async def drive(self, outbox: ResultChannel) -> None:
-        """Raises SpecError, BackendError, RunStopped and StoreError."""
-        setup = self._setup
-        what = f"cluster={setup.spec.together.cluster!r}"
-        await asyncio.to_thread(require, "ray", what, "'batch-agent[ray]'")
-        from .deployment import RayDeployment
-        from .ray_coordinator import RayCoordinator  # an extra
+        """Runs the batch and sends each result to `outbox`.
 
-        place = RayDeployment(setup)
-        coordinator = coordinator_of(setup.spec) or RayCoordinator(place.coordinator)
+        Raises SpecError, BackendError, RunStopped and StoreError."""
+        setup = self._setup
+        option = f"cluster={setup.spec.together.cluster!r}"
+        await asyncio.to_thread(require, "ray", option, "'batch-agent[ray]'")
+        from .deployment import RayDeployment  # needs the extra `ray`
+        from .ray_coordinator import RayCoordinator
+
+        deployment = RayDeployment(setup)
+        coordinator = coordinator_of(setup.spec) or RayCoordinator(deployment.coordinator)
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
-                    working = group.create_task(place.work())
+                    working = group.create_task(deployment.work())
                     await runner.run(setup, outbox, coordinator=coordinator, works=False)
                     working.cancel()
         finally:
-            await place.leave()
+            await deployment.leave()

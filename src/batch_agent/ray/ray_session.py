@@ -1,5 +1,6 @@
-"""This process's connection to Ray. What was there before a run stays as it was; what a run started ends with the last
-one that uses it."""
+"""Connection of this process to Ray.
+
+A connection that existed before a run is left open. One that a run made is closed with the last run that uses it."""
 
 import logging
 import os
@@ -13,26 +14,27 @@ from ..core.errors import SpecError
 
 _ADDRESS = "RAY_ADDRESS"
 _NO_STATISTICS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_USAGE_STATS_PROMPT_ENABLED": "0"}
-_TRIES = 3
-"""Of one address. Ray's own server for clients forks a process for each, and some of these crash while they start."""
+_MAX_ATTEMPTS = 3
+"""Attempts to connect to one address. Ray's client server forks a process for each client, and some of these crash
+while they start."""
 _QUIET = {"log_to_driver": False, "logging_level": logging.ERROR}
 
 
 class _Connection:
-    """There is one for a process: who comes second finds it."""
+    """State of the process's connection, which all its runs share."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.users = 0
-        """Runs that use what a run has connected."""
+        """Runs that use a connection made by a run."""
 
 
 _connection = _Connection()
 
 
 class RaySession:
-    """One run's use of Ray. Both methods block, for ten seconds and more where Ray has to be started; call them in a
-    thread. Leaving waits for a start that is under way."""
+    """One run's use of the connection. Both methods block, for ten seconds or more if Ray has to be started: call them
+    in a thread. `leave` waits for an `enter` in progress."""
 
     def __init__(self, cluster: str, workers: int | None) -> None:
         """`cluster`: "ray", or a ray:// address."""
@@ -41,10 +43,10 @@ class RaySession:
         self._is_ours = False
         self._has_left = False
         self.has_started = False
-        """Ray was not there before, but for this run."""
+        """Whether Ray was started for this run."""
 
     def enter(self) -> None:
-        """Raises SpecError."""
+        """Connects to the cluster, or starts a local one. Raises SpecError."""
         with _connection.lock:
             if self._has_left or (ray.is_initialized() and not _connection.users):
                 return
@@ -54,7 +56,7 @@ class RaySession:
             self._is_ours = True
 
     def leave(self) -> None:
-        """Leaving twice does nothing."""
+        """Ends the use, and disconnects after the last one. A second call does nothing."""
         with _connection.lock:
             self._has_left = True
             if not self._is_ours:
@@ -66,42 +68,42 @@ class RaySession:
 
 
 def is_elsewhere() -> bool:
-    """Whether this process is none of the cluster's, and talks to one that is."""
+    """Whether this process is a Ray client: outside the cluster, connected through its client server."""
     return bool(ray.util.client.ray.is_connected())
 
 
 def _connect(cluster: str, workers: int | None) -> bool:
-    """To a cluster that is there, or to one that is started: says whether it was."""
-    named = cluster if cluster != "ray" else os.environ.get(_ADDRESS, "")
+    """Connects to an existing cluster, or starts a local one. Returns whether one was started."""
+    address = cluster if cluster != "ray" else os.environ.get(_ADDRESS, "")
     try:
-        if named and named != "local":
-            _join(named)
+        if address and address != "local":
+            _join(address)
             return False
-        if not named and _joined_one_nearby():
+        if not address and _join_running_cluster():
             return False
         _start(workers)
     except (ConnectionError, RuntimeError, ValueError, OSError, RayError) as error:
-        ray.shutdown()  # or the next run of this process would find it half connected
+        ray.shutdown()  # otherwise the next run would find a half-open connection
         raise SpecError(
-            f"Ray cannot be used{f' at {named}' if named else ''}: {error} Look whether the cluster is up (ray status) "
-            "and has the versions of Ray and Python, and the RAY_AUTH_TOKEN, that this process has."
+            f"Cannot connect to Ray{f' at {address}' if address else ''}: {error} Check that the cluster is up (ray "
+            "status) and has the same versions of Ray and Python and the same RAY_AUTH_TOKEN as this process."
         ) from error
     return True
 
 
 def _join(address: str) -> None:
-    for left in reversed(range(_TRIES)):
+    for remaining in reversed(range(_MAX_ATTEMPTS)):
         try:
             ray.init(address=address, **_QUIET)
-        except ConnectionAbortedError:  # it was reached, and then failed
-            if not left:
+        except ConnectionAbortedError:  # the server was reached, and then failed
+            if not remaining:
                 raise
             ray.shutdown()
         else:
             return
 
 
-def _joined_one_nearby() -> bool:
+def _join_running_cluster() -> bool:
     try:
         ray.init(address="auto", **_QUIET)
     except ConnectionError:
@@ -110,7 +112,7 @@ def _joined_one_nearby() -> bool:
 
 
 def _start(workers: int | None) -> None:
-    """On this machine alone; nobody is told of it."""
+    """Starts a cluster on this machine, without usage statistics."""
     cpus = max(os.cpu_count() or 1, workers or 1)
     before: dict[str, Any] = {name: os.environ.get(name) for name in _NO_STATISTICS}
     os.environ.update(_NO_STATISTICS)

@@ -1,15 +1,15 @@
-"""Errors on their way from one process to another: what they say and of what kind they are, without what they hold."""
+"""Errors in transit between processes: class, message and kind, without attributes that may not be picklable."""
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
 from ..core.fast_dataclass import dataclass
 from ..core.run_failure import RunStopped
 
-_PLAIN: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
+_MESSAGE_ONLY: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteError:
-    """How a worker failed."""
+    """Serializable description of a worker's error."""
 
     name: str
     message: str
@@ -17,15 +17,15 @@ class RemoteError:
 
     @classmethod
     def of(cls, error: BatchAgentError) -> "RemoteError":
-        name = next((plain.__name__ for plain in _PLAIN if isinstance(error, plain)), type(error).__name__)
+        name = next((kept.__name__ for kept in _MESSAGE_ONLY if isinstance(error, kept)), type(error).__name__)
         kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.INTERNAL
         return cls(name, str(error), kind)
 
     def error(self) -> BatchAgentError:
-        """As the worker raised it."""
+        """The error as the worker raised it."""
         if self.name == BackendError.__name__:
             return BackendError(self.kind, self.message)
-        for plain in _PLAIN:
-            if self.name == plain.__name__:
-                return plain(self.message)
+        for kept in _MESSAGE_ONLY:
+            if self.name == kept.__name__:
+                return kept(self.message)
         return RunStopped(self.kind, self.message)

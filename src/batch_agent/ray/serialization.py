@@ -1,4 +1,4 @@
-"""What a worker elsewhere is given: the question, without what is the caller's own."""
+"""Serialization of a spec for workers in other processes."""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -9,43 +9,44 @@ from ..core.errors import SpecError
 from ..core.spec import BatchSpec
 
 Dumps = Callable[[Any], bytes]
-"""That of a library which also takes functions and classes of a notebook."""
+"""A `dumps` that also accepts functions and classes defined in a notebook, such as cloudpickle's."""
 
 
 def for_workers(spec: BatchSpec) -> BatchSpec:
-    """Inputs come from the hub, facts and results go there. Raises SpecError where only this process could ask."""
+    """The spec without what only the submitter uses: workers exchange inputs, facts and results with the coordinator.
+    Raises SpecError for a backend that only this process can use."""
     if not isinstance(spec.backend, str | Sequence):
         raise SpecError(
-            f"backend={spec.backend!r} was opened in this process, and cluster={spec.together.cluster!r} works in "
-            "others: give its URL instead."
+            f"backend={spec.backend!r} was opened in this process and cannot be used by the workers of "
+            f"cluster={spec.together.cluster!r}: give its URL instead."
         )
     together = replace(spec.together, cluster=None, workers=None)
     return replace(spec, inputs=[], on_result=None, out=None, checkpoint_dir=None, together=together)
 
 
 def packed(spec: BatchSpec, dumps: Dumps) -> bytes:
-    """Raises SpecError that names what cannot be sent."""
+    """The serialized spec. Raises SpecError that names the part that cannot be serialized."""
     try:
         return dumps(spec)
     except Exception as error:
         for name, part in _parts(spec):
             if not _can_be_sent(part, dumps):
                 raise SpecError(
-                    f"{name} cannot be sent to other processes ({error}). What cannot be copied, such as a connection "
-                    "or a lock, must be made inside the function, where it runs."
+                    f"{name} cannot be sent to other processes ({error}). Create objects that cannot be "
+                    "copied, such as a connection or a lock, inside the function."
                 ) from error
         raise SpecError(f"The run cannot be sent to other processes: {error}.") from error
 
 
 def unpacked(data: bytes) -> BatchSpec:
-    """In a worker. Raises SpecError where something is not installed there."""
+    """Deserializes a spec in a worker. Raises SpecError if a module that it needs is not installed there."""
     try:
-        spec = pickle.loads(data)  # noqa: S301 - from our caller, by a cluster that runs its code anyway
+        spec = pickle.loads(data)  # noqa: S301 - sent by the submitter, whose code the cluster runs anyway
     except Exception as error:  # importing the user's modules may raise anything
         raise SpecError(
-            f"A node of the cluster cannot load the tools or the schema ({type(error).__name__}: {error}). What they "
-            "import must be installed on every node, or be sent along: ray.init(runtime_env={'working_dir': '.'}) "
-            "before the run."
+            f"A node of the cluster cannot load the tools or the schema ({type(error).__name__}: {error}). Install "
+            "what they import on every node, or send it along: call ray.init(runtime_env={'working_dir': '.'}) before "
+            "the run."
         ) from error
     assert isinstance(spec, BatchSpec)
     return spec

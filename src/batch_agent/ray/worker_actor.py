@@ -1,4 +1,4 @@
-"""A worker of a run, in an actor of a Ray cluster."""
+"""Ray actor that runs a worker of a run."""
 
 import asyncio
 import secrets
@@ -24,55 +24,55 @@ def own_version() -> str:
 
 
 class WorkerActor:
-    """Runs the ordinary engine. Ray starts it anew, here or elsewhere, when its process or its node is gone: then it
-    joins the run under another name."""
+    """Worker in an actor. When its process or node fails, Ray restarts it, on the same node or another, and it joins
+    the run as a new worker with the same rank."""
 
-    def __init__(self, seat: str, coordinator_name: str | None, namespace: str) -> None:
-        """`coordinator_name`: the actor that is the run's hub; None where the spec says which server is."""
-        self._seat = seat
+    def __init__(self, rank: str, coordinator_name: str | None, namespace: str) -> None:
+        """`coordinator_name`: name of the coordinator's actor; None if the spec names a server."""
+        self._rank = rank
         self._coordinator_name = coordinator_name
         self._namespace = namespace
         self._process = secrets.token_hex(8)
-        self._working: asyncio.Timeout | None = None
+        self._timeout: asyncio.Timeout | None = None
         self._is_stopped = False
         self._is_done = asyncio.Event()
         self._failure: RemoteError | None = None
 
-    async def whereabouts(self) -> tuple[str, str]:
-        """Which process this is, and where, once Ray has found a place for it."""
+    async def location(self) -> tuple[str, str]:
+        """Id of this process and its host name. Returns once Ray has scheduled the actor."""
         return self._process, socket.gethostname()
 
     async def stay(self) -> None:
-        """For as long as this process is there."""
+        """Blocks until the process ends, so that a caller notices a restart."""
         await asyncio.Event().wait()
 
     async def work(self, data: bytes, caller: str) -> RemoteError | None:
-        """Until it is stopped, or nobody asks for anything. Gives how it failed, if it did. Ray may repeat the call
-        when the network fails: who is at work stays the only one here."""
-        if self._working is not None:
+        """Runs agents until it is stopped or no submitter has work. Returns the error if it failed. Ray may repeat the
+        call after a network failure: the repeated call waits for the first one."""
+        if self._timeout is not None:
             await self._is_done.wait()
             return self._failure
         self._is_done.clear()
         self._failure = None
         try:
-            await self._drive(data, caller)
+            await self._run_until_stopped(data, caller)
         except BatchAgentError as error:
             self._failure = RemoteError.of(error)
         finally:
-            self._working = None
+            self._timeout = None
             self._is_done.set()
         return self._failure
 
     async def stop(self) -> None:
-        """Returns when what was begun is given back, and servers of tools are closed."""
+        """Stops the worker. Returns when its leases are released and its tool servers are closed."""
         self._is_stopped = True
-        if self._working is not None:
-            self._working.reschedule(0)
+        if self._timeout is not None:
+            self._timeout.reschedule(0)
             await self._is_done.wait()
 
-    async def _drive(self, data: bytes, caller: str) -> None:
+    async def _run_until_stopped(self, data: bytes, caller: str) -> None:
         try:
-            async with asyncio.timeout(None) as self._working:
+            async with asyncio.timeout(None) as self._timeout:
                 if not self._is_stopped:
                     await self._work(data, caller)
         except TimeoutError:
@@ -81,13 +81,16 @@ class WorkerActor:
 
     async def _work(self, data: bytes, caller: str) -> None:
         if own_version() != caller:
-            here = socket.gethostname()
-            raise SpecError(f"{here} has batch-agent {own_version()}, the caller {caller}: install one everywhere.")
+            host = socket.gethostname()
+            raise SpecError(
+                f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
+                "version on both."
+            )
         spec = unpacked(data)
         await runner.work(RunSetup.validate(spec, None), self._coordinator(spec))
 
     def _coordinator(self, spec: BatchSpec) -> Coordinator:
-        return coordinator_of(spec) or RayCoordinator(self._find_coordinator, self._seat)
+        return coordinator_of(spec) or RayCoordinator(self._find_coordinator, self._rank)
 
     async def _find_coordinator(self) -> Any:
         return await asyncio.to_thread(ray.get_actor, self._coordinator_name, self._namespace)

@@ -1,4 +1,4 @@
-"""The workers of a run on a Ray cluster, as their caller sees them."""
+"""Pool of the workers of a run on a Ray cluster, as the submitter sees it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -15,101 +15,101 @@ from .actor_calls import answer, first_line, kill
 from .node_assignment import CPUS, Node
 from .worker_actor import WorkerActor, own_version
 
-_MOST_RESTARTS = 100
-"""Of one worker. That of a node which was taken away does not count."""
-_PATIENCE = 30.0
-"""Seconds after which whoever waits for workers is told why."""
-_FAREWELL = 10.0
-"""Seconds for workers to give back what they have."""
-_PAUSE = 1.0
+_MAX_RESTARTS = 100
+"""Restarts of one worker. Ray does not count restarts after the preemption of a node."""
+_PENDING_NOTICE_AFTER = 30.0
+"""Seconds after which a notice says why workers have not started."""
+_STOP_TIMEOUT = 10.0
+"""Seconds for workers to release their leases."""
+_POLL_INTERVAL = 1.0
 
 Notify = Callable[[str], None]
 
 
 class WorkerPool:
-    """One worker for each seat. A worker that fails is missed, and the others go on; when all have, the run has."""
+    """One worker for each rank. When a worker fails, the others continue; when all have failed, so has the run."""
 
     def __init__(
-        self, seats: Sequence[Node | None], coordinator_name: str | None, namespace: str, notify: Notify
+        self, nodes: Sequence[Node | None], coordinator_name: str | None, namespace: str, notify: Notify
     ) -> None:
         self._notify = notify
         self._workers = {
-            str(number): _worker(seat, str(number), coordinator_name, namespace) for number, seat in enumerate(seats, 1)
+            str(number): _worker(node, str(number), coordinator_name, namespace) for number, node in enumerate(nodes, 1)
         }
-        self._placed: set[str] = set()
+        self._started: set[str] = set()
         self._failed = 0
 
     async def work(self, data: bytes) -> None:
-        """Until it is cancelled. Raises how the last one failed, when all have."""
+        """Runs the workers until cancelled. Raises the error of the last one when all have failed."""
         sent = ray.put(data)
         async with asyncio.TaskGroup() as group:
-            for seat in self._workers:
-                group.create_task(self._follow(seat, sent))
-            await asyncio.sleep(_PATIENCE)
-            if waiting := len(self._workers) - len(self._placed):
+            for rank in self._workers:
+                group.create_task(self._follow(rank, sent))
+            await asyncio.sleep(_PENDING_NOTICE_AFTER)
+            if pending := len(self._workers) - len(self._started):
                 self._notify(
-                    f"{waiting} of {len(self._workers)} workers have no place yet: each needs {CPUS} CPU that is free "
-                    "on a node."
+                    f"{pending} of {len(self._workers)} workers have not started yet: each needs {CPUS} free CPU on a "
+                    "node."
                 )
 
-    async def dismiss(self) -> None:
-        """Cancelled, it does not wait for them."""
-        leaving = [self._workers[seat].stop.remote() for seat in self._placed]
+    async def stop(self) -> None:
+        """Stops the workers, and kills those that do not stop in time, or all at once if cancelled."""
+        stops = [self._workers[rank].stop.remote() for rank in self._started]
         try:
-            async with asyncio.timeout(_FAREWELL):
-                for each in leaving:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                for each in stops:
                     with suppress(RayError):
                         await answer(each)
         except TimeoutError:
-            self._notify("Some workers did not end in time, and are killed.")
+            self._notify("Some workers did not stop in time and were killed.")
         finally:
             for worker in self._workers.values():
                 kill(worker)
 
-    async def _follow(self, seat: str, sent: Any) -> None:
+    async def _follow(self, rank: str, sent: Any) -> None:
         async with asyncio.TaskGroup() as group:
-            watching = group.create_task(self._watch(seat))
-            error = await self._failure(seat, sent)
+            watching = group.create_task(self._watch(rank))
+            error = await self._failure(rank, sent)
             watching.cancel()
-        self._miss(seat, error)
+        self._remove(rank, error)
 
-    async def _failure(self, seat: str, sent: Any) -> BatchAgentError:
-        worker = self._workers[seat]
+    async def _failure(self, rank: str, sent: Any) -> BatchAgentError:
+        worker = self._workers[rank]
         try:
-            told = await answer(worker.work.remote(sent, own_version()))
-            while told is None:  # nobody asked for anything: the caller has not begun yet
-                await asyncio.sleep(_PAUSE)
-                told = await answer(worker.work.remote(sent, own_version()))
-        except RayError as error:
-            return RunStopped(ErrorKind.INTERNAL, f"Ray has lost worker {seat}: {first_line(error)}")
-        failure: BatchAgentError = told.error()
+            error = await answer(worker.work.remote(sent, own_version()))
+            while error is None:  # there was no work: the submitter has not submitted jobs yet
+                await asyncio.sleep(_POLL_INTERVAL)
+                error = await answer(worker.work.remote(sent, own_version()))
+        except RayError as lost:
+            return RunStopped(ErrorKind.INTERNAL, f"Ray has lost worker {rank}: {first_line(lost)}")
+        failure: BatchAgentError = error.error()
         return failure
 
-    async def _watch(self, seat: str) -> None:
-        """Tells when Ray has started it anew. What it worked on, Ray gives it again by itself."""
-        worker, before = self._workers[seat], ""
-        with suppress(RayError):  # it is lost for good, as whoever waits for its work hears
+    async def _watch(self, rank: str) -> None:
+        """Notifies when Ray has restarted the worker. Ray repeats the interrupted `work` call by itself."""
+        worker, previous = self._workers[rank], ""
+        with suppress(RayError):  # the worker is lost: `_failure` reports it
             while True:
-                here, host = await answer(worker.whereabouts.remote())
-                self._placed.add(seat)
-                if before not in ("", here):
-                    self._notify(f"Worker {seat} was gone; Ray has started it anew, on {host}.")
-                before = here
+                process, host = await answer(worker.location.remote())
+                self._started.add(rank)
+                if previous not in ("", process):
+                    self._notify(f"Worker {rank} failed; Ray has restarted it on {host}.")
+                previous = process
                 with suppress(RayActorError):
                     await answer(worker.stay.options(max_task_retries=0).remote())
-                self._placed.discard(seat)
-                await asyncio.sleep(_PAUSE)
+                self._started.discard(rank)
+                await asyncio.sleep(_POLL_INTERVAL)
 
-    def _miss(self, seat: str, error: BatchAgentError) -> None:
-        self._placed.discard(seat)
-        kill(self._workers[seat])  # its CPU is of use to others
+    def _remove(self, rank: str, error: BatchAgentError) -> None:
+        self._started.discard(rank)
+        kill(self._workers[rank])  # frees its CPU
         self._failed += 1
         if self._failed == len(self._workers):
             raise error
-        self._notify(f"Worker {seat} of {len(self._workers)} has failed, and the others go on without it: {error}")
+        self._notify(f"Worker {rank} of {len(self._workers)} failed, the others continue without it: {error}")
 
 
-def _worker(seat: Node | None, name: str, coordinator_name: str | None, namespace: str) -> Any:
-    where = "SPREAD" if seat is None else NodeAffinitySchedulingStrategy(seat.id, soft=True)
-    options = {"num_cpus": CPUS, "max_restarts": _MOST_RESTARTS, "max_task_retries": -1, "scheduling_strategy": where}
-    return ray.remote(WorkerActor).options(**options).remote(name, coordinator_name, namespace)
+def _worker(node: Node | None, rank: str, coordinator_name: str | None, namespace: str) -> Any:
+    strategy = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=True)
+    options = {"num_cpus": CPUS, "max_restarts": _MAX_RESTARTS, "max_task_retries": -1, "scheduling_strategy": strategy}
+    return ray.remote(WorkerActor).options(**options).remote(rank, coordinator_name, namespace)

@@ -246,6 +246,6 @@ def test_a_run_that_is_killed_leaves_parquet_and_all_its_rows(tmp_path: Path, pr
 def test_a_special_file_is_not_replaced_by_a_regular_file(tmp_path: Path) -> None:
     pipe = tmp_path / "results.jsonl"
     os.mkfifo(pipe)
-    with pytest.raises(SpecError, match="no ordinary file"), atomic_write(pipe):
+    with pytest.raises(SpecError, match="not a regular file"), atomic_write(pipe):
         pass
     assert pipe.is_fifo()
