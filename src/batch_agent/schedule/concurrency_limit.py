@@ -161,7 +161,8 @@ class InflightLimit:
     def _higher(self) -> int:
         if self._is_searching:
             return 2 * self.current
-        return self.current + (1 if self._too_high is None else max(1, (self._too_high - self.current) // _STEPS))
+        step = 1 if self._too_high is None else max(1, (self._too_high - self.current) // _STEPS)
+        return min(2 * self.current, self.current + step)
 
     def _back_off(self, in_service: int, reason: str) -> LimitDecision | None:
         limit, good = self.current, self._highest_good

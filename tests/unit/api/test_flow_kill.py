@@ -16,11 +16,11 @@ from batch_agent.sim import Script, SimConfig, SimServer
 FLOW = """
 import asyncio, sys
 from batch_agent import Flow
-from batch_agent.core.events import AgentFinished, InStage
+from batch_agent.core.events import AgentFinished, StageEvent
 
 class Print:
     def emit(self, event):
-        if isinstance(event, InStage) and isinstance(event.event, AgentFinished):
+        if isinstance(event, StageEvent) and isinstance(event.event, AgentFinished):
             print(event.stage, event.event.result.key, int(event.event.resumed), flush=True)
 
 def main(events, folder, url):
