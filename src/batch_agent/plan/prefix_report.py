@@ -23,8 +23,8 @@ def prefix_report(
     total: int | None,
     chars_per_token: float | None,
 ) -> PrefixReport:
-    """Prefix report of a run. `rows`: the inputs, or the first if no more are known. `chars_per_token`: None if it was
-    not measured."""
+    """Prefix report of a run. `rows`: the inputs, or the first if no more are known. `chars_per_token`: None if
+    unknown."""
     scale = chars_per_token or CHARS_PER_TOKEN
     prefix = prefix_chars(rules.prompt)
     sharing = layout.sharing or _estimate_from_first(layout, rows, total or 1)

@@ -1,4 +1,4 @@
-"""What keeps prompts from being shared in a server's prefix cache, found before anything is sent."""
+"""Linter of prompts: finds what prevents a server's prefix cache from sharing them, before any request."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,10 +10,10 @@ from .fields import in_fields
 from .volatile_text import MOST_CHARS, TEXT_KINDS, first, in_text, is_random, quote, text_finding
 
 MOST_FINDINGS = 12
-_MOST_ROWS = 200
-_RUN = 4
-_FIRST_LINES = 10
-_LONGEST_HEADER = 500
+_MAX_ROWS = 200
+_RUN_ROWS = 4
+_HEADER_LINES = 10
+_MAX_HEADER_CHARS = 500
 _HEADER = re.compile(
     r"[ \t]{0,8}(?P<name>x-[a-z0-9-]{1,60}|(?:session|request|trace|correlation|conversation|invocation)(?:[-_ ]?id)?)"
     r"[ \t]{0,8}[:=][ \t]{0,8}(?P<id>[^\s].{0,400})",
@@ -31,11 +31,10 @@ def find_breaks(
     unordered_tools: bool = False,
     keeps_preamble: bool = False,
 ) -> tuple[Finding, ...]:
-    """The findings in the order of the prompt: the system prompt, the tools, the task, then the fields in `order`.
+    """Findings in the order of the prompt: the system prompt, the tools, the task, then the fields in `order`.
 
     `system` is the system prompt as it is sent, `lead` the text with which every task begins. `order` names the fields
-    that differ between `rows`, as they follow each other in the task. Of many rows and long texts only a part is
-    looked at.
+    that differ between `rows`, in the order of the task. Of many rows and long texts only a sample is checked.
     """
     sample = _sample(rows)
     found = (
@@ -48,12 +47,12 @@ def find_breaks(
 
 
 def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Runs of rows, evenly spread: equal values often stand together, and then a run has two of them."""
-    if len(rows) <= _MOST_ROWS:
+    """Sample of evenly spread runs of rows. Equal values are often adjacent, and then a run has two of them."""
+    if len(rows) <= _MAX_ROWS:
         return list(rows)
-    runs = _MOST_ROWS // _RUN
-    starts = (number * (len(rows) - _RUN) // (runs - 1) for number in range(runs))
-    return [rows[start + step] for start in starts for step in range(_RUN)]
+    runs = _MAX_ROWS // _RUN_ROWS
+    starts = (number * (len(rows) - _RUN_ROWS) // (runs - 1) for number in range(runs))
+    return [rows[start + step] for start in starts for step in range(_RUN_ROWS)]
 
 
 def _in_system(system: str, keeps_preamble: bool) -> Iterator[Finding]:
@@ -65,10 +64,10 @@ def _in_system(system: str, keeps_preamble: bool) -> Iterator[Finding]:
             yield _header(line, "Set strip_preamble=True.")
         text = text[preamble.end() :]
     lines = text.split("\n")
-    headers = [line for line in lines[:_FIRST_LINES] if _is_header(line)]
+    headers = [line for line in lines[:_HEADER_LINES] if _is_header(line)]
     if headers:
         yield _header(headers[0].strip(), "Leave it out: strip_preamble does not know it, or it does not come first.")
-        text = "\n".join([line for line in lines[:_FIRST_LINES] if not _is_header(line)] + lines[_FIRST_LINES:])
+        text = "\n".join([line for line in lines[:_HEADER_LINES] if not _is_header(line)] + lines[_HEADER_LINES:])
     yield from in_text("The system prompt", text)
 
 
@@ -79,7 +78,7 @@ def _header(line: str, advice: str) -> Finding:
 
 
 def _is_header(line: str) -> bool:
-    match = _HEADER.fullmatch(line[:_LONGEST_HEADER].rstrip())
+    match = _HEADER.fullmatch(line[:_MAX_HEADER_CHARS].rstrip())
     if match is None:
         return False
     name, value = match["name"].lower(), match["id"].strip("\"'`<>")
@@ -90,9 +89,9 @@ def _is_header(line: str) -> bool:
 
 
 def _in_tools(tools: Sequence[ToolSpec], unordered: bool) -> Iterator[Finding]:
-    if unordered and len(tools) != 1:  # none here: the system prompt describes them
-        said = "The tools were given as a set, so they come in another order in every process."
-        yield Finding("tool_order", said, "Give them as a list.")
+    if unordered and len(tools) != 1:  # no tools here means action mode: the system prompt describes them
+        problem = "The tools were given as a set, so they come in another order in every process."
+        yield Finding("tool_order", problem, "Give them as a list.")
     for kind, what, patterns in TEXT_KINDS:
         found = [(tool.name, text) for tool in tools if (text := first(tool.description, patterns))]
         if found:

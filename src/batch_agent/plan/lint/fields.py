@@ -1,4 +1,4 @@
-"""Fields of the inputs that keep prompts from being shared."""
+"""Lint rules for fields of the inputs that prevent prompts from being shared."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ _PERSONA_NAME = re.compile(r"system|(?:.*_)?persona", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A field in the sampled rows."""
+    """Values of a field in the sampled rows."""
 
     name: str
     values: list[Any]
@@ -43,15 +43,15 @@ def _column(name: str, rows: list[Mapping[str, Any]]) -> _Column:
 
 
 def _value(row: Mapping[str, Any], name: str) -> Any:
-    """None where there is no such field."""
+    """Value of a field; None if there is no such field."""
     try:
         return find(row, name)
-    except Exception:  # noqa: BLE001 - a property of the user's may raise anything; the task says so in its turn
+    except Exception:  # noqa: BLE001 - a property of a user's object may raise anything; the job reports it
         return None
 
 
 def in_fields(names: Iterable[str], rows: list[Mapping[str, Any]]) -> Iterator[Finding]:
-    """`names`: in the order in which the fields stand in the prompt."""
+    """Findings in the fields. `names`: in the order of the prompt."""
     columns = [_column(name, rows) for name in names]
     if columns:
         yield from _leading_id(columns[0], columns[1:])
@@ -95,7 +95,7 @@ def _is_id(text: str) -> bool:
 
 
 def _is_rising(texts: list[str]) -> bool:
-    """Counts up, or down."""
+    """Whether the numbers only rise, or only fall."""
     numbers = [int(text) for text in texts if re.fullmatch(r"\d{1,30}", text, re.ASCII)]
     signs = {(one < other) - (one > other) for one, other in pairwise(numbers)}
     return len(numbers) == len(texts) and len(signs) == 1
@@ -110,20 +110,20 @@ def _system_prompt(column: _Column, *, is_first: bool) -> Iterator[Finding]:
     name = column.name.rpartition(".")[2]
     is_prose = any(isinstance(value, str) and " " in value.strip() for value in column.values)
     if is_prose and (_PROMPT_NAME.fullmatch(name) or _PERSONA_NAME.fullmatch(name)):
-        said = "is a system prompt for each agent"
+        problem = "is a system prompt for each agent"
     elif is_first and _is_one_text(column.values):
-        said = "comes first and is one long text with small changes in it"
+        problem = "comes first and is one long text with small changes in it"
     else:
         return
     yield Finding(
         "system_prompt",
-        f"The field {quote(column.name)} {said}: nothing behind the first difference is shared.",
+        f"The field {quote(column.name)} {problem}: nothing behind the first difference is shared.",
         "Put what is common into system_prompt=..., and what differs at the end of the task.",
     )
 
 
 def _is_one_text(values: list[Any]) -> bool:
-    """Long, equal but for a small place, and with much behind that place."""
+    """Whether the values are one long text that differs in a small span, with much text after it."""
     texts = [value for value in values if isinstance(value, str)]
     shortest = min(map(len, texts), default=0)
     if len(texts) < len(values) or shortest <= _LONG:
@@ -135,7 +135,7 @@ def _is_one_text(values: list[Any]) -> bool:
 
 
 def _in_common(texts: Iterable[str]) -> int:
-    """Characters with which all begin: the first and the last in the alphabet differ most."""
+    """Length of the common prefix. Only the first and the last in sorted order are compared: they differ most."""
     ordered = sorted(texts)
     pairs = zip(ordered[0], ordered[-1], strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one != other), min(map(len, ordered)))
@@ -158,7 +158,7 @@ def _unordered(column: _Column) -> Iterator[Finding]:
 
 
 def _near_duplicates(columns: list[_Column]) -> Iterator[Finding]:
-    """Looks only at rows that agree in all fields before: there sharing would have gone on."""
+    """Findings in rows that agree in all earlier fields, where sharing would have continued."""
     alike = [0] * len(columns[0].texts) if columns else []
     for column in columns:
         sizes = Counter(alike)
@@ -184,7 +184,7 @@ def _trimmed(text: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """About what the task shows of a value; nothing of what cannot be shown."""
+    """Approximate text of a value in the task; empty if it cannot be rendered."""
     if isinstance(value, str):
         return value[:MOST_CHARS]
     if isinstance(value, Enum):
@@ -193,14 +193,14 @@ def _text(value: Any) -> str:
         return shown[:MOST_CHARS].decode(errors="replace")
     try:
         return str(value)[:MOST_CHARS]
-    except Exception:  # noqa: BLE001 - a user's object may raise anything; the task says so when it comes to it
+    except Exception:  # noqa: BLE001 - a user's object may raise anything; the job reports it
         return ""
 
 
 def _json(value: Any, option: int) -> bytes | None:
     try:
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS | option)
-    except TypeError:  # also for what has no end, and for what str() cannot show
+    except TypeError:  # also for a value that contains itself, or whose __str__ fails
         return None
 
 

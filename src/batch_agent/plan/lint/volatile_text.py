@@ -1,6 +1,6 @@
-"""Time stamps and random ids in texts that should be the same in every run.
+"""Lint rules for time stamps and random ids in text that should be the same in every run.
 
-A finding costs the reader's trust when it is wrong, so what may be an example, code or data is passed over.
+False positives cost the user's trust, so text that may be an example, code or data is skipped.
 """
 
 import re
@@ -11,8 +11,8 @@ from itertools import islice, pairwise
 from ...core.run_reports import Finding
 
 MOST_CHARS = 20_000
-"""Of a text that is looked at."""
-_MOST_QUOTED = 40
+"""Characters of a text that are checked."""
+_MAX_QUOTED_CHARS = 40
 
 _MONTH = (
     r"(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sep(?:t(?:ember)?)?"
@@ -48,7 +48,7 @@ _NO_MOMENT = r"(?<![\d:+-])(?:0?0:00(?::00(?!\d))?(?!:)|23:59|12:00 ?[Aa][Mm])"
 HEX_ID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
 _UUID = rf"(?<![\w/:{{-]){HEX_ID}(?![\w-])"
 _WELL_KNOWN = ("123e4567-e89b-", "550e8400-e29b-", "f81d4fae-7dec-", "6ba7b81", "12345678-1234-")
-"""How the UUIDs begin that stand in specifications and tutorials."""
+"""Prefixes of the UUIDs in specifications and tutorials."""
 _NAMED_ID = (
     r"(?<![A-Za-z0-9:/])(?i:session|request|req|trace|correlation|conversation|invocation|transaction|span|run|job|nonce)"
     r"(?i:[ _-]?(?:id|identifier|key|token|uuid|hash))? {0,2}(?:is |[:=#]) {0,2}[\"'`<(]?"
@@ -62,14 +62,14 @@ _SUCH_AS = (
     r"[^.!?\n]{0,40}|\b(?:if|when|whether|unless) (?:the )?)$"
 )
 
-_WORTH_A_LOOK = re.compile(r"[\d-]|(?i:today|now|current)")
-"""Nothing is found in a text without any of these."""
+_MAY_MATCH = re.compile(r"[\d-]|(?i:today|now|current)")
+"""Fast check: text without any of these has no findings."""
 _OUT = "Leave it out, or put it at the end of the task."
 
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """When it is first looked for: that takes milliseconds, and most prompts have nothing to be looked at."""
+    """Pattern compiled on first use: that takes milliseconds, and most prompts do not need it."""
     return re.compile(pattern)
 
 
@@ -84,25 +84,25 @@ def text_finding(kind: str, place: str, what: str, found: str) -> Finding:
 
 
 def first(text: str, patterns: "Iterable[_Pattern]") -> str | None:
-    """The first place outside code blocks where one of the patterns is meant."""
+    """First match of the patterns outside code blocks that is not an example."""
     prose = "\n".join(text[:MOST_CHARS].split("```")[::2])
-    if not _WORTH_A_LOOK.search(prose):
+    if not _MAY_MATCH.search(prose):
         return None
     matches = (next(filter(is_meant, compiled(pattern).finditer(prose)), None) for pattern, is_meant in patterns)
     first = min(filter(None, matches), key=lambda match: match.start(), default=None)
     return first and first[0]
 
 
-def _is_said(match: re.Match[str]) -> bool:
-    """Not quoted, and not after words such as "for example" in the same sentence."""
+def _is_literal(match: re.Match[str]) -> bool:
+    """Whether it is not quoted, and not after a phrase such as "for example" in the same sentence."""
     before = match.string[max(0, match.start() - 60) : match.start()]
     return before[-1:] not in {'"', "'", "`", "“", "‘"} and not compiled(_SUCH_AS).search(before)
 
 
 def _stands_alone(match: re.Match[str]) -> bool:
-    """Said, and not in a paragraph of examples."""
+    """Whether it is meant literally, and not in a paragraph of examples."""
     paragraph = match.string[max(0, match.start() - 400) : match.start()].rpartition("\n\n")[2]
-    return _is_said(match) and not compiled(_EXAMPLE).search(paragraph)
+    return _is_literal(match) and not compiled(_EXAMPLE).search(paragraph)
 
 
 def _is_stamp(match: re.Match[str]) -> bool:
@@ -114,7 +114,7 @@ def _is_named_epoch(match: re.Match[str]) -> bool:
 
 
 def is_epoch(digits: str) -> bool:
-    """In 2000 to 2100; a round number is somebody's example."""
+    """Whether it is a time from 2000 to 2100; round numbers are taken for examples."""
     whole = digits.partition(".")[0]
     seconds = int(whole) / (1000 if len(whole) > 10 else 1)
     return 946_684_800 <= seconds < 4_102_444_800 and not whole.endswith("00000")
@@ -148,12 +148,12 @@ def _class(letter: str) -> int:
 
 
 def quote(text: str) -> str:
-    short = " ".join(islice(text[: 4 * _MOST_QUOTED].split(), _MOST_QUOTED))
-    return repr(short if len(short) <= _MOST_QUOTED else short[: _MOST_QUOTED - 3] + "...")
+    short = " ".join(islice(text[: 4 * _MAX_QUOTED_CHARS].split(), _MAX_QUOTED_CHARS))
+    return repr(short if len(short) <= _MAX_QUOTED_CHARS else short[: _MAX_QUOTED_CHARS - 3] + "...")
 
 
 _Pattern = tuple[str, Callable[[re.Match[str]], bool]]
 TEXT_KINDS: tuple[tuple[str, str, tuple[_Pattern, ...]], ...] = (
-    ("timestamp", "a time stamp", ((_STAMP, _is_stamp), (_NOW, _is_said), (_NAMED_EPOCH, _is_named_epoch))),
+    ("timestamp", "a time stamp", ((_STAMP, _is_stamp), (_NOW, _is_literal), (_NAMED_EPOCH, _is_named_epoch))),
     ("uuid", "a random id", ((_UUID, _is_uuid), (_NAMED_ID, _is_session_id), (_PREFIXED_ID, _is_session_id))),
 )

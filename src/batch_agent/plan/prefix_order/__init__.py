@@ -1,4 +1,4 @@
-"""The order of a table's rows, and of the fields in each, in which prompts share most with the prompt before them.
+"""Order of a table's rows, and of the fields in each, in which prompts share most with the previous prompt.
 
 After "Optimizing LLM Queries in Relational Data Analytics Workloads" (Liu et al.): few rows are searched for the best
 arrangement, many are grouped greedily. An arrangement is a tree of groups. The rows of a group agree in some fields,
@@ -15,7 +15,7 @@ __all__ = ["Arrangement", "arrange", "shared_prefix"]
 
 
 def arrange(table: Sequence[Sequence[str]], *, free_fields: bool = True, effort: int = EFFORT) -> Arrangement:
-    """The arrangement of `table[row][field]` that shares most, or nearly; never less than the table as it is.
+    """Arrangement of `table[row][field]` that shares most, or nearly; never less than the table as given.
 
     Without `free_fields` all rows keep the order of their fields, and the result is the best there is. Groups come in
     the order of their first rows, and nothing moves where nothing is gained. `effort` bounds the search for the best
@@ -30,5 +30,5 @@ def arrange(table: Sequence[Sequence[str]], *, free_fields: bool = True, effort:
 
 
 def shared_prefix(table: Sequence[Sequence[str]], rows: Sequence[int], fields: Sequence[Sequence[int]]) -> float:
-    """The length that rows share with the row before them: whole cells, while field and text are the same."""
+    """Length that rows share with the previous row: whole cells, while field and text are the same."""
     return Table(table).shared(rows, fields)

@@ -1,4 +1,4 @@
-"""The best arrangement of few rows."""
+"""Exhaustive search for the best arrangement of few rows."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from .table import Draft, Group, Table, whole_order
 
 
 class Search:
-    """The best arrangement of few rows.
+    """Search for the best arrangement of a small group.
 
     A set of rows is arranged as two parts, one after the other, which share what the whole set agrees in. One part has
     the set's first row, and else rows that agree with it in a field. The paper's exact algorithm only tries all
@@ -23,7 +23,7 @@ class Search:
         self._alike = [self._rows_alike(number) for number in group.fields]
 
     def run(self) -> int:
-        """Returns the effort that it took."""
+        """Runs the search. Returns the steps that it took."""
         before = self._effort
         self._saving((1 << len(self._group.rows)) - 1)
         return before - self._effort
@@ -41,7 +41,7 @@ class Search:
         return [(masks[column[row]], self._cells.lengths[number][column[row]]) for row in self._group.rows]
 
     def _saving(self, rows: int) -> int:
-        """What a set of rows shares at best. Remembers how: the part with the first row."""
+        """Most that a set of rows can share. Stores the part with the first row that achieves it."""
         if rows in self._best:
             return self._best[rows][0]
         first = rows & -rows
@@ -75,7 +75,7 @@ class Search:
         return agreed, sorted(pool for pool in pools if not any(pool & other == pool != other for other in pools))
 
     def settle(self, layout: Draft) -> None:
-        """Lays out what was found."""
+        """Writes the best arrangement to the draft."""
         group = self._group
         sets = [((1 << len(group.rows)) - 1, group.place, group.head)]
         while sets:

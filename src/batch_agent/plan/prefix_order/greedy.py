@@ -1,4 +1,4 @@
-"""Many rows, grouped greedily: the group that saves most first."""
+"""Greedy grouping of many rows: the group that saves most first."""
 
 import heapq
 from collections import Counter
@@ -12,16 +12,16 @@ from .exhaustive_search import Search
 from .table import Draft, Group, Table, as_it_is, sort_rows, whole_order
 
 EFFORT = 100_000
-"""Steps that looking for the best arrangement of small groups may take in all: 50 ms at most."""
-_LEAST_EFFORT = 1000
-_FEW = 1000
-"""Among more rows, what the search gains in small groups does not show."""
-_MOST_ROWS = 14
-"""Larger groups are not worth the try: each row may triple the steps."""
+"""Steps of the exhaustive searches in small groups, in total: 50 ms at most."""
+_MIN_EFFORT = 1000
+_MAX_SEARCHED_TABLE = 1000
+"""Distinct rows above which the gain of the search in small groups is negligible."""
+_MAX_SEARCHED_GROUP = 14
+"""Largest group that is searched: each row may triple the steps."""
 _PASSES = 4
-"""How often each cell of a group is looked at, to count, collect and take."""
+"""Reads of each cell of a group: to count, collect and take."""
 _CHECKS = 20_000_000
-"""Looks at cells after which what is left is only sorted. Tables of hundreds of fields get there."""
+"""Reads of cells after which the remaining rows are only sorted. Tables of hundreds of fields reach it."""
 
 _Offer: TypeAlias = tuple[int, int, int, int]
 """The saving, below zero, a field, the first row with the text that it is for, and the length that a row saves."""
@@ -29,7 +29,7 @@ _Offer: TypeAlias = tuple[int, int, int, int]
 
 @dataclass(slots=True)
 class _Budget:
-    """What arranging may still cost, in steps rather than seconds: the result is the same on every machine."""
+    """Remaining cost of the arrangement, in steps rather than seconds, so that every machine has the same result."""
 
     effort: int
     checks: int
@@ -40,7 +40,7 @@ def in_free_fields(cells: Table, effort: int) -> Draft:
     layout = as_it_is(cells)
     first: dict[tuple[int, ...], int] = {}
     twins = [first.setdefault(values, row) for row, values in enumerate(cells.rows)]
-    budget = _Budget(effort if len(first) <= _FEW else 0, _CHECKS)
+    budget = _Budget(effort if len(first) <= _MAX_SEARCHED_TABLE else 0, _CHECKS)
     groups = [Group(list(first.values()), list(range(cells.width)))] if first else []
     while groups:
         groups += _arrange_group(cells, layout, groups.pop(), budget)
@@ -60,16 +60,16 @@ def _arrange_group(cells: Table, layout: Draft, group: Group, budget: _Budget) -
         _settle_alone(cells, layout, group, group.rows)
         return []
     counts = _take_agreed(cells, group)
-    if len(group.rows) <= _MOST_ROWS and budget.effort > _LEAST_EFFORT:
+    if len(group.rows) <= _MAX_SEARCHED_GROUP and budget.effort > _MIN_EFFORT:
         # Half, because the parts of a group that took too much may well be small enough.
         search = Search(cells, group, budget.effort // 2)
         budget.effort -= search.run()
         if search.is_done:
             search.settle(layout)
             return []
-    looks = len(group.rows) * len(group.fields) ** 2
-    sees_heads = looks < budget.checks
-    budget.checks -= looks * sees_heads
+    reads = len(group.rows) * len(group.fields) ** 2
+    sees_heads = reads < budget.checks
+    budget.checks -= reads * sees_heads
     return _split(cells, layout, group, counts, sees_heads=sees_heads)
 
 
@@ -119,7 +119,7 @@ def _split(
 
 
 def _settle_alone(cells: Table, layout: Draft, group: Group, rows: Iterable[int]) -> None:
-    """Rows that share no more than the group's head with any other."""
+    """Places rows that share only the group's head with other rows."""
     order = whole_order(cells, group.head)
     for row in rows:
         layout.places[row], layout.fields[row] = (*group.place, row), order

@@ -1,4 +1,4 @@
-"""A table as numbers, and its rows while they are put into an order."""
+"""Table with texts as numbers, and drafts of an order of its rows."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,20 +8,20 @@ from ...core.fast_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """How to ask for the rows of a table."""
+    """Order of the rows of a table, and of the fields in each."""
 
     rows: tuple[int, ...]
-    """The order in which rows are asked."""
+    """Order in which the rows run."""
     fields: tuple[tuple[int, ...], ...]
     """By the row's number in the table: the order of its fields."""
     shared: float
-    """The length that rows share with the row asked before them."""
+    """Length that rows share with the previous row."""
     total: float
     """The length of all cells."""
 
 
 class Table:
-    """The table with a number for each text, which is cheap to compare however long the text is."""
+    """Table with a number for each text, which is cheap to compare even if the text is long."""
 
     def __init__(self, table: Sequence[Sequence[str]]) -> None:
         self.height = len(table)
@@ -55,9 +55,9 @@ class Table:
 
 @dataclass(slots=True)
 class Draft:
-    """An arrangement under way: for each row the groups it is in, by their first rows, and the order of its fields.
+    """Arrangement in progress: for each row its groups, by their first rows, and the order of its fields.
 
-    Sorted by these places, groups stay together and come in the order of their first rows.
+    Sorted by `places`, groups stay together and come in the order of their first rows.
     """
 
     places: list[tuple[int, ...]]
@@ -76,7 +76,7 @@ def in_given_fields(cells: Table) -> Draft:
 
 @dataclass(slots=True)
 class Group:
-    """Rows that agree in the fields of `head`, and have to be arranged by the others."""
+    """Rows that agree in the fields of `head`, and are still to be arranged by `fields`."""
 
     rows: list[int]
     fields: list[int]
@@ -85,7 +85,7 @@ class Group:
 
 
 def sort_rows(cells: Table, layout: Draft, group: Group) -> None:
-    """Arranges a group with one order of the fields for all: rows that begin alike come together."""
+    """Arranges a group with one order of the fields for all rows: rows with a common beginning become adjacent."""
     order = whole_order(cells, (*group.head, *group.fields))
     beginnings = [0] * len(group.rows)
     places = [group.place] * len(group.rows)
