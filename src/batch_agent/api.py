@@ -172,10 +172,11 @@ class BatchAgent:
         """Makes a plan, runs an agent for each of its items, and combines their results. Returns `(results, summary)`.
 
         `plan_output_schema`: a list, or a model with a list `items`, of strings or of models. `plan_inputs`: the fields
-        of `plan_prompt`, or a list of such inputs, each with a plan of its own. In `task`, {item} is an item of the plan
-        (or {item.title} if it is a model) and {index} its number. `planner_model`, `worker_model`, `reducer_model`, and
-        the dicts `plan_options` and `reduce_options`, apply to one stage; tools, output_schema and on_result apply to
-        the agents of the items. Otherwise as `run_with_reduce`; with a checkpoint_dir, a completed plan is reused."""
+        of `plan_prompt`, or a list of such inputs, each with a plan of its own. In `task`, {item} is an item of the
+        plan (or {item.title} if it is a model) and {index} its number. `planner_model`, `worker_model` and
+        `reducer_model`, and the dicts `plan_options` and `reduce_options`, apply to one stage; tools, output_schema and
+        on_result apply to the agents of the items. Otherwise as `run_with_reduce`; with a checkpoint_dir, a completed
+        plan is reused."""
         from .flows import run_with_map_reduce
 
         return await run_with_map_reduce(reduce_schema=reduce_schema, **options)

@@ -1,18 +1,18 @@
-"""Incremental decoder for bodies in gzip or deflate, with a limit on what comes out."""
+"""Incremental decoder for gzip and deflate bodies, with a limit on the decoded size."""
 
 import zlib
 
 _ANY_WINDOW = 47
-"""For zlib: a gzip or a zlib header, whichever the bytes show."""
+"""zlib window bits that detect a gzip or a zlib header."""
 _KNOWN = ("gzip", "x-gzip", "deflate")
 
 
 class BadContent(ValueError):
-    """The body is not what its Content-Encoding says; the message says why."""
+    """Raised for a body that does not match its Content-Encoding."""
 
 
 class ContentDecoder:
-    """Decodes one body, fed in pieces of any size. A few bytes may stand for gigabytes, so each call has a limit."""
+    """Decoder of one body, fed in pieces of any size. A few bytes may decode to gigabytes, so each call has a limit."""
 
     __slots__ = ("_decoder", "_encoding", "_is_empty")
 
@@ -25,8 +25,8 @@ class ContentDecoder:
         self._is_empty = True
 
     def feed(self, data: bytes, most: int) -> bytes:
-        """What the bytes stand for. More than `most` bytes mean that there is more: the rest is not decoded, and
-        nothing can be fed after that. Raises BadContent."""
+        """The decoded bytes. If more than `most` are returned, the limit is exceeded: the rest is not decoded, and the
+        decoder cannot be fed again. Raises BadContent."""
         if not data:
             return b""
         self._is_empty = False
@@ -39,12 +39,12 @@ class ContentDecoder:
         return content
 
     def close(self) -> None:
-        """The body is complete. Raises BadContent for one that was cut off; an empty body is none."""
+        """Ends the body. Raises BadContent if it was truncated; an empty body is valid."""
         if not self._decoder.eof and not self._is_empty:
             raise BadContent(f"its {self._encoding} data broke off before its end")
 
 
 def decoder_for(encoding: str | None) -> ContentDecoder | None:
-    """For the value of a Content-Encoding header; None where there is nothing to decode. Raises BadContent."""
+    """Decoder for a Content-Encoding header; None if there is nothing to decode. Raises BadContent."""
     name = (encoding or "").strip().lower()
     return None if name in ("", "identity") else ContentDecoder(name)

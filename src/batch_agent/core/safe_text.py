@@ -1,7 +1,4 @@
-"""Text of models, tools, servers and inputs, made safe to print to a terminal.
-
-Keys and passwords, masked in what others say of them: as they are, and in the ways in which they may be quoted.
-"""
+"""Untrusted text made safe to print to a terminal, and secrets masked in it."""
 
 import html
 import json
@@ -21,16 +18,16 @@ _TABLE = {
 
 
 def safe_text(text: str) -> str:
-    """The text without what a terminal obeys: control characters (C0 become visible symbols such as ␛, C1 and DEL a
-    replacement character), marks that turn the writing direction, and surrogates. Line ends and tabs stay. Each
+    """The text without terminal controls: control characters (C0 become visible symbols such as ␛, C1 and DEL a
+    replacement character), marks that change the text direction, and surrogates. Line ends and tabs stay. Each
     character becomes one character."""
     return text if text.isprintable() else text.translate(_TABLE)
 
 
 _MASK = "***"
 _USER_INFO = re.compile(r"//[^/\s]*@")
-_SHORTEST_PART = 8
-"""Characters of a secret, or of its Base64, that are no coincidence."""
+_MIN_MATCH = 8
+"""Characters of a secret, or of its Base64, that are unlikely to match by chance."""
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:
@@ -57,7 +54,7 @@ def mask_user_info(text: str) -> str:
 
 
 def masked_bytes(data: bytes, secrets: Iterable[str]) -> bytes:
-    """The same, for what nobody has decoded yet."""
+    """`masked` for bytes that are not decoded yet."""
     return masked(data.decode("latin-1"), secrets).encode("latin-1")
 
 
@@ -75,27 +72,27 @@ def _spellings(secret: str) -> Iterator[str]:
     in_json = json.dumps(secret)[1:-1]
     for escaped in (in_json, in_json.replace("/", "\\/")):
         yield escaped
-        yield json.dumps(escaped)[1:-1]  # JSON in a text of JSON
+        yield json.dumps(escaped)[1:-1]  # JSON inside a JSON string
     yield html.escape(secret)
     yield html.escape(secret, quote=False)
     yield from _in_base64(secret.encode())
 
 
 def _in_base64(secret: bytes) -> Iterator[str]:
-    """What is the same of its Base64 wherever it stands in what was encoded: with 0, 1 or 2 bytes before it in a group
-    of three. The ends, which depend on what is beside it, are left out."""
+    """The parts of the Base64 of the secret that do not depend on its neighbours, for each of the three alignments. The
+    ends, which encode adjacent bytes too, are left out."""
     for before in range(3):
         encoded = b64encode(bytes(before) + secret).decode()
         whole = (before + len(secret)) // 3 * 4
         part = encoded[(0, 2, 3)[before] : whole]
-        if len(part) >= _SHORTEST_PART:
+        if len(part) >= _MIN_MATCH:
             yield part
             yield part.translate({ord("+"): "-", ord("/"): "_"})
 
 
 def _without_cut_end(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
-        for size in range(len(secret) - 1, _SHORTEST_PART - 1, -1):
+        for size in range(len(secret) - 1, _MIN_MATCH - 1, -1):
             if text.endswith(secret[:size]):
                 return text[:-size] + _MASK
     return text

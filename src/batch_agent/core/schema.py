@@ -1,9 +1,6 @@
-"""JSON schemas as plain data: what servers enforce and models read.
+"""JSON schemas as plain data, their strict form for providers that enforce a subset, and checks for Pydantic models.
 
-JSON schemas in the subset that some providers enforce.
-
-Pydantic's models among values. Pydantic is not imported to find none: whoever has a model has imported it.
-"""
+The checks do not import Pydantic: a program that has a model has imported it."""
 
 import sys
 from collections.abc import Mapping
@@ -20,7 +17,7 @@ _VALUES = ("default", "const", "enum", "examples", "discriminator")
 
 
 def without_titles(schema: Any) -> Any:
-    """A schema without Pydantic's generated titles, which cost tokens and say nothing. A property named title stays."""
+    """A schema without Pydantic's generated titles, which only cost tokens. A property named title stays."""
     if isinstance(schema, list):
         return [without_titles(item) for item in schema]
     if not isinstance(schema, Mapping):
@@ -37,7 +34,7 @@ def without_titles(schema: Any) -> Any:
 
 
 def is_object(schema: JsonSchema) -> bool:
-    """Whether the schema itself says that the value is an object. What it hides behind a reference does not count."""
+    """Whether the schema itself says that the value is an object. References are not followed."""
     kind = schema.get("type")
     return kind == "object" or (kind is None and "properties" in schema)
 
@@ -86,24 +83,24 @@ def _rename(node: Any, name: str) -> Any:
 def _reference(target: Any, name: str) -> Any:
     if not isinstance(target, str):  # a property that is called $ref
         return _rename(target, name)
-    if home := _home(target):
-        return f"#/$defs/{name}.{target.removeprefix(home)}"
+    if prefix := _definitions_prefix(target):
+        return f"#/$defs/{name}.{target.removeprefix(prefix)}"
     return f"#/$defs/{name}{target[1:]}" if target.startswith("#") else target
 
 
 def _refers_to_root(node: Any) -> bool:
     if isinstance(node, Mapping):
         target = node.get("$ref")
-        to_root = isinstance(target, str) and target.startswith("#") and not _home(target)
+        to_root = isinstance(target, str) and target.startswith("#") and not _definitions_prefix(target)
         return to_root or any(map(_refers_to_root, node.values()))
     return isinstance(node, list | tuple) and any(map(_refers_to_root, node))
 
 
-def _home(target: str) -> str | None:
+def _definitions_prefix(target: str) -> str | None:
     return next((f"#/{home}/" for home in _DEFINITIONS if target.startswith(f"#/{home}/")), None)
 
 
-_KEPT_AS_IT_IS = ("enum", "const", "type", "format", "description", "$ref")
+_UNCHANGED = ("enum", "const", "type", "format", "description", "$ref")
 _LIMITS = (
     "minimum",
     "maximum",
@@ -126,8 +123,8 @@ class _NotStrict(Exception):
 def strict_form(schema: JsonSchema, *, keeps_limits: bool = True) -> JsonSchema | None:
     """`schema` with all objects closed and all their properties required, or None if that would change what it means.
 
-    What a default would have filled in, the model has to say. Without `keeps_limits`, bounds on numbers, texts and
-    lists are left out: whoever reads the answer checks them."""
+    The model must provide values that have defaults. Without `keeps_limits`, bounds on numbers, strings and lists are
+    left out: validation of the answer checks them."""
     if not is_object(schema):
         return None
     try:
@@ -138,15 +135,15 @@ def strict_form(schema: JsonSchema, *, keeps_limits: bool = True) -> JsonSchema 
 
 
 def _strict(node: Any, keeps_limits: bool) -> Any:
-    if not isinstance(node, Mapping):  # true: anything goes
+    if not isinstance(node, Mapping):  # true: any value
         raise _NotStrict
-    if "$ref" in node:  # nothing may stand beside a reference
+    if "$ref" in node:  # a reference must be alone in its object
         return {"$ref": node["$ref"]}
     if "allOf" in node or "prefixItems" in node or "patternProperties" in node or "not" in node:
         raise _NotStrict
     result: dict[str, Any] = {}
     for key, value in node.items():
-        if key in _KEPT_AS_IT_IS or (key in _LIMITS and keeps_limits):
+        if key in _UNCHANGED or (key in _LIMITS and keeps_limits):
             result[key] = value
         elif key in _NAMED:
             result[key] = {name: _strict(part, keeps_limits) for name, part in value.items()}
@@ -156,7 +153,7 @@ def _strict(node: Any, keeps_limits: bool) -> Any:
             result[key] = _strict(value, keeps_limits)
     if is_object(node):
         if not node.get("properties") or node.get("additionalProperties"):
-            raise _NotStrict  # a dictionary with keys of the model's own choice
+            raise _NotStrict  # a dictionary with arbitrary keys
         result |= {"required": list(node["properties"]), "additionalProperties": False}
     elif not result.keys() & {"type", "enum", "const", "anyOf"} or ("array" in _types(node) and "items" not in node):
         raise _NotStrict

@@ -1,4 +1,4 @@
-"""What a user asks for."""
+"""Specification of a run: `BatchSpec` and its validation."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -18,19 +18,19 @@ from .results import OnResult
 from .task_fields import Fields, check_inputs
 from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, whole_characters
 
-_MOST_AGENTS = 10_000
-_MOST_PROGRAMS = 20
-_TURNS = 10
-_TURNS_OF_PROGRAMS = 50
-_MOST_SEED = 2**63 - 1
-_OURS = frozenset({"model", "messages", "prompt", "stream"})
-"""Fields of a request that no option may replace: answers would be to something else, or could not be read."""
+_MAX_AGENTS = 10_000
+_MAX_PROGRAMS = 20
+_MAX_TURNS = 10
+_MAX_PROGRAM_TURNS = 50
+_MAX_SEED = 2**63 - 1
+_RESERVED = frozenset({"model", "messages", "prompt", "stream"})
+"""Fields of a request that the run sets: `extra` must not replace them."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSpec:
-    """One run. The fields of all groups may be given, and read, flat: `BatchSpec(task=..., inputs=..., max_turns=4)`,
-    for type checkers `BatchSpec.of(...)`."""
+    """Specification of one run. The fields of all groups may be given, and read, flat:
+    `BatchSpec(task=..., inputs=..., max_turns=4)`, for type checkers `BatchSpec.of(...)`."""
 
     task: str | Fields
     """Prompt template of an agent: `{field}` is replaced by that field of its input."""
@@ -51,8 +51,8 @@ class BatchSpec:
     checkpoint_dir: Path | None = None
     """Directory that records every turn. A run with the same directory continues where the last one stopped."""
     plan_changed: Literal["stop", "rerun"] = "stop"
-    """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
-    its answers for what they were and ask everything anew."""
+    """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
+    PlanMismatch, or run everything again and keep the old answers."""
     on_result: OnResult | None = None
     """Function that is called with each result as it arrives, sync or async."""
     out: Path | None = None
@@ -76,7 +76,7 @@ class BatchSpec:
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
         if isinstance(self.task, str):
             whole_characters("task", self.task)
-        self._settle_runtime()
+        self._apply_runtime()
         text_or_none("model", self.model)
         if self.model == "":
             raise SpecError("model must be the name of a model, or None for the only one that a server has; got ''.")
@@ -91,22 +91,22 @@ class BatchSpec:
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
-        if not isinstance(tools, Set):  # one whose order nobody knows stays what it is, for the lint to see
+        if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
         for name in ("checkpoint_dir", "out"):
-            if (place := getattr(self, name)) is not None:
-                object.__setattr__(self, name, path(name, place))
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, path(name, value))
 
     @property
     def max_dispatched(self) -> int:
-        return self.limits.max_agents or (_MOST_AGENTS if self.runtime is None else _MOST_PROGRAMS)
+        return self.limits.max_agents or (_MAX_AGENTS if self.runtime is None else _MAX_PROGRAMS)
 
     @property
     def max_turns(self) -> int:
-        return self.limits.max_turns or (_TURNS if self.runtime is None else _TURNS_OF_PROGRAMS)
+        return self.limits.max_turns or (_MAX_TURNS if self.runtime is None else _MAX_PROGRAM_TURNS)
 
-    def _settle_runtime(self) -> None:
+    def _apply_runtime(self) -> None:
         runtime = self.runtime
         if runtime is None:
             return
@@ -114,7 +114,7 @@ class BatchSpec:
             raise SpecError(f"runtime must be such as OpenCodeRuntime(...) or ProcessRuntime(...); got {runtime!r}.")
         if self.tools:
             raise SpecError(
-                "tools= are for agents without a runtime: a program brings its own. Say runtime=, or tools=."
+                "tools= are for agents without a runtime: a program brings its own. Pass either runtime= or tools=."
             )
         if self.together.cluster is not None:
             raise SpecError("cluster= cannot start the programs of a runtime. Share the work with store='redis://...'.")
@@ -165,13 +165,13 @@ _FLAT: dict[str, tuple[str, str]] = {
     flat_name(group, f.name): (group, f.name) for group, kind in OPTION_GROUPS.items() for f in fields(kind)
 }
 FORMER_SPELLINGS = {"max_concurrent": "max_inflight", "max_dispatched": "max_agents"}
-"""Of batch-agent 0.2, still good."""
+"""Option names of batch-agent 0.2, which still work."""
 _FLAT |= {former: _FLAT[name] for former, name in FORMER_SPELLINGS.items()}
 OPTION_NAMES = (*sorted(_OWN_FIELDS - set(OPTION_GROUPS)), *_FLAT)
 
 
 def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Flat options as the fields of a spec. Raises SpecError for one that is not known."""
+    """The fields of a spec from flat options. Raises SpecError for an unknown option."""
     own: dict[str, Any] = {}
     grouped: dict[str, dict[str, str]] = {}
     for name, value in options.items():
@@ -179,21 +179,23 @@ def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
             own[name] = value
         elif name in _FLAT:
             group, member = _FLAT[name]
-            said = grouped.setdefault(group, {})
-            if member in said:
-                raise SpecError(f"{said[member]}= and {name}= say the same thing twice; keep {_kept(name)}=.")
-            said[member] = name
+            given = grouped.setdefault(group, {})
+            if member in given:
+                raise SpecError(f"{given[member]}= and {name}= say the same thing twice; keep {_current_name(name)}=.")
+            given[member] = name
         else:
             raise SpecError(f"Unknown option {name!r}.{explain_unknown_name('option', name, OPTION_NAMES)}")
-    for group, said in grouped.items():
+    for group, given in grouped.items():
         if group in own:
-            raise SpecError(f"{group}= and {', '.join(said.values())}= say the same thing twice; keep one of them.")
-        own[group] = _made(group, {member: options[name] for member, name in said.items()}, list(said.values()))
+            raise SpecError(f"{group}= and {', '.join(given.values())}= say the same thing twice; keep one of them.")
+        own[group] = _build_group(
+            group, {member: options[name] for member, name in given.items()}, list(given.values())
+        )
     return own
 
 
-def _made(group: str, members: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """An error is about a name of today, and says so where another was given."""
+def _build_group(group: str, members: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """Builds an option group. An error about an option that was given by a former name mentions both names."""
     try:
         return OPTION_GROUPS[group](**members)
     except SpecError as error:
@@ -203,12 +205,12 @@ def _made(group: str, members: Mapping[str, Any], names: Sequence[str]) -> Any:
         raise
 
 
-def _kept(name: str) -> str:
+def _current_name(name: str) -> str:
     return FORMER_SPELLINGS.get(name, name)
 
 
-def _taking_flat_options(init: Callable[..., None]) -> Callable[..., None]:
-    """As batch-agent 0.2 made a spec."""
+def _accept_flat_options(init: Callable[..., None]) -> Callable[..., None]:
+    """Makes `BatchSpec(...)` accept flat options, as batch-agent 0.2 did."""
 
     @wraps(init)
     def __init__(self: BatchSpec, *args: Any, **options: Any) -> None:
@@ -218,18 +220,18 @@ def _taking_flat_options(init: Callable[..., None]) -> Callable[..., None]:
 
 
 if not TYPE_CHECKING:
-    BatchSpec.__init__ = _taking_flat_options(BatchSpec.__init__)
+    BatchSpec.__init__ = _accept_flat_options(BatchSpec.__init__)
 
 
 def _check_backend(backend: Any) -> None:
     if isinstance(backend, str):
         return
     if isinstance(backend, list | tuple | Set):
-        is_right = bool(backend) and all(isinstance(url, str) for url in backend)
+        is_valid = bool(backend) and all(isinstance(url, str) for url in backend)
     else:
-        is_right = callable(getattr(backend, "stream", None))
-    if not is_right:
-        raise SpecError(f"backend must be a URL, a list of URLs, or a backend that is open; got {backend!r}.")
+        is_valid = callable(getattr(backend, "stream", None))
+    if not is_valid:
+        raise SpecError(f"backend must be a URL, a list of URLs, or an open backend; got {backend!r}.")
 
 
 def _check_sampling(sampling: Sampling) -> None:
@@ -239,10 +241,10 @@ def _check_sampling(sampling: Sampling) -> None:
         raise SpecError(f"temperature must be a number of at least 0; got {sampling.temperature!r}.")
     if sampling.top_p is not None and not (is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
         raise SpecError(f"top_p must be a number above 0 and up to 1; got {sampling.top_p!r}.")
-    if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MOST_SEED):
+    if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MAX_SEED):
         raise SpecError(f"seed must be an integer of at most 64 bits; got {sampling.seed!r}.")
     if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
-        raise SpecError(f"stop must be a list of texts; got {sampling.stop!r}: write stop=[...].")
+        raise SpecError(f"stop must be a list of strings; got {sampling.stop!r}: write stop=[...].")
     for text in sampling.stop:
         whole_characters("stop", text)
     _check_extra(sampling.extra)
@@ -250,10 +252,10 @@ def _check_sampling(sampling: Sampling) -> None:
 
 def _check_extra(extra: Any) -> None:
     if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
-        raise SpecError(f"extra must be a dict of what is sent as it is; got {extra!r}.")
-    if ours := sorted(_OURS.intersection(extra)):
-        raise SpecError(f"extra must not hold {ours[0]!r}, which the run itself says to the server.")
+        raise SpecError(f"extra must be a dict of request fields; got {extra!r}.")
+    if reserved := sorted(_RESERVED.intersection(extra)):
+        raise SpecError(f"extra must not hold {reserved[0]!r}, which the run sets itself.")
     try:
         json.dumps(dict(extra), allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise SpecError(f"extra must be what JSON can say: {error}.") from None
+        raise SpecError(f"extra must be JSON serializable: {error}.") from None

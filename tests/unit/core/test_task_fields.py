@@ -14,13 +14,13 @@ from batch_agent.plan.template import parse_template, template_of
 
 @pytest.mark.parametrize("instruction", ["", "  \n", None, 17, ["a"]])
 def test_it_begins_with_what_is_to_be_done(instruction: Any) -> None:
-    with pytest.raises(SpecError, match="begins with a text"):
+    with pytest.raises(SpecError, match="needs an instruction first"):
         Fields(instruction, "a")
 
 
 @pytest.mark.parametrize("name", ["", None, 1, ["a", "b"]])
 def test_a_field_is_named_by_a_text(name: Any) -> None:
-    with pytest.raises(SpecError, match="named by a text"):
+    with pytest.raises(SpecError, match="must be a non-empty string"):
         Fields("Do it.", name)
 
 

@@ -114,7 +114,7 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path, place: str) -> None:
 
 
 def test_a_string_that_is_not_a_path_and_a_database_url_are_rejected_with_a_hint() -> None:
-    with pytest.raises(SpecError, match=r"not one str: write inputs=\[\.\.\.\]\. A file is known by its suffix"):
+    with pytest.raises(SpecError, match=r"not one str: write inputs=\[\.\.\.\]\. A file is recognized by its suffix"):
         read_inputs("texts")
     with pytest.raises(SpecError, match=r"postgresql://\.\.\.: for inputs from a database, use SqlQuery"):
         read_inputs("postgresql://me:secret@host/db")

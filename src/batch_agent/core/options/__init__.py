@@ -1,4 +1,4 @@
-"""The options of a run, in small groups. Every field is validated here, before anything is sent."""
+"""Options of a run, in groups. Every field is validated here, before any request is sent."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -10,28 +10,28 @@ from ..errors import SpecError
 from ..fast_dataclass import dataclass
 from ..validation import at_least, flags, is_number, is_whole, path, seconds, text_or_none
 
-_SHOWN = 20
-_PARTS_OF_A_PRICE = 3
+_MAX_SHOWN = 20
+_PRICE_LENGTH = 3
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may happen at once, and how long an agent may talk."""
+    """Limits of concurrency and of turns."""
 
     max_inflight: int | None = None
-    """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
+    """Requests in flight. None: found by the engine during the run."""
     max_agents: int | None = None
-    """Agents alive at once, counting those that wait for their tools. None: 10,000; 20 where each is a program."""
+    """Concurrent agents, including those that wait for tools. None: 10,000; 20 where each is a program."""
     max_turns: int | None = None
     """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
     priority: int = 0
-    """Priority against other users of the server: higher goes first, where the server takes priorities."""
+    """Priority relative to other clients of the server: higher goes first, if the server supports priorities."""
     backpressure_ceiling: int | None = None
-    """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
+    """Requests that may be queued at a server that reports its queue. None: a few."""
     calibrate_backend: bool = False
-    """Find the number of requests in flight from a low start, by the run's own requests."""
+    """Start the search for the number of requests in flight low, for an unknown server."""
 
     def __post_init__(self) -> None:
         self._read_old_spellings()
@@ -45,7 +45,7 @@ class Limits:
         flags(self, "calibrate_backend")
 
     def _read_old_spellings(self) -> None:
-        """As batch-agent 0.2 wrote what is the default now: -1 and 0 for no limit."""
+        """Accepts -1 and 0 for no limit, as batch-agent 0.2 did."""
         if self.max_inflight == -1:
             object.__setattr__(self, "max_inflight", None)
         if self.max_agents == -1:
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Seconds; None waits for ever. An agent's clock starts with its first turn, not while it is queued."""
+    """Time limits in seconds; None for no limit. An agent's clock starts with its first turn."""
 
     agent: float | None = 1800.0
     """Seconds for an agent, from its first turn on."""
@@ -72,7 +72,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """A failed request is sent again, and an answer that does not fit is asked again, each at most so often."""
+    """Retries of failed requests, and of answers that do not fit the schema."""
 
     max_retries: int = 3
     """Retries of a failed request, and repairs of an answer that does not fit the schema."""
@@ -81,7 +81,7 @@ class Retry:
     backoff_max: float = 30.0
     """Longest wait before a retry, in seconds."""
     retry_failed: bool = True
-    """Agents that failed for good in an earlier run with the same checkpoint start again."""
+    """Start agents again that failed permanently in an earlier run with the same checkpoint."""
 
     def __post_init__(self) -> None:
         at_least("max_retries", self.max_retries, 0)
@@ -93,14 +93,14 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What the run may spend. Kept across resume; what it cannot pay for any more fails, what is done is kept."""
+    """Budget of the run, kept across resume. Agents beyond it fail; completed results are kept."""
 
     max_total_tokens: int | None = None
     """Tokens that all agents may use, input and output. A request that might take more than is left is not sent."""
     max_usd: float | None = None
     """Dollars that all agents may spend, by `prices`."""
     deadline: float | None = None
-    """Seconds for the run; what is under way then ends."""
+    """Seconds for the run; agents in progress then fail."""
     prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
     """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
 
@@ -130,23 +130,23 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What may enter an agent's context."""
+    """Limits of an agent's context."""
 
     max_tool_tokens: int = 8_000
-    """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
+    """A longer tool result is truncated, with a marker (a token is counted as 4 characters)."""
     streaming: bool = False
     """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
     streaming_tool_dispatch: bool = False
-    """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
+    """Start a tool as soon as its call is complete in the stream; only tools of effect pure or read."""
     context_tokens: int | None = None
-    """Context window of the model. None: as the server says; where it does not, nothing is checked or compacted."""
+    """Context window of the model. None: the server's; if unknown, nothing is checked or compacted."""
     oversized: Literal["refuse", "chunk"] = "refuse"
     """An input that does not fit the window fails before it is sent, or is split, and the answers to its parts are
     merged."""
     compact_at: float | None = 0.85
-    """Share of the window beyond which old tool results are taken out of a conversation. None: never."""
+    """Share of the window beyond which old tool results are removed from a conversation. None: never."""
     compact_with: Literal["elide", "summarize"] = "elide"
-    """What replaces tool results that are taken out: a line that says so, or a summary by the model."""
+    """What replaces removed tool results: a line that says so, or a summary by the model."""
     compact_model: str | None = None
     """Model that writes the summaries, if not the model of the run."""
 
@@ -163,19 +163,19 @@ class Context:
         flags(self, "streaming", "streaming_tool_dispatch")
         text_or_none("compact_model", self.compact_model)
         if self.compact_model is not None and self.compact_with != "summarize":
-            raise SpecError("compact_model= makes summaries: it needs compact_with='summarize'.")
+            raise SpecError("compact_model= writes summaries: pass compact_with='summarize' too.")
 
 
 @dataclass(frozen=True, slots=True)
 class Tooling:
-    """What tools remember beyond one call."""
+    """Caches of tool results."""
 
     tool_cache_mb: int = 256
     """Memory for tool results that agents share, in MiB."""
     tool_cache_dir: Path | None = None
     """Directory that keeps the results of pure tools for later runs."""
     predictive_prewarm: bool = False
-    """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
+    """Execute in advance the calls of pure tools that earlier runs of the same task made. Needs tool_cache_dir."""
 
     def __post_init__(self) -> None:
         at_least("tool_cache_mb", self.tool_cache_mb, 1)
@@ -183,12 +183,12 @@ class Tooling:
         if self.tool_cache_dir is not None:
             object.__setattr__(self, "tool_cache_dir", path("tool_cache_dir", self.tool_cache_dir))
         elif self.predictive_prewarm:
-            raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs left what they called.")
+            raise SpecError("predictive_prewarm needs tool_cache_dir=..., where earlier runs recorded their calls.")
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Work that is shared with other processes, and with other machines."""
+    """Distribution of a run over processes and machines."""
 
     cluster: str | None = None
     """Agents run on a Ray cluster: "ray" for the one that this process belongs to, or a local one; "ray://host:10001"
@@ -196,12 +196,12 @@ class Together:
     workers: int | None = None
     """Processes of the cluster that run agents. None: one for each node."""
     store: str | None = None
-    """Progress is kept on this Redis server ("redis://host:6379/0"), where others can join the run: the same program
-    started again, here or elsewhere, or `batch-agent worker`."""
+    """Progress is kept on this Redis server ("redis://host:6379/0"), where other processes can join the run: the same
+    program started again, on any machine, or `batch-agent worker`."""
     run_id: str | None = None
     """Name of the run in the store. None: made from the task."""
     lease: float = 15.0
-    """Seconds after which a worker that is not heard of is taken to be gone, and others go on with its agents."""
+    """Seconds without a heartbeat after which a worker is considered lost and other workers continue its agents."""
 
     def __post_init__(self) -> None:
         for name in ("cluster", "store", "run_id"):
@@ -209,42 +209,42 @@ class Together:
         if self.cluster is not None and self.cluster != "ray" and not self.cluster.startswith("ray://"):
             raise SpecError(f"cluster must be 'ray', or 'ray://host:port'; got {self.cluster!r}.")
         if self.store is not None and not self.store.startswith(_STORES):
-            kind = self.store.partition("://")[0][:_SHOWN]  # no more: it may hold a password
+            kind = self.store.partition("://")[0][:_MAX_SHOWN]  # truncated, because it may hold a password
             raise SpecError(f"store must be a URL such as 'redis://127.0.0.1:6379/0'; this one begins with {kind!r}.")
         if self.workers is not None:
             at_least("workers", self.workers, 1)
             if self.cluster is None:
-                raise SpecError("workers= are those of a cluster: say cluster='ray' too.")
+                raise SpecError("workers= are those of a cluster: pass cluster='ray' too.")
         if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
-            raise SpecError(f"run_id must be of letters, digits, '.', '_' and '-'; got {self.run_id!r}.")
+            raise SpecError(f"run_id must consist of letters, digits, '.', '_' and '-'; got {self.run_id!r}.")
         if self.run_id is not None and self.store is None:
-            raise SpecError("run_id= names a run on a server: say store='redis://...' too.")
+            raise SpecError("run_id= names a run in a store: pass store='redis://...' too.")
         seconds("lease", self.lease, least=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """What every agent's prompt starts with."""
+    """Shared prefix of the prompts."""
 
     system_prompt: str | None = None
     """First message of each conversation, the same for all agents."""
     tool_mode: Literal["auto", "native", "action"] = "auto"
     """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
     strip_preamble: bool = True
-    """Take session headers, as some agent CLIs put them first, out of the system prompt: they defeat prefix caches."""
+    """Remove session headers of agent CLIs from the head of the system prompt: they defeat prefix caches."""
     cache_salt: str | None = None
-    """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
+    """Share the server's prefix cache only with runs of the same salt, if the server supports salts."""
     warm_prefix: bool | None = None
     """Send the shared prefix ahead of the first agents. None: where it pays."""
     hoist: bool = True
-    """Put what is the same in all inputs, and stands behind what is not, into the shared part of the prompt."""
+    """Move a long value that is the same in all inputs into the shared part of the prompt."""
     reorder: bool = True
-    """Ask inputs that begin alike one after the other. Results are in input order whatever the order of asking."""
+    """Process inputs that begin alike one after the other. Results stay in input order."""
     strict_prefix: bool = False
-    """Refuse a run whose prompts have something that keeps them from being shared."""
+    """Reject a run for which lint finds something that prevents sharing."""
     kvflow: bool = False
-    """Touch the context of an agent that waits for its tools before the server throws it out, where the server tells
-    enough to know when, and has nothing better to do."""
+    """Send keep-warm requests for agents that wait for tools before the server evicts their contexts, if the server has
+    capacity to spare and reports enough to know when."""
 
     def __post_init__(self) -> None:
         flags(self, "strip_preamble", "hoist", "reorder", "strict_prefix", "kvflow")
@@ -259,5 +259,5 @@ class Prefix:
 
 
 def _is_price(price: Any) -> bool:
-    is_list = isinstance(price, Sequence) and not isinstance(price, str) and len(price) == _PARTS_OF_A_PRICE
+    is_list = isinstance(price, Sequence) and not isinstance(price, str) and len(price) == _PRICE_LENGTH
     return is_list and all(is_number(part) and part >= 0 for part in price)

@@ -29,7 +29,7 @@ class RunOptions(TaskOptions, total=False):
     """Options of `BatchAgent.run`, `run_sync` and `stream`, besides `output_schema`."""
 
     events: EventSinks
-    """A sink, or several, that receive every event of the run: docs/seeing.md."""
+    """A sink, or several, that receive every event of the run: docs/observability.md."""
     progress: bool | None
     """Show the progress of the run. None: in a terminal or a notebook, unless `events` is given."""
 
@@ -45,7 +45,7 @@ class ReduceOptions(RunOptions, total=False):
     """Options of `BatchAgent.run_with_reduce`, besides `output_schema` and `reduce_schema`."""
 
     reduce: Required[str]
-    """What to make of all results. `{n}`: their number."""
+    """Prompt that combines all results. `{n}`: their number."""
     reducer_model: str | None
     """Model of the reduce, if not `model`."""
     reduce_options: StageOptions | None
@@ -56,7 +56,7 @@ class MapReduceOptions(CommonOptions, total=False):
     """Options of `BatchAgent.run_with_map_reduce`, besides `output_schema` and `reduce_schema`."""
 
     plan_prompt: Required[str]
-    """What to plan. `{field}` is replaced by that field of `plan_inputs`."""
+    """Prompt of the plan. `{field}` is replaced by that field of `plan_inputs`."""
     plan_output_schema: Required[Any]
     """Type of the plan: a list, or a model with a list `items`."""
     plan_inputs: Any
@@ -64,7 +64,7 @@ class MapReduceOptions(CommonOptions, total=False):
     task: Required[str | Fields]
     """Prompt template of the agent for each item of the plan: `{item}`, `{item.title}`, `{index}`."""
     reduce: Required[str]
-    """What to make of all results. `{n}`: their number."""
+    """Prompt that combines all results. `{n}`: their number."""
     planner_model: str | None
     """Model of the plan, if not `model`."""
     worker_model: str | None
@@ -76,7 +76,7 @@ class MapReduceOptions(CommonOptions, total=False):
     reduce_options: StageOptions | None
     """Options of the reduce alone."""
     events: EventSinks
-    """A sink, or several, that receive every event of the flow: docs/seeing.md."""
+    """A sink, or several, that receive every event of the flow: docs/observability.md."""
     progress: bool | None
     """Show the progress of the flow. None: in a terminal or a notebook, unless `events` is given."""
 

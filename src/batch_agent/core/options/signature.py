@@ -1,7 +1,7 @@
 """Signatures that list the options of a call one by one, for help(), IPython and notebooks.
 
 Type checkers and editors read `**options: Unpack[RunOptions]`; what runs takes `**options: Any`, so that a name of an
-earlier version still works and a wrong one is answered with a SpecError."""
+earlier version still works and an unknown one raises a SpecError."""
 
 import re
 from collections.abc import Callable, Mapping, Set
@@ -18,9 +18,9 @@ _MODULES = re.compile(r"(?:\w+\.)+(?=\w)")
 
 
 def lists_options(*options: type[Any], default: str = "") -> Callable[[F], F]:
-    """Decorator: the signature of the function names the keys of these TypedDicts instead of its `**options`.
+    """Decorator that makes the signature of the function list the keys of these TypedDicts instead of its `**options`.
 
-    `default`: what stands for an option that is left out, if not the default of a run."""
+    `default`: text shown as the default of each option, if not the default of a run."""
     types = {name: type_ for each in options for name, type_ in each.__annotations__.items()}
     required = frozenset[str]().union(*(each.__required_keys__ for each in options))
     listed = [
@@ -85,4 +85,4 @@ _DEFAULTS: dict[str, Any] = {
         flat_name(group, field.name): _default(field) for group, kind in OPTION_GROUPS.items() for field in fields(kind)
     },
 }
-"""By option. Groups are not listed: their fields are."""
+"""Default of each option. Groups are replaced by their fields."""

@@ -24,20 +24,20 @@ class AgentOptions(TypedDict, total=False):
     """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model override
     those of the run."""
     plan_changed: Literal["stop", "rerun"]
-    """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: say so, or keep
-    its answers for what they were and ask everything anew."""
+    """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
+    PlanMismatch, or run everything again and keep the old answers."""
     max_inflight: int | None
-    """Requests in flight. None: found by the engine, from what the backend is and from how it answers."""
+    """Requests in flight. None: found by the engine during the run."""
     max_agents: int | None
-    """Agents alive at once, counting those that wait for their tools. None: 10,000; 20 where each is a program."""
+    """Concurrent agents, including those that wait for tools. None: 10,000; 20 where each is a program."""
     max_turns: int | None
     """Requests to the model that an agent may make. None: 10; 50 where it is a program."""
     priority: int
-    """Priority against other users of the server: higher goes first, where the server takes priorities."""
+    """Priority relative to other clients of the server: higher goes first, if the server supports priorities."""
     backpressure_ceiling: int | None
-    """Requests that may wait at the server, where it tells: fewer are sent when more do. None: a few."""
+    """Requests that may be queued at a server that reports its queue. None: a few."""
     calibrate_backend: bool
-    """Find the number of requests in flight from a low start, by the run's own requests."""
+    """Start the search for the number of requests in flight low, for an unknown server."""
     limits: Limits
     """The options of `Limits` as a group, instead of one by one."""
     timeout_per_agent: float | None
@@ -55,24 +55,24 @@ class AgentOptions(TypedDict, total=False):
     backoff_max: float
     """Longest wait before a retry, in seconds."""
     retry_failed: bool
-    """Agents that failed for good in an earlier run with the same checkpoint start again."""
+    """Start agents again that failed permanently in an earlier run with the same checkpoint."""
     retry: Retry
     """The options of `Retry` as a group, instead of one by one."""
     max_tool_tokens: int
-    """A longer tool result is cut, with a marker that says so (a token is counted as 4 characters)."""
+    """A longer tool result is truncated, with a marker (a token is counted as 4 characters)."""
     streaming: bool
     """Stream every turn, so that the time to the first token is measured. Costs more client CPU."""
     streaming_tool_dispatch: bool
-    """Start a tool as soon as its call is whole, while the model still speaks; only tools of effect pure or read."""
+    """Start a tool as soon as its call is complete in the stream; only tools of effect pure or read."""
     context_tokens: int | None
-    """Context window of the model. None: as the server says; where it does not, nothing is checked or compacted."""
+    """Context window of the model. None: the server's; if unknown, nothing is checked or compacted."""
     oversized: Literal["refuse", "chunk"]
     """An input that does not fit the window fails before it is sent, or is split, and the answers to its parts are
     merged."""
     compact_at: float | None
-    """Share of the window beyond which old tool results are taken out of a conversation. None: never."""
+    """Share of the window beyond which old tool results are removed from a conversation. None: never."""
     compact_with: Literal["elide", "summarize"]
-    """What replaces tool results that are taken out: a line that says so, or a summary by the model."""
+    """What replaces removed tool results: a line that says so, or a summary by the model."""
     compact_model: str | None
     """Model that writes the summaries, if not the model of the run."""
     context: Context
@@ -82,20 +82,20 @@ class AgentOptions(TypedDict, total=False):
     tool_mode: Literal["auto", "native", "action"]
     """native: the server's own tool calls. action: one JSON object per turn, for servers and models without them."""
     strip_preamble: bool
-    """Take session headers, as some agent CLIs put them first, out of the system prompt: they defeat prefix caches."""
+    """Remove session headers of agent CLIs from the head of the system prompt: they defeat prefix caches."""
     cache_salt: str | None
-    """Share the server's prefix cache only with runs of the same salt, where the server knows salts."""
+    """Share the server's prefix cache only with runs of the same salt, if the server supports salts."""
     warm_prefix: bool | None
     """Send the shared prefix ahead of the first agents. None: where it pays."""
     hoist: bool
-    """Put what is the same in all inputs, and stands behind what is not, into the shared part of the prompt."""
+    """Move a long value that is the same in all inputs into the shared part of the prompt."""
     reorder: bool
-    """Ask inputs that begin alike one after the other. Results are in input order whatever the order of asking."""
+    """Process inputs that begin alike one after the other. Results stay in input order."""
     strict_prefix: bool
-    """Refuse a run whose prompts have something that keeps them from being shared."""
+    """Reject a run for which lint finds something that prevents sharing."""
     kvflow: bool
-    """Touch the context of an agent that waits for its tools before the server throws it out, where the server tells
-    enough to know when, and has nothing better to do."""
+    """Send keep-warm requests for agents that wait for tools before the server evicts their contexts, if the server has
+    capacity to spare and reports enough to know when."""
     prefix: Prefix
     """The options of `Prefix` as a group, instead of one by one."""
     tool_cache_mb: int
@@ -103,7 +103,7 @@ class AgentOptions(TypedDict, total=False):
     tool_cache_dir: str | PathLike[str] | None
     """Directory that keeps the results of pure tools for later runs."""
     predictive_prewarm: bool
-    """Make the calls of pure tools ahead that earlier runs of the same task made. Needs tool_cache_dir."""
+    """Execute in advance the calls of pure tools that earlier runs of the same task made. Needs tool_cache_dir."""
     tooling: Tooling
     """The options of `Tooling` as a group, instead of one by one."""
     max_total_tokens: int | None
@@ -111,7 +111,7 @@ class AgentOptions(TypedDict, total=False):
     max_usd: float | None
     """Dollars that all agents may spend, by `prices`."""
     deadline: float | None
-    """Seconds for the run; what is under way then ends."""
+    """Seconds for the run; agents in progress then fail."""
     prices: Mapping[str, Sequence[float]]
     """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
     spend: Spend
@@ -122,12 +122,12 @@ class AgentOptions(TypedDict, total=False):
     workers: int | None
     """Processes of the cluster that run agents. None: one for each node."""
     store: str | None
-    """Progress is kept on this Redis server ("redis://host:6379/0"), where others can join the run: the same program
-    started again, here or elsewhere, or `batch-agent worker`."""
+    """Progress is kept on this Redis server ("redis://host:6379/0"), where other processes can join the run: the same
+    program started again, on any machine, or `batch-agent worker`."""
     run_id: str | None
     """Name of the run in the store. None: made from the task."""
     lease: float
-    """Seconds after which a worker that is not heard of is taken to be gone, and others go on with its agents."""
+    """Seconds without a heartbeat after which a worker is considered lost and other workers continue its agents."""
     together: Together
     """The options of `Together` as a group, instead of one by one."""
     temperature: float | None
