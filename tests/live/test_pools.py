@@ -98,7 +98,7 @@ async def test_dynamo_which_does_not_show_its_template_gets_each_prompt_as_a_con
         assert pool.requests == 2 * len(QUESTIONS)
     assert all(response.text for response in responses)
     assert all(response.usage.output == LIMIT for response in responses)
-    said = [line for line in capsys.readouterr().err.splitlines() if "a request of its own" in line]
+    said = [line for line in capsys.readouterr().err.splitlines() if "in its own request" in line]
     assert len(said) == 1
 
 

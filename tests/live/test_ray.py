@@ -389,7 +389,7 @@ async def test_a_failed_worker_is_reported_and_the_others_continue(
     options = notebook.options(sim, 40, tools=[holding(Picky(loads), notebook.note)], workers=2)
     notebook.check(await collected(on_ray(log, **options)), 40)
     assert len(notebook.pids) == 1
-    assert any("the others go on without it" in notice for notice in log.notices), log.notices
+    assert any("the others continue without it" in notice for notice in log.notices), log.notices
 
 
 @pytest.mark.usefixtures("cluster")
