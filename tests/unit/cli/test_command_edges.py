@@ -37,7 +37,7 @@ REFUSED_BY_NAME = [
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--max-inflight", "0"], "max_inflight must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=-1"], "--patience must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=nan"], "--patience must be"),
-    (["worker", "--store", "redis://127.0.0.1:1", "--run", "x y"], "run_id must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "x y"], "run_id must consist"),
     (["serve", "done.checkpoint", "--port", "70000"], "--port must be an integer from 0 to 65535"),
     (["serve", "done.checkpoint", "--port=-1"], "--port must be an integer from 0 to 65535"),
     (["run", *TASK, "--metrics-port", "70000"], "port must be an integer from 0 to 65535"),

@@ -40,6 +40,7 @@ async def test_retry_after_of_an_overloaded_endpoint_is_honored(count: int) -> N
         assert refused[4] - refused[3] >= 0.4
 
 
+@pytest.mark.slow
 async def test_batches_that_wait_after_a_refusal_are_not_reclaimed() -> None:
     """One that was refused for want of time, while another endpoint would be quicker with it."""
 
