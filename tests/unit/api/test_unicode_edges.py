@@ -113,7 +113,7 @@ async def test_a_place_has_any_name_that_the_file_system_takes(tmp_path: Path, t
 )
 async def test_the_name_of_a_run_is_one_word_or_refused(text: str) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
-    with pytest.raises(SpecError, match=r"^run_id must consist"):
+    with pytest.raises(SpecError, match=r"^run_id must (consist of|be valid)"):
         await BatchAgent.run(
             task="Do {it}", inputs=["a"], backend=backend, store="redis://127.0.0.1:1", run_id=text, progress=False
         )
