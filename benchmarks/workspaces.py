@@ -36,7 +36,7 @@ from batch_agent.programs.workspace.object_store import ObjectStore
 from batch_agent.programs.workspace.seed_repo import create_seed_repo, install_seed_repo
 from batch_agent.programs.workspace.snapshot import Snapshot
 from batch_agent.programs.workspace.tree import erase, is_folder
-from batch_agent.programs.workspace.workspaces import Workspaces, folder_name
+from batch_agent.programs.workspace.workspace import Workspaces, folder_name
 from benchmarks import report
 from benchmarks.rounds import in_own_process, median_of
 

@@ -11,7 +11,7 @@ from scripts.engines.layout import MODEL_NAME
 from batch_agent import BatchAgent, ErrorKind, VLLMPool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
-from batch_agent.pools.chat_template import find_chat_template
+from batch_agent.pools.prompt_transport import find_chat_template
 
 QUESTIONS = [f"What is a {word}?" for word in ("quay", "buoy", "pier", "tide", "gull", "mast")]
 ODD_TEXTS = [

@@ -12,7 +12,7 @@ from pathlib import Path
 from batch_agent.programs.workspace.changes import DiffLimits
 from batch_agent.programs.workspace.file_list import SizeLimits
 from batch_agent.programs.workspace.snapshot import Snapshot
-from batch_agent.programs.workspace.workspaces import Workspaces
+from batch_agent.programs.workspace.workspace import Workspaces
 
 _NOBODY = 65534
 _WHO = {f"GIT_{who}_{what}": "someone" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}

@@ -1,6 +1,11 @@
-"""Export of results to tables and files. `Results` calls these functions by name."""
+"""Export of results to tables and files. `Results` calls these functions by name.
+
+HTML table of results for notebooks.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +15,41 @@ from ..core.json import dumps
 from ..core.results import AgentResult
 from .column_types import MIXED, NULL, ColumnType, column_type, common_type
 from .columns import NARROW_COLUMNS, columns_of, narrow_row
-from .notebook_table import as_html
 from .optional_imports import require
 from .parquet_writer import ParquetSpool
-from .result_rows import as_row, csv_lines, jsonable
+from .result_rows import as_row, cell, csv_lines, jsonable
+
+_MAX_ROWS = 10
+_MAX_COLUMNS = 12
+_MAX_CELL_CHARS = 80
+_HIDDEN = frozenset({"key", "text", "cached_tokens"})
+_STYLE = (
+    "<style>.batch-agent td, .batch-agent th "
+    "{text-align: left; vertical-align: top; max-width: 24em; overflow-wrap: anywhere}</style>"
+)
+
+
+def as_html(results: Sequence[AgentResult], summary: str) -> str:
+    """The summary line and the first rows of the table. All values are escaped."""
+    rows = results[:_MAX_ROWS]
+    filled = ((name, values) for name, values in columns_of(rows).items() if _is_shown(name, values))
+    columns = dict(islice(filled, _MAX_COLUMNS))
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(map(_shown, row))}</tr>" for row in zip(*columns.values(), strict=True))
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
+    more = f"<p>and {len(results) - len(rows):,} more</p>" if len(results) > len(rows) else ""
+    return f'<div class="batch-agent">{_STYLE}<p>{escape(summary)}</p>{table}{more}</div>'
+
+
+def _is_shown(name: str, values: Sequence[Any]) -> bool:
+    return name not in _HIDDEN and any(value is not None for value in values)
+
+
+def _shown(value: Any) -> str:
+    text = str(cell(value))
+    short = text if len(text) <= _MAX_CELL_CHARS else f"{text[:_MAX_CELL_CHARS]}…"
+    return f"<td>{escape(short)}</td>"
+
 
 __all__ = [
     "as_html",

@@ -1,4 +1,7 @@
-"""Ray actor that runs a worker of a run."""
+"""Ray actor that runs a worker of a run.
+
+Errors in transit between processes: class, message and kind, without attributes that may not be picklable.
+"""
 
 import asyncio
 import secrets
@@ -10,13 +13,40 @@ import ray
 
 from ..cluster.coordinator_address import coordinator_of
 from ..core.coordinator import Coordinator
-from ..core.errors import BatchAgentError, SpecError
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
+from ..core.fast_dataclass import dataclass
+from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..run import runner
 from ..run.setup import RunSetup
 from .ray_coordinator import RayCoordinator
-from .remote_error import RemoteError
 from .serialization import unpacked
+
+_MESSAGE_ONLY: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteError:
+    """Serializable description of a worker's error."""
+
+    name: str
+    message: str
+    kind: ErrorKind = ErrorKind.INTERNAL
+
+    @classmethod
+    def of(cls, error: BatchAgentError) -> "RemoteError":
+        name = next((kept.__name__ for kept in _MESSAGE_ONLY if isinstance(error, kept)), type(error).__name__)
+        kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.INTERNAL
+        return cls(name, str(error), kind)
+
+    def error(self) -> BatchAgentError:
+        """The error as the worker raised it."""
+        if self.name == BackendError.__name__:
+            return BackendError(self.kind, self.message)
+        for kept in _MESSAGE_ONLY:
+            if self.name == kept.__name__:
+                return kept(self.message)
+        return RunStopped(self.kind, self.message)
 
 
 def own_version() -> str:

@@ -15,7 +15,7 @@ from tests.support.runtime_contexts import Doors, house
 from batch_agent import SpecError
 from batch_agent.core.program_runtime import AgentSession, ModelEndpoint, ProgramFailed
 from batch_agent.programs.runtimes import ProcessRuntime
-from batch_agent.programs.runtimes.command.command_template import CommandTemplate
+from batch_agent.programs.runtimes.command_runtime import CommandTemplate
 from batch_agent.programs.runtimes.environment import user_environment
 
 PYTHON = [sys.executable, "-S", "-c"]

@@ -10,7 +10,7 @@ from tests.support.repositories import contents, copies_of, git, marking, reposi
 
 from batch_agent.core.results import Changes, FileChange
 from batch_agent.programs.workspace.changes import DiffLimits, WorkingCopy
-from batch_agent.programs.workspace.workspaces import Workspaces
+from batch_agent.programs.workspace.workspace import Workspaces
 
 FILES = {"a": "1\n2\n", "b": "1\n", "dir/c": "1\n", "dir/d": "2\n", ".gitignore": "*.log\n"}
 

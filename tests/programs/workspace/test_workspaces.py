@@ -13,7 +13,7 @@ from batch_agent.core.program_runtime import ProgramFailed
 from batch_agent.core.results import Changes, FileChange
 from batch_agent.programs.workspace.git import Git
 from batch_agent.programs.workspace.tree import erase
-from batch_agent.programs.workspace.workspaces import folder_name
+from batch_agent.programs.workspace.workspace import folder_name
 
 
 async def test_a_copy_is_an_ordinary_clean_repository_of_one_commit_without_a_remote(tmp_path: Path) -> None:

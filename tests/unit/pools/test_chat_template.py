@@ -12,7 +12,7 @@ from yarl import URL
 
 from batch_agent.backends.http.client import ServerClient
 from batch_agent.backends.http.transport_selection import open_transport
-from batch_agent.pools.chat_template import ChatTemplate, find_chat_template, has_batch_route
+from batch_agent.pools.prompt_transport import ChatTemplate, find_chat_template, has_batch_route
 
 Template = Callable[[str], str]
 _TOKENS = re.compile(r"<[^<>]*>|\w+|\s+|.", re.DOTALL)

@@ -22,7 +22,7 @@ from batch_agent.core.results import ToolUse
 from batch_agent.tools import ToolExecutor, as_tool
 from batch_agent.tools.agent_tools import AgentToolSession
 from batch_agent.tools.parameters import ArgumentReader
-from batch_agent.tools.stats import ToolStats
+from batch_agent.tools.tool_runner import ToolStats
 
 P = ParamSpec("P")
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from ...core.errors import SpecError, StoreError
 from ...core.validation import port as check_port
 from ...observe.event_log import FILE
-from ...observe.report.host_check import is_loopback
-from ...observe.report.live_server import served
+from ...observe.report.live_server import is_loopback, served
 from ...observe.report.log_follower import LogFollower
 from ...observe.text.agent_trace import agent_trace_lines
 from ..checkpoint import open_checkpoint

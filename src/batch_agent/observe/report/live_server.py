@@ -1,9 +1,15 @@
-"""HTTP server of the live page: the page, its model, and a stream of changes."""
+"""HTTP server of the live page: the page, its model, and a stream of changes.
+
+Check of the Host header, against DNS rebinding.
+"""
 
 import asyncio
 import gzip
+import ipaddress
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from time import time_ns
 
 from aiohttp import web
@@ -11,9 +17,43 @@ from aiohttp.typedefs import Handler, Middleware
 
 from ...core.errors import BatchAgentError, StoreError
 from ..event_codec import to_json
-from .host_check import is_known
 from .html import INDEX, page_files
 from .log_follower import LogFollower
+
+
+def is_loopback(host: str) -> bool:
+    """Whether the host is reachable only from this machine."""
+    address = _address(host)
+    return address.is_loopback if address is not None else host == "localhost"
+
+
+def is_known(header: str, host: str) -> bool:
+    """Whether a request with this Host header is meant for a server at `host`. A foreign page can make its own domain
+    name resolve to this server, but not an IP address or a name of this machine."""
+    name = _name(header).lower()
+    if _address(name) is not None or name == "localhost" or name == host.lower():
+        return True
+    return not is_loopback(host) and name in _own_names()
+
+
+@cache
+def _own_names() -> frozenset[str]:
+    return frozenset({socket.gethostname().lower(), socket.getfqdn().lower()})
+
+
+def _name(header: str) -> str:
+    """The host name without the port."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0]
+    return header.partition(":")[0]
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
 
 _POLL_SECONDS = 1.0
 """Minimum interval between two polls of the log; at least ten times the duration of a poll."""

@@ -1,6 +1,6 @@
 """Runtimes: programs that run as agents."""
 
-from .command.command_runtime import ProcessRuntime
+from .command_runtime import ProcessRuntime
 from .opencode.opencode_runtime import OpenCodeRuntime
 
 __all__ = ["OpenCodeRuntime", "ProcessRuntime"]

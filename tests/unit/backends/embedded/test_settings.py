@@ -1,7 +1,7 @@
 import pytest
 
 from batch_agent.backends.embedded import EmbeddedModelError
-from batch_agent.backends.embedded.settings import LocalSettings, default_threads
+from batch_agent.backends.embedded.local_server import LocalSettings, default_threads
 
 
 @pytest.fixture(autouse=True)

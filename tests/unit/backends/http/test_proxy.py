@@ -11,8 +11,7 @@ from yarl import URL
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.backends.http.connection_pool import ConnectionPool
-from batch_agent.backends.http.proxy import proxy_of
-from batch_agent.backends.http.transport_selection import open_transport
+from batch_agent.backends.http.transport_selection import open_transport, proxy_of
 
 PROXY = "http://proxy:3128"
 

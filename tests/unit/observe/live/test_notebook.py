@@ -19,8 +19,7 @@ from batch_agent.core.events import (
     StageEvent,
 )
 from batch_agent.core.results import AgentError, AgentResult
-from batch_agent.observe.live.notebook import is_notebook
-from batch_agent.observe.live.notebook_html import state_html
+from batch_agent.observe.live.notebook import is_notebook, state_html
 from batch_agent.observe.live.state import LiveState
 from batch_agent.sim import Script, SimConfig, SimServer
 

@@ -23,8 +23,7 @@ from tests.support.forked_programs import Program, Programs
 
 from batch_agent.core.events import PrefixReported, RunStarted
 from batch_agent.core.run_reports import Finding, PrefixReport
-from batch_agent.observe.live.stream_redirect import StreamRedirect, is_redirected
-from batch_agent.observe.live.terminal import LiveProgress
+from batch_agent.observe.live.terminal import LiveProgress, StreamRedirect, is_redirected
 from batch_agent.observe.live.terminal_frame import Frame
 from batch_agent.sim import Script, SimConfig, SimServer
 

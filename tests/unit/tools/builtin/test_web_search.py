@@ -16,8 +16,8 @@ from aiohttp.test_utils import TestServer
 from ddgs.exceptions import DDGSException
 
 from batch_agent import SpecError, Tool
-from batch_agent.tools.builtin import corpus as corpus_module
 from batch_agent.tools.builtin import search
+from batch_agent.tools.builtin import search as corpus_module
 from batch_agent.tools.builtin import search_providers as providers
 from batch_agent.tools.builtin.http_session import RequestFailed, RequestMayPass
 from batch_agent.tools.builtin.search import web_search_tool

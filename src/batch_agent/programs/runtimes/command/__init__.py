@@ -1,1 +1,0 @@
-"""Any command-line program as an agent runtime."""
