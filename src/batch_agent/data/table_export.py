@@ -1,7 +1,4 @@
-"""Export of results to tables and files. `Results` calls these functions by name.
-
-HTML table of results for notebooks.
-"""
+"""Export of results to tables, files and the HTML of a notebook. `Results` calls these functions by name."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from html import escape

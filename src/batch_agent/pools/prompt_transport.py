@@ -1,8 +1,7 @@
 """Transport of prompts to the endpoints of a pool: many in a request where the server accepts that, otherwise one.
 
-Chat template of a model, found by rendering a marker with the server's own tokenizer.
-
-The client applies it to each prompt, so that a batch can be sent as plain texts.
+A batch is sent as plain texts, so the client applies the model's chat template; it finds the template by rendering a
+marker with the server's own tokenizer.
 """
 
 import asyncio

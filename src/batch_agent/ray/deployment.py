@@ -1,8 +1,7 @@
 """Deployment of a run on a Ray cluster: its coordinator and its workers, from start to end.
 
-Connection of this process to Ray.
-
-A connection that existed before a run is left open. One that a run made is closed with the last run that uses it.
+A connection to Ray that existed before a run is left open. One that a run made is closed with
+the last run that uses it.
 """
 
 import asyncio

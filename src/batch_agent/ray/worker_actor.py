@@ -1,6 +1,6 @@
 """Ray actor that runs a worker of a run.
 
-Errors in transit between processes: class, message and kind, without attributes that may not be picklable.
+Its errors travel as class, message and kind, without attributes that may not be picklable.
 """
 
 import asyncio

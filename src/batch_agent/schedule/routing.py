@@ -1,8 +1,7 @@
 """Routing: which endpoint gets the next piece of work. Time and random numbers are arguments; nothing here waits.
 
-Work has a weight, in a unit of the caller's choice (tokens, prompts), the same for all of a Routing.
-
-Affinity of agents and prompt prefixes to the endpoints that have them in their KV cache.
+Agents and prompt prefixes have an affinity to the endpoints that hold them in their KV cache. Work has a weight, in a
+unit of the caller's choice (tokens, prompts), the same for all of a Routing.
 """
 
 from collections.abc import Collection, Hashable, Mapping, Sequence

@@ -1,6 +1,5 @@
-"""Routes of the simulated server, with the overhead of its front end and injected faults.
-
-Routes besides generation: models, tokenizer, OpenAPI and /metrics with vLLM's names.
+"""Routes of the simulated server, with the overhead of its front end and injected faults: generation, models,
+tokenizer, OpenAPI, and /metrics with vLLM's names.
 """
 
 import asyncio

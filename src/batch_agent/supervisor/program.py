@@ -1,9 +1,4 @@
-"""Program under supervision, from its start to the end of all processes that it started.
-
-Start of a supervisor process, with the streams of the program that it will run.
-
-Standard input of a program, where it is a pipe.
-"""
+"""Program under supervision: its start, its standard input, and the end of all processes that it started."""
 
 import asyncio
 import os

@@ -1,7 +1,4 @@
-"""Runner of one tool: its function with its limits, in a thread, on the loop or in a batch.
-
-Statistics per tool: calls, executions, and the time that sharing and caching saved.
-"""
+"""Runner of one tool (in a thread, on the loop or in a batch) within its limits, with statistics per tool."""
 
 import inspect
 from collections import deque

@@ -1,7 +1,4 @@
-"""Parent side of the embedded model, which runs as an HTTP server in a child process.
-
-Settings of the embedded model from the environment, with defaults that measured best.
-"""
+"""Parent side of the embedded model, which runs as an HTTP server in a child process, set up from the environment."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,4 @@
-"""Selection of the transport for a server: plain HTTP directly, TLS and proxies through aiohttp.
-
-Proxy settings of the environment: HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY.
-"""
+"""Selection of the transport for a server: plain HTTP directly, TLS and proxies of the environment through aiohttp."""
 
 import os
 from collections.abc import Mapping

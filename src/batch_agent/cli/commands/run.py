@@ -1,7 +1,4 @@
-"""batch-agent run.
-
-batch-agent run --reduce: a flow of two stages, which writes the results and the combined answer.
-"""
+"""batch-agent run; with --reduce it is a flow of two stages that also writes the combined answer."""
 
 import asyncio
 import sys

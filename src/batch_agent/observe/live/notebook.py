@@ -1,9 +1,7 @@
-"""Live progress in a notebook: one block of HTML in the cell, which is replaced as the run proceeds.
+"""Live progress in a notebook: one self-contained block of HTML in the cell, which is replaced as the run proceeds.
 
 It does not need ipywidgets, which must be installed on both sides and lose their state when the notebook is reopened.
-The last display stays in the cell.
-
-State of a run as a self-contained block of HTML, with colors that are readable on light and dark pages.
+The last display stays in the cell. Its colors are readable on light and dark pages.
 """
 
 import sys

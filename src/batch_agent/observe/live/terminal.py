@@ -1,7 +1,4 @@
-"""Live dashboard in a terminal.
-
-Redirection of printed and logged lines, so that they appear above the dashboard.
-"""
+"""Live dashboard in a terminal; printed and logged lines appear above it."""
 
 import io
 import logging

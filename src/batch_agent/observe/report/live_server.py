@@ -1,6 +1,6 @@
 """HTTP server of the live page: the page, its model, and a stream of changes.
 
-Check of the Host header, against DNS rebinding.
+It checks the Host header, against DNS rebinding.
 """
 
 import asyncio

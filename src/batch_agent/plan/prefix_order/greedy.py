@@ -1,7 +1,4 @@
-"""Greedy grouping of many rows: the group that saves most first.
-
-Exhaustive search for the best arrangement of few rows.
-"""
+"""Greedy grouping of many rows (the group that saves most first), and exhaustive search where the rows are few."""
 
 import heapq
 from collections import Counter

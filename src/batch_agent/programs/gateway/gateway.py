@@ -1,7 +1,4 @@
-"""The HTTP server of the gateway.
-
-Routes of the gateway, and its error responses.
-"""
+"""HTTP server of the gateway: its routes and its error responses."""
 
 import math
 from collections.abc import AsyncIterator, Mapping

@@ -1,9 +1,4 @@
-"""Runtime for any program that takes a task and the address of a model.
-
-Sessions of a user's command, which is started once per prompt.
-
-Placeholders in a user's command, and the conversation as one prompt.
-"""
+"""Runtime for any program that takes a task and the address of a model, started once per prompt."""
 
 import asyncio
 import os

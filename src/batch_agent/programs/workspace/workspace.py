@@ -1,7 +1,5 @@
 """Workspaces of a run's programs: each agent has a copy of the user's directory, and next to it a private directory
-for files that are the agent's but not part of its work.
-
-Working copies of one snapshot: creation and changes.
+for files that are the agent's but not part of its work. All copies come from one snapshot.
 """
 
 import asyncio

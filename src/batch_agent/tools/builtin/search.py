@@ -1,7 +1,4 @@
-"""Built-in tool that searches the web, or a folder of texts.
-
-Search in a folder of text files, without a network.
-"""
+"""Built-in tool that searches the web, or a folder of text files without a network."""
 
 import asyncio
 import math

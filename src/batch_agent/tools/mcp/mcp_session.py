@@ -1,7 +1,4 @@
-"""Session with an MCP server, shared by all agents of a run.
-
-Results of MCP calls as text for the model.
-"""
+"""Session with an MCP server, shared by all agents of a run; results of its calls as text for the model."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 """Serve mode of OpenCode: one server for all agents, with a session per agent.
 
-Kills processes that an agent's commands left behind. OpenCode kills a command with its process group; a process
+It kills processes that an agent's commands left behind. OpenCode kills a command with its process group; a process
 that has left the group survives, and its parent is a server that other agents still use.
 """
 
