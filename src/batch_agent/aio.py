@@ -43,7 +43,8 @@ class _Ungrouped:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, BaseExceptionGroup):
-            raise unwrap_group(error) from None
+            first = unwrap_group(error)
+            raise first from first.__cause__  # without the group as its context
 
 
 _UNGROUPED = _Ungrouped()

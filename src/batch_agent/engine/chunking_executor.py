@@ -147,7 +147,8 @@ class ChunkingExecutor:
         except BaseExceptionGroup as failures:
             if is_being_cancelled():
                 raise asyncio.CancelledError from None
-            raise aio.unwrap_group(failures, BatchAgentError, _SubAgentFailed) from None
+            error = aio.unwrap_group(failures, BatchAgentError, _SubAgentFailed)
+            raise error from error.__cause__
         finally:
             done += [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
         return [task.result().output for task in tasks]

@@ -103,8 +103,8 @@ class JobSource:
             raise error
         if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
             raise error
-        if isinstance(error, BatchAgentError) and not self._read:
-            raise error  # our own readers have better messages, and nothing was sent
+        if isinstance(error, RunStopped) or (isinstance(error, BatchAgentError) and not self._read):
+            raise error  # of the inputs of a flow, or of our own readers before anything was sent
         raise RunStopped(ErrorKind.INPUTS, _failure_message(self._read, error)) from error
 
 

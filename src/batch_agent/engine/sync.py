@@ -2,16 +2,24 @@
 
 import asyncio
 import contextvars
+import logging
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from ..aio import run_event_loop
+from ..core.errors import BatchAgentError
+from ..core.run_failure import RunStopped
 
 _CANCELLATION_CHECK_INTERVAL = 0.2
+_HIDDEN_PACKAGES = frozenset({"batch_agent", "uvloop", *sys.stdlib_module_names})
+"""Packages whose frames are not of the user's code."""
 
+_log = logging.getLogger("batch_agent")
 _Result = TypeVar("_Result")
 Main = Callable[[], Coroutine[Any, Any, _Result]]
 
@@ -20,12 +28,57 @@ def run_blocking(main: Main[_Result]) -> _Result:
     """The result of `main`. Inside a running event loop (a notebook) it runs in a thread of its own, and blocks that
     loop.
 
-    Ctrl-C cancels the coroutine, and is raised when it has ended."""
+    Ctrl-C cancels the coroutine, and is raised when it has ended, with the message of its CancelledError. Errors of
+    this library and Ctrl-C are raised as one exception, without the frames of the library and of asyncio: the log has
+    them, at level DEBUG."""
+    failure: BatchAgentError | KeyboardInterrupt
+    try:
+        return _run_in_thread(main) if _is_in_event_loop() else run_event_loop(main())
+    except BatchAgentError as error:
+        _log.debug("The run failed", exc_info=True)
+        failure = _without_internals(error)
+    except KeyboardInterrupt as error:
+        failure = KeyboardInterrupt(*_cancellation_message(error))
+    # Outside of the `except` blocks, so that its context is only what the caller handles.
+    raise failure
+
+
+def _is_in_event_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return run_event_loop(main())
-    return _run_in_thread(main)
+        return False
+    return True
+
+
+def _without_internals(error: BatchAgentError) -> BatchAgentError:
+    """The error with the frames of the user's code only. Its message says what its causes do, except for an exception
+    of the user's code that stopped the run."""
+    cause = error.__cause__
+    if cause is None or isinstance(cause, BatchAgentError) or not isinstance(error, RunStopped):
+        error.__cause__, error.__context__, error.__suppress_context__ = None, None, False
+    else:
+        cause.__traceback__ = _user_frames(cause.__traceback__)
+    return error.with_traceback(_user_frames(error.__traceback__))
+
+
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
+    if trace is None:
+        return None
+    rest, frame = _user_frames(trace.tb_next), trace.tb_frame
+    return TracebackType(rest, frame, trace.tb_lasti, trace.tb_lineno) if is_user_frame(frame) else rest
+
+
+def is_user_frame(frame: FrameType) -> bool:
+    """Whether a frame is of the user's code or of a library that it uses: neither of this package nor of asyncio."""
+    module: str = frame.f_globals.get("__name__", "batch_agent")  # generated methods have no module
+    return module.partition(".")[0] not in _HIDDEN_PACKAGES
+
+
+def _cancellation_message(interrupt: KeyboardInterrupt) -> tuple[Any, ...]:
+    """Arguments of the CancelledError with which the interrupted coroutine ended."""
+    cancelled = interrupt.__context__
+    return cancelled.args if isinstance(cancelled, asyncio.CancelledError) else ()
 
 
 def _run_in_thread(main: Main[_Result]) -> _Result:

@@ -224,7 +224,8 @@ async def _run_concurrently(work: Sequence[Coroutine[Any, Any, None]]) -> None:
     except BaseExceptionGroup as failures:
         if is_being_cancelled():
             raise asyncio.CancelledError from None
-        raise aio.unwrap_group(failures, BatchAgentError) from None
+        error = aio.unwrap_group(failures, BatchAgentError)
+        raise error from error.__cause__
 
 
 def _result(sink: ResultNode, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:

@@ -20,6 +20,7 @@ from ..core.safe_text import safe_text
 from ..core.spec import BatchSpec
 from ..data import check_apart, gather_inputs
 from ..engine.job_source import JobSource
+from ..engine.sync import is_user_frame
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first, escaped_fields, settled_by
@@ -157,7 +158,7 @@ class RunSetup:
     def _check_first(self, template: Template, value: Any) -> None:
         """Warns of braces that are sent verbatim but look like a field. Raises SpecError."""
         if isinstance(self.spec.task, str) and template.fields and not template.has_fields:
-            warnings.warn(_SAME_FOR_ALL, stacklevel=3)  # the braces name no field of the inputs
+            _warn_caller(_SAME_FOR_ALL)  # the braces name no field of the inputs
         for text in check_first(template, value):
             self.notify(f"The task contains {{{text}}}, which is not a field of the inputs: it is sent verbatim.")
         if isinstance(value, str):
@@ -183,8 +184,8 @@ def input_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
 
 
 def _warn_caller(text: str) -> None:
-    """Warns at the calling line outside of this package."""
-    package, frame, level = __name__.partition(".")[0], inspect.currentframe(), 1
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+    """Warns at the line of the user's code that calls this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and not is_user_frame(frame):
         frame, level = frame.f_back, level + 1
     warnings.warn(text, stacklevel=level)
