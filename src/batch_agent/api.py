@@ -1,12 +1,13 @@
 """Public entry points: the class `BatchAgent`. Modules that only some calls need are imported by those calls."""
 
+import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from .cluster.coordinator_address import coordinator_of
+from .cluster.coordinator_address import coordinator_of, run_id_of
 from .core.errors import SpecError
 from .core.options.run_options import (
     MapReduceOptions,
@@ -34,6 +35,8 @@ from .run.setup import RunSetup
 
 if TYPE_CHECKING:
     from .forecasting.forecast import Forecast
+    from .observe.live.progress import Progress
+    from .observe.text.run_outputs import RunOutputs
 
 T = TypeVar("T")
 """Type of an answer."""
@@ -89,7 +92,7 @@ class BatchAgent:
         is sent), for a run that cannot continue, because the backend is lost, the inputs raise or `out` cannot be
         written (RunStopped, which holds the results so far), and for a checkpoint that cannot be written
         (StoreError)."""
-        return await _run(spec, options)
+        return await _run(spec, **options)
 
     @overload
     @classmethod
@@ -215,7 +218,7 @@ class BatchAgent:
     def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
         """Blocking form of `run` for scripts, with the same options. In a running event loop (a notebook) it uses a
         thread of its own."""
-        return run_blocking(lambda: _run(spec, options))
+        return run_blocking(lambda: _run(spec, **options))
 
     @overload
     @classmethod
@@ -239,10 +242,10 @@ class BatchAgent:
     @lists_options(SpecOptions, RunOptions)
     def stream(cls, spec: BatchSpec | None = None, /, **options: Any) -> ResultStream:
         """Yields results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early
-        cancels the rest. The options are those of `run`. `events`, a sink or several, receive every event; without it,
-        `progress` (None: in a terminal or a notebook) is shown. A run with a checkpoint_dir writes a report.html
-        there."""
-        return _stream(spec, **options)
+        cancels the rest. The options are those of `run`. `events`, a sink or several, receive every event. `progress`:
+        whether it is shown; None: in a terminal or a notebook, unless there are `events`. A run with a checkpoint_dir
+        writes a report.html there."""
+        return _open_stream(spec, **options)
 
     @overload
     @classmethod
@@ -311,30 +314,60 @@ class BatchAgent:
         return await forecast_run(_spec(spec, options), canary, events)
 
 
-async def _run(spec: BatchSpec | None, options: Mapping[str, Any]) -> Results:
+async def _run(
+    spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
+) -> Results:
+    resolved = _spec(spec, options)
+    shown = _progress(resolved, events, progress)
     results: dict[int, AgentResult] = {}
     try:
-        async with _stream(spec, **options) as stream:
+        async with _stream(resolved, events, shown) as stream:
             async for result in stream:
                 results[result.index] = result
     except RunStopped as stopped:
         stopped.results = [results[index] for index in sorted(results)]
         raise
+    except asyncio.CancelledError:
+        if shown is not None and shown.state.has_started:
+            raise  # it has shown what is kept
+        raise asyncio.CancelledError(_stop_line(resolved, len(results) + len(stream.unread()), stream.total)) from None
     return Results((results[index] for index in sorted(results)), stream.scheduling, stream.report)
 
 
-def _stream(
+def _open_stream(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> ResultStream:
     resolved = _spec(spec, options)
-    events = progress_if_interactive(sys.stderr, progress) if events is None else events
-    is_watched = events is not None or resolved.checkpoint_dir is not None
-    setup = RunSetup.validate(resolved, combine_sinks(events, resolved.checkpoint_dir) if is_watched else None)
-    if resolved.together.cluster is not None:
+    return _stream(resolved, events, _progress(resolved, events, progress))
+
+
+def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> ResultStream:
+    is_watched = events is not None or shown is not None or spec.checkpoint_dir is not None
+    setup = RunSetup.validate(spec, combine_sinks(events, spec.checkpoint_dir, shown) if is_watched else None)
+    if spec.together.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
-    return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(resolved)))
+    return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(spec)))
+
+
+def _progress(spec: BatchSpec, events: EventSinks, progress: bool | None) -> "Progress | None":
+    """The progress to show. Next to sinks of the caller, it is shown only if it is requested."""
+    is_shown = progress if events is None else bool(progress)
+    return progress_if_interactive(sys.stderr, is_shown, partial(_outputs, spec))
+
+
+def _outputs(spec: BatchSpec) -> "RunOutputs":
+    from .observe.text.run_outputs import RunOutputs  # only for runs that are shown or stopped
+
+    run_id = "" if spec.together.store is None else run_id_of(spec)
+    return RunOutputs(spec.checkpoint_dir, spec.together.store, run_id, spec.out)
+
+
+def _stop_line(spec: BatchSpec, done: int, total: int | None) -> str:
+    from .observe.text.run_outputs import count_done
+
+    return _outputs(spec).stop_line(count_done(done, total))
 
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:

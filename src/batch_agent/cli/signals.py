@@ -7,7 +7,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterable
-from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -15,6 +14,8 @@ from ..aio import run_event_loop
 from ..core.fast_dataclass import dataclass
 from ..core.run_failure import RunStopped
 from ..core.safe_text import safe_text
+from ..observe.live.state import LiveState
+from ..observe.text.run_outputs import RunOutputs, agents_done
 
 T = TypeVar("T")
 _STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -124,10 +125,10 @@ def print_lines(lines: Iterable[str]) -> None:
         print(safe_text(line), file=sys.stderr)
 
 
-def exit_status(stopped: StoppedBySignal | None, folder: Path, *, any_failed: bool) -> int:
-    """Exit status of a run. Also prints how to resume it."""
+def exit_status(stopped: StoppedBySignal | None, outputs: RunOutputs, state: LiveState, *, any_failed: bool) -> int:
+    """Exit status of a run. Also prints what is kept of a run that was stopped, and how to resume it."""
     if stopped is not None:
-        print_lines([stopped.message, f"To resume: run the same command again, or batch-agent resume {folder}"])
+        print_lines([outputs.stop_line(agents_done(state), stopped.message)])
         return stopped.status
     if any_failed:
         print_lines(["To retry the failed agents, run the same command again."])

@@ -25,6 +25,8 @@ class ResultChannel:
     def __init__(self, capacity: int) -> None:
         self.results: Channel[AgentResult] = Channel(capacity)
         self.put = self.results.send
+        self.total: int | None = None
+        """Number of inputs, if it is known."""
         self.scheduling = Scheduling()
         self.report: Callable[[], PrefixReport | None] = _no_report
         """Returns the prefix report; the prompts are linted when it is called."""
@@ -66,6 +68,11 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
         if not self._is_closed:
             driver.result()
         raise StopAsyncIteration
+
+    @property
+    def total(self) -> int | None:
+        """Number of inputs; None if it is unknown, or if the run has not started."""
+        return self._channel.total
 
     @property
     def scheduling(self) -> Scheduling:

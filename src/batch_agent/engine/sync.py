@@ -38,7 +38,7 @@ def run_blocking(main: Main[_Result]) -> _Result:
         _log.debug("The run failed", exc_info=True)
         failure = _without_internals(error)
     except KeyboardInterrupt as error:
-        failure = KeyboardInterrupt(*_cancellation_message(error))
+        failure = KeyboardInterrupt(*(error.args or _cancellation_message(error.__context__)))
     # Outside of the `except` blocks, so that its context is only what the caller handles.
     raise failure
 
@@ -75,10 +75,9 @@ def is_user_frame(frame: FrameType) -> bool:
     return module.partition(".")[0] not in _HIDDEN_PACKAGES
 
 
-def _cancellation_message(interrupt: KeyboardInterrupt) -> tuple[Any, ...]:
-    """Arguments of the CancelledError with which the interrupted coroutine ended."""
-    cancelled = interrupt.__context__
-    return cancelled.args if isinstance(cancelled, asyncio.CancelledError) else ()
+def _cancellation_message(error: BaseException | None) -> tuple[Any, ...]:
+    """Arguments of the CancelledError with which an interrupted coroutine ended; none if it ended in another way."""
+    return error.args if isinstance(error, asyncio.CancelledError) else ()
 
 
 def _run_in_thread(main: Main[_Result]) -> _Result:
@@ -98,16 +97,22 @@ def _run_in_thread(main: Main[_Result]) -> _Result:
         except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
             outcome.set_exception(error)
 
+    def stop() -> tuple[Any, ...]:
+        """Cancels the coroutine and waits for its end. Arguments of its CancelledError, if that is how it ended."""
+        with suppress(RuntimeError):  # its loop may be closed already
+            for cancel in cancels:
+                cancel()
+        thread.join()
+        return _cancellation_message(outcome.exception())
+
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="batch-agent-run")
     thread.start()
     try:
         # Ctrl-C interrupts the wait; under asyncio.run it only cancels the waiting task, which has to be checked.
         while not wait([outcome], timeout=_CANCELLATION_CHECK_INTERVAL).done:
             if caller is not None and caller.cancelling():
-                raise asyncio.CancelledError
-        return outcome.result()
-    finally:
-        with suppress(RuntimeError):  # its loop may be closed already
-            for cancel in cancels:
-                cancel()
-        thread.join()
+                raise asyncio.CancelledError(*stop())
+    except KeyboardInterrupt as interrupt:
+        raise KeyboardInterrupt(*stop()) from interrupt
+    thread.join()
+    return outcome.result()

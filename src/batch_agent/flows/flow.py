@@ -1,7 +1,8 @@
 """`Flow`: the public interface to compose and run stages."""
 
+import asyncio
 import sys
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ..core.errors import SpecError
 from ..core.options.run_options import StageOptions
@@ -15,6 +16,9 @@ from ..observe.sinks import combine_sinks
 from .driver import drive
 from .result import FlowResult, OnFailure
 from .steps import Expand, Filter, FlowStep, GroupBy, Into, Keep, Map, Reduce, Shown
+
+if TYPE_CHECKING:
+    from ..observe.text.run_outputs import RunOutputs
 
 
 class Flow:
@@ -69,15 +73,24 @@ class Flow:
     async def run(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
         """Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'. The results so
         far are in the error's `flow`."""
-        watched = combine_sinks(
-            progress_if_interactive(sys.stderr, progress) if events is None else events,
-            self._options.get("checkpoint_dir"),
-        )
-        return await drive(self._steps, self._inputs, self._options, watched)
+        shown = progress_if_interactive(sys.stderr, progress if events is None else bool(progress), self._outputs)
+        watched = combine_sinks(events, self._options.get("checkpoint_dir"), shown)
+        try:
+            return await drive(self._steps, self._inputs, self._options, watched)
+        except asyncio.CancelledError:
+            if shown is not None and shown.state.has_started:
+                raise  # it has shown what is kept
+            raise asyncio.CancelledError(self._outputs().stop_line("The flow is not finished")) from None
 
     def run_sync(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
         """`run` for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
+
+    def _outputs(self) -> "RunOutputs":
+        from ..observe.text.run_outputs import RunOutputs  # only for flows that are shown or stopped
+
+        outs = (step.options.get("out") for step in self._steps if isinstance(step, Map | Reduce))
+        return RunOutputs(self._options.get("checkpoint_dir"), out=next((out for out in outs if out is not None), None))
 
     def with_step(self, step: FlowStep) -> "Flow":
         """A copy of the flow with one more step."""

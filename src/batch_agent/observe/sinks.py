@@ -19,9 +19,12 @@ _log = logging.getLogger("batch_agent")
 Sink = EventSink | SlowSink
 
 
-def combine_sinks(events: EventSinks, folder: str | PathLike[str] | None = None) -> EventSink | None:
-    """One sink for all of `events`. `folder`: directory for the event log and the report. Raises SpecError."""
-    sinks = _as_list(events)
+def combine_sinks(
+    events: EventSinks, folder: str | PathLike[str] | None = None, progress: EventSink | None = None
+) -> EventSink | None:
+    """One sink for all of `events` and for `progress`. `folder`: directory for the event log and the report. Raises
+    SpecError."""
+    sinks = [*_as_list(events), *([] if progress is None else [progress])]
     direct = [each for each in sinks if not isinstance(each, SlowSink)]
     slow = [each for each in sinks if isinstance(each, SlowSink)]
     if folder is not None:

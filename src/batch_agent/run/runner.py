@@ -41,6 +41,7 @@ async def run(
     """Runs a spec, alone or distributed through a coordinator; the results go to the channel. `only`, `works`: as for
     `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
     async with open_resources([setup], setup.events, coordinator) as [resources]:
+        channel.total = resources.inputs.total
         try:
             await execute(resources, channel.put, only=only, works=works)
         finally:

@@ -91,7 +91,15 @@ def test_an_interrupt_ends_it_promptly_and_quietly(
         program.send_signal(signal.SIGINT)
         assert program.wait() == -signal.SIGINT
     said = program.stderr.read_text()
-    assert said.rstrip().endswith("KeyboardInterrupt")
+    line = (
+        f"Stopped. 0 of 6 agents are done; everything so far is kept in {str(tmp_path / 'checkpoint')!r}. To resume: "
+    )
+    assert said.count(line) == 1
+    if where == "a coroutine":  # the program's own asyncio.run raises it
+        assert said.rstrip().endswith("KeyboardInterrupt")
+    else:
+        assert said.rstrip().endswith(f"KeyboardInterrupt: {line}run the same code again.")
+        assert said.count("Traceback") == 1
     for noise in ("never retrieved", "was destroyed", "Exception ignored", "Exception in thread", "never awaited"):
         assert noise not in said
     with pytest.raises(ProcessLookupError):  # nobody of its session is left

@@ -1,6 +1,7 @@
 """batch-agent run; with --reduce it is a flow of two stages that also writes the combined answer."""
 
 import asyncio
+import shlex
 import sys
 import time
 from contextlib import nullcontext
@@ -25,6 +26,7 @@ from ...flows.summary import flow_summary_lines
 from ...observe.live.progress import Progress, progress_for
 from ...observe.live.state import LiveState
 from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines
+from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import summary_lines
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint
 from ..options.cluster import ClusterOptions
@@ -53,12 +55,12 @@ def run_reduced(
         print_lines(
             [*partial_flow_summary_lines(state, seconds), *_resumed(state), f"Results: {out}", *report_lines(folder)]
         )
-        return exit_status(ended, folder, any_failed=False)
+        return exit_status(ended, _outputs(folder), state, any_failed=False)
     outcome, problem = ended
     print_lines([*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state)])
     print_lines(compare(folder, state.stages[MAP].stats, outcome.stages[MAP].seconds))
     print_lines([f"Results: {out}", *report_lines(folder)])
-    status = _finish(outcome, reduce, folder)
+    status = _finish(outcome, reduce, folder, state)
     if problem is not None:
         raise problem
     return status
@@ -92,18 +94,18 @@ async def _flow(
         return await flow.reduce(REDUCE, **reduce.options).run(events=events), callback.error
 
 
-def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path) -> int:
+def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path, state: LiveState) -> int:
     """Writes the summary and returns the exit status. Only the answer goes to standard output, after all messages."""
     [item] = outcome.items
     any_failed = outcome.stages[MAP].failed > 0
     if item.error is not None:
         print_lines([f"The reduce failed: {item.error}"])
-        return exit_status(None, folder, any_failed=True)
+        return exit_status(None, _outputs(folder), state, any_failed=True)
     text = item[REDUCE] if reduce.is_text else _pretty(item[REDUCE])
     with atomic_write(reduce.summary) as file:
         file.write(f"{text}\n".encode())
     print_lines([f"Summary: {reduce.summary}"])
-    status = exit_status(None, folder, any_failed=any_failed)
+    status = exit_status(None, _outputs(folder), state, any_failed=any_failed)
     print(safe_text(text) if sys.stdout.isatty() else text)
     return status
 
@@ -194,11 +196,17 @@ def _run(
     ended = run_until_signal(_stream(kwargs, out, events, published))
     seconds = time.monotonic() - started
     stopped = ended if isinstance(ended, StoppedBySignal) else None
-    print_lines(summary_lines(progress.state, seconds))
+    print_lines(summary_lines(progress.state, seconds, is_stopped=stopped is not None))
     if stopped is None:
         print_lines(compare(folder, progress.state.run_stats, seconds))
     print_lines([f"Results: {out}", *report_lines(folder)])
-    return exit_status(stopped, folder, any_failed=progress.state.failed > 0)
+    return exit_status(stopped, _outputs(folder, published), progress.state, any_failed=progress.state.failed > 0)
+
+
+def _outputs(folder: Path, published: _PublishedRun | None = None) -> RunOutputs:
+    resume = f"run the same command again, or batch-agent resume {shlex.quote(str(folder))}"
+    store, name = (None, "") if published is None else (published.run.url, published.run.name)
+    return RunOutputs(folder, store, name, resume=resume)
 
 
 async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None) -> None:

@@ -3,20 +3,25 @@
 The views are imported only then: this module is imported by every run."""
 
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from ..text.run_outputs import RunOutputs
     from .progress import Progress
 
 
-def progress_if_interactive(stream: TextIO, dashboard: bool | None = None) -> "Progress | None":
-    """Progress for a run started from Python; None unless the session is interactive or `dashboard` is True."""
+def progress_if_interactive(
+    stream: TextIO, dashboard: bool | None = None, outputs: "Callable[[], RunOutputs] | None" = None
+) -> "Progress | None":
+    """Progress for a run started from Python; None unless the session is interactive or `dashboard` is True. `outputs`
+    returns those of `progress_for`, and is called only if the progress is shown."""
     is_shown = stream.isatty() or _is_notebook() if dashboard is None else dashboard
     if not is_shown:
         return None
     from .progress import progress_for
 
-    return progress_for(stream)
+    return progress_for(stream, outputs=None if outputs is None else outputs())
 
 
 def _is_notebook() -> bool:

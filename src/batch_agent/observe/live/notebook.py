@@ -13,9 +13,8 @@ from typing import Any, Self
 
 from ...core.events import Event
 from ..sanitize import sanitize
-from ..text.flow_summary import partial_flow_summary_lines
 from ..text.formatting import duration
-from ..text.summary import summary_lines
+from ..text.run_outputs import RunOutputs
 from .redraw_loop import RedrawLoop
 from .state import LiveStage, LiveState
 from .view_rows import Row, Segment, Tone, clock, errors, progress, results, rows, title
@@ -110,7 +109,9 @@ def is_notebook() -> bool:
 class NotebookProgress:
     """Progress that updates a cell from a thread, also while `run_sync` blocks the notebook's event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, outputs: RunOutputs | None = None) -> None:
+        """`outputs`: shown at the end, below the summary."""
+        self._outputs = outputs or RunOutputs()
         self._redraw_loop = RedrawLoop(state_html, self._show, _UPDATES_PER_SECOND)
         self._display: Any = None
         self._shown = ""
@@ -133,7 +134,7 @@ class NotebookProgress:
         self._redraw_loop.stop()
         state, seconds = self.state, self._redraw_loop.seconds
         if state.has_started:
-            lines = partial_flow_summary_lines(state, seconds) if state.is_flow else summary_lines(state, seconds)
+            lines = self._outputs.end_lines(state, seconds, error)
             self._display.update(_bundle(state_html(state, seconds, lines), "\n".join(lines)), raw=True)
         else:
             self._display.update(_bundle(""), raw=True)

@@ -12,6 +12,7 @@ from rich.console import Console
 from ...core.events import Event, Notice, RunStarted, StageEvent, WorkerEvent
 from ...core.safe_text import safe_text
 from ..text.formatting import duration, per_time, prefix_worker
+from ..text.run_outputs import RunOutputs
 from .notebook import NotebookProgress, is_notebook
 from .state import LiveStage, LiveState
 from .terminal import LiveProgress
@@ -35,23 +36,25 @@ class Progress(Protocol):
     ) -> None: ...
 
 
-def progress_for(stream: TextIO, dashboard: bool | None = None) -> Progress:
+def progress_for(stream: TextIO, dashboard: bool | None = None, outputs: RunOutputs | None = None) -> Progress:
     """A dashboard if `stream` can show it, plain lines otherwise. `dashboard`: True for a dashboard even if `stream` is
-    not known to be a terminal, False for plain lines in any case."""
+    not known to be a terminal, False for plain lines in any case. `outputs`: shown at the end, with the summary of the
+    run; None: the caller prints a summary."""
     if dashboard is False:
-        return PlainProgress(stream)
+        return PlainProgress(stream, outputs)
     if is_notebook():
-        return NotebookProgress()
+        return NotebookProgress(outputs)
     console = Console(file=stream, force_terminal=dashboard, force_jupyter=False)
-    return LiveProgress(console) if dashboard or _can_show(console) else PlainProgress(stream)
+    return LiveProgress(console, outputs) if dashboard or _can_show(console) else PlainProgress(stream, outputs)
 
 
 class PlainProgress:
     """Plain lines for logs and pipes: notices, and a line of counts every few seconds if they changed."""
 
-    def __init__(self, stream: TextIO = sys.stderr) -> None:
+    def __init__(self, stream: TextIO = sys.stderr, outputs: RunOutputs | None = None) -> None:
         self.state = LiveState()
         self._stream = stream
+        self._outputs = outputs
         self._started = self._printed_at = time.monotonic()
         self._last_counts = ""
 
@@ -66,7 +69,8 @@ class PlainProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pass
+        if self._outputs is not None:
+            self._outputs.print_end(self._stream, self.state, time.monotonic() - self._started, error)
 
     def _lines(self, event: Event) -> Iterator[str]:
         yield from stage_prefix(event)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...core.events import Event
+from ..text.run_outputs import RunOutputs
 from .dashboard import render
 from .redraw_loop import RedrawLoop
 from .state import LiveState
@@ -108,7 +109,8 @@ _UPDATES_PER_SECOND = 8
 class LiveProgress:
     """Progress as a dashboard below other output. Nothing is shown while the process shows another one."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, outputs: RunOutputs | None = None) -> None:
+        """`outputs`: shown at the end, with the summary of the run; None: the caller prints a summary."""
         # Not `console` itself: it flushes its file, and redirects standard output to the null device if that fails.
         colors = cast(Any, console.color_system)
         self._painter = Console(file=io.StringIO(), force_terminal=True, color_system=colors, no_color=console.no_color)
@@ -117,6 +119,7 @@ class LiveProgress:
         self._redirect = StreamRedirect(self._stream, self._frame)
         self._redraw_loop = RedrawLoop(self._render, self._show, _UPDATES_PER_SECOND)
         self._is_shown = False
+        self._outputs = outputs
 
     @property
     def state(self) -> LiveState:
@@ -147,6 +150,8 @@ class LiveProgress:
             finally:  # a second Ctrl-C must not leave a terminal without a cursor
                 self._frame.close()
                 self._redirect.stop()
+            if self._outputs is not None:
+                self._outputs.print_end(self._stream, self.state, self._redraw_loop.seconds, error)
 
     def _render(self, state: LiveState, seconds: float) -> list[Text]:
         columns, lines = self._frame.size

@@ -11,12 +11,12 @@ from .prefix import prefix_outcome_line
 _MAX_TOOLS = 5
 
 
-def summary_lines(state: LiveState, seconds: float) -> list[str]:
-    """Summary of a run that is not a flow."""
+def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False) -> list[str]:
+    """Summary of a run that is not a flow. `is_stopped`: the run ended before its inputs did."""
     stats = state.run_stats
-    lines = [f"{stats.ok} of {stats.done} agents answered in {duration(seconds)} ({stats.model} on {stats.backend})."]
+    lines = [f"{_counts(state, is_stopped)} in {duration(seconds)} ({stats.model} on {stats.backend})."]
     if stats.resumed:
-        lines.append(f"{stats.resumed} answers restored from the checkpoint.")
+        lines.append(f"{plural(stats.resumed, 'answer')} restored from the checkpoint.")
     usage = stats.usage
     if usage.input:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
@@ -39,6 +39,18 @@ def summary_lines(state: LiveState, seconds: float) -> list[str]:
     for kind, count, example in stats.failures.groups:
         lines.append(f"Failed, {kind}: {count}. Example: {example[:300]}")
     return [*lines, *callback_lines(state)]
+
+
+def _counts(state: LiveState, is_stopped: bool) -> str:
+    """How many agents answered, of how many; of a run that was stopped, also how many failed and are not finished."""
+    stats, total = state.run_stats, state.stages[""].total
+    if not is_stopped or total == stats.done:
+        return f"{stats.ok:,} of {plural(stats.done, 'agent')} answered"
+    if total is None:
+        left, of = "others are not finished", plural(stats.ok, "agent")
+    else:
+        left, of = f"{total - stats.done:,} not finished", f"{stats.ok:,} of {plural(total, 'agent')}"
+    return ", ".join([f"{of} answered", *([f"{stats.failed:,} failed"] if stats.failed else []), left])
 
 
 def callback_lines(state: LiveState) -> list[str]:

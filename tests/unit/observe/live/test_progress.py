@@ -53,7 +53,7 @@ def test_a_tally_counts_what_happened() -> None:
 def test_the_summary_says_what_a_person_wants_to_know() -> None:
     said = "\n".join(summary_lines(a_board(), 75))
     assert "2 of 3 agents answered in 1 min 15 s (m on vllm)." in said
-    assert "1 answers restored from the checkpoint" in said
+    assert "1 answer restored from the checkpoint" in said
     assert "55% of the input from the prefix cache" in said
     assert "Tool calls: 7, 3 of them executed, 4 shared (1 min 30 s of tool time saved)." in said  # and they add up
     assert "Retried requests: 1." in said

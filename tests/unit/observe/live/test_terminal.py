@@ -6,6 +6,8 @@ import io
 import logging
 import os
 import pty
+import re
+import signal
 import struct
 import sys
 import termios
@@ -223,9 +225,56 @@ def test_ctrl_c_gives_the_terminal_back_as_it_was(tmp_path: Path, sim_url: str, 
         seen.until(has_advanced)
         seen.type(b"\x03")
         assert program.wait() == 130
-        rows = seen.until(lambda screen: "To resume: run the same command again" in screen.text)
+        rows = seen.until(lambda screen: "To resume: run the same command again" in "".join(screen.rows))  # wrapped
         assert frames(rows) == 0
         assert not any("━" in row or "Traceback" in row for row in rows)
+        assert seen.screen.shows_cursor
+        text = "".join(rows)
+        [done] = re.findall(r"Stopped\. (\d+) of 24 agents are done; everything so far is kept in ", text)
+        assert f"{done} of 24 agents answered, {24 - int(done)} not finished in " in text
+        assert "Report: results.jsonl.checkpoint/report.html" in text
+
+
+_SCRIPT = """
+import os, sys
+os.setsid()
+terminal = os.open(sys.argv[1], os.O_RDWR)
+for number in 0, 1, 2:
+    os.dup2(terminal, number)
+from batch_agent import BatchAgent
+import mine
+inputs = [{"name": f"number {index}"} for index in range(24)]
+BatchAgent.run_sync(
+    task="Who is {name}?", inputs=inputs, tools=[mine.hold], backend=sys.argv[2], max_inflight=3, checkpoint_dir="ck"
+)
+"""
+
+
+@pytest.mark.parametrize("ends", ["at its end", "by ctrl-c"])
+def test_the_summary_of_a_script_stays_in_the_terminal(
+    tmp_path: Path, sim_url: str, programs: Programs, ends: str
+) -> None:
+    (tmp_path / "mine.py").write_text(_TOOLS)
+    with terminal(120, 40) as seen:
+        usual = {"TERM": "xterm-256color", "CI": "", "NO_COLOR": ""}
+        program = programs.start(_SCRIPT, seen.path, sim_url, cwd=tmp_path, environment=usual)
+        seen.until(has_advanced)
+        if ends == "by ctrl-c":
+            seen.type(b"\x03")
+            assert program.wait() == -signal.SIGINT
+            rows = seen.until(lambda screen: "KeyboardInterrupt" in screen.text)
+            text = "".join(rows)
+            [done] = re.findall(r"Stopped\. (\d+) of 24 agents are done; everything so far is kept in 'ck'\.", text)
+            assert f"{done} of 24 agents answered, {24 - int(done)} not finished in " in text
+            assert text.count("Traceback") == 1
+            assert "During handling" not in text
+        else:
+            (tmp_path / "may_end").touch()
+            assert program.wait() == 0
+            rows = seen.until(lambda screen: "Report: ck/report.html" in screen.text)
+            assert "24 of 24 agents answered in " in "".join(rows)
+        assert "Report: ck/report.html" in rows
+        assert frames(rows) == 0
         assert seen.screen.shows_cursor
 
 
