@@ -23,13 +23,19 @@ from .forecast import Behaviour, Forecast
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
     """`canary`: real agents to run, spread over the inputs: the first alone, then the others concurrently. With a
-    checkpoint, the run reuses their answers. Raises SpecError if the number of inputs is unknown."""
+    checkpoint, the run reuses their answers. Raises SpecError if the number of inputs is unknown, for programs as
+    agents, and for a distributed run."""
     from . import behaviour_of, forecast, speeds_of  # imports the simulator, which a run does not need
 
     at_least("canary", canary, 0)
     if spec.runtime is not None:
         raise SpecError(
             f"A plan cannot predict the requests of programs ({spec.runtime.name}). Run a few inputs instead."
+        )
+    if distributed := [name for name in ("store", "cluster") if getattr(spec.together, name) is not None]:
+        raise SpecError(
+            f"A plan forecasts a run in one process, and its canary does not use {distributed[0]}=. Remove "
+            f"{distributed[0]}=; with checkpoint_dir=, a run reuses the results of the canary."
         )
     async with open_preview(RunSetup.validate(spec, events)) as preview:
         runs = await _canary(spec, preview, canary, events)

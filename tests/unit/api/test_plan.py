@@ -97,3 +97,12 @@ async def test_a_plan_tells_what_it_waits_for_and_no_more(sim: SimServer) -> Non
     await BatchAgent.plan(canary=2, events=sink, **options(sim))
     assert Notice("Running a canary of 2 agents ...") in sink.events
     assert all(isinstance(event, Notice) for event in sink.events)
+
+
+@pytest.mark.parametrize("distributed", [{"store": "redis://127.0.0.1:9/0"}, {"cluster": "ray"}], ids=str)
+async def test_a_distributed_run_is_refused_before_anything_is_sent(distributed: dict[str, Any]) -> None:
+    backend = ScriptedBackend(lambda request: say("x"))
+    [name] = distributed
+    with pytest.raises(SpecError, match=f"Remove {name}=; with checkpoint_dir="):
+        await BatchAgent.plan(task=TASK, inputs=ROWS, backend=backend, canary=2, **distributed)
+    assert backend.requests == []
