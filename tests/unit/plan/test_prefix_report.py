@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support.plans import plan
 from batch_agent import BatchAgent, Fields, Tool
 from batch_agent.core.run_reports import Finding, PrefixReport
 from batch_agent.core.spec import BatchSpec
-from batch_agent.observe.text.prefix import prefix_lines, prefix_outcome_line
+from batch_agent.observe.text.prefix import prefix_lines, prefix_notes, prefix_outcome_line
 from batch_agent.plan.layout import as_they_come, lay_out
 from batch_agent.plan.prefix_report import prefix_report
 from batch_agent.plan.template import template_of
@@ -119,19 +120,31 @@ def test_lines_for_people() -> None:
         9, 900, 1000, "the field {a}", 3, 0.75, findings=(Finding("uuid", "There is an id.", "Leave it out."),)
     )
     assert prefix_lines(found) == [
-        "Prompts: about 900 of 1,000 tokens are shared by all (90%); they diverge at the field {a}. 3 groups "
-        "share more. Predicted prefix cache hits: 75% (sharing allows 4.0x).",
+        "Prompts: the first 900 of about 1,000 tokens are the same for all agents (90%); the first difference is the "
+        "field {a}. 3 groups of agents share more. The server can take 75% of all prompt tokens from its prefix cache.",
         "! There is an id. Leave it out.",
     ]
+    assert prefix_notes(found) == prefix_lines(found)
+    assert prefix_notes(replace(found, findings=())) == []  # before a run: nothing can be gained
     assert prefix_outcome_line(found) is None
 
 
-def test_after_a_run_expected_stands_against_seen() -> None:
-    found = PrefixReport(9, 900, 1000, "the field {a}", 3, 0.75, 0.7, is_calibrated=True)
+def test_after_a_run_a_cache_that_served_less_than_it_could_is_reported() -> None:
+    found = PrefixReport(900, 900, 1000, "the field {a}", 3, 0.75, 0.2, is_calibrated=True)
     line = prefix_outcome_line(found)
     assert line is not None
-    assert "75% predicted" in line
-    assert "70% measured" in line
+    assert line.startswith(
+        "Prefix cache: 20% of the first prompts came from the server's cache, where 75% is possible. Check "
+    )
+
+
+@pytest.mark.parametrize(
+    ("agents", "tokens", "measured"), [(900, 1000, 0.7), (900, 1000, 0.95), (9, 15, 0.0), (None, 1000, 0.0)]
+)
+def test_after_a_run_nothing_is_said_of_a_cache_that_could_gain_little(
+    agents: int | None, tokens: int, measured: float
+) -> None:
+    assert prefix_outcome_line(PrefixReport(agents, 8, tokens, "the field {a}", 3, 0.75, measured)) is None
 
 
 def test_prompts_that_differ_in_little_are_not_said_to_be_the_same() -> None:

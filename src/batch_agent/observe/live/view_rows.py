@@ -10,7 +10,7 @@ from ...core.results import AgentResult
 from ..event_codec import answer_preview
 from ..sanitize import sanitize
 from ..text.formatting import dollars, duration, per_time, plural, rounded
-from ..text.prefix import prefix_lines
+from ..text.prefix import prefix_notes
 from ..tool_counts import ToolCount
 from .state import LiveStage, LiveState
 
@@ -38,8 +38,8 @@ class Row:
 
 
 def stage_prefix(event: Event) -> list[str]:
-    """Lines about prefix sharing, shown once before the first agent."""
-    return prefix_lines(event.prefix) if isinstance(event, PrefixReported) and event.prefix.measured is None else []
+    """Lines about what keeps prompts from sharing more, shown once before the first agent."""
+    return prefix_notes(event.prefix) if isinstance(event, PrefixReported) and event.prefix.measured is None else []
 
 
 def title(state: LiveState) -> str:

@@ -1,6 +1,7 @@
 """`batch-agent lint`, and runs whose fields are ordered: real processes, a real (simulated) server."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,10 @@ def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
     done = typed("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
     [line] = done.stdout.splitlines()
-    assert line.startswith("Prompts: about ")
-    assert "they diverge at the field {doc}, after 'About'." in line
-    assert "3 groups share more. Predicted prefix cache hits: 6" in line
+    assert line.startswith("Prompts: the first ")
+    assert " tokens are the same for all agents (" in line
+    assert "the first difference is the field {doc}, after 'About'. 3 groups of agents share more." in line
+    assert re.search(r"The server can take 6\d% of all prompt tokens from its prefix cache\.$", line)
     assert sorted(path.name for path in place.iterdir()) == ["in.jsonl"]
 
 
@@ -57,7 +59,7 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Cal
     done = call(*words, cwd=place)
     assert (done.returncode, done.stderr) == (1, "")
     told, *found = done.stdout.splitlines()
-    assert "they diverge at the field {id}" in told
+    assert "the first difference is the field {id}" in told
     assert [line[:2] for line in found] == ["! ", "! "]
     assert "time stamp" in found[0]
     assert "'id' comes first" in found[1]
@@ -66,11 +68,11 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Cal
 def test_fields_are_free_of_their_order(place: Path, call: Call) -> None:
     done = call("lint", "--task", "Do it.", "--inputs", "in.jsonl", "--fields", "id", "doc", "q", cwd=place)
     assert done.returncode == 0, done.stdout
-    assert "they diverge at the field {doc}, after 'Do it.'. 3 groups share more." in done.stdout
+    assert "the first difference is the field {doc}, after 'Do it.'. 3 groups of agents share more." in done.stdout
     as_named = call(
         "lint", "--task", "Do it.", "--inputs", "in.jsonl", "--fields", "id", "doc", "--no-reorder", cwd=place
     )
-    assert "they diverge at the field {id}" in as_named.stdout
+    assert "the first difference is the field {id}" in as_named.stdout
 
 
 def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call) -> None:
