@@ -68,8 +68,11 @@ class RunStats:
     resumed: int = 0
     turns: int = 0
     tool_calls: int = 0
+    """Calls of the finished agents."""
     tool_sources: Counter[str] = field(default_factory=Counter)
     """The same calls by the source of their results."""
+    calls_by_tool: Counter[str] = field(default_factory=Counter)
+    failed_by_tool: Counter[str] = field(default_factory=Counter)
     agents_with_changes: int = 0
     """Agents that changed files in their workspaces."""
     usage: Usage = NO_USAGE
@@ -124,7 +127,11 @@ class RunStats:
         self.resumed += resumed
         self.turns += result.turns
         self.tool_calls += len(result.tool_calls)
-        self.tool_sources.update(call.source for call in result.tool_calls)
+        for call in result.tool_calls:
+            self.tool_sources[call.source] += 1
+            self.calls_by_tool[call.name] += 1
+            if not call.ok:
+                self.failed_by_tool[call.name] += 1
         self.agents_with_changes += result.changes is not None and bool(result.changes.files)
         self.usage += result.usage
         if result.error is not None:

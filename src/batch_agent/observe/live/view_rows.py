@@ -122,7 +122,7 @@ def _agents(state: LiveState) -> Row:
 
 def _capacity(sampled: LoadSampled, is_named: bool) -> Iterator[Row]:
     name = f"{sanitize(sampled.backend)}: " if is_named else ""
-    slots = [Segment(f"{name}{sampled.inflight:,} of {sampled.limit:,} in use")]
+    slots = [Segment(f"{name}{_slots(sampled)}")]
     if sampled.waiting:
         slots.append(Segment(f"{sampled.waiting:,} waiting", "quiet"))
     if sampled.server_running is not None:
@@ -135,11 +135,20 @@ def _capacity(sampled: LoadSampled, is_named: bool) -> Iterator[Row]:
     if sampled.residents is not None:
         cache.append(Segment(f"{name}{sampled.residents:,} resident agents"))
     if sampled.kv_held is not None and sampled.kv_limit:
-        cache.append(Segment(f"{rounded(sampled.kv_held)} of {rounded(sampled.kv_limit)} tokens"))
+        held, limit = rounded(sampled.kv_held), rounded(sampled.kv_limit)
+        is_over = sampled.kv_held > sampled.kv_limit  # agents beyond the capacity, while the engine would idle
+        cache.append(Segment(f"{held} tokens, {limit} fit" if is_over else f"{held} of {limit} tokens"))
         fill = sampled.kv_held / sampled.kv_limit
     if sampled.kv_usage is not None:
         cache.append(Segment(f"server: {sampled.kv_usage:.0%}", "quiet"))
     yield Row("KV cache", tuple(cache), 40, fill)
+
+
+def _slots(sampled: LoadSampled) -> str:
+    """Requests in flight, and the limit. A lower limit takes effect as requests end: until then more are in flight."""
+    if sampled.inflight > sampled.limit:
+        return f"{sampled.inflight:,} in flight, limit lowered to {sampled.limit:,}"
+    return f"{sampled.inflight:,} of {sampled.limit:,} in use"
 
 
 def _tokens(state: LiveState) -> Iterator[Row]:

@@ -24,11 +24,11 @@ def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
 
 def flow_tool_lines(state: LiveState) -> list[str]:
     """Lines about shared tool calls, failed tools and unavailable endpoints."""
-    sources: Counter[str] = sum((stage.stats.tool_sources for stage in state.stages.values()), Counter())
+    stats = [stage.stats for stage in state.stages.values()]
+    sources: Counter[str] = sum((each.tool_sources for each in stats), Counter())
     saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
-    lost = unavailable_lines(stage.stats.scheduling for stage in state.stages.values())
-    return [*shared, *failed_tool_lines(state.tools), *lost]
+    return [*shared, *failed_tool_lines(stats), *unavailable_lines(each.scheduling for each in stats)]
 
 
 def _partial_stage_line(name: str, stage: LiveStage) -> str:

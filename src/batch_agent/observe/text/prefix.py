@@ -28,7 +28,8 @@ def prefix_outcome_line(report: PrefixReport) -> str | None:
         return None
     return (
         f"Prefix cache: {report.measured:.0%} of the first prompts came from the server's cache, where "
-        f"{report.predicted:.0%} is possible. Check that prefix caching is on and that the cache is large enough (batch-agent doctor URL)."
+        f"{report.predicted:.0%} is possible. Check that prefix caching is on and that the cache is large enough "
+        "(batch-agent doctor URL)."
     )
 
 

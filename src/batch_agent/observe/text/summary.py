@@ -1,9 +1,11 @@
 """Summary of a run in a few lines."""
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from ...core.run_reports import Scheduling
 from ..live.state import LiveState
+from ..run_stats import RunStats
 from ..tool_counts import ToolCounts
 from .formatting import duration, plural
 from .prefix import prefix_outcome_line
@@ -27,7 +29,7 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines.append(f"Cost: ${stats.spent:,.4f}.")
     if stats.tool_calls:
         lines.append(f"Tool calls: {stats.tool_calls:,}{saved_by_sharing(stats.tool_sources, state.tools)}.")
-    lines += failed_tool_lines(state.tools)
+    lines += failed_tool_lines([stats])
     if stats.agents_with_changes:
         lines.append(
             f"Agents that changed files: {stats.agents_with_changes:,}. The patches are in `changes` of the results."
@@ -37,7 +39,7 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
     if stats.scheduling is not None:
         lines += _scheduling(stats.scheduling, stats.done)
     for kind, count, example in stats.failures.groups:
-        lines.append(f"Failed, {kind}: {count}. Example: {example[:300]}")
+        lines.append(f"Failed, {kind}: {count:,}. Example: {example[:300]}")
     return [*lines, *callback_lines(state)]
 
 
@@ -71,12 +73,14 @@ def saved_by_sharing(sources: Mapping[str, int], tools: ToolCounts) -> str:
     return f", {executed:,} of them executed, {answered:,} shared ({duration(saved)} of tool time saved)"
 
 
-def failed_tool_lines(tools: ToolCounts) -> list[str]:
+def failed_tool_lines(stages: Sequence[RunStats]) -> list[str]:
     """Tools with failed calls, those with the most failures first. Their agents may have answered anyway."""
-    failing = sorted((each for each in tools.by_tool.items() if each[1].failed), key=lambda each: -each[1].failed)
-    if not failing:
+    calls: Counter[str] = sum((stats.calls_by_tool for stats in stages), Counter())
+    failed: Counter[str] = sum((stats.failed_by_tool for stats in stages), Counter())
+    if not failed:
         return []
-    named = [f"{name[:60]!r} {count.failed:,} of {count.calls:,}" for name, count in failing[:_MAX_TOOLS]]
+    failing = failed.most_common()
+    named = [f"{name[:60]!r} {count:,} of {calls[name]:,}" for name, count in failing[:_MAX_TOOLS]]
     more = f", and {len(failing) - _MAX_TOOLS:,} more tools" if len(failing) > _MAX_TOOLS else ""
     return [f"Failed tool calls: {', '.join(named)}{more}."]
 
@@ -87,7 +91,7 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
     if how.limits:
         last = how.limits[-1]
         lines.append(
-            f"Requests in flight: {how.inflight} at the end (last change after {last.at:.1f} s: {last.reason})."
+            f"Limit of requests in flight: {how.inflight:,} at the end (changed after {last.at:.1f} s: {last.reason})."
         )
     if how.max_residents is not None and how.kv_limit is not None and how.max_residents < agents:
         lost = f"; {how.cache_misses:,} turns missed the cache" if how.cache_misses else ""

@@ -84,6 +84,17 @@ def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
     ]
 
 
+def test_more_in_flight_than_a_lowered_limit_is_not_a_share_of_it() -> None:
+    """A lower limit takes effect as requests end."""
+    state = board_of(RunStarted("vllm", "m", 128, 100), LoadSampled("vllm", 95, 47, 3, 12, 130_000, 100_000))
+    text = "\n".join(lines(state))
+    assert "95 in flight, limit lowered to 47  3 waiting" in text
+    assert "12 resident agents  130k tokens, 100k fit" in text
+    assert " of 47" not in text
+    state.emit(LoadSampled("vllm", 47, 47, 3))
+    assert "47 of 47 in use" in "\n".join(lines(state))
+
+
 def test_where_there_is_little_room_what_matters_least_is_left_out() -> None:
     state = board_of(*FULL, Paused(3.0, "rate limited"))
     labels = [[line.split(" ")[0] for line in lines(state, height=height)[2:]] for height in (3, 6, 8, 10)]

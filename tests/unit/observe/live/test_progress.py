@@ -61,15 +61,21 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
 
 
 def test_the_summary_names_tools_that_failed_and_how_often() -> None:
+    """Of the calls that the line above counts: those of finished agents."""
     state = a_board()
-    assert "failed:" not in "\n".join(summary_lines(state, 1)).partition("Tool calls")[2].partition("Requests")[0]
-    for name, ok in [("search", False), ("search", False), ("search", True), ("\x1b[2Jgone", False), ("f", True)]:
-        state.emit(CallsEnded("a", 1, (CallRecord(name, "{}", ok, 0.1),), 0.1))
-    said = "\n".join(summary_lines(state, 1))
-    assert "Failed tool calls: 'search' 2 of 3, '\\x1b[2Jgone' 1 of 1." in said
-    for number in range(9):
-        state.emit(CallsEnded("a", 1, (CallRecord(f"t{number}", "{}", False, 0.1),), 0.1))
-    assert "and 6 more tools." in "\n".join(summary_lines(state, 1))
+    assert "Tool calls: 7, " in "\n".join(summary_lines(state, 1))
+    assert "Failed tool calls: 'f' 1 of 7." in summary_lines(state, 1)
+    names = [("search", False), ("search", False), ("search", True), ("\x1b[2Jgone", False), ("f", True)]
+    calls = tuple(CallRecord(name, "{}", ok, 0.1) for name, ok in names)
+    state.emit(CallsEnded("d", 1, calls, 0.1))
+    assert "Failed tool calls: 'f' 1 of 7." in summary_lines(state, 1)  # its agent is not finished
+    state.emit(AgentFinished(AgentResult(3, "d", tool_calls=calls), resumed=False))
+    said = summary_lines(state, 1)
+    assert "Failed tool calls: 'search' 2 of 3, 'f' 1 of 8, '\\x1b[2Jgone' 1 of 1." in said
+    assert any(line.startswith("Tool calls: 12, ") for line in said)
+    nine = tuple(CallRecord(f"t{number}", "{}", False, 0.1) for number in range(9))
+    state.emit(AgentFinished(AgentResult(4, "e", tool_calls=nine), resumed=False))
+    assert "and 7 more tools." in "\n".join(summary_lines(state, 1))
 
 
 def test_a_pipe_gets_plain_lines_and_notices_at_once() -> None:
