@@ -105,7 +105,7 @@ def test_where_progress_is_shown_the_summary_stays(
     """Also next to a sink of the caller, if progress=True."""
     given: dict[str, object] = {"call": call, "progress": True, "checkpoint_dir": "ck", "out": "out.jsonl"}
     shown, trace = interrupted(programs, tmp_path, sim.url, given).split("Traceback")
-    counts = "a: 3 of 7 agents answered " if call == "flow" else "3 of 7 agents answered, 4 not finished in "
+    counts = "a: 3 of 7 agents answered " if call == "flow" else "3 of 7 agents answered, 4 not finished after "
     done = "3 agents are done" if call == "flow" else "3 of 7 agents are done"
     assert f"\n{counts}" in f"\n{shown}"
     assert shown.endswith(f"Results: out.jsonl\nReport: ck/report.html\nStopped. {done}; {ALL_KEPT}\n")

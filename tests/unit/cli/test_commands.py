@@ -121,7 +121,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, 
         assert "Traceback" not in said
         done = len(rows(tmp_path / "results.jsonl"))
         assert 4 <= done < 30
-        assert f"{done} of 30 agents answered, {30 - done} not finished in " in said
+        assert f"{done} of 30 agents answered, {30 - done} not finished after " in said
         assert (
             f"\nStopped. {done} of 30 agents are done; everything so far is kept in 'results.jsonl.checkpoint'." in said
         )

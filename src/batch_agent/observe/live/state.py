@@ -45,8 +45,23 @@ class LiveStage:
     """Rate of agents that finished in this process."""
     turn_tokens: Tokens = field(default_factory=Tokens)
     """Usage of all turns so far, including those of running agents."""
+    unfinished: dict[str, Tokens] = field(default_factory=dict)
+    """Usage of agents in progress, by key: that of finished agents is in `stats`."""
     queued: int = 0
     """Items that the previous stage has passed on."""
+
+    def add_turn(self, key: str, usage: Usage) -> None:
+        self.turn_tokens.add(usage)
+        agent = key.partition(".")[0]  # chunks of a long input belong to its agent
+        if (tokens := self.unfinished.get(agent)) is not None:
+            tokens.add(usage)
+        elif agent in self.agents:  # else its result came first, from another worker
+            self.unfinished[agent] = Tokens(usage.input, usage.cached, usage.output)
+
+    @property
+    def usage(self) -> Usage:
+        """Usage of the finished agents, and of the turns so far of those in progress."""
+        return sum((tokens.usage for tokens in self.unfinished.values()), self.stats.usage)
 
     @property
     def total(self) -> int | None:
@@ -108,7 +123,7 @@ class LiveState:
                 stage.agents.set(event.key, "generating")
             case TurnEnded():
                 stage.agents.set(event.key, "waiting")
-                stage.turn_tokens.add(event.usage)
+                stage.add_turn(event.key, event.usage)
                 self.turns[worker] += 1
             case CallsStarted():
                 stage.agents.set(event.key, "in tools")
@@ -119,8 +134,10 @@ class LiveState:
                 stage.agents.add(event.key)
             case AgentReassigned():
                 stage.agents.remove(event.key)
+                stage.unfinished.pop(event.key, None)
             case AgentFinished():
                 stage.agents.remove(event.result.key)
+                stage.unfinished.pop(event.result.key, None)
                 stage.stats.emit(event)
                 self.latest.append((name, event.result))
             case RequestRetried():

@@ -13,7 +13,7 @@ from .summary import callback_lines, failed_tool_lines, saved_by_sharing, unavai
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
     """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow so far."""
     lines = [_partial_stage_line(name, stage) for name, stage in state.stages.items() if name]
-    usage = sum((stage.stats.usage for stage in state.stages.values()), state.tools.summaries)
+    usage = sum((stage.usage for stage in state.stages.values()), state.tools.summaries)
     usd = state.budget.usd if state.budget is not None else None
     lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(usage, usd)])}.")
     lines += flow_tool_lines(state)
@@ -35,7 +35,7 @@ def _partial_stage_line(name: str, stage: LiveStage) -> str:
     stats = stage.stats
     done = f"{stats.ok:,} of {plural(stage.total, 'agent')}" if stage.total is not None else f"{stats.ok:,}"
     states = f"{done} answered{failed_count(stats.failed)}{model_and_backend(stats.model, stats.backend)}"
-    return f"{name}: {'; '.join([states, *usage_parts(stats.usage, None)])}."
+    return f"{name}: {'; '.join([states, *usage_parts(stage.usage, None)])}."
 
 
 def usage_parts(usage: Usage, usd: float | None) -> list[str]:

@@ -16,10 +16,10 @@ _MAX_TOOLS = 5
 def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False) -> list[str]:
     """Summary of a run that is not a flow. `is_stopped`: the run ended before its inputs did."""
     stats = state.run_stats
-    lines = [f"{_counts(state, is_stopped)} in {duration(seconds)} ({stats.model} on {stats.backend})."]
+    lines = [f"{_counts(state, is_stopped)} {duration(seconds)} ({stats.model} on {stats.backend})."]
     if stats.resumed:
         lines.append(f"{plural(stats.resumed, 'answer')} restored from the checkpoint.")
-    usage = stats.usage
+    usage = state.stages[""].usage
     if usage.input:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
@@ -47,11 +47,11 @@ def _counts(state: LiveState, is_stopped: bool) -> str:
     """How many agents answered, of how many; of a run that was stopped, also how many failed and are not finished."""
     stats, total = state.run_stats, state.stages[""].total
     if not is_stopped or total == stats.done:
-        return f"{stats.ok:,} of {plural(stats.done, 'agent')} answered"
+        return f"{stats.ok:,} of {plural(stats.done, 'agent')} answered in"
     if total is None:
-        left, of = "others are not finished", plural(stats.ok, "agent")
+        left, of = "the others not finished after", plural(stats.ok, "agent")
     else:
-        left, of = f"{total - stats.done:,} not finished", f"{stats.ok:,} of {plural(total, 'agent')}"
+        left, of = f"{total - stats.done:,} not finished after", f"{stats.ok:,} of {plural(total, 'agent')}"
     return ", ".join([f"{of} answered", *([f"{stats.failed:,} failed"] if stats.failed else []), left])
 
 

@@ -12,6 +12,7 @@ from batch_agent.core.events import (
     RequestRetried,
     RunStarted,
     ToolsUsed,
+    TurnEnded,
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
@@ -58,6 +59,36 @@ def test_the_summary_says_what_a_person_wants_to_know() -> None:
     assert "Tool calls: 7, 3 of them executed, 4 shared (1 min 30 s of tool time saved)." in said  # and they add up
     assert "Retried requests: 1." in said
     assert "Failed, max_turns: 1. Example: no answer" in said
+
+
+def stopped_run(total: int | None) -> LiveState:
+    """Two agents answered, one failed, and one has had a turn."""
+    state = LiveState()
+    state.emit(RunStarted("vllm", "m", 8, total))
+    for index, key in enumerate("abcd"):
+        state.emit(AgentStarted(key, index))
+        state.emit(TurnEnded(key, 1, Usage(100, 0, 10), "stop", 0.0, 1.0, None, 1))
+    state.emit(TurnEnded("d.part1", 1, Usage(7, 0, 3), "stop", 0.0, 1.0, None, 1))
+    for index, key in enumerate("ab"):
+        state.emit(AgentFinished(AgentResult(index, key, usage=Usage(100, 0, 10)), resumed=False))
+    error = AgentError(ErrorKind.MAX_TURNS, "no answer")
+    state.emit(AgentFinished(AgentResult(2, "c", usage=Usage(100, 0, 10), error=error), resumed=False))
+    state.emit(TurnEnded("c", 2, Usage(100, 0, 10), "stop", 0.0, 1.0, None, 1))  # late news of another worker
+    return state
+
+
+@pytest.mark.parametrize(
+    ("total", "line"),
+    [
+        (1300, "2 of 1,300 agents answered, 1 failed, 1,297 not finished after 5 s (m on vllm)."),
+        (None, "2 agents answered, 1 failed, the others not finished after 5 s (m on vllm)."),
+        (3, "2 of 3 agents answered in 5 s (m on vllm)."),
+    ],
+)
+def test_the_summary_of_a_stopped_run_counts_all_its_agents_and_their_tokens(total: int | None, line: str) -> None:
+    said = summary_lines(stopped_run(total), 5, is_stopped=True)
+    assert said[0] == line
+    assert "Tokens: 407 in, 43 out." in said
 
 
 def test_the_summary_names_tools_that_failed_and_how_often() -> None:

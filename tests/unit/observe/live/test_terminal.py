@@ -231,7 +231,7 @@ def test_ctrl_c_gives_the_terminal_back_as_it_was(tmp_path: Path, sim_url: str, 
         assert seen.screen.shows_cursor
         text = "".join(rows)
         [done] = re.findall(r"Stopped\. (\d+) of 24 agents are done; everything so far is kept in ", text)
-        assert f"{done} of 24 agents answered, {24 - int(done)} not finished in " in text
+        assert f"{done} of 24 agents answered, {24 - int(done)} not finished after " in text
         assert "Report: results.jsonl.checkpoint/report.html" in text
 
 
@@ -265,7 +265,7 @@ def test_the_summary_of_a_script_stays_in_the_terminal(
             rows = seen.until(lambda screen: "KeyboardInterrupt" in screen.text)
             text = "".join(rows)
             [done] = re.findall(r"Stopped\. (\d+) of 24 agents are done; everything so far is kept in 'ck'\.", text)
-            assert f"{done} of 24 agents answered, {24 - int(done)} not finished in " in text
+            assert f"{done} of 24 agents answered, {24 - int(done)} not finished after " in text
             assert text.count("Traceback") == 1
             assert "During handling" not in text
         else:
