@@ -206,7 +206,7 @@ def startup_deadline(deadline: RunDeadline) -> Iterator[None]:
         if error.kind is not ErrorKind.BUDGET or not deadline.has_passed:
             raise
         message = f"{error} Its inputs, backend or tools were not ready by then."
-        raise RunStopped(error.kind, message) from error
+        raise RunStopped(error.kind, message) from None
 
 
 T = TypeVar("T")

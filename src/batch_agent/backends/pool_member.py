@@ -51,7 +51,7 @@ class PoolEndpoint:
         except TimeoutError as error:
             raise timeout_error() from error
         except SpecError as error:
-            raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
+            raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error.__cause__
         if backend.traits.model != model:
             await backend.aclose()
             raise BackendError(ErrorKind.NOT_FOUND, f"{self.url} serves {backend.traits.model!r}, not {model!r}.")

@@ -151,7 +151,7 @@ class Delivery:
             except SpecError as error:
                 self._write = None
                 await self._put(result)
-                raise RunStopped(ErrorKind.OUT, str(error)) from error
+                raise RunStopped(ErrorKind.OUT, str(error)) from error.__cause__
         if self._on_result is not None:
             try:
                 waiting = self._on_result(result)

@@ -12,7 +12,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from ..aio import run_event_loop
-from ..core.errors import BatchAgentError
+from ..core.errors import BatchAgentError, ErrorKind
 from ..core.run_failure import RunStopped
 
 _CANCELLATION_CHECK_INTERVAL = 0.2
@@ -52,10 +52,11 @@ def _is_in_event_loop() -> bool:
 
 
 def _without_internals(error: BatchAgentError) -> BatchAgentError:
-    """The error with the frames of the user's code only. Its message says what its causes do, except for an exception
-    of the user's code that stopped the run."""
+    """The error with the frames of the user's code only. Its message says what its causes do; only the exception of the
+    user's iterator stays."""
     cause = error.__cause__
-    if cause is None or isinstance(cause, BatchAgentError) or not isinstance(error, RunStopped):
+    is_of_inputs = isinstance(error, RunStopped) and error.kind is ErrorKind.INPUTS
+    if cause is None or isinstance(cause, BatchAgentError) or not is_of_inputs:
         error.__cause__, error.__context__, error.__suppress_context__ = None, None, False
     else:
         cause.__traceback__ = _user_frames(cause.__traceback__)

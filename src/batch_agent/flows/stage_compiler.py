@@ -43,7 +43,7 @@ class CompiledStage:
         try:
             return BatchSpec.of(**{**self.options, "task": self.step.task, "inputs": inputs})
         except SpecError as error:
-            raise SpecError(f"Stage {self.step.name!r}: {error}") from error
+            raise SpecError(f"Stage {self.step.name!r}: {error}") from error.__cause__
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def check_first(template: Template, value: Any) -> list[str]:
     try:
         template.render(value)
     except BadInput as error:
-        raise SpecError(f"Input 0: {error}") from error
+        raise SpecError(f"Input 0: {error}") from error.__cause__
     return check_names(template, [] if isinstance(value, str) else list(names_in(value)), "Input 0: ")
 
 

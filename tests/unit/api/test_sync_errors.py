@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from tests.support.forked_programs import Programs
 
+from batch_agent import BatchAgent, SpecError
+from batch_agent.testing import ScriptedBackend, say
+
 CALLS = {
     "unknown option": "BatchAgent.run_sync(task='{a}', inputs=[{'a': 1}], backend=B, max_inflght=3)",
     "bad value": "BatchAgent.run_sync(task='{a}', inputs=[{'a': 1}], backend=B, max_inflight=-3)",
@@ -24,6 +27,7 @@ CALLS = {
     "tool that is no function": "BatchAgent.run_sync(task='{a}', inputs=[{'a': 1}], tools=[5], backend=B)",
     "sink that is none": "BatchAgent.run_sync(task='{a}', inputs=[{'a': 1}], events=5, backend=B)",
     "checkpoint that is a file": "BatchAgent.run_sync(task='{a}', inputs=['x'], checkpoint_dir=__file__, backend=B)",
+    "results on a full disk": "BatchAgent.run_sync(task='{it}', inputs=['x'] * 3, out='full.jsonl', backend=B)",
     "field of a stage": "Flow([{'a': 1}], backend=B).map('x', '{b}').run_sync()",
     "unreachable for a flow": "Flow([{'a': 1}], backend='vllm://127.0.0.1:9').map('x', '{a}').run_sync()",
     "stopped flow": "Flow(['x'], backend=B, output_schema=int).map('x', '{it}', on_failure='stop').run_sync()",
@@ -67,6 +71,7 @@ print(json.dumps(shown))
 
 def tracebacks(programs: Programs, where: str, folder: Path, calls: Mapping[str, str]) -> dict[str, str]:
     (folder / "a_file").write_text("")
+    (folder / "full.jsonl").symlink_to("/dev/full")
     program = programs.start(PROGRAM, where, json.dumps(calls), str(folder / "a_file"), cwd=folder)
     assert program.wait() == 0, program.stderr.read_text()
     shown: dict[str, str] = json.loads(program.stdout.read_text())
@@ -125,3 +130,11 @@ def test_a_script_ends_with_the_message(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.count("\n") <= 9
     assert ended.stderr.splitlines()[-1].endswith("SpecError: Unknown option 'backnd'. Did you mean 'backend'?")
+
+
+async def test_an_error_about_an_input_is_not_repeated_as_its_cause() -> None:
+    backend = ScriptedBackend(lambda request: say("x"))
+    with pytest.raises(SpecError, match="Input 0: The task names the field") as caught:
+        await BatchAgent.run(task="{a}", inputs=[{"b": 1}], backend=backend)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
