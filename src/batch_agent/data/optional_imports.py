@@ -11,4 +11,4 @@ def require(module: str, what: str, install: str = "'batch-agent[data]'") -> Any
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise SpecError(f"{what} needs a package: pip install {install} ({error}).") from error
+        raise SpecError(f"{what} needs a package: pip install {install} ({error}).") from None

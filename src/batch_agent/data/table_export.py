@@ -85,7 +85,7 @@ def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
             lines.unlink(missing_ok=True)
     except (OSError, SpecError) as error:
         why = f"{error.strerror}." if isinstance(error, OSError) else error
-        raise SpecError(f"{str(path)!r} cannot be written: {why}") from error
+        raise SpecError(f"{str(path)!r} cannot be written: {why}") from None
 
 
 def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.forked_programs import Programs
 
-from batch_agent import BatchAgent, SpecError
+from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.testing import ScriptedBackend, say
 
 CALLS = {
@@ -138,3 +138,14 @@ async def test_an_error_about_an_input_is_not_repeated_as_its_cause() -> None:
         await BatchAgent.run(task="{a}", inputs=[{"b": 1}], backend=backend)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
+
+
+def test_an_error_in_the_definition_of_a_tool_is_one_exception() -> None:
+    def look(key: "Unknown") -> str:  # type: ignore[name-defined]  # noqa: F821
+        """Look up."""
+        return str(key)
+
+    with pytest.raises(SpecError, match="its type hint 'Unknown' is not defined") as caught:
+        Tool.define(look)
+    assert caught.value.__suppress_context__
+    assert caught.value.__cause__ is None

@@ -36,7 +36,7 @@ class Arguments:
             self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
-            raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from error
+            raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from None
 
     def read(self, text: str) -> dict[str, Any]:
         """Keyword arguments, each of its declared type. Raises BadArguments."""
@@ -100,7 +100,7 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError as error:
-        raise SpecError(f"Tool {name!r}: its signature cannot be read ({error}).") from error
+        raise SpecError(f"Tool {name!r}: its signature cannot be read ({error}).") from None
     for parameter in parameters:
         if parameter.kind in _NOT_NAMED:
             raise SpecError(f"Tool {name!r}: a model cannot pass {str(parameter)!r} by name; use ordinary parameters.")
@@ -114,9 +114,9 @@ def _hints(function: Callable[..., Any], name: str, namespace: Mapping[str, Any]
             _plain(function), localns=dict(namespace) if namespace else None, include_extras=True
         )
     except NameError as error:
-        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined in its scope.") from error
+        raise SpecError(f"Tool {name!r}: its type hint {error.name!r} is not defined in its scope.") from None
     except (TypeError, SyntaxError, AttributeError) as error:
-        raise SpecError(f"Tool {name!r}: its type hints cannot be read: {error}") from error
+        raise SpecError(f"Tool {name!r}: its type hints cannot be read: {error}") from None
 
 
 def _plain(function: Callable[..., Any]) -> Callable[..., Any]:

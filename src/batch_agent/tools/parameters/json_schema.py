@@ -28,7 +28,7 @@ class RawArguments:
             self._validator = jsonschema_rs.validator_for(dict(self.schema), retriever=_refuse)
         except (ValueError, jsonschema_rs.ReferencingError) as error:
             reason = str(error).splitlines()[0]
-            raise SpecError(f"Tool {name!r}: its parameters are not a valid JSON schema: {reason}") from error
+            raise SpecError(f"Tool {name!r}: its parameters are not a valid JSON schema: {reason}") from None
 
     def read(self, text: str) -> dict[str, Any]:
         """Raises BadArguments."""
