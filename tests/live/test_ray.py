@@ -416,7 +416,7 @@ async def test_a_server_that_is_not_there_is_said_as_without_ray(cluster: Cluste
 
 
 async def test_a_backend_that_is_open_here_cannot_be_used_elsewhere(notebook: Notebook) -> None:
-    with pytest.raises(SpecError, match="give its URL instead"):
+    with pytest.raises(SpecError, match="pass its URL instead"):
         await collected(on_ray(task="{it}", inputs=["a"], backend=ScriptedBackend(lambda request: say("b"))))
 
 

@@ -309,7 +309,7 @@ def test_a_guest_is_let_in_beyond_the_capacity() -> None:
     enter(places, *"abc")
     assert places.admit("c", 0.0, overcommit=True)
     assert (places.residents, places.reserved_tokens, places.counts.overcommitted) == (3, 300, 1)
-    assert places.counts.most_residents == 3
+    assert places.counts.max_residents == 3
 
 
 def test_who_fits_is_no_guest() -> None:

@@ -17,7 +17,7 @@ from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.core.task_fields import Fields
-from batch_agent.plan.layout import lay_out
+from batch_agent.plan.layout import compute_layout
 from batch_agent.plan.template import template_of
 
 CLAUDE, NOVA, OTHER = "eu.anthropic.claude-opus-4-6-v1", "amazon.nova-pro-v1:0", "meta.llama3"
@@ -157,7 +157,7 @@ def test_the_users_own_mark_is_taken() -> None:
 @pytest.mark.parametrize("model", ["anthropic", CLAUDE, NOVA])
 def test_what_agents_send_up_to_their_mark_is_the_same_for_all_of_a_group(model: str) -> None:
     rows = [{"doc": f"{at % 3} {LONG}", "q": f"{at}"} for at in range(9)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     firsts = [next(said_texts(sent(each))) for each in asked]
     assert all(len(first) > len(LONG) for first in firsts)
@@ -168,7 +168,7 @@ def test_what_agents_send_up_to_their_mark_is_the_same_for_all_of_a_group(model:
 def test_what_all_share_can_be_found_whatever_their_groups_share(model: str) -> None:
     """Where much is the same for all and each group shares a little more, all are marked at the same place."""
     rows = [{"manual": LONG * 4, "doc": f"{at % 3} {LONG}", "q": f"{at}"} for at in range(9)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc", "manual")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc", "manual")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     assert {next(said_texts(sent(each))) for each in asked} == {layout.lead}
 
@@ -177,7 +177,7 @@ def test_what_all_share_can_be_found_whatever_their_groups_share(model: str) -> 
 def test_a_little_that_larger_groups_share_does_not_take_the_mark_from_the_smaller_ones(model: str) -> None:
     """Documents, each for several questions, in two categories: it is the document that is worth a mark."""
     rows = [{"category": f"c{at % 2}", "doc": f"{at % 6} {LONG}", "q": f"{at}"} for at in range(18)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc", "category")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc", "category")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     firsts = [next(said_texts(sent(each))) for each in asked]
     assert len(set(firsts)) == 6

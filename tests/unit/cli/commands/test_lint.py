@@ -59,7 +59,7 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Cal
     told, *found = done.stdout.splitlines()
     assert "they diverge at the field {id}" in told
     assert [line[:2] for line in found] == ["! ", "! "]
-    assert "time stamp" in found[0]
+    assert "timestamp" in found[0]
     assert "'id' comes first" in found[1]
 
 
