@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFg
 _MOMENT = re.compile(r"%[A-Za-z]")
 _MAX_WIDTH = 10_000
 """Largest width and precision of a field."""
-_WORDS = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
+_FIELD_NAME = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
 
@@ -206,7 +206,7 @@ def block(name: str, text: str) -> str:
 
 def is_name(text: str) -> bool:
     """Whether text in braces looks like the name of a field: letters and digits, with single spaces or hyphens."""
-    return _WORDS.fullmatch(text) is not None
+    return _FIELD_NAME.fullmatch(text) is not None
 
 
 def names_in(value: Any) -> Iterable[str]:
