@@ -35,13 +35,13 @@ class ContentDecoder:
         except zlib.error as error:
             raise BadContent(f"its body is not valid {self._encoding}: {error}") from error
         if self._decoder.unused_data:
-            raise BadContent(f"its body continues after the end of its {self._encoding} data")
+            raise BadContent(f"its body goes on after the end of its {self._encoding} data")
         return content
 
     def close(self) -> None:
         """Ends the body. Raises BadContent if it was truncated; an empty body is valid."""
         if not self._decoder.eof and not self._is_empty:
-            raise BadContent(f"its {self._encoding} data is truncated")
+            raise BadContent(f"its {self._encoding} data broke off before its end")
 
 
 def decoder_for(encoding: str | None) -> ContentDecoder | None:

@@ -139,9 +139,9 @@ def test_a_group_and_one_of_its_options_cannot_both_be_given(flat: str, group: s
 
 
 def test_two_names_of_one_option_cannot_both_be_given() -> None:
-    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= say the same.*keep max_inflight=.$"):
+    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= set the same.*keep max_inflight=.$"):
         spec(max_inflight=4, max_concurrent=8)
-    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= say the same.*keep max_agents=.$"):
+    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= set the same.*keep max_agents=.$"):
         spec(max_dispatched=4, max_agents=8)
 
 

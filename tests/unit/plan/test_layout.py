@@ -127,7 +127,7 @@ def test_an_input_whose_constant_changed_since_is_rendered_as_it_is_now() -> Non
 def test_a_number_that_cannot_be_shown_is_a_bad_input() -> None:
     rows: list[Any] = [{"a": "x"}, {"a": 10**5000}, {"a": "y"}]
     layout = laid_out("Say {a}", rows)
-    with pytest.raises(BadInput, match="cannot show"):
+    with pytest.raises(BadInput, match="cannot format"):
         layout.task(1, rows[1])
     layout = laid_out(Fields("Say it.", "a"), rows)
     with pytest.raises(BadInput):
