@@ -28,7 +28,6 @@ def sim(
         Port to listen on; 0 picks a free one.
     """
 
-
     def announce(port: int) -> None:
         if not sys.stdout.isatty():  # for a program that reads the port
             print_port(port)
