@@ -95,7 +95,7 @@ MAX_NESTING = 200
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether lists and dicts are nested deeper than DEEPEST."""
+    """Whether lists and dicts are nested deeper than MAX_NESTING."""
     level = [value]
     for _ in range(MAX_NESTING):
         level = [

@@ -53,7 +53,7 @@ def _linted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         seen.append(system)
         return find_prefix_breaks(system, *args, **options)
 
-    monkeypatch.setattr("batch_agent.plan.prefix_report.find_breaks", recorded)
+    monkeypatch.setattr("batch_agent.plan.prefix_report.find_prefix_breaks", recorded)
     return seen
 
 
