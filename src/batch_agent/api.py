@@ -330,7 +330,7 @@ def _stream(
     events = progress_if_interactive(sys.stderr, progress) if events is None else events
     is_watched = events is not None or resolved.checkpoint_dir is not None
     setup = RunSetup.validate(resolved, combine_sinks(events, resolved.checkpoint_dir) if is_watched else None)
-    if resolved.distributed.cluster is not None:
+    if resolved.distribution.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)

@@ -31,7 +31,17 @@ def test_every_option_is_documented() -> None:
     text = (DOCS / "options.md").read_text()
     every = (BatchSpec, Limits, Retry, ContextLimits, Prefix, ToolCaching, SpendingLimits, Distributed, Sampling)
     names = [field.name for group in every for field in fields(group)]
-    groups = {"limits", "timeouts", "retry", "context", "prefix", "tool_caching", "spending", "distributed", "sampling"}
+    groups = {
+        "limits",
+        "timeouts",
+        "retry",
+        "context",
+        "prefix",
+        "tool_caching",
+        "spending",
+        "distribution",
+        "sampling",
+    }
     assert [name for name in names if f"`{name}`" not in text and name not in groups] == []
 
 

@@ -64,7 +64,7 @@ class BatchSpec:
     prefix: Prefix = field(default_factory=Prefix)
     tool_caching: ToolCaching = field(default_factory=ToolCaching)
     spending: SpendingLimits = field(default_factory=SpendingLimits)
-    distributed: Distributed = field(default_factory=Distributed)
+    distribution: Distributed = field(default_factory=Distributed)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class BatchSpec:
             raise SpecError(
                 "tools= are for agents without a runtime: a program brings its own. Pass either runtime= or tools=."
             )
-        if self.distributed.cluster is not None:
+        if self.distribution.cluster is not None:
             raise SpecError("cluster= cannot start the programs of a runtime. Share the work with store='redis://...'.")
         if self.context.oversized == "chunk":
             raise SpecError("oversized='chunk' is for agents without a runtime: a program reads its files itself.")
@@ -150,7 +150,7 @@ OPTION_GROUPS: dict[str, type[Any]] = {
     "prefix": Prefix,
     "tool_caching": ToolCaching,
     "spending": SpendingLimits,
-    "distributed": Distributed,
+    "distribution": Distributed,
     "sampling": Sampling,
 }
 

@@ -151,11 +151,11 @@ class RayDeployment:
     def __init__(self, setup: RunSetup) -> None:
         """Raises SpecError for a spec that cannot be sent to workers."""
         spec = setup.spec
-        assert spec.distributed.cluster is not None
+        assert spec.distribution.cluster is not None
         self._setup = setup
         self._spec = spec
         self._data = serialize_spec(spec_for_workers(spec), cloudpickle.dumps)
-        self._session = RaySession(spec.distributed.cluster, spec.distributed.workers)
+        self._session = RaySession(spec.distribution.cluster, spec.distribution.workers)
         self._coordinator: Any = None
         self._is_coordinator_open = asyncio.Event()
         self._pool: WorkerPool | None = None
@@ -171,10 +171,10 @@ class RayDeployment:
         self._setup.notify("Starting Ray ...")
         await asyncio.to_thread(self._session.enter)
         nodes, here = await asyncio.to_thread(_list_nodes)
-        name = None if self._spec.distributed.store else f"coordinator-{secrets.token_hex(8)}"
+        name = None if self._spec.distribution.store else f"coordinator-{secrets.token_hex(8)}"
         if name is not None:
             await self._open_coordinator(name, here)
-        assigned = assign_nodes(nodes, self._spec.distributed.workers, here)
+        assigned = assign_nodes(nodes, self._spec.distribution.workers, here)
         self._announce(nodes, len(assigned))
         self._pool = WorkerPool(assigned, name, _NAMESPACE, self._setup.notify)
         await self._pool.work(self._data)

@@ -21,7 +21,7 @@ class RayRun:
 
         Raises SpecError, BackendError, RunStopped and StoreError."""
         setup = self._setup
-        option = f"cluster={setup.spec.distributed.cluster!r}"
+        option = f"cluster={setup.spec.distribution.cluster!r}"
         await asyncio.to_thread(require, "ray", option, "'batch-agent[ray]'")
         from .deployment import RayDeployment  # needs the extra `ray`
         from .ray_coordinator import RayCoordinator

@@ -18,10 +18,10 @@ def spec_for_workers(spec: BatchSpec) -> BatchSpec:
     if not isinstance(spec.backend, str | Sequence):
         raise SpecError(
             f"backend={spec.backend!r} was opened in this process and cannot be used by the workers of "
-            f"cluster={spec.distributed.cluster!r}: pass its URL instead."
+            f"cluster={spec.distribution.cluster!r}: pass its URL instead."
         )
-    distributed = replace(spec.distributed, cluster=None, workers=None)
-    return replace(spec, inputs=[], on_result=None, out=None, checkpoint_dir=None, distributed=distributed)
+    distribution = replace(spec.distribution, cluster=None, workers=None)
+    return replace(spec, inputs=[], on_result=None, out=None, checkpoint_dir=None, distribution=distribution)
 
 
 def serialize_spec(spec: BatchSpec, dumps: Dumps) -> bytes:

@@ -390,7 +390,7 @@ async def _join(
     return await stack.enter_async_context(
         join(
             coordinator,
-            ttl=spec.distributed.lease,
+            ttl=spec.distribution.lease,
             retry_failed=spec.retry.retry_failed,
             events=events,
             is_submitter=submits,

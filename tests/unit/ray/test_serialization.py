@@ -42,14 +42,14 @@ def test_a_worker_is_given_the_question_and_nothing_that_is_the_callers_own(tmp_
     )
     sent = deserialize_spec(serialize_spec(spec_for_workers(asked), pickle.dumps))
     assert (sent.inputs, sent.on_result, sent.out, sent.checkpoint_dir) == ([], None, None, None)
-    assert (sent.distributed.cluster, sent.distributed.workers) == (None, None)
+    assert (sent.distribution.cluster, sent.distribution.workers) == (None, None)
     assert (sent.task, sent.tools, sent.backend) == (asked.task, (look_up,), asked.backend)
-    assert (sent.limits, sent.distributed.lease) == (asked.limits, 30.0)
+    assert (sent.limits, sent.distribution.lease) == (asked.limits, 30.0)
 
 
 def test_a_server_where_workers_meet_is_named_to_them() -> None:
     sent = spec_for_workers(a_spec(store="redis://10.0.0.1:6379", run_id="mine"))
-    assert (sent.distributed.store, sent.distributed.run_id) == ("redis://10.0.0.1:6379", "mine")
+    assert (sent.distribution.store, sent.distribution.run_id) == ("redis://10.0.0.1:6379", "mine")
 
 
 def test_several_addresses_are_as_good_as_one() -> None:

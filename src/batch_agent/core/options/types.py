@@ -129,7 +129,7 @@ class AgentOptions(TypedDict, total=False):
     """Name of the run in the store. None: made from the task."""
     lease: float
     """Seconds without a heartbeat after which a worker is considered lost and other workers continue its agents."""
-    distributed: Distributed
+    distribution: Distributed
     """The options of `Distributed` as a group, instead of one by one."""
     temperature: float | None
     """Sampling temperature, at least 0."""

@@ -386,7 +386,7 @@ def test_what_is_said_to_the_worker_counts_more() -> None:
     spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", said, []).spec(
         asked(backend="vllm://there:8000")
     )
-    assert (spec.backend, spec.limits.max_inflight, spec.distributed.lease) == ("vllm://here:8000", 3, 5.0)
+    assert (spec.backend, spec.limits.max_inflight, spec.distribution.lease) == ("vllm://here:8000", 3, 5.0)
 
 
 def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
