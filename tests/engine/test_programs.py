@@ -26,7 +26,7 @@ class Verdict(BaseModel):
     good: bool
 
 
-async def test_a_program_answers_and_its_result_tells_what_it_did() -> None:
+async def test_a_program_answers_and_its_result_has_turns_and_calls() -> None:
     log = EventLog()
     crew = FakeCrew(loop_of_tools)
     [result] = await run_programs(crew, ScriptedBackend(calls_then("done", 2), seconds=1.0), ["it"], events=log)
@@ -47,7 +47,7 @@ async def test_a_program_answers_and_its_result_tells_what_it_did() -> None:
     assert crew.closed == ["agent-0"]
 
 
-async def test_what_a_program_tells_of_itself_counts_more_than_what_its_requests_show() -> None:
+async def test_a_programs_own_report_overrides_what_its_requests_show() -> None:
     changes = Changes((FileChange("a.py", "modified", 1, 1),), "--- a\n+++ b\n")
 
     async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
@@ -82,7 +82,7 @@ def calling(*names: str) -> Reply:
     return Reply("", "calls", Usage(10, 0, 5), calls)
 
 
-async def test_a_tool_that_is_named_is_asked_for_by_name_with_all_tools_in_the_prompt() -> None:
+async def test_a_forced_tool_is_requested_by_name_with_all_tools_in_the_prompt() -> None:
     backend = ScriptedBackend(lambda request: calling(request.must_call or "look"))
     assert (await asked_for_beta(backend)).output == "beta"
     [request] = backend.requests
@@ -93,7 +93,7 @@ async def test_a_tool_that_is_named_is_asked_for_by_name_with_all_tools_in_the_p
     assert backend.requests[-1].must_call is None
 
 
-async def test_a_server_that_passes_over_the_name_is_offered_that_tool_alone() -> None:
+async def test_a_server_that_ignores_the_forced_tool_is_offered_only_that_tool() -> None:
     backend = ScriptedBackend(lambda request: calling(request.prompt.tools[0].name))
     result = await asked_for_beta(backend)
     assert (result.output, result.usage) == ("beta", Usage(20, 0, 10))  # the first reply was paid, too
@@ -104,7 +104,7 @@ async def test_a_server_that_passes_over_the_name_is_offered_that_tool_alone() -
     assert backend.requests[1].must_call == ""
 
 
-async def test_a_server_that_refuses_the_name_is_offered_that_tool_alone() -> None:
+async def test_a_server_that_rejects_the_forced_tool_is_offered_only_that_tool() -> None:
     def script(request: Request) -> Answer:
         return calling("beta") if request.must_call is None else BackendError(ErrorKind.BAD_REQUEST, "tool_choice?")
 
@@ -113,7 +113,7 @@ async def test_a_server_that_refuses_the_name_is_offered_that_tool_alone() -> No
     assert [tool.name for tool in backend.requests[1].prompt.tools] == ["beta"]
 
 
-async def test_a_model_that_never_calls_the_named_tool_is_no_answer() -> None:
+async def test_a_model_that_never_calls_the_forced_tool_is_an_error() -> None:
     backend = ScriptedBackend(lambda request: say("I would rather not."))
     result = await asked_for_beta(backend)
     assert result.error is not None
@@ -121,7 +121,7 @@ async def test_a_model_that_never_calls_the_named_tool_is_no_answer() -> None:
     assert len(backend.requests) == 2
 
 
-async def test_calls_that_were_ruled_out_are_left_out() -> None:
+async def test_forbidden_tool_calls_are_left_out_of_the_reply() -> None:
     both = ScriptedBackend(lambda request: calling("look", "beta", "beta"))
     assert (await asked_for_beta(both)).output == "beta,beta"
     assert (await asked_for_beta(both, replace(NAMED, single_call=True))).output == "beta"
@@ -129,13 +129,13 @@ async def test_calls_that_were_ruled_out_are_left_out() -> None:
     assert (await asked_for_beta(both, any_tool)).output == "look"
 
 
-async def test_a_reply_that_is_cut_off_says_so_itself() -> None:
+async def test_a_truncated_reply_has_its_finish_reason() -> None:
     backend = ScriptedBackend(lambda request: Reply("I wou", "length", Usage(1, 0, 1)))
     assert (await asked_for_beta(backend)).output == "I wou"
     assert len(backend.requests) == 1
 
 
-async def test_a_model_without_calls_is_kept_to_the_named_tool_by_its_schema() -> None:
+async def test_without_native_tools_a_forced_tool_is_enforced_by_a_schema() -> None:
     backend = ScriptedBackend(lambda request: say('{"tool": "beta", "arguments": {"at": "x"}}'))
     assert (await asked_for_beta(backend, acts=True)).output == "beta"
     schema = str(backend.requests[0].answer_schema)
@@ -144,7 +144,7 @@ async def test_a_model_without_calls_is_kept_to_the_named_tool_by_its_schema() -
     assert "final" not in schema
 
 
-async def test_a_program_that_asks_for_ever_of_a_failing_server_is_called_off() -> None:
+async def test_a_program_that_keeps_requesting_a_failing_server_is_cancelled() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         while True:
             with suppress(BackendError):
@@ -157,7 +157,7 @@ async def test_a_program_that_asks_for_ever_of_a_failing_server_is_called_off() 
     assert (result.error.kind, len(backend.requests)) == (ErrorKind.SERVER, 3)
 
 
-async def test_programs_hold_no_slot_while_they_do_something_of_their_own() -> None:
+async def test_programs_hold_no_slot_between_requests() -> None:
     backend = ScriptedBackend(calls_then("done"), seconds=1.0)
     crew = FakeCrew(lambda desk, agent, text: loop_of_tools(desk, agent, text, seconds=10.0))
     await run_programs(crew, backend, ["it"] * 20, inflight=4)
@@ -166,7 +166,7 @@ async def test_programs_hold_no_slot_while_they_do_something_of_their_own() -> N
     assert now() < 30  # twenty programs one after the other would take 240 s
 
 
-async def test_no_more_programs_are_at_work_than_there_are_seats() -> None:
+async def test_no_more_programs_run_at_once_than_the_limit() -> None:
     crew = FakeCrew(loop_of_tools)
     results = await run_programs(crew, ScriptedBackend(calls_then("done"), seconds=1.0), ["it"] * 30, most=3)
     assert len(results) == 30
@@ -193,7 +193,7 @@ async def test_programs_wait_for_residency_as_agents_do() -> None:
     assert means[1] < means[0] / 2
 
 
-async def test_an_answer_that_does_not_fit_is_asked_again_of_the_same_program() -> None:
+async def test_an_invalid_answer_is_requested_again_from_the_same_program() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         await desk.complete(agent, CompletionRequest((User(text),)))
         return '{"good": true}' if "cannot be used" in text else "It is good."
@@ -206,7 +206,7 @@ async def test_an_answer_that_does_not_fit_is_asked_again_of_the_same_program() 
     assert (result.turns, result.usage) == (2, Usage(2, 0, 2))
 
 
-async def test_a_failed_request_is_retried_before_the_program_hears_of_it() -> None:
+async def test_a_failed_request_is_retried_before_the_program_sees_it() -> None:
     failures = iter([BackendError(ErrorKind.SERVER, "500"), BackendError(ErrorKind.CONNECTION, "reset")])
     backend = ScriptedBackend(lambda request: next(failures, None) or say("done"))
     [result] = await run_programs(FakeCrew(loop_of_tools), backend, ["it"])
@@ -214,7 +214,7 @@ async def test_a_failed_request_is_retried_before_the_program_hears_of_it() -> N
     assert len(backend.requests) == 3
 
 
-async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_reason() -> None:
+async def test_a_program_that_fails_after_a_failed_request_reports_that_error() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         try:
             await desk.complete(agent, CompletionRequest((User(text),)))
@@ -228,7 +228,7 @@ async def test_a_program_that_failed_because_of_its_request_gives_that_as_its_re
     assert (result.error.kind, result.error.message) == (ErrorKind.CONTEXT_OVERFLOW, "9,000 tokens are too many")
 
 
-async def test_a_program_that_fails_is_the_failure_of_its_agent_alone() -> None:
+async def test_a_failing_program_fails_only_its_agent() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         if agent == "agent-1":
             raise ProgramFailed("it ended with exit status 3: no such option")
@@ -243,7 +243,7 @@ async def test_a_program_that_fails_is_the_failure_of_its_agent_alone() -> None:
     assert sorted(crew.closed) == ["agent-0", "agent-1", "agent-2"]
 
 
-async def test_a_program_that_may_work_another_time_gets_a_new_seat() -> None:
+async def test_a_program_with_a_retryable_failure_gets_a_new_session() -> None:
     lives: Counter[str] = Counter()
 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
@@ -259,7 +259,7 @@ async def test_a_program_that_may_work_another_time_gets_a_new_seat() -> None:
     assert len(crew.closed) == 3
 
 
-async def test_a_program_is_not_started_again_for_ever() -> None:
+async def test_a_program_is_restarted_a_limited_number_of_times() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         raise ProgramFailed("died", retryable=True)
 
@@ -270,7 +270,7 @@ async def test_a_program_is_not_started_again_for_ever() -> None:
     assert len(crew.seated) == 3
 
 
-async def test_a_program_that_asks_too_often_is_called_off() -> None:
+async def test_a_program_that_exceeds_max_turns_is_cancelled() -> None:
     ended: list[str] = []
 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
@@ -289,7 +289,7 @@ async def test_a_program_that_asks_too_often_is_called_off() -> None:
     assert (len(backend.requests), ended) == (5, ["agent-0"])
 
 
-async def test_a_program_that_takes_too_long_is_called_off() -> None:
+async def test_a_program_that_exceeds_the_agent_timeout_is_cancelled() -> None:
     ended: list[str] = []
 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
@@ -307,7 +307,7 @@ async def test_a_program_that_takes_too_long_is_called_off() -> None:
     assert now() == pytest.approx(60.0, abs=0.1)
 
 
-async def test_a_backend_that_is_of_no_more_use_stops_the_run_and_every_program() -> None:
+async def test_a_failed_backend_stops_the_run_and_every_program() -> None:
     denied = BackendError(ErrorKind.AUTH, "wrong key", status=401)
     crew = FakeCrew(loop_of_tools)
     with pytest.raises(RunStopped, match="wrong key"):
@@ -316,7 +316,7 @@ async def test_a_backend_that_is_of_no_more_use_stops_the_run_and_every_program(
     assert sorted(crew.closed) == sorted(crew.seated)
 
 
-async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_side() -> None:
+async def test_concurrent_requests_of_a_program_are_answered_concurrently() -> None:
     async def program(desk: CompletionService, agent: str, text: str) -> str:
         async with asyncio.TaskGroup() as group:
             asked = [CompletionRequest((User(f"{text} {n}"),)) for n in range(3)]
@@ -336,7 +336,7 @@ async def test_requests_that_a_program_makes_side_by_side_are_answered_side_by_s
     assert len({request.agent for request in backend.requests}) == 3
 
 
-async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
+async def test_a_program_whose_agent_has_ended_gets_no_more_replies() -> None:
     desks: list[CompletionService] = []
 
     async def program(desk: CompletionService, agent: str, text: str) -> str:
@@ -348,7 +348,7 @@ async def test_a_program_whose_agent_is_gone_gets_no_more_answers() -> None:
         await desks[0].complete("agent-0", CompletionRequest((User("still here"),)))
 
 
-async def test_a_model_without_tool_calls_is_asked_for_actions() -> None:
+async def test_a_model_without_tool_calls_is_used_in_action_mode() -> None:
     def script(request: Request) -> Answer:
         assert not request.prompt.tools
         assert "look(at?: str)" in request.prompt.system
@@ -365,14 +365,14 @@ async def test_a_model_without_tool_calls_is_asked_for_actions() -> None:
     assert backend.requests[0].answer_schema is not None
 
 
-async def test_equal_prompts_of_programs_are_one() -> None:
+async def test_equal_prompts_of_programs_share_one_object() -> None:
     backend = ScriptedBackend(calls_then("done", 2))
     await run_programs(FakeCrew(loop_of_tools), backend, ["a", "b"])
     assert len({id(request.prompt) for request in backend.requests}) == 1
     assert backend.requests[0].prompt.tools == (LOOK,)
 
 
-async def test_what_a_program_did_is_kept_and_not_done_again(tmp_path: Path) -> None:
+async def test_the_recorded_turn_of_a_program_is_not_run_again(tmp_path: Path) -> None:
     changes = Changes((FileChange("ä.py", "added", 2, 0),), "patch")
 
     async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:

@@ -59,7 +59,7 @@ async def test_a_kept_workspace_is_a_self_contained_copy(
     assert workspace.relativize(f"see {workspace.folder}/src") == f"see {workspace.folder}/src"
 
 
-async def test_an_agent_that_comes_again_finds_its_folder_as_it_was_given(tmp_path: Path, project: Path) -> None:
+async def test_a_new_session_of_an_agent_gets_a_fresh_workspace(tmp_path: Path, project: Path) -> None:
     workspaces = await WorkspaceRoot.open(house(tmp_path / "house"), project, keep=False)
     await changed(await workspaces.create("one"))
     again = await workspaces.create("one")
@@ -67,13 +67,13 @@ async def test_an_agent_that_comes_again_finds_its_folder_as_it_was_given(tmp_pa
     assert not (await again.changes()).files
 
 
-async def test_without_a_folder_agents_begin_with_an_empty_one(tmp_path: Path) -> None:
+async def test_without_a_folder_agents_start_with_an_empty_workspace(tmp_path: Path) -> None:
     workspaces = await WorkspaceRoot.open(house(tmp_path / "house"), None, keep=False)
     workspace = await workspaces.create("one")
     assert [each.name for each in workspace.folder.iterdir()] == [".git"]
 
 
-async def test_what_cannot_be_written_fails_the_agent_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_workspace_that_cannot_be_written_fails_the_agent_and_is_removed(tmp_path: Path) -> None:
     workspaces = await WorkspaceRoot.open(house(tmp_path / "house"), None, keep=False)
     workspace = await workspaces.create("one")
     with pytest.raises(ProgramFailed, match="cannot be written: No such file"):
@@ -81,7 +81,7 @@ async def test_what_cannot_be_written_fails_the_agent_and_leaves_nothing(tmp_pat
     assert not workspace.private_dir.exists()
 
 
-async def test_what_is_hidden_from_the_model_is_what_only_one_agent_has(tmp_path: Path) -> None:
+async def test_the_paths_of_a_workspace_are_masked_for_the_model(tmp_path: Path) -> None:
     doors = Doors()
     workspaces = await WorkspaceRoot.open(house(tmp_path / "house", doors), None, keep=False)
     workspace = await workspaces.create("one")
@@ -90,7 +90,7 @@ async def test_what_is_hidden_from_the_model_is_what_only_one_agent_has(tmp_path
     assert workspace.address.key == "key-of-one"
 
 
-async def test_a_folder_that_is_gone_is_said(tmp_path: Path) -> None:
+async def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="does not exist or is not a directory"):
         await WorkspaceRoot.open(house(tmp_path / "house"), tmp_path / "gone", keep=False)
 
