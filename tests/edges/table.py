@@ -127,10 +127,10 @@ OPTIONS: dict[str, Cells] = {
     # Who works on it.
     "cluster workers store run_id lease": (
         "engine/test_event_edges.py::test_every_agent_of_a_shared_run_has_one_finished_event_at_the_submitter",
-        "unit/cluster/test_worker_processes.py::test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once",
-        "unit/cluster/test_worker_processes.py::test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled",
+        "unit/cluster/test_worker_processes.py::test_a_worker_that_is_stopped_returns_its_leases_at_once",
+        "unit/cluster/test_worker_processes.py::test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing",
         "unit/api/test_stops.py::test_a_stopped_and_resumed_shared_run_makes_every_write_once",
-        "unit/cluster/redis/test_outages.py::test_a_server_that_stays_away_is_given_up_after_a_while",
+        "unit/cluster/redis/test_outages.py::test_a_lasting_redis_outage_is_an_error",
     ),
 }
 
@@ -236,10 +236,10 @@ EVENTS: dict[str, Cells] = {
     ),
     "AgentReassigned WorkerEvent": (
         _SHARED_EVENTS,
-        "unit/cluster/events/test_publisher_and_relay.py::test_a_worker_that_goes_or_falls_silent_has_nothing_under_way",
-        "unit/cluster/events/test_publisher_and_relay.py::test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once",
-        "unit/cluster/events/test_publisher_and_relay.py::test_whoever_asks_later_sees_what_was_under_way_before",
-        "unit/cluster/events/test_publisher_and_relay.py::test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back",
+        "unit/cluster/events/test_publisher_and_relay.py::test_a_worker_that_leaves_or_is_silent_has_no_running_agents",
+        "unit/cluster/events/test_publisher_and_relay.py::test_an_agent_that_moves_to_another_worker_leaves_the_first_and_finishes_once",
+        "unit/cluster/events/test_publisher_and_relay.py::test_a_later_submitter_sees_agents_that_were_already_running",
+        "unit/cluster/events/test_publisher_and_relay.py::test_late_events_of_a_disconnected_worker_do_not_take_an_agent_back",
     ),
     "FlowStarted ItemQueued StageEvent": (
         "unit/observe/report/test_run_view.py::test_a_later_stage_has_as_many_as_have_come_to_it",
