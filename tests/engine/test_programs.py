@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 from tests.support.engine_harness import EventLog, now
-from tests.support.program_agents import LOOK, FakeCrew, calls_then, loop_of_tools, run_programs
+from tests.support.program_agents import LOOK, FakeRuntime, calls_then, run_programs, tool_loop
 
 from batch_agent import BackendError, ErrorKind, RunStopped
 from batch_agent.core.events import CallsEnded, CallsStarted, TurnEnded
@@ -28,8 +28,8 @@ class Verdict(BaseModel):
 
 async def test_a_program_answers_and_its_result_has_turns_and_calls() -> None:
     log = EventLog()
-    crew = FakeCrew(loop_of_tools)
-    [result] = await run_programs(crew, ScriptedBackend(calls_then("done", 2), seconds=1.0), ["it"], events=log)
+    runtime = FakeRuntime(tool_loop)
+    [result] = await run_programs(runtime, ScriptedBackend(calls_then("done", 2), seconds=1.0), ["it"], events=log)
     assert result.output == "done"
     assert (result.turns, result.usage) == (3, Usage(40, 10, 15))
     assert [(call.name, call.ok, call.seconds) for call in result.tool_calls] == [("look", True, 1.0)] * 2
@@ -44,17 +44,17 @@ async def test_a_program_answers_and_its_result_has_turns_and_calls() -> None:
     assert [event.turn for event in log.events if isinstance(event, TurnEnded)] == [1, 2, 3]
     counted = Counter(type(event) for event in log.events)
     assert counted[CallsStarted] == counted[CallsEnded] == 2
-    assert crew.closed == ["agent-0"]
+    assert runtime.closed == ["agent-0"]
 
 
 async def test_a_programs_own_report_overrides_what_its_requests_show() -> None:
     changes = Changes((FileChange("a.py", "modified", 1, 1),), "--- a\n+++ b\n")
 
-    async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
-        await desk.complete(agent, CompletionRequest((User(text),)))
+    async def program(service: CompletionService, agent: str, text: str) -> ProgramResult:
+        await service.complete(agent, CompletionRequest((User(text),)))
         return ProgramResult("done", changes, (User("hello"), Assistant("done")))
 
-    [result] = await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x", 0)), ["it"])
+    [result] = await run_programs(FakeRuntime(program), ScriptedBackend(calls_then("x", 0)), ["it"])
     assert result.changes == changes
     assert [message.text for message in result.transcript if isinstance(message, User)] == ["hello"]
     assert result.usage == Usage(20, 10, 5)
@@ -65,15 +65,15 @@ NAMED = CompletionRequest((User("Go."),), tools=(LOOK, BETA), tool_choice="requi
 
 
 async def asked_for_beta(
-    backend: ScriptedBackend, asked: CompletionRequest = NAMED, *, acts: bool = False
+    backend: ScriptedBackend, asked: CompletionRequest = NAMED, *, action_mode: bool = False
 ) -> AgentResult:
     """What a program hears that asks once."""
 
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
-        reply = await desk.complete(agent, asked)
+    async def program(service: CompletionService, agent: str, text: str) -> str:
+        reply = await service.complete(agent, asked)
         return ",".join(call.name for call in reply.calls) or reply.text
 
-    [result] = await run_programs(FakeCrew(program), backend, ["it"], acts=acts)
+    [result] = await run_programs(FakeRuntime(program), backend, ["it"], action_mode=action_mode)
     return result
 
 
@@ -137,7 +137,7 @@ async def test_a_truncated_reply_has_its_finish_reason() -> None:
 
 async def test_without_native_tools_a_forced_tool_is_enforced_by_a_schema() -> None:
     backend = ScriptedBackend(lambda request: say('{"tool": "beta", "arguments": {"at": "x"}}'))
-    assert (await asked_for_beta(backend, acts=True)).output == "beta"
+    assert (await asked_for_beta(backend, action_mode=True)).output == "beta"
     schema = str(backend.requests[0].answer_schema)
     assert "'beta'" in schema
     assert "'look'" not in schema
@@ -145,33 +145,33 @@ async def test_without_native_tools_a_forced_tool_is_enforced_by_a_schema() -> N
 
 
 async def test_a_program_that_keeps_requesting_a_failing_server_is_cancelled() -> None:
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         while True:
             with suppress(BackendError):
-                return (await desk.complete(agent, CompletionRequest((User(text),)))).text
+                return (await service.complete(agent, CompletionRequest((User(text),)))).text
             await asyncio.sleep(2)
 
     backend = ScriptedBackend(lambda request: BackendError(ErrorKind.SERVER, "broken"))
-    [result] = await run_programs(FakeCrew(program), backend, ["it"], retry=Retry(max_retries=0))
+    [result] = await run_programs(FakeRuntime(program), backend, ["it"], retry=Retry(max_retries=0))
     assert result.error is not None
     assert (result.error.kind, len(backend.requests)) == (ErrorKind.SERVER, 3)
 
 
 async def test_programs_hold_no_slot_between_requests() -> None:
     backend = ScriptedBackend(calls_then("done"), seconds=1.0)
-    crew = FakeCrew(lambda desk, agent, text: loop_of_tools(desk, agent, text, seconds=10.0))
-    await run_programs(crew, backend, ["it"] * 20, inflight=4)
+    runtime = FakeRuntime(lambda service, agent, text: tool_loop(service, agent, text, seconds=10.0))
+    await run_programs(runtime, backend, ["it"] * 20, inflight=4)
     assert backend.most_in_flight == 4
-    assert crew.most_at_work == 20
+    assert runtime.max_active == 20
     assert now() < 30  # twenty programs one after the other would take 240 s
 
 
 async def test_no_more_programs_run_at_once_than_the_limit() -> None:
-    crew = FakeCrew(loop_of_tools)
-    results = await run_programs(crew, ScriptedBackend(calls_then("done"), seconds=1.0), ["it"] * 30, most=3)
+    runtime = FakeRuntime(tool_loop)
+    results = await run_programs(runtime, ScriptedBackend(calls_then("done"), seconds=1.0), ["it"] * 30, most=3)
     assert len(results) == 30
     assert all(result.ok for result in results)
-    assert crew.most_at_work == 3
+    assert runtime.max_active == 3
 
 
 async def test_programs_wait_for_residency_as_agents_do() -> None:
@@ -186,7 +186,7 @@ async def test_programs_wait_for_residency_as_agents_do() -> None:
     means = []
     for kv_tokens in (None, 1_000):
         backend = ScriptedBackend(script, seconds=1.0)
-        results = await run_programs(FakeCrew(loop_of_tools), backend, ["it"] * 12, kv_tokens=kv_tokens)
+        results = await run_programs(FakeRuntime(tool_loop), backend, ["it"] * 12, kv_tokens=kv_tokens)
         assert [result.output for result in results] == ["done"] * 12
         means.append(sum(immediately) / len(immediately))
         immediately.clear()
@@ -194,88 +194,88 @@ async def test_programs_wait_for_residency_as_agents_do() -> None:
 
 
 async def test_an_invalid_answer_is_requested_again_from_the_same_program() -> None:
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
-        await desk.complete(agent, CompletionRequest((User(text),)))
+    async def program(service: CompletionService, agent: str, text: str) -> str:
+        await service.complete(agent, CompletionRequest((User(text),)))
         return '{"good": true}' if "cannot be used" in text else "It is good."
 
-    crew = FakeCrew(program)
-    [result] = await run_programs(crew, ScriptedBackend(lambda _: say("x", Usage(1, 0, 1))), ["it"], schema=Verdict)
+    runtime = FakeRuntime(program)
+    [result] = await run_programs(runtime, ScriptedBackend(lambda _: say("x", Usage(1, 0, 1))), ["it"], schema=Verdict)
     assert result.output == Verdict(good=True)
-    assert [text.partition("\n")[0][:17] for _, text in crew.told] == ["Answer with JSON.", "That answer canno"]
-    assert crew.seated == ["agent-0"]
+    assert [text.partition("\n")[0][:17] for _, text in runtime.prompts] == ["Answer with JSON.", "That answer canno"]
+    assert runtime.opened == ["agent-0"]
     assert (result.turns, result.usage) == (2, Usage(2, 0, 2))
 
 
 async def test_a_failed_request_is_retried_before_the_program_sees_it() -> None:
     failures = iter([BackendError(ErrorKind.SERVER, "500"), BackendError(ErrorKind.CONNECTION, "reset")])
     backend = ScriptedBackend(lambda request: next(failures, None) or say("done"))
-    [result] = await run_programs(FakeCrew(loop_of_tools), backend, ["it"])
+    [result] = await run_programs(FakeRuntime(tool_loop), backend, ["it"])
     assert result.output == "done"
     assert len(backend.requests) == 3
 
 
 async def test_a_program_that_fails_after_a_failed_request_reports_that_error() -> None:
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         try:
-            await desk.complete(agent, CompletionRequest((User(text),)))
+            await service.complete(agent, CompletionRequest((User(text),)))
         except BackendError as error:
             raise ProgramFailed("exit status 1") from error
         raise AssertionError
 
     too_long = BackendError(ErrorKind.CONTEXT_OVERFLOW, "9,000 tokens are too many")
-    [result] = await run_programs(FakeCrew(program), ScriptedBackend(lambda _: too_long), ["it"])
+    [result] = await run_programs(FakeRuntime(program), ScriptedBackend(lambda _: too_long), ["it"])
     assert result.error is not None
     assert (result.error.kind, result.error.message) == (ErrorKind.CONTEXT_OVERFLOW, "9,000 tokens are too many")
 
 
 async def test_a_failing_program_fails_only_its_agent() -> None:
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         if agent == "agent-1":
             raise ProgramFailed("it ended with exit status 3: no such option")
-        return await loop_of_tools(desk, agent, text)
+        return await tool_loop(service, agent, text)
 
-    crew = FakeCrew(program)
-    results = await run_programs(crew, ScriptedBackend(calls_then("done")), ["a", "b", "c"])
+    runtime = FakeRuntime(program)
+    results = await run_programs(runtime, ScriptedBackend(calls_then("done")), ["a", "b", "c"])
     assert [result.ok for result in results] == [True, False, True]
     error = results[1].error
     assert error is not None
     assert (error.kind, error.message) == (ErrorKind.PROGRAM, "it ended with exit status 3: no such option")
-    assert sorted(crew.closed) == ["agent-0", "agent-1", "agent-2"]
+    assert sorted(runtime.closed) == ["agent-0", "agent-1", "agent-2"]
 
 
 async def test_a_program_with_a_retryable_failure_gets_a_new_session() -> None:
     lives: Counter[str] = Counter()
 
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         lives[agent] += 1
         if lives[agent] < 3:
             raise ProgramFailed("the server of all programs died", retryable=True)
         return "done"
 
-    crew = FakeCrew(program)
-    [result] = await run_programs(crew, ScriptedBackend(calls_then("x")), ["it"])
+    runtime = FakeRuntime(program)
+    [result] = await run_programs(runtime, ScriptedBackend(calls_then("x")), ["it"])
     assert result.output == "done"
-    assert crew.seated == ["agent-0"] * 3
-    assert len(crew.closed) == 3
+    assert runtime.opened == ["agent-0"] * 3
+    assert len(runtime.closed) == 3
 
 
 async def test_a_program_is_restarted_a_limited_number_of_times() -> None:
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         raise ProgramFailed("died", retryable=True)
 
-    crew = FakeCrew(program)
-    [result] = await run_programs(crew, ScriptedBackend(calls_then("x")), ["it"], retry=Retry(max_retries=2))
+    runtime = FakeRuntime(program)
+    [result] = await run_programs(runtime, ScriptedBackend(calls_then("x")), ["it"], retry=Retry(max_retries=2))
     assert result.error is not None
     assert result.error.kind is ErrorKind.PROGRAM
-    assert len(crew.seated) == 3
+    assert len(runtime.opened) == 3
 
 
 async def test_a_program_that_exceeds_max_turns_is_cancelled() -> None:
     ended: list[str] = []
 
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         try:
-            return await loop_of_tools(desk, agent, text)
+            return await tool_loop(service, agent, text)
         except BackendError:
             await asyncio.sleep(1e6)  # it does not take no for an answer
             raise
@@ -283,7 +283,7 @@ async def test_a_program_that_exceeds_max_turns_is_cancelled() -> None:
             ended.append(agent)
 
     backend = ScriptedBackend(calls_then("never", 1_000))
-    [result] = await run_programs(FakeCrew(program), backend, ["it"], max_turns=5)
+    [result] = await run_programs(FakeRuntime(program), backend, ["it"], max_turns=5)
     assert result.error is not None
     assert result.error.kind is ErrorKind.MAX_TURNS
     assert (len(backend.requests), ended) == (5, ["agent-0"])
@@ -292,35 +292,35 @@ async def test_a_program_that_exceeds_max_turns_is_cancelled() -> None:
 async def test_a_program_that_exceeds_the_agent_timeout_is_cancelled() -> None:
     ended: list[str] = []
 
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         try:
             await asyncio.sleep(1e6)
         finally:
             ended.append(agent)
         raise AssertionError
 
-    crew = FakeCrew(program)
-    [result] = await run_programs(crew, ScriptedBackend(calls_then("x")), ["it"], seconds=60.0)
+    runtime = FakeRuntime(program)
+    [result] = await run_programs(runtime, ScriptedBackend(calls_then("x")), ["it"], seconds=60.0)
     assert result.error is not None
     assert result.error.kind is ErrorKind.AGENT_TIMEOUT
-    assert (ended, crew.closed) == (["agent-0"], ["agent-0"])
+    assert (ended, runtime.closed) == (["agent-0"], ["agent-0"])
     assert now() == pytest.approx(60.0, abs=0.1)
 
 
 async def test_a_failed_backend_stops_the_run_and_every_program() -> None:
     denied = BackendError(ErrorKind.AUTH, "wrong key", status=401)
-    crew = FakeCrew(loop_of_tools)
+    runtime = FakeRuntime(tool_loop)
     with pytest.raises(RunStopped, match="wrong key"):
-        await run_programs(crew, ScriptedBackend(lambda _: denied, seconds=1.0), ["it"] * 5)
-    assert crew.active == 0
-    assert sorted(crew.closed) == sorted(crew.seated)
+        await run_programs(runtime, ScriptedBackend(lambda _: denied, seconds=1.0), ["it"] * 5)
+    assert runtime.active == 0
+    assert sorted(runtime.closed) == sorted(runtime.opened)
 
 
 async def test_concurrent_requests_of_a_program_are_answered_concurrently() -> None:
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
+    async def program(service: CompletionService, agent: str, text: str) -> str:
         async with asyncio.TaskGroup() as group:
             asked = [CompletionRequest((User(f"{text} {n}"),)) for n in range(3)]
-            tasks = [group.create_task(desk.complete(agent, each)) for each in asked]
+            tasks = [group.create_task(service.complete(agent, each)) for each in asked]
         return " ".join(task.result().text for task in tasks)
 
     def script(request: Request) -> Answer:
@@ -329,7 +329,7 @@ async def test_concurrent_requests_of_a_program_are_answered_concurrently() -> N
         return say(first.text[-1], Usage(100, 0, 1))
 
     backend = ScriptedBackend(script, seconds=1.0)
-    [result] = await run_programs(FakeCrew(program), backend, ["it"], kv_tokens=10_000)
+    [result] = await run_programs(FakeRuntime(program), backend, ["it"], kv_tokens=10_000)
     assert result.output == "0 1 2"
     assert (result.turns, result.usage.input, backend.most_in_flight) == (3, 300, 3)
     assert now() == pytest.approx(1.0, abs=0.1)
@@ -339,11 +339,11 @@ async def test_concurrent_requests_of_a_program_are_answered_concurrently() -> N
 async def test_a_program_whose_agent_has_ended_gets_no_more_replies() -> None:
     desks: list[CompletionService] = []
 
-    async def program(desk: CompletionService, agent: str, text: str) -> str:
-        desks.append(desk)
-        return await loop_of_tools(desk, agent, text)
+    async def program(service: CompletionService, agent: str, text: str) -> str:
+        desks.append(service)
+        return await tool_loop(service, agent, text)
 
-    await run_programs(FakeCrew(program), ScriptedBackend(calls_then("x")), ["it"])
+    await run_programs(FakeRuntime(program), ScriptedBackend(calls_then("x")), ["it"])
     with pytest.raises(BackendError, match="program is not running any more"):
         await desks[0].complete("agent-0", CompletionRequest((User("still here"),)))
 
@@ -359,7 +359,7 @@ async def test_a_model_without_tool_calls_is_used_in_action_mode() -> None:
         return say('{"final": "seen it"}')
 
     backend = ScriptedBackend(script, native_tools=False)
-    [result] = await run_programs(FakeCrew(loop_of_tools), backend, ["it"], acts=True)
+    [result] = await run_programs(FakeRuntime(tool_loop), backend, ["it"], action_mode=True)
     assert result.output == "seen it"
     assert [call.arguments for call in result.tool_calls] == ['{"at":"it"}']
     assert backend.requests[0].answer_schema is not None
@@ -367,7 +367,7 @@ async def test_a_model_without_tool_calls_is_used_in_action_mode() -> None:
 
 async def test_equal_prompts_of_programs_share_one_object() -> None:
     backend = ScriptedBackend(calls_then("done", 2))
-    await run_programs(FakeCrew(loop_of_tools), backend, ["a", "b"])
+    await run_programs(FakeRuntime(tool_loop), backend, ["a", "b"])
     assert len({id(request.prompt) for request in backend.requests}) == 1
     assert backend.requests[0].prompt.tools == (LOOK,)
 
@@ -375,22 +375,22 @@ async def test_equal_prompts_of_programs_share_one_object() -> None:
 async def test_the_recorded_turn_of_a_program_is_not_run_again(tmp_path: Path) -> None:
     changes = Changes((FileChange("ä.py", "added", 2, 0),), "patch")
 
-    async def program(desk: CompletionService, agent: str, text: str) -> ProgramResult:
-        said = await loop_of_tools(desk, agent, text)
+    async def program(service: CompletionService, agent: str, text: str) -> ProgramResult:
+        said = await tool_loop(service, agent, text)
         return ProgramResult(said, changes)
 
-    async def once() -> tuple[list[object], FakeCrew]:
+    async def once() -> tuple[list[object], FakeRuntime]:
         store = SqliteStore(tmp_path)
         await store.open()
-        crew = FakeCrew(program)
+        runtime = FakeRuntime(program)
         try:
-            results = await run_programs(crew, ScriptedBackend(calls_then("done")), ["a", "b"], store=store)
+            results = await run_programs(runtime, ScriptedBackend(calls_then("done")), ["a", "b"], store=store)
         finally:
             await store.aclose()
         told = [(r.output, r.changes, r.turns, r.usage, r.transcript, r.tool_calls) for r in results]
-        return [*told], crew
+        return [*told], runtime
 
     first, _ = await once()
-    second, crew = await once()
+    second, runtime = await once()
     assert second == first
-    assert crew.told == []
+    assert runtime.prompts == []

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.engine_harness import EventLog, asked, run, waiting_tool
-from tests.support.shared_run_workers import LEASE, LONG, Link, answers, calling, hub_over, working
+from tests.support.shared_run_workers import LEASE, LONG, Link, answers, calling, link_to_coordinator_of, working
 
 from batch_agent import RunStopped, Tool
 from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
@@ -211,7 +211,7 @@ async def test_failed_agents_are_run_again_when_the_shared_run_is_resumed() -> N
 async def test_a_resumed_shared_run_repeats_no_answered_request(tmp_path: Path) -> None:
     for number in (20, 30):
         backend, store = ScriptedBackend(lambda request: say(asked(request))), SqliteStore(tmp_path)
-        link = hub_over(store)
+        link = link_to_coordinator_of(store)
         await link.coordinator.open()
         assert len(await answers(calling(link, inputs(number), backend=backend, lease=LONG))) == number
         await link.coordinator.aclose()
@@ -219,7 +219,7 @@ async def test_a_resumed_shared_run_repeats_no_answered_request(tmp_path: Path) 
 
 
 async def test_a_checkpoint_of_a_shared_run_can_be_used_by_a_plain_run(tmp_path: Path) -> None:
-    link = hub_over(SqliteStore(tmp_path))
+    link = link_to_coordinator_of(SqliteStore(tmp_path))
     await link.coordinator.open()
     await answers(calling(link, inputs(5), backend=ScriptedBackend(by_turn(say("first"))), lease=LONG))
     await link.coordinator.aclose()
@@ -310,5 +310,5 @@ async def test_many_agents_are_shared_with_few_coordinator_calls() -> None:
 
 
 async def test_a_shared_run_works_with_a_memory_store() -> None:
-    link = hub_over(MemoryStore())
+    link = link_to_coordinator_of(MemoryStore())
     assert len(await answers(calling(link, inputs(3), backend=ScriptedBackend(by_turn(say("yes")))))) == 3

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.breakable_proxy import Way
+from tests.support.breakable_proxy import BreakableProxy
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
 from tests.support.shared_run_process import STORE_FAILED
-from tests.support.shared_run_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
+from tests.support.shared_run_scene import LEASE, ProcessParent, Scene, SharedRunProcess, agent, agents, engine
 
 from batch_agent.sim import SimServer
 
@@ -28,8 +28,8 @@ EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def parent() -> Iterator[ProcessParent]:
+    with ProcessParent() as started:
         yield started
 
 
@@ -46,8 +46,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, nursery: Nursery, sim: SimServer, server: RedisServer) -> Iterator[Scene]:
-    with Scene(tmp_path, nursery, sim.url, server.url) as opened:
+def scene(tmp_path: Path, parent: ProcessParent, sim: SimServer, server: RedisServer) -> Iterator[Scene]:
+    with Scene(tmp_path, parent, sim.url, server.url) as opened:
         yield opened
 
 
@@ -64,7 +64,7 @@ def check_results(scene: Scene, number: int, caller: str = "caller") -> None:
         assert put[f"n{result['index']}"] == 1 or not is_made, "a lost write"
 
 
-def check_asked_again(scene: Scene, victim: Player, at: float) -> None:
+def check_asked_again(scene: Scene, victim: SharedRunProcess, at: float) -> None:
     """Only, and only once, what the victim had asked and had no answer to when it happened; or one which was still on
     its way to the server."""
     again = scene.asked_again()
@@ -130,9 +130,9 @@ def test_a_killed_submitter_that_works_repeats_only_its_turns_in_flight(scene: S
 
 @pytest.mark.parametrize("options", [AOF, EVERY_SECOND], ids=["always", "everysec"])
 def test_a_run_continues_when_its_coordinator_is_restarted(
-    tmp_path: Path, nursery: Nursery, sim: SimServer, options: tuple[str, ...]
+    tmp_path: Path, parent: ProcessParent, sim: SimServer, options: tuple[str, ...]
 ) -> None:
-    with redis_of_its_own(*options) as server, Scene(tmp_path, nursery, sim.url, server.url) as scene:
+    with redis_of_its_own(*options) as server, Scene(tmp_path, parent, sim.url, server.url) as scene:
         caller, workers = scene.call(agents(SOME)), scene.workers(WORKERS)
         scene.until_results(SOME // 3)
         server.kill()
@@ -179,7 +179,7 @@ def test_a_removed_run_ends_with_advice_and_no_process_waits_forever(scene: Scen
 def test_a_worker_disconnected_past_its_lease_does_no_harm_and_takes_other_agents(
     scene: Scene, server: RedisServer
 ) -> None:
-    with Way(server.port).open() as way:
+    with BreakableProxy(server.port).open() as way:
         caller = scene.call(agents(SOME), held_back=HELD_BACK)
         victim, workers = scene.work("victim", way.url), scene.workers(WORKERS - 1)
         scene.until_results(SOME // 4)
@@ -196,7 +196,7 @@ def test_a_worker_disconnected_past_its_lease_does_no_harm_and_takes_other_agent
 
 def test_writes_about_an_agent_leased_by_another_worker_are_refused(scene: Scene, server: RedisServer) -> None:
     scene.seconds_of_tools = 4 * LEASE  # long enough for both to be at it
-    with Way(server.port).open() as way:
+    with BreakableProxy(server.port).open() as way:
         caller, victim = scene.call(agents(40)), scene.work("victim", way.url)
         scene.until(lambda: bool(scene.turns()))
         cut = way.cut()  # it has not said yet that it puts something there

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.runtime_contexts import Doors, house
+from tests.support.runtime_contexts import FakeModelAccess, runtime_context
 
 from batch_agent import SpecError
 from batch_agent.core.program_runtime import AgentSession, ModelEndpoint, ProgramFailed
@@ -26,7 +26,7 @@ SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), 
 async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncIterator[AgentSession]:
     runtime = ProcessRuntime([*PYTHON, code, *words], **options)
     runtime.check()
-    async with runtime.open(house(folder / "house", Doors())) as crew:
+    async with runtime.open(runtime_context(folder / "runtime_context", FakeModelAccess())) as crew:
         seat = await crew.open_session("one")
         try:
             yield seat

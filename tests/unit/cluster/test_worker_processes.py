@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
-from tests.support.shared_run_scene import Nursery, Scene, agents, engine
+from tests.support.shared_run_scene import ProcessParent, Scene, agents, engine
 
 AGENTS = 60
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def parent() -> Iterator[ProcessParent]:
+    with ProcessParent() as started:
         yield started
 
 
@@ -31,8 +31,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, nursery: Nursery, engine_url: str, server: RedisServer) -> Iterator[Scene]:
-    with Scene(tmp_path, nursery, engine_url, server.url) as opened:
+def scene(tmp_path: Path, parent: ProcessParent, engine_url: str, server: RedisServer) -> Iterator[Scene]:
+    with Scene(tmp_path, parent, engine_url, server.url) as opened:
         opened.options["lease"] = 1.0
         yield opened
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.support.runtime_contexts import Doors, fake_opencode, house
+from tests.support.runtime_contexts import FakeModelAccess, fake_opencode, runtime_context
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def sessions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SessionFactory]:
     folder = tmp_path_factory.mktemp("process")
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(folder))
-    async with runtime.open(house(folder / "house", Doors())) as sessions:
+    async with runtime.open(runtime_context(folder / "runtime_context", FakeModelAccess())) as sessions:
         yield sessions
 
 
@@ -91,7 +91,7 @@ async def test_cancelling_an_agent_kills_its_program(sessions: SessionFactory, t
 
 async def test_output_beyond_the_limit_fails_the_agent(tmp_path: Path) -> None:
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path, **{"is loud": True}))
-    async with runtime.open(house(tmp_path / "house")) as sessions, seated(sessions) as seat:
+    async with runtime.open(runtime_context(tmp_path / "runtime_context")) as sessions, seated(sessions) as seat:
         with pytest.raises(ProgramFailed, match="more than 32000000 bytes"):
             await seat.prompt("SAY hello")
 
@@ -102,7 +102,10 @@ async def test_the_program_gets_only_the_given_secrets(tmp_path: Path, monkeypat
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path), env={"GH_TOKEN": "given"})
     runtime.check()
     assert "given" not in f"{runtime!r}{runtime.description}"
-    async with runtime.open(house(tmp_path / "house", Doors())) as sessions, seated(sessions) as seat:
+    async with (
+        runtime.open(runtime_context(tmp_path / "runtime_context", FakeModelAccess())) as sessions,
+        seated(sessions) as seat,
+    ):
         assert (await seat.prompt("TELL env GH_TOKEN")).text == "given"
         assert (await seat.prompt("TELL env HF_TOKEN")).text == "nothing"
     with pytest.raises(SpecError, match="env must be a mapping of strings to strings"):

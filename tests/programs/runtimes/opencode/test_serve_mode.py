@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.support.runtime_contexts import Doors, fake_opencode, house
+from tests.support.runtime_contexts import FakeModelAccess, fake_opencode, runtime_context
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
@@ -37,24 +37,24 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def shared(
     tmp_path_factory: pytest.TempPathFactory, project: Path
-) -> AsyncIterator[tuple[SessionFactory, Doors]]:
+) -> AsyncIterator[tuple[SessionFactory, FakeModelAccess]]:
     """For tests that leave it as it was."""
-    folder, doors = tmp_path_factory.mktemp("shared"), Doors()
+    folder, model_access = tmp_path_factory.mktemp("shared"), FakeModelAccess()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _OUTSIDE.items():
             patch.setenv(name, value)
         runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(folder))
-        async with runtime.open(house(folder / "house", doors)) as sessions:
-            yield sessions, doors
+        async with runtime.open(runtime_context(folder / "runtime_context", model_access)) as sessions:
+            yield sessions, model_access
 
 
 @pytest.fixture
-def sessions(shared: tuple[SessionFactory, Doors]) -> SessionFactory:
+def sessions(shared: tuple[SessionFactory, FakeModelAccess]) -> SessionFactory:
     return shared[0]
 
 
 @pytest.fixture
-def doors(shared: tuple[SessionFactory, Doors]) -> Doors:
+def model_access(shared: tuple[SessionFactory, FakeModelAccess]) -> FakeModelAccess:
     return shared[1]
 
 
@@ -64,11 +64,11 @@ def opened(tmp_path: Path, project: Path) -> Open:
 
     @asynccontextmanager
     async def sessions(
-        doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **output: Any
+        model_access: FakeModelAccess | None = None, *, broken: Mapping[str, Any] = {}, **output: Any
     ) -> AsyncIterator[SessionFactory]:
         runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(tmp_path, **broken), **output)
         runtime.check()
-        async with runtime.open(house(tmp_path / "house", doors)) as opened:
+        async with runtime.open(runtime_context(tmp_path / "runtime_context", model_access)) as opened:
             yield opened
 
     return sessions
@@ -110,35 +110,37 @@ async def test_a_second_prompt_continues_the_session_and_reports_only_new_messag
     assert len(again.changes.files) == 1
 
 
-async def test_each_agent_has_its_own_folder_and_key(sessions: SessionFactory, doors: Doors) -> None:
+async def test_each_agent_has_its_own_folder_and_key(sessions: SessionFactory, model_access: FakeModelAccess) -> None:
     agents = [f"agent/{n}" for n in range(8)]
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(output(sessions, "WRITE same.txt mine\nTELL key", agent)) for agent in agents]
     assert [task.result() for task in work] == [f"key-of-{agent}" for agent in agents]
-    hidden = [list(doors.hides[agent]) for agent in agents]
+    hidden = [list(model_access.masks_by_agent[agent]) for agent in agents]
     assert len({paths[0] for paths in hidden}) == 8
-    assert {tuple(doors.hides[agent].values()) for agent in agents} == {
+    assert {tuple(model_access.masks_by_agent[agent].values()) for agent in agents} == {
         ("/batch-agent/project", "/batch-agent/beside", "/batch-agent/house", "-batch-agent-project")
     }
 
 
-async def test_paths_in_an_answer_are_relative_to_the_workspace(sessions: SessionFactory, doors: Doors) -> None:
+async def test_paths_in_an_answer_are_relative_to_the_workspace(
+    sessions: SessionFactory, model_access: FakeModelAccess
+) -> None:
     async with seated(sessions) as seat:
-        [folder, *_] = doors.hides["one"]
+        [folder, *_] = model_access.masks_by_agent["one"]
         result = await seat.prompt(f"SAY see {folder}/src/a.py in {folder}")
     assert result.text == "see src/a.py in ."
 
 
 async def test_opencode_has_its_own_home_and_its_commands_have_that_of_the_user(
-    sessions: SessionFactory, doors: Doors
+    sessions: SessionFactory, model_access: FakeModelAccess
 ) -> None:
     async with seated(sessions) as seat:
         homes = [(await seat.prompt(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
         command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
         [ran] = (await seat.prompt(command)).transcript[-2:-1]
-    [_, _, house, _] = doors.hides["one"]
-    assert homes[0].startswith(house)
-    assert homes[1].startswith(house)
+    [_, _, runtime_context, _] = model_access.masks_by_agent["one"]
+    assert homes[0].startswith(runtime_context)
+    assert homes[1].startswith(runtime_context)
     assert homes[2] == "nothing"
     assert isinstance(ran, ToolResults)
     own = os.environ.get("XDG_CONFIG_HOME", "")
@@ -252,10 +254,10 @@ async def test_workspaces_are_kept_in_the_requested_directory(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    doors = Doors()
-    async with opened(doors, keep=True) as sessions:
+    model_access = FakeModelAccess()
+    async with opened(model_access, keep=True) as sessions:
         await output(sessions, "WRITE new.txt hello\nSAY done")
-    [kept, private_dir, *_] = (Path(path) for path in doors.hides["one"])
+    [kept, private_dir, *_] = (Path(path) for path in model_access.masks_by_agent["one"])
     assert (kept / "new.txt").read_text() == "hello"
     assert list(private_dir.iterdir()) == [kept]
 
