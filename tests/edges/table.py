@@ -113,7 +113,7 @@ OPTIONS: dict[str, Cells] = {
         "unit/tools/test_sharing.py::test_calls_that_overlap_and_are_the_same_are_one_execution",
         "unit/tools/test_disk_cache.py::test_making_calls_ahead_is_called_off_with_the_run",
         "unit/tools/test_disk_cache.py::test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself",
-        "unit/tools/test_disk_cache.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
+        "unit/tools/test_disk_cache.py::test_results_of_a_pure_tool_are_reused_by_a_later_run",
         "- a cache is a folder of this machine",
     ),
     # What it may cost.
@@ -153,7 +153,7 @@ TOOL_POLICIES: dict[str, Cells] = {
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",
         "unit/tools/test_sharing.py::test_a_leader_that_is_cancelled_leaves_the_result_to_the_others",
         "- what is shared is in memory, and gone with the process",
-        "unit/tools/test_disk_cache.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
+        "unit/tools/test_disk_cache.py::test_results_of_a_pure_tool_are_reused_by_a_later_run",
         "unit/tools/test_sharing.py::test_a_version_that_cannot_be_told_means_that_nothing_is_shared",
     ),
     "timeout": (
@@ -165,7 +165,7 @@ TOOL_POLICIES: dict[str, Cells] = {
     ),
     "max_concurrent rate_limit burst rate_key": (
         "unit/tools/test_throttle.py::test_in_no_stretch_of_time_do_more_begin_than_burst_and_rate_allow",
-        "unit/tools/test_throttle.py::test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_lost",
+        "unit/tools/test_throttle.py::test_a_tool_slot_granted_to_a_cancelled_call_is_not_lost",
         _KILL_9,
         _STOPS,
         "unit/tools/test_throttle.py::test_a_rate_key_that_fails_is_a_result",
@@ -182,7 +182,7 @@ TOOL_POLICIES: dict[str, Cells] = {
 BATCH_POLICIES: dict[str, Cells] = {
     "key_arg max_batch window": (
         "unit/tools/test_batching.py::test_a_thousand_calls_are_ten_executions_of_a_hundred",
-        "unit/tools/test_batching.py::test_a_batch_that_everybody_has_left_is_called_off",
+        "unit/tools/test_batching.py::test_a_batch_without_callers_is_cancelled",
         _KILL_9,
         _STOPS,
         "- a tool is a function of this process",
@@ -210,7 +210,7 @@ POOL: dict[str, Cells] = {
 }
 
 _SHARED_EVENTS = "engine/test_event_edges.py::test_every_agent_of_a_shared_run_has_one_finished_event_at_the_submitter"
-_KILLED_VIEW = "unit/observe/report/test_run_view.py::test_what_a_killed_process_had_under_way_ends_with_it"
+_KILLED_VIEW = "unit/observe/report/test_run_view.py::test_running_segments_of_a_killed_process_end_with_it"
 EVENTS: dict[str, Cells] = {
     "RunStarted AgentStarted TurnStarted TurnEnded CallsStarted CallsEnded AgentFinished SchedulingReported "
     "BudgetReported ToolsUsed": (
@@ -221,7 +221,7 @@ EVENTS: dict[str, Cells] = {
         _AWAY,
     ),
     "RequestRetried Paused Resumed LimitChanged": (
-        "unit/observe/test_several_workers.py::test_prometheus_knows_of_a_pause_until_nobody_pauses",
+        "unit/observe/test_several_workers.py::test_the_pause_metric_is_set_until_no_worker_pauses",
         "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",
         _KILLED_VIEW,
         "unit/observe/report/test_run_view.py::test_limits_and_pauses_are_told_with_their_times",
