@@ -47,7 +47,7 @@ def test_the_help_of_run_has_few_headings_and_fits_the_terminal(tmp_path: Path, 
     assert "[default: False]" not in said
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "sim"])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_cli_option_has_a_description(name: str) -> None:
     texts = {argument.name: argument.parameter.help or "" for argument in options(name)}
     assert [option for option, text in texts.items() if not text.rstrip().endswith((".", "..."))] == []
