@@ -308,7 +308,7 @@ class BatchAgent:
     ) -> "Forecast":
         """Forecasts this run: agents, tokens, memory, time and cost. `canary`: the number of agents that are run to
         measure time; with a `checkpoint_dir` the run reuses their results. After the run,
-        `forecast.against(results, seconds)` compares."""
+        `forecast.compare(results, seconds)` compares."""
         from .forecasting.entry import forecast_run
 
         return await forecast_run(_spec(spec, options), canary, events)
@@ -344,7 +344,7 @@ def _open_stream(
 def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> ResultStream:
     is_watched = events is not None or shown is not None or spec.checkpoint_dir is not None
     setup = RunSetup.validate(spec, combine_sinks(events, spec.checkpoint_dir, shown) if is_watched else None)
-    if spec.together.cluster is not None:
+    if spec.distribution.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
@@ -360,8 +360,8 @@ def _progress(spec: BatchSpec, events: EventSinks, progress: bool | None) -> "Pr
 def _outputs(spec: BatchSpec) -> "RunOutputs":
     from .observe.text.run_outputs import RunOutputs  # only for runs that are shown or stopped
 
-    run_id = "" if spec.together.store is None else run_id_of(spec)
-    return RunOutputs(spec.checkpoint_dir, spec.together.store, run_id, spec.out)
+    run_id = "" if spec.distribution.store is None else run_id_of(spec)
+    return RunOutputs(spec.checkpoint_dir, spec.distribution.store, run_id, spec.out)
 
 
 def _stop_line(spec: BatchSpec, done: int, total: int | None) -> str:
@@ -372,7 +372,7 @@ def _stop_line(spec: BatchSpec, done: int, total: int | None) -> str:
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
     if spec is not None and options:
-        raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
+        raise SpecError(f"Pass either a BatchSpec or options, not both: {', '.join(options)}.")
     return spec or BatchSpec.of(**options)
 
 

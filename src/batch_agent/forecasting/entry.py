@@ -32,7 +32,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
         raise SpecError(
             f"A plan cannot predict the requests of programs ({spec.runtime.name}). Run a few inputs instead."
         )
-    if distributed := [name for name in ("store", "cluster") if getattr(spec.together, name) is not None]:
+    if distributed := [name for name in ("store", "cluster") if getattr(spec.distribution, name) is not None]:
         raise SpecError(
             f"A plan forecasts a run in one process, and its canary does not use {distributed[0]}=. Remove "
             f"{distributed[0]}=; with checkpoint_dir=, a run reuses the results of the canary."
@@ -98,4 +98,4 @@ def _spread(rows: int, count: int) -> list[int]:
 
 def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
     """None if it is unknown, as for a self-hosted server."""
-    return known_price(preview.plan.rules.model, preview.server.traits.name, spec.spend.prices)
+    return known_price(preview.plan.config.model, preview.server.traits.name, spec.spending.prices)
