@@ -61,7 +61,7 @@ match sys.argv[1]:
         thread = threading.Thread(target=call_all)
         thread.start()
         thread.join()
-    case "a thread beside a loop":
+    case "a thread next to a loop":
         asyncio.run(asyncio.to_thread(call_all))
     case "a notebook":
         asyncio.new_event_loop().run_until_complete(call_all_in_loop())
@@ -78,7 +78,7 @@ def tracebacks(programs: Programs, where: str, folder: Path, calls: Mapping[str,
     return shown
 
 
-@pytest.mark.parametrize("where", ["a script", "a coroutine", "a thread", "a thread beside a loop", "a notebook"])
+@pytest.mark.parametrize("where", ["a script", "a coroutine", "a thread", "a thread next to a loop", "a notebook"])
 def test_every_error_is_one_exception_with_the_frames_of_the_caller(
     programs: Programs, tmp_path: Path, where: str
 ) -> None:
