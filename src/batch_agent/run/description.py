@@ -55,7 +55,7 @@ def _default(option: Field[Any]) -> Any:
 
 
 def _shown(name: str, value: Any) -> Any:
-    """The value as JSON data. A text is masked if it is named like a secret; URLs have neither passwords nor queries."""
+    """The value as JSON data. A text with the name of a secret is masked; URLs have neither passwords nor queries."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str | PurePath):
