@@ -172,7 +172,7 @@ def _description(name: str) -> Model:
             {"name": "look_up", "description": "Look a key up.", "parameters": {"type": "object", "properties": {}}},
             {"name": "read_page", "description": "Read a page.", "parameters": {"type": "object"}},
         ],
-        "output_schema": {"type": "object", "properties": {"city": {"type": "string"}}},
+        "output_schema": {"type": "object", "properties": {"city": {"type": "string"}}} if name else None,
         "options": {"backend": "vllm://localhost:8000", "max_turns": 6, "extra": {"api_key": "***"}},
     }
 

@@ -74,13 +74,15 @@ const runModel = (() => {
     return ((tokensIn - cached) * price[0] + cached * price[1] + tokensOut * price[2]) / 1e6;
   }
 
-  /** Status of an agent. One that has no result is in progress only as long as its run is. */
+  /** Status of an agent. One that has no result is running only as long as its run is. */
   function status({ agents, isRunning }, agent) {
-    return ["failed", "answered"][agents.ok[agent]] ?? (isRunning ? "in progress" : "not finished");
+    return ["failed", "answered"][agents.ok[agent]] ?? (isRunning ? "running" : "interrupted");
   }
 
-  function isTruncated({ agents, results }, agent) {
-    return agents.ok[agent] === 1 && results.finish[agent] === "length";
+  /** Whether the answer is text that was cut at max_tokens. An answer that fits a schema is complete. */
+  function isTruncated({ agents, results, stages }, agent) {
+    if (agents.ok[agent] !== 1 || results.finish[agent] !== "length") return false;
+    return !record(stages[agents.stage[agent]]?.description).output_schema;
   }
 
   function totals(stages) {

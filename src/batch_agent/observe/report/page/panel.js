@@ -8,7 +8,7 @@ const panel = (() => {
     ["generating", "generated"],
     ["tools", "ran tools"],
   ];
-  const TONES = { answered: "answered", failed: "failed", "in progress": "in-progress" };
+  const TONES = { answered: "answered", failed: "failed", running: "in-progress" };
   const MAX_STEPS = 300;
 
   let model = null;

@@ -9,7 +9,7 @@ const results = (() => {
   const perPage = () => (isPhone() ? 10 : 20);
   const NOTHING = "–";
   const TONES = { answered: "answered", failed: "failed" };
-  const ODD = { length: "truncated at the token limit", refusal: "refused by the model" };
+  const ODD = { length: "cut at max_tokens", refusal: "refused by the model" };
   const EVERYTHING = { query: "", status: "all", kind: "all", stage: "all" };
 
   let model = null;
@@ -19,6 +19,7 @@ const results = (() => {
   let page = 0;
   let shown = null;
   let searched = null;
+  let counts = null;
 
   const host = () => document.getElementById("results");
 
@@ -92,6 +93,7 @@ const results = (() => {
   function set(next) {
     model = next;
     searched = null;
+    counts = totals();
     if (shown) shown = { ...shown, agent: timeline.agentOf(shown.stage, shown.index) };
     select();
     draw();
@@ -103,14 +105,13 @@ const results = (() => {
     const found = [];
     for (let agent = 0; agent < model.agents.count; agent++) if (passes(agent)) found.push(agent);
     const column = COLUMNS.find((each) => each.id === order.by);
-    const values = new Map(found.map((agent) => [agent, column.value(agent)]));
+    const values = new Array(model.agents.count);
+    for (const agent of found) values[agent] = column.value(agent);
     const way = order.isDown ? -1 : 1;
     const { index, stage } = model.agents;
-    found.sort(
-      (a, b) => compared(values.get(a), values.get(b), way) || stage[a] - stage[b] || index[a] - index[b] || a - b,
+    rows = found.sort(
+      (a, b) => compared(values[a], values[b], way) || stage[a] - stage[b] || index[a] - index[b] || a - b,
     );
-    rows = found;
-    page = Math.max(0, Math.min(page, Math.ceil(rows.length / perPage()) - 1));
   }
 
   /** What is unknown comes last in both directions. */
@@ -145,21 +146,28 @@ const results = (() => {
 
   function draw() {
     if (!model?.agents.count) return section("results", "Results");
+    page = Math.max(0, Math.min(page, Math.ceil(rows.length / perPage()) - 1));
     const note =
       rows.length === model.agents.count ? null : `${format.plural(rows.length, "agent")} of ${exact(model.agents.count)}`;
     return section("results", "Results", note, bar(), rows.length ? table() : empty(), rows.length > perPage() && pager());
   }
 
-  function bar() {
-    const counts = { answered: 0, truncated: 0, failed: 0, "in progress": 0, "not finished": 0 };
+  /** Agents by status, and by kind of error. */
+  function totals() {
+    const statuses = { answered: 0, truncated: 0, failed: 0, running: 0, interrupted: 0 };
     const kinds = new Map();
     for (let agent = 0; agent < model.agents.count; agent++) {
-      counts[runModel.status(model, agent)] += 1;
-      if (runModel.isTruncated(model, agent)) counts.truncated += 1;
+      statuses[runModel.status(model, agent)] += 1;
+      if (runModel.isTruncated(model, agent)) statuses.truncated += 1;
       const kind = model.results.error[agent]?.kind;
       if (kind) kinds.set(kind, (kinds.get(kind) ?? 0) + 1);
     }
-    const statuses = Object.entries(counts).filter(([status, many]) => many > 0 || filters.status === status);
+    return { statuses, kinds };
+  }
+
+  function bar() {
+    const { kinds } = counts;
+    const statuses = Object.entries(counts.statuses).filter(([status, many]) => many > 0 || filters.status === status);
     const search = el("input", {
       type: "search",
       name: "query",
@@ -262,7 +270,6 @@ const results = (() => {
 
   function goTo(number) {
     page = number;
-    select();
     draw();
   }
 
@@ -287,9 +294,10 @@ const results = (() => {
 
   function sort(by, isDown) {
     order = { by, isDown };
+    select();
     goTo(0);
-    const select = host().querySelector('[data-filter="by"]');
-    if (select) select.value = by;
+    const chooser = host().querySelector('[data-filter="by"]');
+    if (chooser) chooser.value = by;
   }
 
   /** Numbers begin with the largest, texts and indices with the first. */

@@ -20,7 +20,7 @@ const timelineFilters = (() => {
       ["all", `all ${format.exact(agents.count)}`],
       ["failed", `failed (${format.exact(counts[0])})`],
       ["answered", `answered (${format.exact(counts[1])})`],
-      ["in progress", `${isRunning ? "in progress" : "not finished"} (${format.exact(counts[2])})`],
+      ["in progress", `${isRunning ? "running" : "interrupted"} (${format.exact(counts[2])})`],
     ];
     morph(
       bar(),
