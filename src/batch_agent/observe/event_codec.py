@@ -6,7 +6,7 @@ included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -138,11 +138,23 @@ def answer_preview(result: AgentResult) -> str:
 
 
 def input_preview(value: Any) -> str:
-    """The beginning of an input: of a text itself, of a mapping its fields and their values."""
-    if isinstance(value, str):
+    """The beginning of an input: of a text itself, of a mapping its fields and their values. Called for every agent:
+    comparing classes costs no call."""
+    if value.__class__ is str:
         return value[:MAX_TEXT]
-    if isinstance(value, Mapping):
-        return _fields_preview(value)
+    if value.__class__ is not dict and not isinstance(value, Mapping):
+        return _other_preview(value)
+    text = ""
+    for name, each in value.items():
+        kind = each.__class__
+        shown = each[:MAX_TEXT] if kind is str else each if kind is int or kind is float else input_preview(each)
+        text = f"{text}, {name}: {shown}" if text else f"{name}: {shown}"
+        if text[MAX_TEXT:]:
+            break
+    return text[:MAX_TEXT]
+
+
+def _other_preview(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, bytes | bytearray | memoryview):
@@ -151,15 +163,6 @@ def input_preview(value: Any) -> str:
         return orjson.dumps(value, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:MAX_TEXT]
     except TypeError:  # not representable as JSON
         return repr(value)[:MAX_TEXT]
-
-
-def _fields_preview(value: Mapping[Any, Any]) -> str:
-    text = ""
-    for name, each in value.items():
-        text += f"{', ' if text else ''}{name}: {input_preview(each)}"
-        if len(text) >= MAX_TEXT:
-            break
-    return text[:MAX_TEXT]
 
 
 def _jsonable(value: Any) -> Any:
@@ -190,8 +193,9 @@ def _read_finished(
     index: int, key: str, resumed: bool, preview: str, error: Any, usage: list[int], turns: int, calls: list[Any],
     queued: float, seconds: float, compactions: int, finish: FinishReason | None = None, received: str | None = None,
 ) -> Event:  # fmt: skip
-    """`finish`, `received`: missing in a log of an older version."""
+    """`finish`, `received`: missing in a log of an older version. A finish reason of a newer version is left out."""
     reason = None if error is None else _error(*error)
+    finish = finish if finish in _FINISHES else None
     result = AgentResult(
         index, key, received, preview if reason is None else None, preview, reason, finish, Usage(*usage), turns=turns,
         tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
@@ -207,6 +211,7 @@ def _error(kind: str, message: str, retryable: bool) -> AgentError:
 
 
 _KINDS = frozenset(ErrorKind)
+_FINISHES = frozenset(get_args(FinishReason))
 _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     AgentStarted: lambda event: (event.key, event.index),
     TurnStarted: lambda event: (event.key, event.turn),

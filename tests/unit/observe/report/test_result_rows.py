@@ -128,6 +128,16 @@ def test_a_log_of_an_older_version_has_rows_without_inputs(tmp_path: Path) -> No
     assert (found[0]["ok"], found[0]["turns"]) == (2, 0)
 
 
+def test_a_finish_reason_of_a_newer_version_is_left_out(tmp_path: Path) -> None:
+    written(tmp_path, [*started(("b", 1)), (1.0, failed("b", 1))])
+    lines = [orjson.loads(line) for line in (tmp_path / FILE).read_bytes().splitlines()]
+    for line in lines:
+        if line[1] == "AgentFinished":
+            line[-2] = "paused"
+    (tmp_path / FILE).write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    assert rows(seen(tmp_path))[1]["finish"] is None
+
+
 def test_an_agent_that_fails_and_then_answers_has_its_answer_only(tmp_path: Path) -> None:
     def ended(**how: Any) -> Event:
         return AgentFinished(AgentResult(0, "a", "the note", timing=Timing(0.0, (), 2.0), **how), resumed=False)
