@@ -20,7 +20,7 @@ def describe_run(spec: BatchSpec, plan: Plan) -> RunDescription:
     """Description of the run with this spec."""
     return RunDescription(
         task=plan.question["task"],
-        system_prompt=plan.rules.prompt.system,
+        system_prompt=plan.config.prompt.system,
         tools=recorded_tools(plan.description),
         output_schema=answer_schema(plan.description),
         options=_changed_options(spec),
