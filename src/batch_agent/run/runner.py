@@ -20,7 +20,6 @@ from ..engine.turn_runner import BackendTurnRunner, TurnRunner
 from ..plan.compile import prefix_chars
 from ..store.memory_store import NoStore
 from .complete_checkpoint import mark_finished
-from .description import describe_run
 from .resources import RunResources, format_findings, open_resources
 from .setup import RunSetup, input_order
 
@@ -266,6 +265,8 @@ class _Execution:
 
     def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
+        from .description import describe_run  # a run without a sink does not need it
+
         plan = self._resources.plan
         described = describe_run(self._spec, plan)
         return RunStarted(traits.name, plan.config.model, limit, total, traits.detected, prices, described)

@@ -171,7 +171,8 @@ const panel = (() => {
   }
 
   function command() {
-    return el("code", null, `batch-agent inspect FOLDER --agent ${shown.index}`);
+    const name = text(model.stages[shown.stage]?.name);
+    return el("code", null, `batch-agent inspect FOLDER${name && `/${name}`} --agent ${shown.index}`);
   }
 
   function steps(agent) {

@@ -28,6 +28,7 @@ const results = (() => {
   /** Columns: `value` is what a column is sorted by. */
   const COLUMNS = [
     { id: "index", name: "Agent", class: "name", value: (agent) => model.agents.index[agent], cell: agentCell },
+    { id: "status", name: "Status", class: "status", value: (agent) => runModel.status(model, agent), cell: statusCell },
     {
       id: "stage",
       name: "Stage",
@@ -35,7 +36,6 @@ const results = (() => {
       value: (agent) => model.agents.stage[agent],
       cell: (agent) => text(model.stages[model.agents.stage[agent]]?.name),
     },
-    { id: "status", name: "Status", class: "status", value: (agent) => runModel.status(model, agent), cell: statusCell },
     {
       id: "input",
       name: "Input",
