@@ -181,6 +181,16 @@ def test_what_is_written_of_a_long_text_is_what_is_shown_of_it(tmp_path: Path) -
     assert truncated(event) == truncated(long) == json.loads(json.dumps(truncated(long)))
 
 
+def test_ten_thousand_long_inputs_and_answers_take_four_megabytes_at_most() -> None:
+    table = ResultRows()
+    for number in range(10_000):
+        table.add()
+        table.finish(
+            number, AgentResult(number, "", "i" * 5_000, "a" * 5_000, finish="stop", usage=Usage(9_999, 99, 9))
+        )
+    assert len(orjson.dumps(table.as_json(range(10_000)))) < 4_000_000
+
+
 def test_texts_of_a_hundred_thousand_agents_are_short() -> None:
     table = ResultRows()
     for number in range(100_000):
