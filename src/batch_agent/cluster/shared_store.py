@@ -16,6 +16,7 @@ from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
 from ..core.protocols import Account
 from ..core.requests import Usage
+from ..core.results import AgentError
 from .membership import Membership
 from .memory_coordinator import IDENTITY, PLAN
 
@@ -152,6 +153,12 @@ class SharedStore:
 
     async def keep_account(self, account: Account) -> None:
         pass
+
+    def keep_inputs(self, values: Sequence[Any]) -> None:
+        """Does nothing: the coordinator has the submitted jobs."""
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Does nothing: the completion of a job has its error."""
 
     def record(self, key: str, fact: Fact) -> None:
         """Raises LeaseLost."""

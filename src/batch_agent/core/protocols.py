@@ -12,7 +12,7 @@ from .facts import Fact
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult, ToolSpec
 from .requests import Delta, Request, Usage
-from .results import AgentResult, CallRecord
+from .results import AgentError, AgentResult, CallRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +223,15 @@ class Store(Protocol):
 
     async def keep_account(self, account: Account) -> None:
         """Saves the account, durable on return. Raises StoreError."""
+        ...
+
+    def keep_inputs(self, values: Sequence[Any]) -> None:
+        """Saves all inputs of the run by index, for readers of the store, and clears what `reject` recorded. Resuming
+        does not use them."""
+        ...
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Records an input that failed before its agent started, for readers of the store."""
         ...
 
     def record(self, key: str, fact: Fact) -> None:

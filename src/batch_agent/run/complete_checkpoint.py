@@ -9,6 +9,7 @@ from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.protocols import Store, Traits
 from ..core.requests import Delta, Request
+from ..core.results import AgentError
 from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.context_window import digest, open_window
@@ -67,6 +68,12 @@ class ReadOnlyStore:
 
     async def keep_plan(self, plan: Mapping[str, Any]) -> NoReturn:
         raise CheckpointIncomplete
+
+    def keep_inputs(self, values: Sequence[Any]) -> None:
+        """Does nothing: the inputs of the complete run are kept."""
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Does nothing: the complete run has rejected the input too."""
 
     def record(self, key: str, fact: Fact) -> NoReturn:
         raise CheckpointIncomplete

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..aio import Deadlines
 from ..backends.prices import known_price
@@ -64,6 +65,8 @@ async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | No
     agents run in this process too. Raises RunStopped and StoreError."""
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
+    if resources.store.is_durable and resources.cluster is None and only is None:
+        resources.store.keep_inputs(_known_inputs(resources))
     try:
         if spec.out is None or only is not None:
             await execution.run(put, None, only, works=works)
@@ -78,6 +81,12 @@ async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | No
     finally:
         if resources.events is not None:
             execution.report(resources.events)
+
+
+def _known_inputs(resources: RunResources) -> Sequence[Any]:
+    """All inputs, if they are a list: other sequences may read a file or a database for each input."""
+    rows = resources.inputs.rows
+    return tuple(rows) if isinstance(rows, list | tuple) else ()
 
 
 class _Execution:
