@@ -128,7 +128,8 @@ class AgentResult(Generic[T]):
     text: str = ""
     error: AgentError | None = None
     finish: FinishReason | None = None
-    """How the last turn ended; "length" with an answer: it was cut at the max_tokens that the caller set."""
+    """How the last turn ended: "stop", "calls", "length" or "refusal". "length" where `ok` is True: the answer was cut
+    at the max_tokens that the caller set."""
     usage: Usage = NO_USAGE
     turns: int = 0
     tool_calls: tuple[CallRecord, ...] = ()
@@ -145,6 +146,11 @@ class AgentResult(Generic[T]):
         return self.error is None
 
     @property
+    def is_truncated(self) -> bool:
+        """Whether the answer is text that was cut at max_tokens. An answer that fits a schema is complete."""
+        return self.finish == "length" and self.error is None and isinstance(self.output, str)
+
+    @property
     def job_id(self) -> str:
         """Id of the result as in batch-agent 0.2; `key` is stable: it is the same for the same input in every run."""
         return f"job-{self.index}"
@@ -155,6 +161,11 @@ class AgentResult(Generic[T]):
             raise AttributeError(
                 f"An AgentResult has no {name!r}.{explain_unknown_name('result field', name, self.__slots__)}"
             )
+
+
+def truncation_note(count: int) -> str:
+    """A clause about answers that were cut, for summaries."""
+    return f"{count:,} answer{' was' if count == 1 else 's were'} cut at max_tokens"
 
 
 OnResult = Callable[[AgentResult], Any]

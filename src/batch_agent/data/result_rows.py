@@ -19,6 +19,7 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "index": result.index,
         "key": result.key,
         "ok": result.ok,
+        "finish": result.finish,
         "input": result.input,
         "output": result.output,
         "error": {"kind": error.kind, "message": error.message, "retryable": error.retryable} if error else None,

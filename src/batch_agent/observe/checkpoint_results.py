@@ -89,6 +89,8 @@ class CheckpointSummary:
 
     agents: int = 0
     answered: int = 0
+    truncated: int = 0
+    """Answers that were cut at max_tokens."""
     failures: Counter[str] = field(default_factory=Counter)
     first_failures: list[tuple[int, str, AgentError]] = field(default_factory=list)
     """Index, key and error."""
@@ -129,6 +131,7 @@ class CheckpointSummary:
     def _count_result(self, result: AgentResult) -> None:
         if result.error is None:
             self.answered += 1
+            self.truncated += result.is_truncated
             return
         self.failures[result.error.kind] += 1
         if len(self.first_failures) < _MAX_SHOWN:

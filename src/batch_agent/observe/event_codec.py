@@ -106,6 +106,7 @@ def _finished(event: AgentFinished) -> Sequence[Any]:
         None if error is None else (error.kind, error.message[:MAX_TEXT], error.retryable),
         _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they are logged
         rounded(result.timing.queued), rounded(result.timing.total), result.compactions,
+        result.finish,
     )  # fmt: skip
 
 
@@ -147,12 +148,13 @@ def _read_calls(key: str, turn: int, calls: list[Any], seconds: float) -> Event:
 
 def _read_finished(
     index: int, key: str, resumed: bool, preview: str, error: Any, usage: list[int], turns: int, calls: list[Any],
-    queued: float, seconds: float, compactions: int,
+    queued: float, seconds: float, compactions: int, finish: Any = None,
 ) -> Event:  # fmt: skip
     reason = None if error is None else _error(*error)
     result = AgentResult(
-        index, key, output=preview if reason is None else None, text=preview, error=reason, usage=Usage(*usage),
-        turns=turns, tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
+        index, key, output=preview if reason is None else None, text=preview, error=reason, finish=finish,
+        usage=Usage(*usage), turns=turns, tool_calls=_records(calls), timing=Timing(queued, (), seconds),
+        compactions=compactions,
     )  # fmt: skip
     return AgentFinished(result, resumed)
 

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from ...core.agent_config import AgentConfig
 from ...core.requests import Usage
+from ...core.results import truncation_note
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import agent_trace_lines, tokens
@@ -86,6 +87,8 @@ def _state_lines(summary: CheckpointSummary, usage: Usage) -> Iterator[Text]:
     yield _line("agents", f"{summary.agents:,}: {answered}, {failed}, {summary.in_progress:,} in progress", "bold")
     if summary.failures:
         yield _line("", ", ".join(f"{count:,} {kind}" for kind, count in summary.failures.most_common()), "red")
+    if summary.truncated:
+        yield _line("", truncation_note(summary.truncated), "yellow")
     yield _line("usage", tokens(usage))
     if summary.calls:
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())

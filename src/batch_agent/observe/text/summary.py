@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from ...core.results import truncation_note
 from ...core.run_reports import Scheduling
 from ..live.state import LiveState
 from ..tool_counts import ToolCounts
@@ -17,6 +18,8 @@ def summary_lines(state: LiveState, seconds: float) -> list[str]:
     lines = [f"{stats.ok} of {stats.done} agents answered in {duration(seconds)} ({stats.model} on {stats.backend})."]
     if stats.resumed:
         lines.append(f"{stats.resumed} answers restored from the checkpoint.")
+    if stats.truncated:
+        lines.append(f"{truncation_note(stats.truncated)}: raise it, or ask for shorter answers.")
     usage = stats.usage
     if usage.input:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""
