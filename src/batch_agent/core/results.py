@@ -9,6 +9,13 @@ from .messages import Message, ToolSource
 from .requests import NO_USAGE, FinishReason, Usage
 from .validation import explain_unknown_name
 
+AgentStatus = Literal["answered", "failed", "running", "interrupted", "not_started"]
+_UNFINISHED: dict[str, AgentStatus] = {
+    ErrorKind.RUNNING: "running",
+    ErrorKind.INTERRUPTED: "interrupted",
+    ErrorKind.NOT_STARTED: "not_started",
+}
+
 ChangeKind = Literal["added", "modified", "deleted"]
 
 
@@ -144,6 +151,11 @@ class AgentResult(Generic[T]):
     @property
     def ok(self) -> bool:
         return self.error is None
+
+    @property
+    def status(self) -> AgentStatus:
+        """`answered` or `failed`. In a table made from a checkpoint also `running`, `interrupted` or `not_started`."""
+        return "answered" if self.error is None else _UNFINISHED.get(self.error.kind, "failed")
 
     @property
     def is_truncated(self) -> bool:

@@ -13,7 +13,7 @@ from ..core.results import AgentResult
 from .result_rows import jsonable, replace_lone_surrogates
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
-LEADING_COLUMNS = ("index", "key", "ok", "finish")
+LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
     "seconds",
@@ -55,6 +55,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "index": result.index,
         "key": result.key,
         "ok": result.ok,
+        "status": result.status,
         "finish": result.finish,
         "error_kind": str(error.kind) if error else None,
         "error_message": error.message if error else None,

@@ -19,6 +19,7 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "index": result.index,
         "key": result.key,
         "ok": result.ok,
+        "status": result.status,
         "finish": result.finish,
         "input": result.input,
         "output": result.output,

@@ -27,8 +27,8 @@ class Results(list[AgentResult[T]]):
     """One result per input, in input order. `T` is the type of the answers, as in `AgentResult[T]`.
 
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has one row per result and these columns: `index`,
-    `key`, `ok`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of the
-    inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
+    `key`, `ok`, `status`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of
+    the inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
     strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
     `input_tokens`, `cached_tokens`, `output_tokens` and `seconds`. Nested values stay lists or objects; in Parquet and
     polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot be written

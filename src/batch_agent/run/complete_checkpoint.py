@@ -84,8 +84,8 @@ class ReadOnlyStore:
 
 async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mapping[str, int]) -> None:
     """Marks the checkpoint as complete, with what a later run has to know about the server. The next run that uses a
-    server removes the mark."""
-    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts)}
+    server removes the mark. `failures`: the failed agents are recorded, which earlier versions did not do."""
+    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts), "failures": True}
     await store.keep_plan({**plan.description, "finished": kept})
 
 

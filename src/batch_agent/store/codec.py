@@ -27,7 +27,7 @@ def encode(fact: Fact) -> tuple[str, bytes]:
     """The kind of a fact, and its fields as JSON."""
     kind = _NAMES[type(fact)]
     try:
-        return kind, orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS)
+        return kind, orjson.dumps(fact, default=to_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return kind, _dump_unusual(fact)
 

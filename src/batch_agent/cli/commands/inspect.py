@@ -1,6 +1,6 @@
 """batch-agent inspect."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,23 @@ from ...core.requests import Usage
 from ...core.results import truncation_note
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
-from ...observe.text.agent_trace import agent_trace_lines, tokens
-from ...observe.text.formatting import one_line
+from ...observe.report.lock_probe import is_held
+from ...observe.text.agent_trace import agent_trace_lines, as_text, part, prompt_lines, tokens
+from ...observe.text.formatting import one_line, status_counts
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from ..checkpoint_table import CheckpointTable
 
 _MAX_LENGTH = 100
 
 
 def inspect(
-    folder: Path, *, agent: str | None = None, schema: str | None = None, max_retries: int | None = None
+    folder: Path,
+    *,
+    agent: str | None = None,
+    full: bool = False,
+    schema: str | None = None,
+    max_retries: int | None = None,
 ) -> None:
     """Prints a summary of the checkpoint, or the trace of one agent.
 
@@ -31,6 +38,9 @@ def inspect(
         Checkpoint directory. For a run with a reduce, all stages are shown; pass a stage's directory to see one.
     agent
         Agent to trace: its index, or the beginning of its key.
+    full
+        Shorten nothing: the system prompt, the tools, the schema, and all messages and calls of the agent. Without
+        --agent: all failures.
     schema
         The run's Pydantic model as module:Model, if it converts answers or fills in defaults.
     max_retries
@@ -40,32 +50,50 @@ def inspect(
     if agent is not None or schema is not None:
         check_is_one(folder, "inspect")
     for checkpoint in checkpoints_in(folder):
-        _show(console, checkpoint, agent, schema, max_retries)
+        with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
+            if agent is not None:
+                lines = _trace(checkpoint, reader, config, agent, full=full)
+            else:
+                lines = _summary(checkpoint, reader, config, full=full)
+            _print(console, lines)
 
 
-def _show(console: Console, folder: Path, agent: str | None, schema: str | None, max_retries: int | None) -> None:
-    with open_checkpoint(folder, schema, max_retries) as (reader, config):
-        if agent is not None:
-            key = reader.find(agent).key
-            lines = agent_trace_lines(config, key, reader.facts(key))
-        else:
-            lines = _summary(folder, reader, config)
-        for line in lines:
-            line.plain = safe_text(line.plain)  # one character for each: styles keep their positions
-            console.print(line)
+def _print(console: Console, lines: Iterable[Text]) -> None:
+    for line in lines:
+        line.plain = safe_text(line.plain)  # one character for each: styles keep their positions
+        console.print(line)
 
 
-def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig) -> Iterator[Text]:
-    summary = CheckpointSummary()
-    for known, facts in reader.histories():
-        summary.add(config, known.index, known.key, facts)
+def _trace(folder: Path, reader: CheckpointReader, config: AgentConfig, agent: str, *, full: bool) -> Iterator[Text]:
+    """The story of one agent. Of an input whose agent was not started, the reason."""
+    stored = reader.find_input(agent)
+    if stored.facts:
+        is_running = is_held(folder) is not False
+        yield from agent_trace_lines(config, stored.key, stored.facts, full=full, is_running=is_running)
+        return
+    yield Text.assemble((f"Agent {stored.index}", "bold"), f"  key {stored.key}")
+    yield _line("input", as_text(stored.value) if full else _short(as_text(stored.value)))
+    if stored.error is not None:
+        yield _line("failed", f"before its first request: {stored.error}", "bold red")
+    else:
+        yield _line("not started", "", "bold yellow")
+
+
+def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, full: bool) -> Iterator[Text]:
+    summary = CheckpointSummary(max_failures=None) if full else CheckpointSummary()
+    for stored, result in CheckpointTable(folder, reader, config):
+        summary.add(result, stored.facts)
     yield Text(str(folder), style="bold")
-    yield from _plan_lines(reader.plan(), config)
+    if full:
+        yield from part("task", reader.plan()["question"]["task"], "cyan")
+        yield from prompt_lines(config)
+    else:
+        yield from _plan_lines(reader.plan(), config)
     yield from _state_lines(summary, reader.usage())
     for seconds, index, key in summary.slowest:
         yield _line("slowest", f"{index:>6}  {key}  {seconds:.2f} s")
     for index, key, error in summary.first_failures:
-        yield _line("failed", f"{index:>6}  {key}  {_short(str(error))}", "red")
+        yield _line("failed", f"{index:>6}  {key}  {str(error) if full else _short(str(error))}", "red")
     yield Text("To trace one agent: --agent INDEX, or the beginning of its KEY.", style="dim")
 
 
@@ -83,8 +111,7 @@ def _plan_lines(plan: Mapping[str, Any], config: AgentConfig) -> Iterator[Text]:
 
 
 def _state_lines(summary: CheckpointSummary, usage: Usage) -> Iterator[Text]:
-    answered, failed = f"{summary.answered:,} answered", f"{summary.failed:,} failed"
-    yield _line("agents", f"{summary.agents:,}: {answered}, {failed}, {summary.in_progress:,} in progress", "bold")
+    yield _line("agents", f"{summary.statuses.total():,}: {status_counts(summary.statuses)}", "bold")
     if summary.failures:
         yield _line("", ", ".join(f"{count:,} {kind}" for kind, count in summary.failures.most_common()), "red")
     if summary.truncated:

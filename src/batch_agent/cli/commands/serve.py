@@ -11,6 +11,7 @@ from ...core.errors import SpecError, StoreError
 from ...core.validation import port as check_port
 from ...observe.event_log import FILE
 from ...observe.report.live_server import is_loopback, served
+from ...observe.report.lock_probe import is_held
 from ...observe.report.log_follower import LogFollower
 from ...observe.text.agent_trace import agent_trace_lines
 from ..checkpoint import open_checkpoint
@@ -79,4 +80,5 @@ def _agent_trace(folder: Path, stage: str, key: str) -> str:
         facts = reader.facts(key)
         if not facts:
             raise StoreError("The checkpoint has no facts of this agent yet.")
-        return "\n".join(line.plain for line in agent_trace_lines(config, key, facts))
+        lines = agent_trace_lines(config, key, facts, is_running=is_held(folder) is not False)
+        return "\n".join(line.plain for line in lines)

@@ -1,0 +1,45 @@
+"""Table of a checkpoint: a result for each input, whatever became of its agent."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from ..core.agent_config import AgentConfig
+from ..core.errors import ErrorKind
+from ..core.results import AgentResult
+from ..observe.checkpoint_results import recorded_result, unfinished_result
+from ..observe.report.lock_probe import is_held
+from ..store.reader import CheckpointReader, StoredInput
+
+
+class CheckpointTable:
+    """Rows of a checkpoint, in input order, read one at a time. Inputs without a result are rows too: their `status`
+    says whether the agent is running, was interrupted or was not started."""
+
+    def __init__(self, folder: Path, reader: CheckpointReader, config: AgentConfig) -> None:
+        self._folder = folder
+        self._reader = reader
+        self._config = config
+        self._is_complete = bool(reader.plan().get("finished", {}).get("failures"))
+
+    def __iter__(self) -> Iterator[tuple[StoredInput, AgentResult]]:
+        for stored in self._reader.inputs():
+            yield stored, self.result(stored)
+
+    def result(self, stored: StoredInput) -> AgentResult:
+        """The result of one input."""
+        index, key, value = stored.index, stored.key, stored.value
+        if stored.error is not None:
+            return AgentResult(index, key, value, error=stored.error)
+        if not stored.facts:
+            return unfinished_result(ErrorKind.NOT_STARTED, index, key, value)
+        result = recorded_result(self._config, key, stored.facts, is_complete=self._is_complete)
+        if result is None:
+            return unfinished_result(self._unfinished, index, key, value, stored.facts)
+        return result if result.index == index else replace(result, index=index)
+
+    @cached_property
+    def _unfinished(self) -> ErrorKind:
+        """Probes the lock of the run only if an agent is not finished."""
+        return ErrorKind.RUNNING if is_held(self._folder) else ErrorKind.INTERRUPTED
