@@ -10,6 +10,7 @@ from ..core.errors import ErrorKind
 from ..core.results import AgentResult
 from ..observe.checkpoint_results import recorded_result, unfinished_result
 from ..observe.report.lock_probe import is_held
+from ..schedule.budget import Price
 from ..store.reader import CheckpointReader, StoredInput
 
 
@@ -21,14 +22,18 @@ class CheckpointTable:
         self._folder = folder
         self._reader = reader
         self._config = config
+        prices = reader.prices()
+        self._price = None if prices is None else Price(*(each / 1e6 for each in prices))
         self._is_complete = bool(reader.plan().get("finished", {}).get("failures"))
 
     def __iter__(self) -> Iterator[tuple[StoredInput, AgentResult]]:
         for stored in self._reader.inputs():
-            yield stored, self.result(stored)
+            yield stored, self._with_cost(self._result(stored))
 
-    def result(self, stored: StoredInput) -> AgentResult:
-        """The result of one input."""
+    def _with_cost(self, result: AgentResult) -> AgentResult:
+        return result if self._price is None else replace(result, cost=self._price.of(result.usage))
+
+    def _result(self, stored: StoredInput) -> AgentResult:
         index, key, value = stored.index, stored.key, stored.value
         if stored.error is not None:
             return AgentResult(index, key, value, error=stored.error)

@@ -14,7 +14,7 @@ from .. import aio
 from ..core.coordinator import Append, Completion, End, Replace, Write
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
-from ..core.protocols import Account
+from ..core.protocols import Account, Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from .membership import Membership
@@ -154,7 +154,7 @@ class SharedStore:
     async def keep_account(self, account: Account) -> None:
         pass
 
-    def keep_inputs(self, values: Sequence[Any]) -> None:
+    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         """Does nothing: the coordinator has the submitted jobs."""
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:

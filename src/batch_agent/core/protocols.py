@@ -187,6 +187,10 @@ class Account:
     usd: float | None
 
 
+Prices = tuple[float, float, float]
+"""Dollars per million tokens: input, cached input, output."""
+
+
 class Store(Protocol):
     """Store of facts. An agent can be restored from its facts alone."""
 
@@ -225,9 +229,9 @@ class Store(Protocol):
         """Saves the account, durable on return. Raises StoreError."""
         ...
 
-    def keep_inputs(self, values: Sequence[Any]) -> None:
-        """Saves all inputs of the run by index, for readers of the store, and clears what `reject` recorded. Resuming
-        does not use them."""
+    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        """Saves the inputs of the run by index and the prices of its model, for readers of the store, and clears what
+        `reject` recorded. Resuming does not use them."""
         ...
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:

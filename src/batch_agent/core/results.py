@@ -147,6 +147,8 @@ class AgentResult(Generic[T]):
     """Number of compactions, which shorten old tool results so that the conversation fits the context window."""
     changes: Changes | None = None
     """File changes of a coding agent in its copy of the working directory."""
+    cost: float | None = None
+    """Dollars for its usage; None if the price of the model is unknown."""
 
     @property
     def ok(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
-from ..core.protocols import Store, Traits
+from ..core.protocols import Prices, Store, Traits
 from ..core.requests import Delta, Request
 from ..core.results import AgentError
 from ..core.run_failure import RunStopped
@@ -69,7 +69,7 @@ class ReadOnlyStore:
     async def keep_plan(self, plan: Mapping[str, Any]) -> NoReturn:
         raise CheckpointIncomplete
 
-    def keep_inputs(self, values: Sequence[Any]) -> None:
+    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         """Does nothing: the inputs of the complete run are kept."""
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:

@@ -8,7 +8,7 @@ from ..aio import Deadlines
 from ..backends.prices import known_price
 from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
-from ..core.protocols import EventSink, WorkSource
+from ..core.protocols import EventSink, Prices, WorkSource
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
 from ..engine.chunking_executor import ChunkingExecutor
@@ -66,7 +66,7 @@ async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | No
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
     if resources.store.is_durable and resources.cluster is None and only is None:
-        resources.store.keep_inputs(_known_inputs(resources))
+        resources.store.keep_run(_known_inputs(resources), execution.prices)
     try:
         if spec.out is None or only is not None:
             await execution.run(put, None, only, works=works)
@@ -97,15 +97,18 @@ class _Execution:
         self._spec = resources.setup.spec
         self._events = resources.events
 
+    @property
+    def prices(self) -> Prices | None:
+        resources = self._resources
+        price = known_price(resources.plan.rules.model, resources.server.traits.name, self._spec.spend.prices)
+        return None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
+
     def announce(self) -> None:
         """Reports the start of the run, and what prompts share. Without a sink, only problems are reported. A single
         agent shares no prompt, and the prompts of programs are unknown."""
         resources, setup = self._resources, self._resources.setup
         if self._events is not None:
-            traits, model = resources.server.traits, resources.plan.rules.model
-            price = known_price(model, traits.name, self._spec.spend.prices)
-            prices = None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
-            self._events.emit(self._started(resources.inputs.total, prices))
+            self._events.emit(self._started(resources.inputs.total, self.prices))
         if self._spec.runtime is not None or (setup.events is None and resources.inputs.total == 1):
             return
         report = resources.report()
@@ -270,6 +273,6 @@ class _Execution:
             return None
         return PrefixWarmup(resources.backend, rules, resources.setup.notify, self._spec.timeouts.turn, lead)
 
-    def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
+    def _started(self, total: int | None, prices: Prices | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
         return RunStarted(traits.name, self._resources.plan.rules.model, limit, total, traits.detected, prices)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.facts import Fact, Replied
-from ..core.protocols import Account
+from ..core.protocols import Account, Prices
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 
@@ -42,7 +42,7 @@ class NoStore:
     async def keep_account(self, account: Account) -> None:
         pass
 
-    def keep_inputs(self, values: Sequence[Any]) -> None:
+    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         pass
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
@@ -98,11 +98,11 @@ class MemoryStore:
     async def keep_account(self, account: Account) -> None:
         self._account = account
 
-    def keep_inputs(self, values: Sequence[Any]) -> None:
+    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         """Does nothing: only the store itself reads it."""
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
-        """Does nothing, as `keep_inputs`."""
+        """Does nothing, as `keep_run`."""
 
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)

@@ -15,6 +15,7 @@ from ..core.errors import SpecError, StoreError
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
 from ..core.json import loads
+from ..core.protocols import Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
@@ -143,6 +144,12 @@ class CheckpointReader:
         [totals] = self._rows(_USAGE)
         return Usage(*map(int, totals))
 
+    def prices(self) -> Prices | None:
+        """Prices of the run's model; None if they are unknown."""
+        for prices in self._rows_of("prices", "input, cached, output"):
+            return prices[0], prices[1], prices[2]
+        return None
+
     def find(self, wanted: str) -> StoredAgent:
         """The agent with this key, index or prefix of a key. Raises SpecError if there is none, or more than one."""
         return self._pick(wanted, [entry.agent for entry in self._entries() if entry.is_started])
@@ -189,9 +196,13 @@ class CheckpointReader:
         return StoredInput(agent.index, agent.key, value, error=error)
 
     def _input_rows(self) -> Iterator[tuple[Any, ...]]:
-        """Index, value and error of each input. A checkpoint of an earlier version has none."""
-        if list(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'inputs'")):
-            yield from self._rows("SELECT position, data, error FROM inputs ORDER BY position")
+        """Index, value and error of each input."""
+        return self._rows_of("inputs", "position, data, error")
+
+    def _rows_of(self, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table by its primary key; none if an earlier version wrote the checkpoint."""
+        if list(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table)):
+            yield from self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
 
     def _input_keys(self) -> dict[int, str]:
         """Key of each input by index; empty for one that was not kept."""

@@ -14,7 +14,7 @@ import orjson
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.protocols import Account
+from ..core.protocols import Account, Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from .codec import decode, encode, encode_error, encode_input
@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT
 CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), tokens REAL, usd REAL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS inputs (position INTEGER PRIMARY KEY, data BLOB, error BLOB);
+CREATE TABLE IF NOT EXISTS prices (id INTEGER PRIMARY KEY CHECK (id = 0), input REAL, cached REAL, output REAL);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
@@ -136,8 +137,8 @@ class SqliteStore:
         row = (account.tokens, account.usd)
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
 
-    def keep_inputs(self, values: Sequence[Any]) -> None:
-        self._opened.post(lambda db: _replace_inputs(db, values))
+    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        self._opened.post(lambda db: _keep_run(db, inputs, prices))
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
         row = (index, encode_input(value), encode_error(error))
@@ -245,6 +246,13 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
         while len(rows) >= count:
             chunk, rows = rows[:count], rows[count:]
             db.execute(_INSERT[count], [value for row in chunk for value in row])
+
+
+def _keep_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | None) -> None:
+    _replace_inputs(db, inputs)
+    db.execute("DELETE FROM prices")
+    if prices is not None:
+        db.execute("INSERT INTO prices VALUES (0, ?, ?, ?)", prices)
 
 
 def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
