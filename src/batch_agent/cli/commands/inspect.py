@@ -12,12 +12,11 @@ from ...core.requests import Usage
 from ...core.results import truncation_note
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
-from ...observe.report.lock_probe import is_held
-from ...observe.text.agent_trace import agent_trace_lines, as_text, part, prompt_lines, tokens
+from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
-from ..checkpoint_table import CheckpointTable
+from ..checkpoint_table import CheckpointTable, story_lines
 
 _MAX_LENGTH = 100
 
@@ -52,7 +51,7 @@ def inspect(
     for checkpoint in checkpoints_in(folder):
         with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
             if agent is not None:
-                lines = _trace(checkpoint, reader, config, agent, full=full)
+                lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
             else:
                 lines = _summary(checkpoint, reader, config, full=full)
             _print(console, lines)
@@ -62,21 +61,6 @@ def _print(console: Console, lines: Iterable[Text]) -> None:
     for line in lines:
         line.plain = safe_text(line.plain)  # one character for each: styles keep their positions
         console.print(line)
-
-
-def _trace(folder: Path, reader: CheckpointReader, config: AgentConfig, agent: str, *, full: bool) -> Iterator[Text]:
-    """The story of one agent. Of an input whose agent was not started, the reason."""
-    stored = reader.find_input(agent)
-    if stored.facts:
-        is_running = is_held(folder) is not False
-        yield from agent_trace_lines(config, stored.key, stored.facts, full=full, is_running=is_running)
-        return
-    yield Text.assemble((f"Agent {stored.index}", "bold"), f"  key {stored.key}")
-    yield _line("input", as_text(stored.value) if full else _short(as_text(stored.value)))
-    if stored.error is not None:
-        yield _line("failed", f"before its first request: {stored.error}", "bold red")
-    else:
-        yield _line("not started", "", "bold yellow")
 
 
 def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, full: bool) -> Iterator[Text]:
