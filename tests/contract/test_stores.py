@@ -157,7 +157,7 @@ async def test_a_failure_is_there_again_and_is_superseded_by_what_follows(reopen
 async def test_inputs_and_rejections_are_no_facts(reopen: Reopen) -> None:
     store = reopen()
     await store.open()
-    store.keep_run([{"it": "a"}, {"it": "b"}], (1.0, 0.5, 2.0))
+    store.save_run([{"it": "a"}, {"it": "b"}], (1.0, 0.5, 2.0))
     store.reject(1, {"it": "b"}, FAILED.error)
     await store.settle()
     await store.aclose()
@@ -176,7 +176,7 @@ async def test_values_without_a_json_form_do_not_break_the_store(any_store: Stor
     circle: list[object] = []
     circle.append(circle)
     await any_store.open()
-    any_store.keep_run([Broken(), circle, "\ud800", 10**30, {1: b"\xff"}], None)
+    any_store.save_run([Broken(), circle, "\ud800", 10**30, {1: b"\xff"}], None)
     any_store.reject(0, circle, FAILED.error)
     any_store.record("a", ANSWERED)
     await any_store.settle("a")

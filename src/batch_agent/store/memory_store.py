@@ -24,7 +24,7 @@ class NoStore:
     async def plan(self) -> Mapping[str, Any] | None:
         return None
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         pass
 
     async def identity(self) -> str:
@@ -39,10 +39,10 @@ class NoStore:
     async def account(self) -> Account | None:
         return None
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         pass
 
-    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         pass
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
@@ -79,7 +79,7 @@ class MemoryStore:
     async def plan(self) -> Mapping[str, Any] | None:
         return self._plan
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
 
     async def identity(self) -> str:
@@ -95,14 +95,14 @@ class MemoryStore:
     async def account(self) -> Account | None:
         return self._account
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         self._account = account
 
-    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         """Does nothing: only the store itself reads it."""
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
-        """Does nothing, as `keep_run`."""
+        """Does nothing, as `save_run`."""
 
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)

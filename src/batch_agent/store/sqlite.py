@@ -105,7 +105,7 @@ class SqliteStore:
         found: Mapping[str, Any] = orjson.loads(row[0])
         return found
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         data = orjson.dumps(plan)
         self._opened.post(lambda db: db.execute("INSERT OR REPLACE INTO plan VALUES (0, ?)", (data,)))
 
@@ -133,12 +133,12 @@ class SqliteStore:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
         return None if row is None else Account(*row)
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         row = (account.tokens, account.usd)
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
 
-    def keep_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
-        self._opened.post(lambda db: _keep_run(db, inputs, prices))
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        self._opened.post(lambda db: _save_run(db, inputs, prices))
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
         row = (index, encode_input(value), encode_error(error))
@@ -248,7 +248,7 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
             db.execute(_INSERT[count], [value for row in chunk for value in row])
 
 
-def _keep_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | None) -> None:
+def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | None) -> None:
     _replace_inputs(db, inputs)
     db.execute("DELETE FROM prices")
     if prices is not None:

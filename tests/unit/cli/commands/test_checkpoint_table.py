@@ -57,7 +57,7 @@ def text_of(request: Request) -> str:
 async def test_the_failures_of_a_finished_run_are_counted_and_exported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    inputs = [{"it": f"{n} {REFUSED}" if n % 10 == 3 else str(n)} for n in range(60)]
+    inputs: list[dict[str, Any]] = [{"it": f"{n} {REFUSED}" if n % 10 == 3 else str(n)} for n in range(60)]
     inputs += [{"other": 1}, {"it": "word " * 5_000}]
     with SimServer(SimConfig(zero_latency=True, max_model_len=2_048), Script(answer_tokens=4)) as sim:
         results = await run(tmp_path, inputs, sim.url)
