@@ -16,7 +16,7 @@ _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, tim
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
-    "seconds",
+    "cost", "seconds",
 )  # fmt: skip
 
 
@@ -65,6 +65,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "input_tokens": usage.input,
         "cached_tokens": usage.cached,
         "output_tokens": usage.output,
+        "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
 

@@ -1,7 +1,7 @@
 """Read-only access to a checkpoint, also while a run writes to it."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from heapq import merge
 from itertools import groupby
@@ -174,7 +174,7 @@ class CheckpointReader:
     def _entries(self) -> Iterator[_Entry]:
         agents, keys = list(self.agents()), self._input_keys()
         matches = match_inputs(keys, agents)
-        self._match_recorded_values(matches, agents)
+        self._match_recorded_values(matches, keys, agents)
         used = {agent.key for agent in matches.values()}
         rows: Iterator[tuple[int, Any]] = ((row[0], row[1:]) for row in self._input_rows())
         others = ((agent.index, agent) for agent in agents if agent.key not in used)
@@ -213,18 +213,28 @@ class CheckpointReader:
             found[index] = "" if data is None else keys.key(loads(data))
         return found
 
-    def _match_recorded_values(self, matches: dict[int, StoredAgent], agents: Sequence[StoredAgent]) -> None:
+    def _match_recorded_values(
+        self, matches: dict[int, StoredAgent], keys: Mapping[int, str], agents: Sequence[StoredAgent]
+    ) -> None:
         """Adds agents whose keys are not those of their inputs: JSON could not hold the input, or the plan has changed
         since."""
-        used = {agent.key for agent in matches.values()}
-        left = {agent.index: agent for agent in agents if agent.key not in used}
+        if len(matches) == len(keys):
+            return
+        left = self._by_value(agents, {agent.key for agent in matches.values()})
         for index, data, _ in self._input_rows() if left else ():
-            agent = left.get(index)
-            if agent is None or index in matches:
-                continue
-            started = self.facts(agent.key)[0]
-            if isinstance(started, Started) and encode_input(started.input) == data:
-                matches[index] = agent
+            same = left.get(data)
+            if index not in matches and same:
+                at = next((at for at, agent in enumerate(same) if agent.index == index), 0)
+                matches[index] = same.pop(at)
+
+    def _by_value(self, agents: Sequence[StoredAgent], used: Container[str]) -> dict[bytes, list[StoredAgent]]:
+        """Agents that are not used, by their inputs as JSON."""
+        found: dict[bytes, list[StoredAgent]] = {}
+        for agent in agents:
+            started = None if agent.key in used else self.facts(agent.key)[0]
+            if isinstance(started, Started) and (data := encode_input(started.input)) is not None:
+                found.setdefault(data, []).append(agent)
+        return found
 
     def _of_this_plan(self, known: list[StoredAgent]) -> list[StoredAgent]:
         run = fingerprint(self.plan()["question"])
