@@ -23,7 +23,7 @@ from tests.support.redis_server import redis_server
 
 from batch_agent.core.coordinator import Append, Completion, Coordinator, Lease, Replace
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.facts import Replied, Returned
+from batch_agent.core.facts import Failed, Replied, Returned
 from batch_agent.core.messages import ToolResult
 from batch_agent.core.requests import NO_USAGE, Reply, Usage
 from batch_agent.core.results import AgentError
@@ -213,3 +213,15 @@ async def test_no_update_is_missed_or_read_twice_during_concurrent_writes(meet: 
     assert sorted(ended) == sorted(keys)
     assert sorted(heard) == sorted(key.encode() for key in keys)
     assert (await caller.poll(after, wait=0)).completions == ()
+
+
+async def test_a_failure_is_a_fact_and_comes_with_the_next_lease(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    failed = Failed(AgentError(ErrorKind.SERVER, "down: ä", retryable=True), 0.5)
+    lease = (await leased(one, "w", "a"))["a"]
+    ended = ends(lease, Completion("a", failed.error, 0.5, "w"))
+    assert await one.write("w", 1, [*told(lease, STARTED, ASKED, failed), ended]) == frozenset()
+    assert await other.facts("a") == (STARTED, ASKED, failed)
+    assert (await other.submit([lease.job], retry_failed=True)) == {}
+    [again] = await other.lease("v", 1, ttl=LONG, wait=0)
+    assert again.facts == (STARTED, ASKED, failed)

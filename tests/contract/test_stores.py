@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.core.facts import Fact, Replied, Returned
+from batch_agent.core.errors import ErrorKind
+from batch_agent.core.facts import Fact, Failed, Replied, Returned, failure_of
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.protocols import Store
 from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.results import AgentError
 from batch_agent.store.memory_store import MemoryStore, NoStore
 from batch_agent.store.sqlite import SqliteStore
 
@@ -19,6 +21,7 @@ THOUGHTS = (Thought("Let me see.", "signed"), Thought(redacted="x"))
 ASKED = Replied(Reply("", "calls", Usage(120, 64, 7), (CALL,), THOUGHTS), 0.25, 1.5, 0.1, 2)
 RETURNED = Returned((ToolResult(CALL, "line\n\0 ünïcode", True, 0.5),), 0.75)
 ANSWERED = Replied(Reply("42", "stop", Usage(150, 120, 3)))
+FAILED = Failed(AgentError(ErrorKind.SERVER, "down: ä\0\U0001f600", retryable=True), 1.25)
 STORY: tuple[Fact, ...] = (ASKED, RETURNED, ANSWERED)
 
 
@@ -132,3 +135,49 @@ async def test_facts_are_appended_to_an_agent_after_reopening(reopen: Reopen) ->
     await store.open()
     assert tuple(await store.facts("a")) == STORY
     await store.aclose()
+
+
+async def test_a_failure_is_there_again_and_is_superseded_by_what_follows(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    store.record("a", ASKED)
+    store.record("a", FAILED)
+    await store.settle("a")
+    await store.aclose()
+    again = reopen()
+    await again.open()
+    assert tuple(await again.facts("a")) == (ASKED, FAILED)
+    assert failure_of(await again.facts("a")) == FAILED
+    again.record("a", RETURNED)
+    assert tuple(await again.facts("a")) == (ASKED, FAILED, RETURNED)
+    assert failure_of(await again.facts("a")) is None
+    await again.aclose()
+
+
+async def test_inputs_and_rejections_are_no_facts(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    store.save_run([{"it": "a"}, {"it": "b"}], (1.0, 0.5, 2.0))
+    store.reject(1, {"it": "b"}, FAILED.error)
+    await store.settle()
+    await store.aclose()
+    again = reopen()
+    await again.open()
+    assert await again.plan() is None
+    assert list(await again.facts("a")) == []
+    await again.aclose()
+
+
+async def test_values_without_a_json_form_do_not_break_the_store(any_store: Store) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    circle: list[object] = []
+    circle.append(circle)
+    await any_store.open()
+    any_store.save_run([Broken(), circle, "\ud800", 10**30, {1: b"\xff"}], None)
+    any_store.reject(0, circle, FAILED.error)
+    any_store.record("a", ANSWERED)
+    await any_store.settle("a")
+    await any_store.aclose()

@@ -59,6 +59,9 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
         ErrorKind.BUDGET,
         ErrorKind.PROGRAM,
         ErrorKind.CALLBACK,
+        ErrorKind.RUNNING,
+        ErrorKind.INTERRUPTED,
+        ErrorKind.NOT_STARTED,
         ErrorKind.INTERNAL,
     }
     assert [kind for kind in set(ErrorKind) - of_agents if f"| `{kind}` |" not in text] == []

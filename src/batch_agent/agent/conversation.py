@@ -7,7 +7,7 @@ from typing import Any, assert_never
 
 from ..core.agent_config import AgentConfig, InvalidOutput, Job
 from ..core.errors import ErrorKind
-from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
 from ..core.program_runtime import ProgramTrace
@@ -141,8 +141,8 @@ class Conversation:
             case Returned(results):
                 self._calls.returned(results)
                 self._append_results(ToolResults(results))
-            case Started():
-                pass
+            case Started() | Failed():
+                pass  # no part of the conversation
             case Claimed(call):
                 self._calls.claimed(call)
             case Withdrawn(call):

@@ -14,8 +14,9 @@ from .. import aio
 from ..core.coordinator import Append, Completion, End, Replace, Write
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
-from ..core.protocols import Account
+from ..core.protocols import Account, Prices
 from ..core.requests import Usage
+from ..core.results import AgentError
 from .membership import Membership
 from .memory_coordinator import IDENTITY, PLAN
 
@@ -152,6 +153,12 @@ class SharedStore:
 
     async def save_account(self, account: Account) -> None:
         pass
+
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        """Does nothing: the coordinator has the submitted jobs."""
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Does nothing: the completion of a job has its error."""
 
     def record(self, key: str, fact: Fact) -> None:
         """Raises LeaseLost."""

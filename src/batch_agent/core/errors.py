@@ -45,6 +45,12 @@ class ErrorKind(StrEnum):
     """The program of an agent failed; the message has the end of its output."""
     CALLBACK = "callback"
     """A callback of a flow raised; the message names the callback and the item."""
+    RUNNING = "running"
+    """The agent has no result yet. This and the next two occur only in tables made from a checkpoint."""
+    INTERRUPTED = "interrupted"
+    """The run ended before the agent did; the next run continues it."""
+    NOT_STARTED = "not_started"
+    """The run ended before the agent was started."""
     INTERNAL = "internal"
     """A bug in this library or a tool adapter; the message says where."""
 

@@ -7,6 +7,7 @@ from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult
 from .program_runtime import ProgramTrace
 from .requests import Reply
+from .results import AgentError
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,23 @@ class Compacted:
     seconds: float = 0.0
 
 
-Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | CarriedOver | Compacted
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The agent ended with an error. It is no part of the conversation: a run that retries the agent continues with the
+    facts before it, and what it appends supersedes the failure."""
+
+    error: AgentError
+    seconds: float = 0.0
+    """Duration of the attempt, with waiting."""
+
+
+Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | CarriedOver | Compacted | Failed
+
+
+def failure_of(facts: Sequence[Fact]) -> Failed | None:
+    """The failure that ended the agent; None if it has answered or is not finished."""
+    last = facts[-1] if facts else None
+    return last if isinstance(last, Failed) else None
 
 
 def calls_made(facts: Sequence[Fact]) -> tuple[ToolResult, ...]:

@@ -12,7 +12,7 @@ from .facts import Fact
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult, ToolSpec
 from .requests import Delta, Request, Usage
-from .results import AgentResult, CallRecord
+from .results import AgentError, AgentResult, CallRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +187,10 @@ class Account:
     usd: float | None
 
 
+Prices = tuple[float, float, float]
+"""Dollars per million tokens: input, cached input, output."""
+
+
 class Store(Protocol):
     """Store of facts. An agent can be restored from its facts alone."""
 
@@ -223,6 +227,15 @@ class Store(Protocol):
 
     async def save_account(self, account: Account) -> None:
         """Saves the account, durable on return. Raises StoreError."""
+        ...
+
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        """Saves the inputs of the run by index and the prices of its model, for readers of the store, and clears what
+        `reject` recorded. Resuming does not use them."""
+        ...
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Records an input that failed before its agent started, for readers of the store."""
         ...
 
     def record(self, key: str, fact: Fact) -> None:

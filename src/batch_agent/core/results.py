@@ -9,6 +9,13 @@ from .messages import Message, ToolSource
 from .requests import NO_USAGE, FinishReason, Usage
 from .validation import explain_unknown_name
 
+AgentStatus = Literal["answered", "failed", "running", "interrupted", "not_started"]
+_UNFINISHED: dict[str, AgentStatus] = {
+    ErrorKind.RUNNING: "running",
+    ErrorKind.INTERRUPTED: "interrupted",
+    ErrorKind.NOT_STARTED: "not_started",
+}
+
 ChangeKind = Literal["added", "modified", "deleted"]
 
 
@@ -128,7 +135,8 @@ class AgentResult(Generic[T]):
     text: str = ""
     error: AgentError | None = None
     finish: FinishReason | None = None
-    """How the last turn ended; "length" with an answer: it was cut at the max_tokens that the caller set."""
+    """How the last turn ended: "stop", "calls", "length" or "refusal". "length" where `ok` is True: the answer was cut
+    at the max_tokens that the caller set."""
     usage: Usage = NO_USAGE
     turns: int = 0
     tool_calls: tuple[CallRecord, ...] = ()
@@ -139,10 +147,22 @@ class AgentResult(Generic[T]):
     """Number of compactions, which shorten old tool results so that the conversation fits the context window."""
     changes: Changes | None = None
     """File changes of a coding agent in its copy of the working directory."""
+    cost: float | None = None
+    """Dollars for its usage; None if the price of the model is unknown."""
 
     @property
     def ok(self) -> bool:
         return self.error is None
+
+    @property
+    def status(self) -> AgentStatus:
+        """`answered` or `failed`. In a table made from a checkpoint also `running`, `interrupted` or `not_started`."""
+        return "answered" if self.error is None else _UNFINISHED.get(self.error.kind, "failed")
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether the answer is text that was cut at max_tokens. An answer that fits a schema is complete."""
+        return self.finish == "length" and self.error is None and isinstance(self.output, str)
 
     @property
     def job_id(self) -> str:
@@ -155,6 +175,11 @@ class AgentResult(Generic[T]):
             raise AttributeError(
                 f"An AgentResult has no {name!r}.{explain_unknown_name('result field', name, self.__slots__)}"
             )
+
+
+def truncation_note(count: int) -> str:
+    """A clause about answers that were cut, for summaries."""
+    return f"{count:,} answer{' was' if count == 1 else 's were'} cut at max_tokens"
 
 
 OnResult = Callable[[AgentResult], Any]

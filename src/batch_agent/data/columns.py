@@ -13,10 +13,10 @@ from ..core.results import AgentResult
 from .result_rows import jsonable, replace_lone_surrogates
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
-LEADING_COLUMNS = ("index", "key", "ok")
+LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
-    "seconds",
+    "cost", "seconds",
 )  # fmt: skip
 
 
@@ -55,6 +55,8 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "index": result.index,
         "key": result.key,
         "ok": result.ok,
+        "status": result.status,
+        "finish": result.finish,
         "error_kind": str(error.kind) if error else None,
         "error_message": error.message if error else None,
         "text": result.text if error else None,
@@ -63,6 +65,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "input_tokens": usage.input,
         "cached_tokens": usage.cached,
         "output_tokens": usage.output,
+        "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
 

@@ -19,12 +19,15 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "index": result.index,
         "key": result.key,
         "ok": result.ok,
+        "status": result.status,
+        "finish": result.finish,
         "input": result.input,
         "output": result.output,
         "error": {"kind": error.kind, "message": error.message, "retryable": error.retryable} if error else None,
         "turns": result.turns,
         "tool_calls": result.tool_calls,
         "usage": result.usage,
+        "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
     if result.changes is not None:

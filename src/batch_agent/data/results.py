@@ -9,7 +9,7 @@ from typing import Any, Self
 from ..core.errors import BatchAgentError
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
-from ..core.results import AgentResult, T
+from ..core.results import AgentResult, T, truncation_note
 from ..core.run_reports import PrefixReport, Scheduling
 
 _MAX_EXAMPLES = 3
@@ -27,11 +27,12 @@ class Results(list[AgentResult[T]]):
     """One result per input, in input order. `T` is the type of the answers, as in `AgentResult[T]`.
 
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has one row per result and these columns: `index`,
-    `key`, `ok`; `input.NAME` for each field of the inputs and `output.NAME` for each field of the answers (`input` and
-    `output` where there are no fields, such as strings); `error_kind`, `error_message` and `text` of failed agents;
-    `turns`, `tool_calls` (the number), `input_tokens`, `cached_tokens`, `output_tokens` and `seconds`. Nested values
-    stay lists or objects; in Parquet and polars, a column with values of several types is JSON. Files are replaced
-    atomically. A path that cannot be written or a missing library raises SpecError."""
+    `key`, `ok`, `status`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of
+    the inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
+    strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
+    `input_tokens`, `cached_tokens`, `output_tokens`, `cost` and `seconds`. Nested values stay lists or objects; in
+    Parquet and polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot
+    be written or a missing library raises SpecError."""
 
     def __init__(
         self,
@@ -59,6 +60,11 @@ class Results(list[AgentResult[T]]):
     def failed(self) -> "Results[T]":
         """Results of the agents that failed."""
         return Results((result for result in self if not result.ok), self.scheduling, self._prefix)
+
+    @property
+    def truncated(self) -> "Results[T]":
+        """Results whose answers were cut at max_tokens: `ok`, with `finish == "length"`."""
+        return Results((result for result in self if result.is_truncated), self.scheduling, self._prefix)
 
     @property
     def usage(self) -> Usage:
@@ -113,10 +119,11 @@ class Results(list[AgentResult[T]]):
         export.to_jsonl(self, path)
 
     def __str__(self) -> str:
-        failed, usage = self.failed, self.usage
+        failed, usage, cut = self.failed, self.usage, sum(result.is_truncated for result in self)
         kinds = f" ({_count_kinds(failed)})" if failed else ""
+        truncated = f"{truncation_note(cut)}; " if cut else ""
         return (
-            f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; "
+            f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; {truncated}"
             f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out"
         )
 
@@ -154,6 +161,11 @@ class StageReport:
     def failed(self) -> int:
         """Number of agents that failed."""
         return sum(not result.ok for result in self.results)
+
+    @property
+    def truncated(self) -> int:
+        """Number of answers that were cut at max_tokens."""
+        return sum(result.is_truncated for result in self.results)
 
     @property
     def usage(self) -> Usage:

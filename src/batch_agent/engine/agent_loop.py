@@ -20,12 +20,14 @@ from ..core.facts import (
     Claimed,
     Compacted,
     Fact,
+    Failed,
     Replied,
     Returned,
     Settled,
     Started,
     Withdrawn,
     calls_made,
+    failure_of,
 )
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall, ToolResult
@@ -113,6 +115,11 @@ class AgentLoop:
         return conversation
 
 
+_PERMANENT = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
+"""Failures of the server that the same request would meet again. Other failures from outside the conversation depend on
+the server's state, on a limit or on code that the user has mended: such an agent always continues."""
+
+
 def result_from_facts(
     config: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool
 ) -> AgentResult | None:
@@ -121,6 +128,10 @@ def result_from_facts(
     conversation = Conversation(config, job)
     conversation.replay(facts)
     step = conversation.next()
+    failed = failure_of(facts)
+    if failed is not None and failed.error.kind in _PERMANENT and not retry_failed:
+        conversation.fail(failed.error)
+        return conversation.result(failed.seconds)
     if not isinstance(step, Done) or (step.error is not None and retry_failed and job.problem is None):
         return None
     if without_truncated_replies(config, facts) is not facts and (step.error is not None or config.output is None):
@@ -132,9 +143,11 @@ def without_truncated_replies(config: AgentConfig, facts: Sequence[Fact]) -> Seq
     """The facts without replies at their end that were truncated by a smaller max_tokens than the current one; the same
     object if there are none."""
     max_tokens, kept = config.sampling.max_tokens, len(facts)
-    while kept and _is_truncated_below(facts[kept - 1], max_tokens):
+    has_truncated = False
+    while kept and (isinstance(facts[kept - 1], Failed) or _is_truncated_below(facts[kept - 1], max_tokens)):
         kept -= 1
-    return facts if kept == len(facts) else facts[:kept]
+        has_truncated = has_truncated or not isinstance(facts[kept], Failed)
+    return facts[:kept] if has_truncated else facts
 
 
 def _is_truncated_below(fact: Fact, max_tokens: int | None) -> bool:

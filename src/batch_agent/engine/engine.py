@@ -10,7 +10,7 @@ from ..aio import RunDeadline, is_failure
 from ..core.agent_config import Job
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost
 from ..core.events import AgentFinished, AgentReassigned, AgentStarted
-from ..core.facts import Fact
+from ..core.facts import Fact, Failed, Started
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
 from ..core.results import AgentError, AgentResult
@@ -104,6 +104,8 @@ class Engine:
             facts = await self._store.facts(job.key)
             known = await self._recall(job, facts) if facts or job.problem else None
             if known is not None:
+                if known.error is not None and not facts:
+                    self._store.reject(job.index, job.input, known.error)
                 await self._deliver_result(known, resumed=bool(facts))
                 self._source.release(job)
                 continue
@@ -113,8 +115,7 @@ class Engine:
             if job.problem is None:
                 slot = await (self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts))
             if slot is None:
-                await self._deliver_result(self._rejected(job), resumed=False)
-                self._source.release(job)
+                await self._reject(job)
                 continue
             group.create_task(self._agent(job, facts, slot))
 
@@ -157,12 +158,15 @@ class Engine:
             return None
         return known if known is None or self._complete is None else await self._complete(job, facts, known)
 
-    def _rejected(self, job: Job) -> AgentResult:
+    async def _reject(self, job: Job) -> None:
+        """Fails a job that was not started: it does not fit the context window, or the deadline has passed."""
         problem = job.problem
         if problem is None:
             assert self._deadline is not None
             problem = AgentError(ErrorKind.BUDGET, str(self._deadline.error))
-        return AgentResult(job.index, job.key, job.input, error=problem)
+        self._store.reject(job.index, job.input, problem)
+        await self._deliver_result(AgentResult(job.index, job.key, job.input, error=problem), resumed=False)
+        self._source.release(job)
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
         try:
@@ -179,6 +183,8 @@ class Engine:
             finally:
                 slot.release()
                 self._admission.release(job.key)
+            if result.error is not None:
+                self._record_failure(job, facts, result.error, result.timing.total)
             try:
                 if self._settles_facts:
                     await self._store.settle(job.key)
@@ -195,6 +201,12 @@ class Engine:
         self._room.release()  # only now: a caller that reads slowly delays further agents
         if self._leave is not None:
             await self._leave(job.key)
+
+    def _record_failure(self, job: Job, facts: Sequence[Fact], error: AgentError, seconds: float) -> None:
+        """Records the end of an agent that failed. One with chunks may have failed before its own facts began."""
+        if job.parts and not facts:
+            self._store.record(job.key, Started(job.index, job.input, job.task))
+        self._store.record(job.key, Failed(error, seconds))
 
     def _internal_error(self, job: Job, error: BaseException) -> AgentResult:
         level = logging.DEBUG if self._has_reported else logging.ERROR

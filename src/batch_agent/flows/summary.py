@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ..data.results import StageReport
 from ..observe.run_stats import Failures
-from ..observe.text.flow_summary import failed_count, failure_lines, model_and_backend, usage_parts
+from ..observe.text.flow_summary import failed_count, failure_lines, model_and_backend, truncated_parts, usage_parts
 from ..observe.text.formatting import duration, plural
 from .result import FlowResult, Item
 
@@ -30,6 +30,7 @@ def _stage_line(stage: StageReport) -> str:
         return f"{stage.name}: no inputs."
     counts = f"{agents - stage.failed:,} of {plural(agents, 'agent')} answered{failed_count(stage.failed)}"
     parts = [f"{counts} in {duration(stage.seconds)}{model_and_backend(stage.model, stage.backend)}"]
+    parts += truncated_parts(stage.truncated)
     if stage.skipped:
         parts.append(f"{plural(stage.skipped, 'item')} skipped")
     if calls:

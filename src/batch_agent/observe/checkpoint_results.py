@@ -3,17 +3,20 @@
 import heapq
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import orjson
 
 from ..agent.conversation import Conversation, Done
 from ..agent.output import output_type
 from ..core.agent_config import AgentConfig, Job
-from ..core.facts import Compacted, Fact, Replied, Returned, Started
+from ..core.errors import ErrorKind
+from ..core.facts import Compacted, Fact, Replied, Returned, Started, failure_of
 from ..core.messages import Prompt, ToolSpec
 from ..core.options import Retry
-from ..core.requests import Sampling
-from ..core.results import AgentError, AgentResult
+from ..core.requests import NO_USAGE, Sampling
+from ..core.results import AgentError, AgentResult, AgentStatus, Timing
 from ..core.schema import JsonSchema
 
 DEFAULT_MAX_RETRIES = Retry().max_retries
@@ -67,12 +70,51 @@ def recorded_job(key: str, facts: Sequence[Fact]) -> Job:
     return Job(started.index, key, started.input, started.task)
 
 
-def recorded_result(config: AgentConfig, key: str, facts: Sequence[Fact]) -> AgentResult | None:
-    """The result of an agent; None if it is not finished."""
+def recorded_result(
+    config: AgentConfig, key: str, facts: Sequence[Fact], *, is_complete: bool = False
+) -> AgentResult | None:
+    """The result of an agent; None if it is not finished. `is_complete`: all agents of the run have ended, so one that
+    did not fail has answered, even if only the run's own type accepts the answer."""
     conversation = replay_facts(config, key, facts)
-    if not isinstance(conversation.next(), Done):
+    seconds = recorded_seconds(facts)
+    if (failed := failure_of(facts)) is not None:
+        conversation.fail(failed.error)
+        return conversation.result(max(seconds, failed.seconds))
+    if isinstance(conversation.next(), Done):
+        return conversation.result(seconds)
+    if not is_complete or not isinstance(facts[-1], Replied):
         return None
-    return conversation.result(recorded_seconds(facts))
+    result = conversation.result(seconds)
+    return replace(result, output=_plain_answer(result.text))
+
+
+def _plain_answer(text: str) -> Any:
+    """The JSON value in an answer, or its text."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return text
+
+
+_UNFINISHED = {
+    ErrorKind.RUNNING: "The agent is running.",
+    ErrorKind.INTERRUPTED: "The run ended before this agent did. The next run with this checkpoint continues it.",
+    ErrorKind.NOT_STARTED: "The agent of this input was not started. The next run with this checkpoint starts it.",
+}
+
+
+def unfinished_result(kind: ErrorKind, index: int, key: str, value: Any, facts: Sequence[Fact] = ()) -> AgentResult:
+    """A row for an agent without a result: with the input, and what it has used so far."""
+    replies = [fact for fact in facts if isinstance(fact, Replied)]
+    return AgentResult(
+        index,
+        key,
+        value,
+        error=AgentError(kind, _UNFINISHED[kind], retryable=True),
+        usage=sum((fact.reply.usage for fact in replies), NO_USAGE),
+        turns=len(replies),
+        timing=Timing(total=recorded_seconds(facts)),
+    )
 
 
 def recorded_seconds(facts: Sequence[Fact]) -> float:
@@ -85,40 +127,35 @@ _MAX_SHOWN = 5
 
 @dataclass(slots=True)
 class CheckpointSummary:
-    """Counts over the agents of a checkpoint, which are added one by one and not kept."""
+    """Counts over the inputs of a checkpoint, which are added one by one and not kept."""
 
-    agents: int = 0
-    answered: int = 0
+    statuses: Counter[AgentStatus] = field(default_factory=Counter)
+    truncated: int = 0
+    """Answers that were cut at max_tokens."""
     failures: Counter[str] = field(default_factory=Counter)
     first_failures: list[tuple[int, str, AgentError]] = field(default_factory=list)
     """Index, key and error."""
+    max_failures: int | None = _MAX_SHOWN
+    """How many failures are kept; None: all."""
     calls: Counter[str] = field(default_factory=Counter)
     """Tool calls by the source of their results."""
     failed_calls: int = 0
     _slowest: list[tuple[float, int, str]] = field(default_factory=list)
 
     @property
-    def failed(self) -> int:
-        return self.failures.total()
-
-    @property
-    def in_progress(self) -> int:
-        return self.agents - self.answered - self.failed
-
-    @property
     def slowest(self) -> list[tuple[float, int, str]]:
         """Seconds, index and key, the slowest first."""
         return [(seconds, -before, key) for seconds, before, key in sorted(self._slowest, reverse=True)]
 
-    def add(self, config: AgentConfig, index: int, key: str, facts: Sequence[Fact]) -> None:
-        self.agents += 1
+    def add(self, result: AgentResult, facts: Sequence[Fact]) -> None:
+        """`facts`: none if the agent was not started."""
+        self.statuses[result.status] += 1
         self._count_calls(facts)
-        heapq.heappush(self._slowest, (recorded_seconds(facts), -index, key))
+        if facts:
+            heapq.heappush(self._slowest, (recorded_seconds(facts), -result.index, result.key))
         if len(self._slowest) > _MAX_SHOWN:
             heapq.heappop(self._slowest)
-        result = recorded_result(config, key, facts)
-        if result is not None:
-            self._count_result(result)
+        self._count_result(result)
 
     def _count_calls(self, facts: Iterable[Fact]) -> None:
         for fact in facts:
@@ -127,9 +164,9 @@ class CheckpointSummary:
                 self.failed_calls += sum(result.is_error for result in fact.results)
 
     def _count_result(self, result: AgentResult) -> None:
-        if result.error is None:
-            self.answered += 1
+        self.truncated += result.is_truncated
+        if result.error is None or result.status != "failed":
             return
         self.failures[result.error.kind] += 1
-        if len(self.first_failures) < _MAX_SHOWN:
+        if self.max_failures is None or len(self.first_failures) < self.max_failures:
             self.first_failures.append((result.index, result.key, result.error))

@@ -80,6 +80,8 @@ class RunStats:
     retries: Counter[str] = field(default_factory=Counter)
     """Retried requests by kind of error."""
     failures: Failures = field(default_factory=Failures)
+    truncated: int = 0
+    """Answers that were cut at max_tokens."""
     spent: float = 0.0
     """US dollars, if the run has a budget and a price."""
     scheduling: Scheduling | None = None
@@ -134,6 +136,7 @@ class RunStats:
                 self.failed_by_tool[call.name] += 1
         self.agents_with_changes += result.changes is not None and bool(result.changes.files)
         self.usage += result.usage
+        self.truncated += result.is_truncated
         if result.error is not None:
             self.failures.add(result.error)
 

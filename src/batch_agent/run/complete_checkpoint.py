@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
-from ..core.protocols import Store, Traits
+from ..core.protocols import Prices, Store, Traits
 from ..core.requests import Delta, Request
+from ..core.results import AgentError
 from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.context_window import digest, open_window
@@ -68,6 +69,12 @@ class ReadOnlyStore:
     async def save_plan(self, plan: Mapping[str, Any]) -> NoReturn:
         raise CheckpointIncomplete
 
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        """Does nothing: the inputs of the complete run are kept."""
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Does nothing: the complete run has rejected the input too."""
+
     def record(self, key: str, fact: Fact) -> NoReturn:
         raise CheckpointIncomplete
 
@@ -77,8 +84,8 @@ class ReadOnlyStore:
 
 async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mapping[str, int]) -> None:
     """Marks the checkpoint as complete, with what a later run has to know about the server. The next run that uses a
-    server removes the mark."""
-    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts)}
+    server removes the mark. `failures`: the failed agents are recorded, which earlier versions did not do."""
+    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts), "failures": True}
     await store.save_plan({**plan.description, "finished": kept})
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..aio import Deadlines
 from ..backends.prices import known_price
 from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
-from ..core.protocols import EventSink, WorkSource
+from ..core.protocols import EventSink, Prices, WorkSource
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
 from ..engine.chunking_executor import ChunkingExecutor
@@ -67,6 +68,8 @@ async def execute(
     whether agents run in this process too. Raises RunStopped and StoreError."""
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
+    if resources.store.is_durable and resources.cluster is None and only is None:
+        resources.store.save_run(_known_inputs(resources), execution.prices)
     try:
         if spec.out is None or only is not None:
             await execution.run(put, None, only, runs_agents=runs_agents)
@@ -83,6 +86,12 @@ async def execute(
             execution.report(resources.events)
 
 
+def _known_inputs(resources: RunResources) -> Sequence[Any]:
+    """All inputs, if they are a list: other sequences may read a file or a database for each input."""
+    rows = resources.inputs.rows
+    return tuple(rows) if isinstance(rows, list | tuple) else ()
+
+
 class _Execution:
     """One run in progress."""
 
@@ -91,15 +100,18 @@ class _Execution:
         self._spec = resources.setup.spec
         self._events = resources.events
 
+    @property
+    def prices(self) -> Prices | None:
+        resources = self._resources
+        price = known_price(resources.plan.config.model, resources.server.traits.name, self._spec.spending.prices)
+        return None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
+
     def announce(self) -> None:
         """Reports the start of the run, and what prompts share. Without a sink, only problems are reported. A single
         agent shares no prompt, and the prompts of programs are unknown."""
         resources, setup = self._resources, self._resources.setup
         if self._events is not None:
-            traits, model = resources.server.traits, resources.plan.config.model
-            price = known_price(model, traits.name, self._spec.spending.prices)
-            prices = None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
-            self._events.emit(self._started(resources.inputs.total, prices))
+            self._events.emit(self._started(resources.inputs.total, self.prices))
         if self._spec.runtime is not None or (setup.events is None and resources.inputs.total == 1):
             return
         report = resources.report()
@@ -264,7 +276,7 @@ class _Execution:
             return None
         return PrefixWarmup(resources.backend, config, resources.setup.notify, self._spec.timeouts.turn, lead)
 
-    def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
+    def _started(self, total: int | None, prices: Prices | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
         from .description import describe_run  # a run without a sink does not need it
 

@@ -8,7 +8,7 @@ import orjson
 from ..core.agent_config import Job
 from ..core.coordinator import Completion
 from ..core.errors import ErrorKind
-from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
 from ..core.json import dumps
 from ..core.results import AgentError
 from ..plan.jsonable import to_jsonable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _NAMES: dict[type, str] = {
     kind: kind.__name__.lower()
-    for kind in (Started, Replied, Returned, Claimed, Withdrawn, Settled, CarriedOver, Compacted)
+    for kind in (Started, Replied, Returned, Claimed, Withdrawn, Settled, CarriedOver, Compacted, Failed)
 }
 _KINDS: dict[str, type[Fact]] = {name: kind for kind, name in _NAMES.items()}
 
@@ -27,7 +27,7 @@ def encode(fact: Fact) -> tuple[str, bytes]:
     """The kind of a fact, and its fields as JSON."""
     kind = _NAMES[type(fact)]
     try:
-        return kind, orjson.dumps(fact, default=str, option=orjson.OPT_NON_STR_KEYS)
+        return kind, orjson.dumps(fact, default=to_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
         return kind, _dump_unusual(fact)
 
@@ -46,6 +46,22 @@ def _reader(kind: str) -> "TypeAdapter[Fact]":
     return TypeAdapter(_KINDS[kind])
 
 
+def encode_input(value: Any) -> bytes | None:
+    """An input as JSON, for readers; None for one that has no JSON form, such as one that contains itself."""
+    try:
+        return _dump(value)
+    except Exception:  # noqa: BLE001 - the methods of the user's objects may raise anything
+        return None
+
+
+def encode_error(error: AgentError) -> bytes:
+    return _dump(_error_fields(error))
+
+
+def decode_error(data: bytes) -> AgentError:
+    return _error(orjson.loads(data))
+
+
 def encode_job(job: Job) -> bytes:
     """A valid job, for another process."""
     return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts])
@@ -57,15 +73,22 @@ def decode_job(data: bytes) -> Job:
 
 
 def encode_completion(completion: Completion) -> bytes:
-    error = completion.error
-    fields = None if error is None else [error.kind, error.message, error.retryable]
+    fields = None if completion.error is None else _error_fields(completion.error)
     return _dump([completion.key, fields, completion.seconds, completion.worker])
 
 
 def decode_completion(data: bytes) -> Completion:
     key, fields, seconds, worker = orjson.loads(data)
-    error = None if fields is None else AgentError(ErrorKind(fields[0]), fields[1], fields[2])
-    return Completion(key, error, seconds, worker)
+    return Completion(key, None if fields is None else _error(fields), seconds, worker)
+
+
+def _error_fields(error: AgentError) -> list[Any]:
+    return [error.kind, error.message, error.retryable]
+
+
+def _error(fields: list[Any]) -> AgentError:
+    kind, message, retryable = fields
+    return AgentError(ErrorKind(kind), message, retryable)
 
 
 def _dump(value: Any) -> bytes:

@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.facts import Fact, Replied
-from ..core.protocols import Account
+from ..core.protocols import Account, Prices
 from ..core.requests import NO_USAGE, Usage
+from ..core.results import AgentError
 
 
 class NoStore:
@@ -39,6 +40,12 @@ class NoStore:
         return None
 
     async def save_account(self, account: Account) -> None:
+        pass
+
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        pass
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
         pass
 
     def record(self, key: str, fact: Fact) -> None:
@@ -90,6 +97,12 @@ class MemoryStore:
 
     async def save_account(self, account: Account) -> None:
         self._account = account
+
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        """Does nothing: only the store itself reads it."""
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        """Does nothing, as `save_run`."""
 
     def record(self, key: str, fact: Fact) -> None:
         self._facts.setdefault(key, []).append(fact)

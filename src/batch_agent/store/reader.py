@@ -1,8 +1,9 @@
 """Read-only access to a checkpoint, also while a run writes to it."""
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from heapq import merge
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +14,12 @@ import orjson
 from ..core.errors import SpecError, StoreError
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
+from ..core.json import loads
+from ..core.protocols import Prices
 from ..core.requests import Usage
+from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
-from .codec import decode
+from .codec import decode, decode_error, encode_input
 from .sqlite import SCHEMA_VERSION
 
 _AGENTS = """
@@ -40,6 +44,32 @@ class StoredAgent:
     index: int
     """Its position among the inputs of the run that started it."""
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInput:
+    """An input, and what happened to it."""
+
+    index: int
+    """Its position in the run that read it last."""
+    key: str
+    """Key of its agent."""
+    value: Any
+    """JSON value; None for one that JSON cannot hold."""
+    facts: tuple[Fact, ...] = ()
+    """Facts of its agent; empty if that was not started."""
+    error: AgentError | None = None
+    """Why it was rejected before its agent could start."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An input before its facts are read."""
+
+    agent: StoredAgent
+    is_started: bool
+    data: bytes | None = None
+    error: bytes | None = None
 
 
 class CheckpointReader:
@@ -102,14 +132,34 @@ class CheckpointReader:
         for agent in self.agents():
             yield agent, self.facts(agent.key)
 
+    def inputs(self) -> Iterator[StoredInput]:
+        """Every input that the checkpoint knows, in the order of the index, read one at a time: those of the last run,
+        and agents of earlier runs for other inputs. Of inputs that were not a list, those whose agents started or that
+        were rejected."""
+        for entry in self._entries():
+            yield self._stored(entry)
+
     def usage(self) -> Usage:
         """Tokens of all replies, of all plans, including those of agents that failed and were restarted."""
         [totals] = self._rows(_USAGE)
         return Usage(*map(int, totals))
 
+    def prices(self) -> Prices | None:
+        """Prices of the run's model; None if they are unknown."""
+        for prices in self._rows_of("prices", "input, cached, output"):
+            return prices[0], prices[1], prices[2]
+        return None
+
     def find(self, wanted: str) -> StoredAgent:
         """The agent with this key, index or prefix of a key. Raises SpecError if there is none, or more than one."""
-        known = list(self.agents())
+        return self._pick(wanted, [entry.agent for entry in self._entries() if entry.is_started])
+
+    def find_input(self, wanted: str) -> StoredInput:
+        """As `find`, also for an input whose agent was not started."""
+        entries = {entry.agent: entry for entry in self._entries()}
+        return self._stored(entries[self._pick(wanted, list(entries))])
+
+    def _pick(self, wanted: str, known: list[StoredAgent]) -> StoredAgent:
         found = (
             [agent for agent in known if agent.key == wanted]
             or [agent for agent in known if str(agent.index) == wanted]
@@ -121,6 +171,71 @@ class CheckpointReader:
             raise SpecError(f"{wanted!r} matches {len(found)} agents: {_names(found)}. Use a longer prefix of the key.")
         raise SpecError(f"There is no agent {wanted!r} in {str(self._folder)!r}. {_suggestion(wanted, known)}")
 
+    def _entries(self) -> Iterator[_Entry]:
+        agents, keys = list(self.agents()), self._input_keys()
+        matches = match_inputs(keys, agents)
+        self._match_recorded_values(matches, keys, agents)
+        used = {agent.key for agent in matches.values()}
+        rows: Iterator[tuple[int, Any]] = ((row[0], row[1:]) for row in self._input_rows())
+        others = ((agent.index, agent) for agent in agents if agent.key not in used)
+        for index, found in merge(rows, others, key=lambda each: each[0]):
+            agent = found if isinstance(found, StoredAgent) else matches.get(index)
+            if agent is not None:
+                yield _Entry(StoredAgent(index, agent.key), True)
+            else:
+                yield _Entry(StoredAgent(index, keys.get(index) or f"unusable-{index}"), False, *found)
+
+    def _stored(self, entry: _Entry) -> StoredInput:
+        agent = entry.agent
+        if entry.is_started:
+            facts = self.facts(agent.key)
+            value = facts[0].input if isinstance(facts[0], Started) else None
+            return StoredInput(agent.index, agent.key, value, facts)
+        value = None if entry.data is None else loads(entry.data)
+        error = None if entry.error is None else decode_error(entry.error)
+        return StoredInput(agent.index, agent.key, value, error=error)
+
+    def _input_rows(self) -> Iterator[tuple[Any, ...]]:
+        """Index, value and error of each input."""
+        return self._rows_of("inputs", "position, data, error")
+
+    def _rows_of(self, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table by its primary key; none if an earlier version wrote the checkpoint."""
+        if list(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table)):
+            yield from self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
+
+    def _input_keys(self) -> dict[int, str]:
+        """Key of each input by index; empty for one that was not kept."""
+        rows, keys = self._input_rows(), None
+        found: dict[int, str] = {}
+        for index, data, _ in rows:
+            keys = keys or Keys(fingerprint(self.plan()["question"]))
+            found[index] = "" if data is None else keys.key(loads(data))
+        return found
+
+    def _match_recorded_values(
+        self, matches: dict[int, StoredAgent], keys: Mapping[int, str], agents: Sequence[StoredAgent]
+    ) -> None:
+        """Adds agents whose keys are not those of their inputs: JSON could not hold the input, or the plan has changed
+        since."""
+        if len(matches) == len(keys):
+            return
+        left = self._by_value(agents, {agent.key for agent in matches.values()})
+        for index, data, _ in self._input_rows() if left else ():
+            same = left.get(data)
+            if index not in matches and same:
+                at = next((at for at, agent in enumerate(same) if agent.index == index), 0)
+                matches[index] = same.pop(at)
+
+    def _by_value(self, agents: Sequence[StoredAgent], used: Container[str]) -> dict[bytes, list[StoredAgent]]:
+        """Agents that are not used, by their inputs as JSON."""
+        found: dict[bytes, list[StoredAgent]] = {}
+        for agent in agents:
+            started = None if agent.key in used else self.facts(agent.key)[0]
+            if isinstance(started, Started) and (data := encode_input(started.input)) is not None:
+                found.setdefault(data, []).append(agent)
+        return found
+
     def _of_this_plan(self, known: list[StoredAgent]) -> list[StoredAgent]:
         run = fingerprint(self.plan()["question"])
         return [agent for agent in known if self._answers(run, agent)] or known
@@ -130,7 +245,7 @@ class CheckpointReader:
         started = self.facts(agent.key)[0]
         if not isinstance(started, Started):
             return False
-        return Keys(run).key(started.input) == agent.key.partition("-")[0]
+        return Keys(run).key(started.input) == _input_hash(agent.key)
 
     def _check_version(self) -> None:
         [(version,)] = self._rows("PRAGMA user_version")
@@ -147,6 +262,29 @@ class CheckpointReader:
             yield from self._db.execute(statement, values)
         except sqlite3.Error as error:
             raise StoreError(f"The checkpoint in {str(self._folder)!r} cannot be read: {error}.") from error
+
+
+def match_inputs(keys: Mapping[int, str], agents: Sequence[StoredAgent]) -> dict[int, StoredAgent]:
+    """Agents of inputs, by index. Inputs may have moved since their agents started, and equal ones share all of their
+    key but the number of the copy."""
+    matches = {agent.index: agent for agent in agents if _may_be_of(keys.get(agent.index), agent)}
+    used = {agent.key for agent in matches.values()}
+    left: dict[str, list[StoredAgent]] = {}
+    for agent in agents:
+        if agent.key not in used:
+            left.setdefault(_input_hash(agent.key), []).append(agent)
+    for index, key in keys.items():
+        if index not in matches and (same := left.get(_input_hash(key))):
+            matches[index] = same.pop(0)
+    return matches
+
+
+def _may_be_of(key: str | None, agent: StoredAgent) -> bool:
+    return key is not None and (not key or _input_hash(key) == _input_hash(agent.key))
+
+
+def _input_hash(key: str) -> str:
+    return key.partition("-")[0]
 
 
 def _open(path: Path) -> sqlite3.Connection:

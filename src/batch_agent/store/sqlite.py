@@ -14,9 +14,10 @@ import orjson
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.protocols import Account
+from ..core.protocols import Account, Prices
 from ..core.requests import Usage
-from .codec import decode, encode
+from ..core.results import AgentError
+from .codec import decode, encode, encode_error, encode_input
 from .lock import DirectoryLock
 from .sync_marker import SyncMarker
 from .writer import Work, WriterThread
@@ -28,6 +29,8 @@ CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
 CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), tokens REAL, usd REAL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS inputs (position INTEGER PRIMARY KEY, data BLOB, error BLOB);
+CREATE TABLE IF NOT EXISTS prices (id INTEGER PRIMARY KEY CHECK (id = 0), input REAL, cached REAL, output REAL);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
@@ -43,6 +46,10 @@ _LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
 _ROWS_PER_STATEMENT = (64, 16, 4, 1)
 _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT}
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
+_INPUTS_PER_STATEMENT = 256
+_MAX_INPUT_BYTES = 64 * 1024 * 1024
+"""Of inputs that are kept for readers before their agents start. Larger lists are kept as their positions from there
+on: an agent's own input is in its facts."""
 _NOT_OPEN = "The checkpoint is not open."
 _DISCARDED_USAGE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
@@ -129,6 +136,13 @@ class SqliteStore:
     async def save_account(self, account: Account) -> None:
         row = (account.tokens, account.usd)
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
+
+    def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        self._opened.post(lambda db: _save_run(db, inputs, prices))
+
+    def reject(self, index: int, value: Any, error: AgentError) -> None:
+        row = (index, encode_input(value), encode_error(error))
+        self._opened.post(lambda db: db.execute("INSERT OR REPLACE INTO inputs VALUES (?, ?, ?)", row))
 
     def record(self, key: str, fact: Fact) -> None:
         if self._writer is None:
@@ -232,6 +246,26 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
         while len(rows) >= count:
             chunk, rows = rows[:count], rows[count:]
             db.execute(_INSERT[count], [value for row in chunk for value in row])
+
+
+def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | None) -> None:
+    _replace_inputs(db, inputs)
+    db.execute("DELETE FROM prices")
+    if prices is not None:
+        db.execute("INSERT INTO prices VALUES (0, ?, ?, ?)", prices)
+
+
+def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
+    """Encodes and inserts many inputs per statement, as `_insert` does, and not more than fit into memory twice."""
+    db.execute("DELETE FROM inputs")
+    room = _MAX_INPUT_BYTES
+    for first in range(0, len(values), _INPUTS_PER_STATEMENT):
+        chunk = values[first : first + _INPUTS_PER_STATEMENT]
+        rows = [encode_input(value) if room > 0 else None for value in chunk]
+        room -= sum(len(data or b"") for data in rows)
+        places = ", ".join(["(?, ?, NULL)"] * len(rows))
+        parameters = [value for row in enumerate(rows, first) for value in row]
+        db.execute(f"INSERT INTO inputs VALUES {places}", parameters)  # noqa: S608
 
 
 def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:

@@ -13,6 +13,7 @@ from batch_agent.sim import Script, SimConfig, SimServer
 NOBODY = "http://127.0.0.1:1"
 LONG = "word " * 5000
 REFUSED = '[[sim: {"fault": "400"}]]'
+BROKEN = '[[sim: {"fault": "500"}]]'
 MCP_SERVER = """
 import pathlib
 from mcp.server import MCPServer
@@ -80,10 +81,14 @@ async def test_an_unfinished_run_needs_its_server(tmp_path: Path, more: dict[str
         await BatchAgent.run(task="Say {it}", backend=NOBODY, checkpoint_dir=tmp_path, **more)
 
 
-@pytest.mark.parametrize("retry_failed", [True, False])
-async def test_an_agent_with_a_server_error_is_not_finished(tmp_path: Path, retry_failed: bool) -> None:
+@pytest.mark.parametrize(("failing", "retry_failed"), [(REFUSED, True), (BROKEN, True), (BROKEN, False)])
+async def test_an_agent_with_a_server_error_is_not_finished(tmp_path: Path, failing: str, retry_failed: bool) -> None:
     with pytest.raises(BackendError):
-        await twice(tmp_path, ["a", REFUSED], retry_failed=retry_failed)
+        await twice(tmp_path, ["a", failing], retry_failed=retry_failed, max_retries=0)
+
+
+async def test_a_rejected_request_is_not_sent_again_without_retry_failed(tmp_path: Path) -> None:
+    await twice(tmp_path, ["a", REFUSED], retry_failed=False)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ from batch_agent.data.results import AgentsFailed
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
 COLUMNS_AFTER = [
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
-    "seconds",
+    "cost", "seconds",
 ]  # fmt: skip
 
 
@@ -97,7 +97,18 @@ def test_failures_are_raised_only_when_asked_for() -> None:
 
 def test_a_frame_of_pandas_has_a_column_for_each_field() -> None:
     frame = results().to_pandas()
-    names = ["index", "key", "ok", "input.id", "input.text", "output.mood", "output.parts", "output.when"]
+    names = [
+        "index",
+        "key",
+        "ok",
+        "status",
+        "finish",
+        "input.id",
+        "input.text",
+        "output.mood",
+        "output.parts",
+        "output.when",
+    ]
     assert list(frame.columns) == [*names, *COLUMNS_AFTER]
     assert frame["input.text"].isna().tolist() == [False, False, True]
     assert frame["output.mood"].dropna().tolist() == ["good", "good"]
@@ -191,7 +202,7 @@ def test_files_of_results_hold_their_rows(tmp_path: Path) -> None:
 
 
 def test_no_results_are_an_empty_table(tmp_path: Path) -> None:
-    names = ["index", "key", "ok", "input", "output", *COLUMNS_AFTER]
+    names = ["index", "key", "ok", "status", "finish", "input", "output", *COLUMNS_AFTER]
     assert list(Results().to_pandas().columns) == Results().to_polars().columns == names
     Results().to_parquet(tmp_path / "out.parquet")
     assert duckdb.read_parquet(str(tmp_path / "out.parquet")).columns == names

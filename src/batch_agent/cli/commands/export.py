@@ -2,19 +2,19 @@
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
 from ...atomic_file import atomic_write
-from ...core.agent_config import AgentConfig
 from ...core.errors import SpecError
-from ...core.results import AgentResult
+from ...core.results import AgentResult, AgentStatus
 from ...core.safe_text import safe_text
 from ...data.table_export import csv_pieces, jsonl_pieces, to_parquet
-from ...observe.checkpoint_results import recorded_result
-from ...store.reader import CheckpointReader
+from ...observe.text.formatting import plural, status_counts
 from ..checkpoint import check_is_one, open_checkpoint
+from ..checkpoint_table import CheckpointTable
 
 Format = Literal["jsonl", "csv", "parquet"]
 Pieces = Callable[[Iterable[AgentResult]], Iterator[bytes]]
@@ -36,7 +36,7 @@ def export(
     schema: str | None = None,
     max_retries: int | None = None,
 ) -> int:
-    """Writes a row for each finished agent.
+    """Writes a row for each input: its answer or its error, and its status.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def export(
         raise SpecError("A Parquet file cannot be written to standard output. Choose a file with --out.")
     check_is_one(folder, "export")
     with open_checkpoint(folder, schema, max_retries) as (reader, config):
-        results = _RecordedResults(reader, config)
+        results = _Rows(CheckpointTable(folder, reader, config))
         if out is None:
             if not _write_to_stdout(results, _PIECES[kind]):
                 return 0
@@ -66,8 +66,9 @@ def export(
             with atomic_write(out) as file:
                 file.writelines(_PIECES[kind](results))
     where = f" to {out}" if out is not None else ""
-    skipped = f" Skipped {results.unfinished} unfinished agents." if results.unfinished else ""
-    print(f"Wrote {results.written} rows{where}.{skipped}", file=sys.stderr)
+    print(
+        f"Wrote {plural(results.statuses.total(), 'row')}{where}: {status_counts(results.statuses)}.", file=sys.stderr
+    )
     return 0
 
 
@@ -78,25 +79,20 @@ def _format_of(out: Path | None) -> Format:
     return _BY_SUFFIX[suffix]
 
 
-class _RecordedResults:
-    """Iterator of the results in a checkpoint, which also counts unfinished agents."""
+class _Rows:
+    """Iterator of the results in a checkpoint, which also counts them by status."""
 
-    def __init__(self, reader: CheckpointReader, config: AgentConfig) -> None:
-        self._reader = reader
-        self._config = config
-        self.written = self.unfinished = 0
+    def __init__(self, table: CheckpointTable) -> None:
+        self._table = table
+        self.statuses: Counter[AgentStatus] = Counter()
 
     def __iter__(self) -> Iterator[AgentResult]:
-        for agent, facts in self._reader.histories():
-            result = recorded_result(self._config, agent.key, facts)
-            if result is None:
-                self.unfinished += 1
-            else:
-                self.written += 1
-                yield result
+        for _, result in self._table:
+            self.statuses[result.status] += 1
+            yield result
 
 
-def _write_to_stdout(results: _RecordedResults, pieces: Pieces) -> bool:
+def _write_to_stdout(results: _Rows, pieces: Pieces) -> bool:
     """Writes to standard output. Returns False if its reader, such as `head`, closed the pipe."""
     try:
         written = pieces(results)

@@ -1,6 +1,6 @@
 """batch-agent inspect."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +9,25 @@ from rich.text import Text
 
 from ...core.agent_config import AgentConfig
 from ...core.requests import Usage
+from ...core.results import truncation_note
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
-from ...observe.text.agent_trace import agent_trace_lines, tokens
-from ...observe.text.formatting import one_line
+from ...observe.text.agent_trace import part, prompt_lines, tokens
+from ...observe.text.formatting import one_line, status_counts
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from ..checkpoint_table import CheckpointTable, story_lines
 
 _MAX_LENGTH = 100
 
 
 def inspect(
-    folder: Path, *, agent: str | None = None, schema: str | None = None, max_retries: int | None = None
+    folder: Path,
+    *,
+    agent: str | None = None,
+    full: bool = False,
+    schema: str | None = None,
+    max_retries: int | None = None,
 ) -> None:
     """Prints a summary of the checkpoint, or the trace of one agent.
 
@@ -30,6 +37,9 @@ def inspect(
         Checkpoint directory. For a run with a reduce, all stages are shown; pass a stage's directory to see one.
     agent
         Agent to trace: its index, or the beginning of its key.
+    full
+        Shorten nothing: the system prompt, the tools, the schema, and all messages and calls of the agent. Without
+        --agent: all failures.
     schema
         The run's Pydantic model as module:Model, if it converts answers or fills in defaults.
     max_retries
@@ -39,32 +49,35 @@ def inspect(
     if agent is not None or schema is not None:
         check_is_one(folder, "inspect")
     for checkpoint in checkpoints_in(folder):
-        _show(console, checkpoint, agent, schema, max_retries)
+        with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
+            if agent is not None:
+                lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
+            else:
+                lines = _summary(checkpoint, reader, config, full=full)
+            _print(console, lines)
 
 
-def _show(console: Console, folder: Path, agent: str | None, schema: str | None, max_retries: int | None) -> None:
-    with open_checkpoint(folder, schema, max_retries) as (reader, config):
-        if agent is not None:
-            key = reader.find(agent).key
-            lines = agent_trace_lines(config, key, reader.facts(key))
-        else:
-            lines = _summary(folder, reader, config)
-        for line in lines:
-            line.plain = safe_text(line.plain)  # one character for each: styles keep their positions
-            console.print(line)
+def _print(console: Console, lines: Iterable[Text]) -> None:
+    for line in lines:
+        line.plain = safe_text(line.plain)  # one character for each: styles keep their positions
+        console.print(line)
 
 
-def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig) -> Iterator[Text]:
-    summary = CheckpointSummary()
-    for known, facts in reader.histories():
-        summary.add(config, known.index, known.key, facts)
+def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, full: bool) -> Iterator[Text]:
+    summary = CheckpointSummary(max_failures=None) if full else CheckpointSummary()
+    for stored, result in CheckpointTable(folder, reader, config):
+        summary.add(result, stored.facts)
     yield Text(str(folder), style="bold")
-    yield from _plan_lines(reader.plan(), config)
+    if full:
+        yield from part("task", reader.plan()["question"]["task"], "cyan")
+        yield from prompt_lines(config)
+    else:
+        yield from _plan_lines(reader.plan(), config)
     yield from _state_lines(summary, reader.usage())
     for seconds, index, key in summary.slowest:
         yield _line("slowest", f"{index:>6}  {key}  {seconds:.2f} s")
     for index, key, error in summary.first_failures:
-        yield _line("failed", f"{index:>6}  {key}  {_short(str(error))}", "red")
+        yield _line("failed", f"{index:>6}  {key}  {str(error) if full else _short(str(error))}", "red")
     yield Text("To trace one agent: --agent INDEX, or the beginning of its KEY.", style="dim")
 
 
@@ -82,10 +95,11 @@ def _plan_lines(plan: Mapping[str, Any], config: AgentConfig) -> Iterator[Text]:
 
 
 def _state_lines(summary: CheckpointSummary, usage: Usage) -> Iterator[Text]:
-    answered, failed = f"{summary.answered:,} answered", f"{summary.failed:,} failed"
-    yield _line("agents", f"{summary.agents:,}: {answered}, {failed}, {summary.in_progress:,} in progress", "bold")
+    yield _line("agents", f"{summary.statuses.total():,}: {status_counts(summary.statuses)}", "bold")
     if summary.failures:
         yield _line("", ", ".join(f"{count:,} {kind}" for kind, count in summary.failures.most_common()), "red")
+    if summary.truncated:
+        yield _line("", truncation_note(summary.truncated), "yellow")
     yield _line("usage", tokens(usage))
     if summary.calls:
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())

@@ -12,8 +12,9 @@ from ...core.validation import port as check_port
 from ...observe.event_log import FILE
 from ...observe.report.live_server import is_loopback, served
 from ...observe.report.log_follower import LogFollower
-from ...observe.text.agent_trace import agent_trace_lines
+from ...store.reader import CheckpointReader, StoredInput
 from ..checkpoint import open_checkpoint
+from ..checkpoint_table import story_lines
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 
@@ -77,6 +78,13 @@ def _agent_trace(folder: Path, stage: str, key: str) -> str:
         raise StoreError(f"There is no stage {stage!r}.")
     with open_checkpoint(folder / stage, None, None) as (reader, config):
         facts = reader.facts(key)
-        if not facts:
-            raise StoreError("The checkpoint has no facts of this agent yet.")
-        return "\n".join(line.plain for line in agent_trace_lines(config, key, facts))
+        stored = StoredInput(0, key, None, facts) if facts else _rejected(reader, key)
+        return "\n".join(line.plain for line in story_lines(folder, config, stored))
+
+
+def _rejected(reader: CheckpointReader, key: str) -> StoredInput:
+    """An input whose agent was not started. Raises StoreError if its agent has no facts yet."""
+    try:
+        return reader.find_input(key)
+    except SpecError:
+        raise StoreError("The checkpoint has no facts of this agent yet.") from None

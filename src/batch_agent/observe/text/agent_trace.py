@@ -1,6 +1,7 @@
 """Trace of one agent as lines of text."""
 
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Any, assert_never
 
 import orjson
@@ -9,9 +10,22 @@ from rich.text import Text
 from ...agent.compaction import CompactContext
 from ...agent.conversation import CallTools, Conversation, Done, Generate
 from ...core.agent_config import AgentConfig
-from ...core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
+from ...core.facts import (
+    CarriedOver,
+    Claimed,
+    Compacted,
+    Fact,
+    Failed,
+    Replied,
+    Returned,
+    Settled,
+    Started,
+    Withdrawn,
+    failure_of,
+)
 from ...core.messages import ToolCall, ToolResult, User
 from ...core.program_runtime import ProgramTrace
+from ...core.protocols import CallHistory
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ..checkpoint_results import recorded_job
@@ -22,42 +36,139 @@ _MAX_TEXT = 4_000
 _MAX_PREVIEW = 200
 
 
-def agent_trace_lines(config: AgentConfig, key: str, facts: Sequence[Fact]) -> Iterator[Text]:
-    """Task, replies, tool calls and outcome of an agent. `.plain` of a line is its text without styles."""
+def agent_trace_lines(
+    config: AgentConfig, key: str, facts: Sequence[Fact], *, full: bool = False, is_running: bool = True
+) -> Iterator[Text]:
+    """Task, replies, tool calls and outcome of an agent; with `full` also the system prompt, the tools and the schema,
+    and nothing is shortened. `is_running`: False for an agent that no process runs. `.plain` of a line is its text
+    without styles."""
     job = recorded_job(key, facts)
-    conversation = Conversation(config, job)
+    trace = _Trace(Conversation(config, job), full)
     yield Text.assemble((f"Agent {job.index}", "bold"), f"  key {key}")
-    yield from _part("input", _short(as_text(job.input)))
-    turn = 0
-    for fact in facts:
-        turn += isinstance(fact, Replied)
-        conversation.apply(fact)
-        yield from _fact_lines(fact, turn, conversation)
-    yield from _outcome_lines(conversation, turn)
+    if full:
+        yield from prompt_lines(config)
+    yield from part("input", trace.short(as_text(job.input)))
+    for fact, following in zip_longest(facts, facts[1:]):
+        yield from trace.fact_lines(fact, is_last=isinstance(following, Failed))
+    if failure_of(facts) is None:
+        yield from trace.outcome_lines("running" if is_running else "interrupted")
 
 
-def _fact_lines(fact: Fact, turn: int, conversation: Conversation) -> Iterator[Text]:
-    match fact:
-        case Started():
-            yield from _part("task", truncate(fact.task, _MAX_TEXT))
-        case Replied():
-            yield from _part(f"turn {turn}", _figures(fact), "bold cyan")
-            if fact.work is not None:
-                yield from _program_lines(fact.work)
-            yield from _reply_lines(fact)
-            yield from _follow_up_lines(conversation)
-        case Returned(results):
-            for result in results:
-                yield from _result_lines(result)
-        case CarriedOver(results):
-            for result in results:
-                yield from _part("restored", f"call of an earlier attempt: {_call(result.call)}", "yellow")
-        case Compacted():
-            yield from _part("compacted", _compaction(fact), "yellow")
-        case Claimed() | Withdrawn() | Settled():
-            pass  # only relevant while the calls of a turn are in progress: see `_outcome_lines`
-        case _:
-            assert_never(fact)
+def prompt_lines(config: AgentConfig) -> Iterator[Text]:
+    """What all agents of the run have in common: model, system prompt, tools and the schema of the answers."""
+    yield from part("model", f"{config.model}, max {config.max_turns} turns", "cyan")
+    if config.prompt.system:
+        yield from part("system", config.prompt.system, "cyan")
+    for tool in config.prompt.tools:
+        yield from part("tool", f"{tool.name}: {tool.description}\n{as_text(tool.parameters)}", "cyan")
+    if config.output is not None:
+        yield from part("schema", as_text(config.output.json_schema), "cyan")
+
+
+class _Trace:
+    """Lines of an agent's facts. Mutable: the conversation follows them."""
+
+    def __init__(self, conversation: Conversation, full: bool) -> None:
+        self._conversation = conversation
+        self._full = full
+        self._turn = 0
+
+    def fact_lines(self, fact: Fact, *, is_last: bool) -> Iterator[Text]:
+        """`is_last`: the agent failed afterwards, without another request."""
+        self._turn += isinstance(fact, Replied)
+        self._conversation.apply(fact)
+        match fact:
+            case Started():
+                yield from part("task", self._long(fact.task))
+            case Replied():
+                yield from part(f"turn {self._turn}", _figures(fact), "bold cyan")
+                if fact.work is not None:
+                    yield from self._program_lines(fact.work)
+                yield from self._reply_lines(fact)
+                if not is_last:
+                    yield from self._follow_up_lines()
+            case Returned(results):
+                for result in results:
+                    yield from self._result_lines(result)
+            case CarriedOver(results):
+                for result in results:
+                    yield from part("restored", f"call of an earlier attempt: {self._call(result.call)}", "yellow")
+            case Compacted():
+                yield from part("compacted", _compaction(fact), "yellow")
+            case Failed():
+                yield from part("failed", f"{self._long(str(fact.error))} (after {fact.seconds:.2f} s)", "bold red")
+            case Claimed() | Withdrawn() | Settled():
+                pass  # only relevant while the calls of a turn are in progress: see `outcome_lines`
+            case _:
+                assert_never(fact)
+
+    def outcome_lines(self, unfinished: str) -> Iterator[Text]:
+        """`unfinished`: the label of an agent without a result."""
+        match self._conversation.next():
+            case Done(output, None):
+                yield from part("answered", self._long(as_text(output)), "bold green")
+            case Done(_, error):
+                yield from part("failed", self._long(str(error)), "bold red")
+            case CallTools(calls, past):
+                for call in calls:
+                    yield from part("  call", self._call(call), "cyan")
+                    yield from self._pending_lines(call, past)
+                yield from part(unfinished, f"turn {self._turn} has tool calls without a result", "bold yellow")
+            case Generate() | CompactContext():
+                yield from part(unfinished, f"turn {self._turn + 1} has no reply yet", "bold yellow")
+
+    def short(self, text: str) -> str:
+        """On one line; unchanged in a full trace."""
+        if self._full:
+            return text
+        shown = one_line(text, _MAX_PREVIEW)
+        return shown if len(text) <= _MAX_PREVIEW else f"{shown[:_MAX_PREVIEW]} ... ({len(text):,} characters)"
+
+    def _long(self, text: str) -> str:
+        return text if self._full else truncate(text, _MAX_TEXT)
+
+    def _call(self, call: ToolCall) -> str:
+        return f"{call.name} {self.short(call.arguments)}"
+
+    def _pending_lines(self, call: ToolCall, past: CallHistory) -> Iterator[Text]:
+        if (settled := past.settled.get(call.id)) is not None:
+            yield from part("", f"-> {self.short(settled.content)}")
+        elif call.id in past.claimed:
+            yield from part("", "-> claimed, no outcome recorded: in progress, or its effect is unknown", "yellow")
+        else:
+            yield from part("", "-> no result yet", "yellow")
+
+    def _reply_lines(self, fact: Replied) -> Iterator[Text]:
+        reply = fact.reply
+        for thought in reply.thoughts:
+            yield from part("  thought", self.short(thought.text) if thought.text else "(encrypted)", "dim")
+        if reply.text:
+            yield from part("  reply", self._long(reply.text))
+        if reply.finish in ("length", "refusal"):
+            ended = "truncated at the token limit" if reply.finish == "length" else "refused by the model"
+            yield from part("  ended", ended, "yellow")
+
+    def _follow_up_lines(self) -> Iterator[Text]:
+        """The message that follows a reply which is neither an answer nor a tool call."""
+        step = self._conversation.next()
+        if isinstance(step, Generate) and isinstance(message := step.request.messages[-1], User):
+            yield from part("  retry", self.short(message.text), "yellow")
+
+    def _program_lines(self, work: ProgramTrace) -> Iterator[Text]:
+        """Requests, tool calls and file changes of a program in this turn."""
+        yield from part("  program", f"{work.turns} request{'' if work.turns == 1 else 's'} to the model", "dim")
+        for call in work.calls:
+            outcome = "" if call.ok else " (failed)"
+            yield from part("  call", f"{call.name} {self.short(call.arguments)}{outcome}", "cyan")
+        if work.changes is not None:
+            yield from part("  changed", str(work.changes), "cyan")
+            yield from part("", self._long(work.changes.patch))
+
+    def _result_lines(self, result: ToolResult) -> Iterator[Text]:
+        yield from part("  call", self._call(result.call), "cyan")
+        outcome = f"{'error: ' if result.is_error else ''}{self.short(result.content)}"
+        yield from part("", f"-> {outcome}", "red" if result.is_error else "")
+        yield from part("", f"   {result.seconds:.2f} s, {result.source}", "dim")
 
 
 def _figures(fact: Replied) -> str:
@@ -77,41 +188,6 @@ def tokens(usage: Usage) -> str:
     return f"{usage.input:,} tokens in{cached}, {usage.output:,} out"
 
 
-def _reply_lines(fact: Replied) -> Iterator[Text]:
-    reply = fact.reply
-    for thought in reply.thoughts:
-        yield from _part("  thought", _short(thought.text) if thought.text else "(encrypted)", "dim")
-    if reply.text:
-        yield from _part("  reply", truncate(reply.text, _MAX_TEXT))
-    if reply.finish in ("length", "refusal"):
-        ended = "truncated at the token limit" if reply.finish == "length" else "refused by the model"
-        yield from _part("  ended", ended, "yellow")
-
-
-def _follow_up_lines(conversation: Conversation) -> Iterator[Text]:
-    """The message that follows a reply which is neither an answer nor a tool call."""
-    step = conversation.next()
-    if isinstance(step, Generate) and isinstance(message := step.request.messages[-1], User):
-        yield from _part("  retry", _short(message.text), "yellow")
-
-
-def _program_lines(work: ProgramTrace) -> Iterator[Text]:
-    """Requests, tool calls and file changes of a program in this turn."""
-    yield from _part("  program", f"{work.turns} request{'' if work.turns == 1 else 's'} to the model", "dim")
-    for call in work.calls:
-        yield from _part("  call", f"{call.name} {_short(call.arguments)}{'' if call.ok else ' (failed)'}", "cyan")
-    if work.changes is not None:
-        yield from _part("  changed", str(work.changes), "cyan")
-        yield from _part("", truncate(work.changes.patch, _MAX_TEXT))
-
-
-def _result_lines(result: ToolResult) -> Iterator[Text]:
-    yield from _part("  call", _call(result.call), "cyan")
-    outcome = f"{'error: ' if result.is_error else ''}{_short(result.content)}"
-    yield from _part("", f"-> {outcome}", "red" if result.is_error else "")
-    yield from _part("", f"   {result.seconds:.2f} s, {result.source}", "dim")
-
-
 def _compaction(fact: Compacted) -> str:
     summaries = sum(each.is_summary for each in fact.results)
     parts = []
@@ -122,35 +198,10 @@ def _compaction(fact: Compacted) -> str:
     return f"{', '.join(parts)}; from about {fact.before:,} to {fact.after:,} tokens"
 
 
-def _outcome_lines(conversation: Conversation, turn: int) -> Iterator[Text]:
-    match conversation.next():
-        case Done(output, None):
-            yield from _part("answered", truncate(as_text(output), _MAX_TEXT), "bold green")
-        case Done(_, error):
-            yield from _part("failed", truncate(str(error), _MAX_TEXT), "bold red")
-        case CallTools(calls, past):
-            for call in calls:
-                yield from _part("  call", _call(call), "cyan")
-                if (settled := past.settled.get(call.id)) is not None:
-                    yield from _part("", f"-> {_short(settled.content)}")
-                elif call.id in past.claimed:
-                    yield from _part(
-                        "", "-> claimed, no outcome recorded: in progress, or its effect is unknown", "yellow"
-                    )
-                else:
-                    yield from _part("", "-> no result yet", "yellow")
-            yield from _part("running", f"turn {turn} has tool calls without a result", "bold yellow")
-        case Generate() | CompactContext():
-            yield from _part("running", f"turn {turn + 1} has no reply yet", "bold yellow")
-
-
-def _call(call: ToolCall) -> str:
-    return f"{call.name} {_short(call.arguments)}"
-
-
-def _part(label: str, text: str, style: str = "") -> Iterator[Text]:
+def part(label: str, text: str, style: str = "") -> Iterator[Text]:
+    """A labelled text; further lines are indented."""
     first, *others = safe_text(text).splitlines() or [""]
-    yield Text.assemble((f"{label:<{_INDENT}}", style), first)
+    yield Text.assemble((f"{label:<{_INDENT - 1}} ", style), first)
     for line in others:
         yield Text(" " * _INDENT + line)
 
@@ -160,8 +211,3 @@ def as_text(value: Any) -> str:
     if isinstance(value, str):
         return value
     return orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
-
-
-def _short(text: str) -> str:
-    shown = one_line(text, _MAX_PREVIEW)
-    return shown if len(text) <= _MAX_PREVIEW else f"{shown[:_MAX_PREVIEW]} ... ({len(text):,} characters)"

@@ -3,6 +3,7 @@
 from collections import Counter
 
 from ...core.requests import Usage
+from ...core.results import truncation_note
 from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
@@ -35,7 +36,12 @@ def _partial_stage_line(name: str, stage: LiveStage) -> str:
     stats = stage.stats
     done = f"{stats.ok:,} of {plural(stage.total, 'agent')}" if stage.total is not None else f"{stats.ok:,}"
     states = f"{done} answered{failed_count(stats.failed)}{model_and_backend(stats.model, stats.backend)}"
-    return f"{name}: {'; '.join([states, *usage_parts(stage.usage, None)])}."
+    return f"{name}: {'; '.join([states, *truncated_parts(stats.truncated), *usage_parts(stage.usage, None)])}."
+
+
+def truncated_parts(count: int) -> list[str]:
+    """How many answers were cut, if any."""
+    return [truncation_note(count)] if count else []
 
 
 def usage_parts(usage: Usage, usd: float | None) -> list[str]:

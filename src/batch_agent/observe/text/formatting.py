@@ -1,5 +1,17 @@
 """Formatting of durations, counts, rates and amounts."""
 
+from collections.abc import Mapping
+
+from ...core.results import AgentStatus
+
+_STATUSES: dict[AgentStatus, str] = {
+    "answered": "answered",
+    "failed": "failed",
+    "running": "running",
+    "interrupted": "interrupted",
+    "not_started": "not started",
+}
+
 
 def duration(seconds: float) -> str:
     """42 s, 3 min 05 s, 2 h 07 min."""
@@ -14,6 +26,14 @@ def duration(seconds: float) -> str:
 def plural(count: int, what: str) -> str:
     """1 agent, 2,000 agents."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def status_counts(counts: Mapping[AgentStatus, int]) -> str:
+    """593 answered, 7 failed, 400 not started. Agents without a result are named only if there are any."""
+    shown = ("answered", "failed")
+    return ", ".join(
+        f"{counts.get(each, 0):,} {name}" for each, name in _STATUSES.items() if each in shown or counts.get(each)
+    )
 
 
 def per_time(rate: float) -> str:

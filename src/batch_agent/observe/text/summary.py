@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from ...core.results import truncation_note
 from ...core.run_reports import Scheduling
 from ..live.state import LiveState
 from ..run_stats import RunStats
@@ -19,6 +20,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
     lines = [f"{_counts(state, is_stopped)} {duration(seconds)} ({stats.model} on {stats.backend})."]
     if stats.resumed:
         lines.append(f"{plural(stats.resumed, 'answer')} restored from the checkpoint.")
+    if stats.truncated:
+        lines.append(f"{truncation_note(stats.truncated)}: raise it, or ask for shorter answers.")
     usage = state.stages[""].usage
     if usage.input:
         cached = f", {usage.cached / usage.input:.0%} of the input from the prefix cache" if usage.cached else ""

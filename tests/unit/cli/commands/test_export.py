@@ -95,7 +95,7 @@ async def test_an_export_restores_any_output_schema_from_the_checkpoint(
     assert rows(tmp_path / "out.jsonl")[0]["output"] == answer
 
 
-async def test_failed_agents_are_exported_and_unfinished_ones_are_not(
+async def test_failed_agents_are_exported_whatever_max_retries_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(request: Request) -> Answer:
@@ -105,9 +105,9 @@ async def test_failed_agents_are_exported_and_unfinished_ones_are_not(
     export(tmp_path / "c", out=tmp_path / "out.jsonl", max_retries=0)
     assert list(map(timeless, rows(tmp_path / "out.jsonl"))) == [timeless(as_row(result)) for result in results]
     assert rows(tmp_path / "out.jsonl")[1]["error"]["kind"] == "invalid_output"
-    export(tmp_path / "c", out=tmp_path / "out.jsonl")
-    assert [row["index"] for row in rows(tmp_path / "out.jsonl")] == [0]
-    assert "Skipped 1 unfinished agents." in capsys.readouterr().err
+    export(tmp_path / "c", out=tmp_path / "again.jsonl")
+    assert rows(tmp_path / "again.jsonl") == rows(tmp_path / "out.jsonl")
+    assert "again.jsonl: 1 answered, 1 failed." in capsys.readouterr().err
 
 
 async def test_an_export_uses_defaults_and_conversions_of_the_output_model(
@@ -121,7 +121,8 @@ async def test_an_export_uses_defaults_and_conversions_of_the_output_model(
 
     await run(tmp_path / "c", ScriptedBackend(lambda request: say('{"n": "7"}')), ["a"], output_schema=own_model.Own)
     export(tmp_path / "c", out=tmp_path / "out.jsonl")
-    assert rows(tmp_path / "out.jsonl") == []
+    [row] = rows(tmp_path / "out.jsonl")
+    assert (row["status"], row["output"]) == ("answered", {"n": "7"})
     export(tmp_path / "c", out=tmp_path / "out.jsonl", schema="own_model:Own")
     assert rows(tmp_path / "out.jsonl")[0]["output"] == {"n": 7, "unit": "cm"}
 
@@ -154,10 +155,10 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
     await run(tmp_path / "c", ScriptedBackend(lambda request: say("done")))
     (tmp_path / "out.jsonl").write_text("old\n")
 
-    def break_down(*_: Any) -> Iterator[Any]:
+    def break_down(*_: Any, **__: Any) -> Iterator[Any]:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("batch_agent.cli.commands.export.recorded_result", break_down)
+    monkeypatch.setattr("batch_agent.cli.checkpoint_table.recorded_result", break_down)
     with pytest.raises(RuntimeError):
         export(tmp_path / "c", out=tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == "old\n"
@@ -187,7 +188,7 @@ async def test_an_export_to_a_pipe_ends_when_the_reader_closes_it(tmp_path: Path
     assert whole.returncode == 0, whole.stderr
     written = list(csv.DictReader(io.StringIO(whole.stdout)))
     assert [int(row["index"]) for row in written] == list(range(200))
-    assert "Wrote 200 rows." in whole.stderr
+    assert "Wrote 200 rows: 200 answered, 0 failed." in whole.stderr
     process = subprocess.Popen(
         [*PROGRAM, "export", str(tmp_path / "c")], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -46,13 +46,13 @@ async def test_the_summary_counts_every_state_of_two_thousand_agents(
     assert "task      Zähle: {it}" in said
     assert "model     scripted, max 10 turns, answers: JSON with a schema" in said
     assert "tools     look (native tool calls)" in said
-    assert "agents    2,000: 1,960 answered, 20 failed, 20 in progress" in said
-    assert "20 invalid_output" in said
+    assert "agents    2,000: 1,960 answered, 40 failed\n" in said
+    assert "20 invalid_output, 20 bad_request" in said
     assert "usage     194,000 tokens in (50% cached), 19,400 out" in said
     assert "calls     20: " in said
     assert said.count("\nslowest ") == 5
     assert [line.split()[1] for line in said.splitlines() if line.startswith("failed ")] == [
-        "7", "107", "207", "307", "407",
+        "7", "8", "107", "108", "207",
     ]  # fmt: skip
 
 

@@ -216,7 +216,7 @@ def test_a_stage_is_exported_with_the_options_of_its_command(place: Path, sim: S
     bad = 'Sum up {n}. [[sim: [{{"text": "no"}}, {{"text": "no"}}, {{"text": "no"}}]]]'
     command = words(sim, "--reduce", bad, "--reduce-schema", "total.json", "--max-retries", "1")
     assert call(*command, cwd=place).returncode == 1
-    assert "0 answered, 1 failed, 0 in progress" in call("inspect", "results.jsonl.checkpoint", cwd=place).stdout
+    assert "1: 0 answered, 1 failed\n" in call("inspect", "results.jsonl.checkpoint", cwd=place).stdout
     assert "1 failed" in call("inspect", "reduce", cwd=place / "results.jsonl.checkpoint").stdout
 
 

@@ -18,12 +18,13 @@ import pytest
 from tests.support.event_logs import real_flow, real_run
 from tests.support.forked_programs import Call, Program, Programs
 
-from batch_agent import StoreError
+from batch_agent import BackendError, BatchAgent, ErrorKind, StoreError
 from batch_agent.observe.event_log import FILE
 from batch_agent.observe.report.html import write_report
 from batch_agent.observe.report.live_server import served
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.sim import Script, SimConfig, SimServer
+from batch_agent.testing import ScriptedBackend
 
 AGENTS = 5
 RUN = f"""
@@ -221,6 +222,20 @@ async def test_the_serve_command_prints_its_url_shows_agents_and_ends_at_once(
             program.send_signal(signal.SIGINT)
             assert await asyncio.to_thread(program.wait) == 130
     assert program.stderr.read_text() == ""
+
+
+async def test_the_serve_command_says_that_agents_failed(tmp_path: Path, programs: Programs) -> None:
+    backend = ScriptedBackend(lambda request: BackendError(ErrorKind.BAD_REQUEST, "no"))
+    inputs = [{"it": "a"}, {"other": "b"}]
+    await BatchAgent.run(task="Say {it}", inputs=inputs, backend=backend, checkpoint_dir=tmp_path / "run")
+    program, address = serve(programs, tmp_path, "run")
+    async with aiohttp.ClientSession(address) as client:
+        async with client.get("agent/0") as answer:
+            assert "\nfailed    bad_request: no" in await answer.text()
+        async with client.get("agent/1") as answer:
+            assert "\nfailed    before its first request: bad_input" in await answer.text()
+    program.send_signal(signal.SIGTERM)
+    program.wait()
 
 
 async def test_the_serve_command_shows_stage_agents_and_warns_about_public_addresses(

@@ -11,12 +11,12 @@ from batch_agent import BackendError, BatchAgent, ErrorKind, Tool, Usage
 from batch_agent.core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Shortened, Started
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
 from batch_agent.core.program_runtime import ProgramTrace
-from batch_agent.core.requests import Reply
+from batch_agent.core.requests import Reply, Request
 from batch_agent.core.results import CallRecord, Changes, FileChange
 from batch_agent.observe.checkpoint_results import recorded_config
 from batch_agent.observe.text.agent_trace import agent_trace_lines
 from batch_agent.store.reader import CheckpointReader
-from batch_agent.testing import ScriptedBackend, by_turn, call, calls, say
+from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, say
 
 
 @Tool.define(effect="read")
@@ -27,12 +27,16 @@ async def look(name: str) -> str:
     return f"about {name}\n" + "x" * 5_000
 
 
-def told(folder: Path, agent: str = "0", **options: Any) -> str:
+class Long(BaseModel):
+    years: int
+    name: str
+
+
+def told(folder: Path, agent: str = "0", full: bool = False, is_running: bool = True, **options: Any) -> str:
     with CheckpointReader(folder) as reader:
         key = reader.find(agent).key
-        return "\n".join(
-            line.plain for line in agent_trace_lines(recorded_config(reader.plan(), **options), key, reader.facts(key))
-        )
+        config, facts = recorded_config(reader.plan(), **options), reader.facts(key)
+        return "\n".join(line.plain for line in agent_trace_lines(config, key, facts, full=full, is_running=is_running))
 
 
 async def run(folder: Path, backend: ScriptedBackend, **options: Any) -> None:
@@ -64,14 +68,64 @@ async def test_an_agent_trace_shows_a_repeated_answer_with_its_request(tmp_path:
 
 async def test_an_agent_trace_has_the_kind_of_a_failure(tmp_path: Path) -> None:
     await run(tmp_path, ScriptedBackend(lambda request: say("no number")), output_schema=int, max_retries=1)
-    assert "failed    invalid_output: No usable answer after 2 tries" in told(tmp_path, max_retries=1)
-    assert "running   turn 3 has no reply yet" in told(tmp_path)
+    said = told(tmp_path)
+    assert said == told(tmp_path, max_retries=1)
+    assert said.count("\nfailed    invalid_output: No usable answer after 2 tries") == 1
+    assert said.count("\n  retry ") == 1
+    assert "running" not in said
 
 
-async def test_an_agent_that_its_backend_failed_is_still_under_way(tmp_path: Path) -> None:
+async def test_an_agent_that_its_backend_failed_has_failed(tmp_path: Path) -> None:
     down = BackendError(ErrorKind.BAD_REQUEST, "down")
     await run(tmp_path, ScriptedBackend(by_turn(call("look", name="Ada"), down)), tools=[look])
-    assert told(tmp_path).endswith("running   turn 2 has no reply yet")
+    assert "\nfailed    bad_request: down (after" in told(tmp_path)
+    assert "running" not in told(tmp_path)
+
+
+async def test_each_failed_attempt_is_in_the_story(tmp_path: Path) -> None:
+    down = BackendError(ErrorKind.SERVER, "down")
+    for _ in range(2):
+        await run(tmp_path, ScriptedBackend(by_turn(call("look", name="Ada"), down)), tools=[look], max_retries=0)
+    await run(tmp_path, ScriptedBackend(by_turn(call("look", name="Ada"), say("Ada is 36."))), tools=[look])
+    said = told(tmp_path)
+    assert said.count("\nfailed    server: down") == 2
+    assert said.endswith("answered  Ada is 36.")
+
+
+async def test_an_agent_that_no_process_runs_was_interrupted(tmp_path: Path) -> None:
+    started = asyncio.Event()
+
+    async def wait(request: Request) -> Answer:
+        started.set()
+        await asyncio.Event().wait()
+        return say("never")
+
+    running = asyncio.create_task(run(tmp_path, ScriptedBackend(wait)))
+    await started.wait()
+    running.cancel()
+    await asyncio.wait([running])
+    assert told(tmp_path, is_running=False).endswith("interrupted turn 1 has no reply yet")
+
+
+async def test_a_full_story_has_the_prompt_the_tools_the_schema_and_every_character(tmp_path: Path) -> None:
+    task = "Who is {it}? " + "t" * 9_000
+    long = ToolCall("", "look", '{"name": "' + "n" * 3_000 + '"}')
+    backend = ScriptedBackend(by_turn(calls(long), say('{"years": 36, "name": "' + "a" * 9_000 + '"}')))
+    await BatchAgent.run(
+        task=task,
+        inputs=["Ada" * 1_000],
+        backend=backend,
+        checkpoint_dir=tmp_path,
+        tools=[look],
+        output_schema=Long,
+        system_prompt="s" * 9_000,
+    )
+    said = told(tmp_path, full=True)
+    for text in ("s" * 9_000, "t" * 9_000, "Ada" * 1_000, "n" * 3_000, "x" * 5_000, "a" * 9_000):
+        assert text in said
+    assert "look: Look up." in said
+    assert '"years":{' in said
+    assert "characters)" not in said
 
 
 async def test_an_agent_trace_has_claims_without_an_outcome(tmp_path: Path) -> None:
