@@ -43,6 +43,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .flows.result import FlowResult as FlowResult
     from .flows.result import Item as Item
     from .forecasting.forecast import Forecast as Forecast
+    from .observe.request_log import read_request_log as read_request_log
     from .observe.telemetry.metrics import Metrics as Metrics
     from .observe.telemetry.traces import Traces as Traces
     from .pools.pool import VLLMPool as VLLMPool

@@ -71,7 +71,7 @@ class BatchAgent:
         `result.output`, are instances of `output_schema`; without one they are text.
 
         - Task: task, inputs, output_schema, tools, model, backend, runtime.
-        - Files: checkpoint_dir, plan_changed, out, on_result.
+        - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Limits: max_inflight, max_agents, max_turns, priority, backpressure_ceiling, calibrate_backend.
         - Timeouts: timeout_per_agent, timeout_per_turn, timeout_per_tool.

@@ -207,6 +207,7 @@ class Conversation:
             may_call_tools=not is_last,
             stream=rules.stream,
             agent=self._job.key,
+            index=self._job.index,
             turn=self._turns,
             priority=rules.priority * PRIORITY_STEP + min(self._turns, MOST_FOR_TURNS),
         )

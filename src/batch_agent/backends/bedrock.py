@@ -8,6 +8,7 @@ from yarl import URL
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
+from ..core.requests import RequestObserver
 from .address import key_from_environment
 from .dialects.anthropic.encoder import AnthropicMessages
 from .dialects.bedrock.encoder import BedrockConverse, cache_support, supports_schema
@@ -25,11 +26,11 @@ _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
-async def open_bedrock(url: URL, model: str | None) -> Backend:
+async def open_bedrock(url: URL, model: str | None, observe: RequestObserver | None = None) -> Backend:
     """Opens the backend; nothing is generated. Raises SpecError for a URL without a region or a model, and for missing
     credentials; BackendError if the models cannot be listed."""
     target = _parse_target(url, model)
-    return await (_open_mantle(target) if target.is_mantle else _open_converse(target))
+    return await (_open_mantle(target, observe) if target.is_mantle else _open_converse(target, observe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def _parse_target(url: URL, model: str | None) -> _Target:
     return _Target(region, named or model, api == "mantle")
 
 
-async def _open_converse(target: _Target) -> Backend:
+async def _open_converse(target: _Target, observe: RequestObserver | None) -> Backend:
     assert target.model is not None
     root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{target.region}.amazonaws.com")
     access = await _access("bedrock", target.region)
@@ -80,10 +81,10 @@ async def _open_converse(target: _Target) -> Backend:
     seen = (f"bedrock in {target.region}", *(("cache points",) if caches else ()))
     keeps = supports_schema(target.model)
     traits = _traits(target.model, json_schema=keeps, strict_schema=keeps, managed_cache=caches, seen=seen)
-    return HttpBackend(server, BedrockConverse(), traits)
+    return HttpBackend(server, BedrockConverse(), traits, observe=observe)
 
 
-async def _open_mantle(target: _Target) -> Backend:
+async def _open_mantle(target: _Target, observe: RequestObserver | None) -> Backend:
     host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{target.region}.api.aws")
     access = await _access("bedrock-mantle", target.region)
     transport = _open_transport({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
@@ -106,7 +107,7 @@ async def _open_mantle(target: _Target) -> Backend:
     else:
         dialect, keeps = OpenAIChat(), supports_schema(model.name)
         traits = _traits(model.name, json_schema=keeps, strict_schema=False, managed_cache=False, seen=seen, ignores=())
-    return HttpBackend(ServerClient(transport, root, access.signer), dialect, traits)
+    return HttpBackend(ServerClient(transport, root, access.signer), dialect, traits, observe=observe)
 
 
 def _endpoint(service: str, default: str) -> URL:

@@ -11,7 +11,7 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
-from ..core.requests import Usage
+from ..core.requests import RequestObserver, Usage
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.encoder import PATH, OpenAIChat
@@ -51,15 +51,21 @@ _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def connect(
-    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None = None
+    url: str | Sequence[str],
+    model: str | None,
+    *,
+    uses_tools: bool,
+    notify: Notify,
+    trial: TrialRequest | None = None,
+    observe: RequestObserver | None = None,
 ) -> Backend:
     """Opens the backend that `url` names. Several endpoints, or those of a hostfile, form an endpoint pool. Nothing is
-    generated, except for one token where only a trial shows whether the server accepts tools. Raises SpecError for an
-    invalid URL, and BackendError for a server that cannot be used."""
+    generated, except for one token where only a trial shows whether the server accepts tools. `observe` is called with
+    each exchange. Raises SpecError for an invalid URL, and BackendError for a server that cannot be used."""
     urls = endpoints_of(url)
     if len(urls) == 1:
-        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial)
-    return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial)
+        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
+    return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
 
 
 async def open_endpoint_pool(
@@ -70,6 +76,7 @@ async def open_endpoint_pool(
     notify: Notify,
     timeout: float | None = None,
     trial: TrialRequest | None = None,
+    observe: RequestObserver | None = None,
 ) -> "EndpointPool":
     """`timeout`: seconds in which each endpoint must respond to the probe. Raises as `connect` does."""
 
@@ -79,7 +86,9 @@ async def open_endpoint_pool(
         try:
             async with asyncio.timeout(timeout):
                 one_trial = replace(trial or TrialRequest(), has_peers=len(urls) > 1)
-                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=one_trial)
+                return await _connect_one(
+                    url, model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
+                )
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"No response within {timeout:g} s.") from error
 
@@ -116,16 +125,23 @@ def backend_url(endpoint: Endpoint) -> str:
 
 
 async def _connect_one(
-    url: str, model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None
+    url: str,
+    model: str | None,
+    *,
+    uses_tools: bool,
+    notify: Notify,
+    trial: TrialRequest | None,
+    observe: RequestObserver | None,
 ) -> Backend:
     parsed = parse(url)
     if parsed.scheme == "local":
-        return await _open_local(parsed, model, notify)
+        return await _open_local(parsed, model, notify, observe)
     if parsed.scheme == "bedrock":
         from .bedrock import open_bedrock  # imported when it is needed, as every dialect
 
-        return await open_bedrock(parsed, model)
-    return (await probe_server(address_of(parsed), model, uses_tools=uses_tools, trial=trial)).backend
+        return await open_bedrock(parsed, model, observe)
+    address = address_of(parsed)
+    return (await probe_server(address, model, uses_tools=uses_tools, trial=trial, observe=observe)).backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +184,12 @@ class ProbedServer:
 
 
 async def probe_server(
-    address: BackendAddress, model: str | None, *, uses_tools: bool, trial: TrialRequest | None = None
+    address: BackendAddress,
+    model: str | None,
+    *,
+    uses_tools: bool,
+    trial: TrialRequest | None = None,
+    observe: RequestObserver | None = None,
 ) -> ProbedServer:
     """Connects to one server and probes it. Raises as `connect` does."""
     headers = _headers(address.flavor, address.key)
@@ -181,18 +202,34 @@ async def probe_server(
         if not flavor.keep_alive:
             await server.aclose()
             server = ServerClient(open_transport(address.root, headers, keep_alive=False), address.root)
-        dialect = _dialect(flavor, info, chosen)
-        session_closer = _session_closer(server, flavor, info, address, chosen.name)
-        traits = replace(_traits(flavor, chosen, info), has_agent_sessions=session_closer is not None)
-        read_load, count_tokens = load_reader_for(server, flavor), token_counter_for(server, flavor, chosen.name)
-        backend = HttpBackend(server, dialect, traits, session_closer, read_load=read_load, count_tokens=count_tokens)
+        backend = _http_backend(server, address, flavor, chosen, info, observe)
         probed = ProbedServer(backend, flavor, models, info)
         if uses_tools and probed.needs_tool_trial and await probed.supports_tools(trial):
-            probed.backend.traits = replace(traits, native_tools=True)
+            backend.traits = replace(backend.traits, native_tools=True)
         return probed
     except BaseException:
         await server.aclose()
         raise
+
+
+def _http_backend(
+    server: ServerClient,
+    address: BackendAddress,
+    flavor: Flavor,
+    model: ServedModel,
+    info: ServerInfo,
+    observe: RequestObserver | None,
+) -> HttpBackend:
+    session_closer = _session_closer(server, flavor, info, address, model.name)
+    return HttpBackend(
+        server,
+        _dialect(flavor, info, model),
+        replace(_traits(flavor, model, info), has_agent_sessions=session_closer is not None),
+        session_closer,
+        read_load=load_reader_for(server, flavor),
+        count_tokens=token_counter_for(server, flavor, model.name),
+        observe=observe,
+    )
 
 
 def _detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:
@@ -273,7 +310,7 @@ def _describe(flavor: Flavor, model: ServedModel, info: ServerInfo) -> list[str]
     return seen
 
 
-async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
+async def _open_local(url: URL, model: str | None, notify: Notify, observe: RequestObserver | None = None) -> Backend:
     from .embedded import EmbeddedModelError, LocalServer, add_schema_hints
 
     if url.host:
@@ -301,7 +338,7 @@ async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
         root = with_version(URL(local.url))
         server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
         count_tokens = token_counter_for(server, flavor, local.model_name)
-        return HttpBackend(server, dialect, traits, on_close=local.aclose, count_tokens=count_tokens)
+        return HttpBackend(server, dialect, traits, on_close=local.aclose, count_tokens=count_tokens, observe=observe)
     except BaseException:
         await local.aclose()
         raise
