@@ -50,5 +50,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .pools.response import Response as Response
     from .programs.runtimes import OpenCodeRuntime as OpenCodeRuntime
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
+    from .run.preview import Preview as Preview
+    from .run.preview import PreviewedRequest as PreviewedRequest
     from .tools import MCP as MCP
     from .tools import Tool as Tool

@@ -19,7 +19,7 @@ from .http.client import ServerClient, Signer
 from .http.transport import Headers, Transport
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
-from .probe import list_models, select_model
+from .probe import ServedModel, list_models, select_model
 from .signing import SigV4
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
@@ -72,10 +72,25 @@ def _parse_target(url: URL, model: str | None) -> _Target:
     return _Target(region, named or model, api == "mantle")
 
 
+def offline_bedrock(url: URL, model: str | None, unknown_model: str) -> HttpBackend:
+    """The backend without credentials and without a list of models, to show requests. Nothing can be sent. Raises
+    SpecError for a URL without a region or a model."""
+    target = _parse_target(url, model)
+    token = key_from_environment(BEDROCK.key_variable or "")
+    access = _Access({"Authorization": f"Bearer {token}" if token else "AWS4-HMAC-SHA256 of each request"}, None)
+    if not target.is_mantle:
+        return _converse(target, access, None)
+    host = _mantle_host(target)
+    return _mantle(target, ServedModel(target.model or unknown_model), host, _mantle_transport(access, host), access)
+
+
 async def _open_converse(target: _Target, observe: RequestObserver | None) -> Backend:
+    return _converse(target, await _access("bedrock", target.region), observe)
+
+
+def _converse(target: _Target, access: _Access, observe: RequestObserver | None) -> HttpBackend:
     assert target.model is not None
     root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{target.region}.amazonaws.com")
-    access = await _access("bedrock", target.region)
     server = ServerClient(_open_transport(access.headers, root), root, access.signer)
     caches = cache_support(target.model) is not None
     seen = (f"bedrock in {target.region}", *(("cache points",) if caches else ()))
@@ -85,9 +100,9 @@ async def _open_converse(target: _Target, observe: RequestObserver | None) -> Ba
 
 
 async def _open_mantle(target: _Target, observe: RequestObserver | None) -> Backend:
-    host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{target.region}.api.aws")
+    host = _mantle_host(target)
     access = await _access("bedrock-mantle", target.region)
-    transport = _open_transport({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
+    transport = _mantle_transport(access, host)
     try:
         root = _join(host, "/v1")
         served = await list_models(
@@ -97,7 +112,26 @@ async def _open_mantle(target: _Target, observe: RequestObserver | None) -> Back
     except BaseException:
         await transport.aclose()
         raise
-    seen = (f"bedrock-mantle in {target.region}",)
+    return _mantle(target, model, host, transport, access, observe)
+
+
+def _mantle_host(target: _Target) -> URL:
+    return _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{target.region}.api.aws")
+
+
+def _mantle_transport(access: _Access, host: URL) -> Transport:
+    return _open_transport({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
+
+
+def _mantle(
+    target: _Target,
+    model: ServedModel,
+    host: URL,
+    transport: Transport,
+    access: _Access,
+    observe: RequestObserver | None = None,
+) -> HttpBackend:
+    seen, root = (f"bedrock-mantle in {target.region}",), _join(host, "/v1")
     dialect: Dialect
     if model.name.startswith("anthropic."):
         # The same dialect as Anthropic's own service, except for schemas, which this endpoint rejects.

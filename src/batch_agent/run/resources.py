@@ -20,7 +20,7 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet
+from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet, Traits
 from ..core.requests import NO_USAGE, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling
 from ..core.spec import BatchSpec
@@ -137,11 +137,17 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
 
 async def lint_prompts(setup: RunSetup) -> PrefixReport:
     """Prefix report of a run, as far as it can be predicted without a server. Raises SpecError."""
-    inputs, layout = await setup.layout_inputs()
     async with AsyncExitStack() as stack:
-        tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
-        plan = setup.compile(tools, layout, ANY_SERVER, None)
-        return prefix_report(setup.spec, plan.rules, layout, inputs.known, inputs.total, None)
+        inputs, plan = await offline_plan(setup, stack, ANY_SERVER)
+        return prefix_report(setup.spec, plan.rules, plan.layout, inputs.known, inputs.total, None)
+
+
+async def offline_plan(setup: RunSetup, stack: AsyncExitStack, traits: Traits) -> tuple[JobSource, Plan]:
+    """Inputs and plan of a run on a server with these traits, which is not connected to. Providers of tools are
+    started. Raises SpecError."""
+    inputs, layout = await setup.layout_inputs()
+    tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
+    return inputs, setup.compile(tools, layout, traits, None)
 
 
 class _Opener:

@@ -1,5 +1,6 @@
 """`log_requests=` and the DEBUG log: each request to the model and the raw response."""
 
+import base64
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.bedrock_server import TOKEN, Heard, Said, bedrock_server, use_keys
 from tests.support.loopback_servers import Line, RawRequest, raw_server
 from tests.support.recording_proxy import generations, recording_proxy
 
@@ -149,6 +151,32 @@ async def test_keys_are_masked_in_headers_urls_and_bodies(tmp_path: Path, monkey
     assert line["headers"]["Authorization"] == "Bearer ***"
     assert line["body"]["messages"][0]["content"] == "My key is ***"
     assert line["response"]["choices"][0]["message"]["content"] == "Your key is ***"
+
+
+async def test_signatures_and_session_tokens_are_masked_and_a_binary_response_is_base64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "requests.jsonl"
+
+    def answer(heard: Heard) -> Said:
+        return Said([{"text": "fine"}])
+
+    async with bedrock_server(answer) as server:
+        use_keys(monkeypatch, server.url, token=TOKEN)
+        [result] = await BatchAgent.run(
+            task="{it}",
+            inputs=["a"],
+            backend="bedrock://us-east-1/amazon.nova-lite-v1:0",
+            streaming=True,
+            log_requests=log,
+            progress=False,
+        )
+    assert result.text == "fine"
+    [line] = lines_of(log)
+    assert line["headers"]["Authorization"] == "AWS4-HMAC-SHA256 ***"
+    assert line["headers"]["X-Amz-Security-Token"] == "***"
+    assert TOKEN not in log.read_text()
+    assert b"fi" in base64.b64decode(line["response"]["base64"])
 
 
 async def test_a_short_key_is_not_looked_for_in_texts(

@@ -1,6 +1,5 @@
 """batch-agent export."""
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -10,11 +9,11 @@ from ...atomic_file import atomic_write
 from ...core.agent_config import AgentConfig
 from ...core.errors import SpecError
 from ...core.results import AgentResult
-from ...core.safe_text import safe_text
 from ...data.table_export import csv_pieces, jsonl_pieces, to_parquet
 from ...observe.checkpoint_results import recorded_result
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, open_checkpoint
+from ..stdout import write_stdout
 
 Format = Literal["jsonl", "csv", "parquet"]
 Pieces = Callable[[Iterable[AgentResult]], Iterator[bytes]]
@@ -58,7 +57,7 @@ def export(
     with open_checkpoint(folder, schema, max_retries) as (reader, config):
         results = _RecordedResults(reader, config)
         if out is None:
-            if not _write_to_stdout(results, _PIECES[kind]):
+            if not write_stdout(_PIECES[kind](results)):
                 return 0
         elif kind == "parquet":
             to_parquet(results, out)
@@ -94,20 +93,3 @@ class _RecordedResults:
             else:
                 self.written += 1
                 yield result
-
-
-def _write_to_stdout(results: _RecordedResults, pieces: Pieces) -> bool:
-    """Writes to standard output. Returns False if its reader, such as `head`, closed the pipe."""
-    try:
-        written = pieces(results)
-        sys.stdout.buffer.writelines(map(_safe, written) if sys.stdout.isatty() else written)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushing at exit must not fail
-        return False
-    return True
-
-
-def _safe(piece: bytes) -> bytes:
-    """A piece without control characters, for a terminal. Files and pipes get the exact output."""
-    return safe_text(piece.decode(errors="replace").replace("\r\n", "\n")).encode()

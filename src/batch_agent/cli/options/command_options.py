@@ -1,4 +1,4 @@
-"""Command-line options that `run`, `lint` and `plan` have in common."""
+"""Command-line options that `run`, `lint`, `plan` and `preview` have in common."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
