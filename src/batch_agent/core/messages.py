@@ -81,6 +81,8 @@ class Prompt:
     tools: tuple[ToolSpec, ...] = ()
     cache_salt: str | None = None
     """Prompts with different salts never share cache entries of the server."""
+    schema: JsonSchema | None = None
+    """Schema of the answers; None: text. How the server learns of it, the request says."""
 
 
 _NAME = r"x-(?:(?:anthropic|amz)-[a-z0-9-]+|[a-z0-9-]+-header|session-id)"
@@ -90,9 +92,11 @@ PREAMBLE = re.compile(rf"\A(?:[ \t]*{_NAME}[ \t]*:[^\n]*(?:\n|\Z)\s*)+", re.IGNO
 reports them."""
 
 
-def chat_messages(prompt: Prompt, messages: Iterable[Message]) -> list[dict[str, Any]]:
+def chat_messages(prompt: Prompt | None, messages: Iterable[Message]) -> list[dict[str, Any]]:
     """A conversation in the format of OpenAI's chat completions, with the system prompt. Reasoning is left out."""
-    found: list[dict[str, Any]] = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    found: list[dict[str, Any]] = []
+    if prompt is not None and prompt.system:
+        found.append({"role": "system", "content": prompt.system})
     for message in messages:
         match message:
             case User():
