@@ -1,5 +1,7 @@
 """What the docs say about the code, kept true."""
 
+import pkgutil
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import batch_agent
 import batch_agent.pools
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Together, Tooling
+from batch_agent.core.options import ContextLimits, Distributed, Limits, Prefix, Retry, SpendingLimits, ToolCaching
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import BatchSpec
 
@@ -27,9 +29,19 @@ def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
 
 def test_every_option_is_documented() -> None:
     text = (DOCS / "options.md").read_text()
-    every = (BatchSpec, Limits, Retry, Context, Prefix, Tooling, Spend, Together, Sampling)
+    every = (BatchSpec, Limits, Retry, ContextLimits, Prefix, ToolCaching, SpendingLimits, Distributed, Sampling)
     names = [field.name for group in every for field in fields(group)]
-    groups = {"limits", "timeouts", "retry", "context", "prefix", "tooling", "spend", "together", "sampling"}
+    groups = {
+        "limits",
+        "timeouts",
+        "retry",
+        "context",
+        "prefix",
+        "tool_caching",
+        "spending",
+        "distribution",
+        "sampling",
+    }
     assert [name for name in names if f"`{name}`" not in text and name not in groups] == []
 
 
@@ -73,3 +85,18 @@ def test_every_public_name_is_in_the_reference() -> None:
     aggregators = batch_agent.pools.aggregators.__dict__
     patterns = set(batch_agent.pools.__all__) - set(aggregators) - public
     assert [name for name in patterns if f"::: batch_agent.pools.{name}\n" not in text] == []
+
+
+def test_every_name_in_the_reference_exists() -> None:
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    names = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if not _exists(name)] == []
+
+
+def _exists(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (AttributeError, ImportError):
+        return False
+    return True

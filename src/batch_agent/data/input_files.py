@@ -77,7 +77,7 @@ def _json(path: Path) -> Iterator[Any]:
     except orjson.JSONDecodeError as error:
         raise SpecError(f"{path}: not valid JSON ({error}).") from error
     if not isinstance(data, list):
-        raise SpecError(f"{path}: the file must hold a list of inputs, not one {type(data).__name__}.")
+        raise SpecError(f"{path}: the file must contain a list of inputs, not a single {type(data).__name__}.")
     yield from data
 
 

@@ -35,14 +35,14 @@ def read_inputs(source: Any) -> Inputs:
     return source if library is None else read_table(source, library)
 
 
-async def gather_inputs(source: Any) -> Inputs:
+async def read_inputs_async(source: Any) -> Inputs:
     """`read_inputs` without blocking the event loop."""
     if is_path(source) or isinstance(source, SqlQuery) or table_library(source):
         return await asyncio.to_thread(read_inputs, source)
     return read_inputs(source)
 
 
-def check_apart(inputs: Any, out: Path, label: str = "out") -> None:
+def check_output_path(inputs: Any, out: Path, label: str = "out") -> None:
     """Raises SpecError if the results would overwrite the inputs, or be among them in the next run."""
     if not is_path(inputs):
         return

@@ -10,11 +10,11 @@ from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted
-from ..core.options import Spend
+from ..core.options import SpendingLimits
 from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
-from ..data import gather_inputs
+from ..data import read_inputs_async
 from ..engine.job_source import JobSource
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
@@ -54,8 +54,12 @@ async def drive(
             "of its own instead: BatchAgent.run(..., store='redis://...')."
         )
     async with AsyncExitStack() as stack:
-        spend = options.get("spend")
-        seconds = spend.deadline if isinstance(spend, Spend) else Spend(deadline=options.get("deadline")).deadline
+        spending = options.get("spending")
+        seconds = (
+            spending.deadline
+            if isinstance(spending, SpendingLimits)
+            else SpendingLimits(deadline=options.get("deadline")).deadline
+        )
         deadline = RunDeadline(seconds)
         with startup_deadline(deadline):
             async with deadline.limit():
@@ -69,7 +73,7 @@ async def drive(
 
 
 async def _source(inputs: Any) -> JobSource:
-    inputs = await gather_inputs(inputs)
+    inputs = await read_inputs_async(inputs)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # later changes of the list do not change the number of inputs
     return JobSource(inputs)

@@ -100,7 +100,7 @@ async def preview_requests(setup: RunSetup, limit: int, *, exact: bool) -> Previ
         while len(requests) < limit and (job := await source.take()) is not None:
             requests.append(_previewed(backend, plan, job))
         notes = (*opened.notes, *((_CHUNKS,) if setup.spec.context.oversized == "chunk" else ()))
-        return Preview(backend.traits.name, plan.rules.model, tuple(requests), opened.inputs.total, notes)
+        return Preview(backend.traits.name, plan.config.model, tuple(requests), opened.inputs.total, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
 
 
 def _previewed(backend: Backend, plan: Plan, job: Job) -> PreviewedRequest:
-    step = Conversation(plan.rules, job).next()
+    step = Conversation(plan.config, job).next()
     if not isinstance(step, Generate):
         return PreviewedRequest(job.index, job.key, problem=str(job.problem))
     sent = encoded_request(backend, step.request)

@@ -37,10 +37,9 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 async def run(backend: Any, **options: Any) -> Results[Any]:
-    return await BatchAgent.run(
-        **{"task": "Review {it}", "inputs": ["a", "b"], "system_prompt": "Be brief.", "progress": False, **options},
-        backend=backend,
-    )
+    given = {"task": "Review {it}", "inputs": ["a", "b"], "system_prompt": "Be brief.", "progress": False, **options}
+    results: Results[Any] = await BatchAgent.run(backend=backend, **given)
+    return results
 
 
 @pytest.mark.parametrize("tool_mode", ["native", "action"])
@@ -108,8 +107,8 @@ async def test_failed_agents_are_left_out_unless_they_are_wanted(
     assert len(lines(file)) == 1
     results.to_chat_jsonl(file, include_failed=True)
     assert [chat["messages"][-1]["content"] for chat in lines(file)] == ['{"verdict": "ok"}', "no JSON"]
-    for options, expected in (({}, 1), ({"include_failed": True}, 2)):
-        assert export(folder, out=file, format="chat", max_retries=0, **options) == 0
+    for include_failed, expected in ((False, 1), (True, 2)):
+        assert export(folder, out=file, format="chat", max_retries=0, include_failed=include_failed) == 0
         assert len(lines(file)) == expected
     assert "Skipped 1 failed agents: add --include-failed." in capsys.readouterr().err
     with pytest.raises(SpecError, match="--include-failed is for --format chat"):

@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 
 from ...core.errors import SpecError
 from ...core.task_fields import Fields
-from ...data import SqlQuery, check_apart, read_inputs
+from ...data import SqlQuery, check_output_path, read_inputs
 from ..import_by_name import importable_from, load_runtime, load_schema, load_tools
 from .help_groups import LIMITS, MODEL, OUTPUT, PROMPTS, TASK
 
@@ -166,10 +166,10 @@ class CommandOptions:
             **{name: getattr(self, name) for name in PASSED_THROUGH},
         }
 
-    def check_apart(self, path: Path, option: str) -> None:
+    def check_output_path(self, path: Path, option: str) -> None:
         """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""
         if not self._is_database:
-            check_apart(Path(self.inputs), path, option)
+            check_output_path(Path(self.inputs), path, option)
 
     def to_dict(self) -> dict[str, Any]:
         """All options by name, as a checkpoint stores them."""
