@@ -61,7 +61,7 @@ OPTIONS: dict[str, Cells] = {
         "engine/test_leaving_early.py::test_leaving_a_stream_early_cancels_running_tools",
         _KILL_9,
         "unit/api/test_resume.py::test_an_interrupted_agent_repeats_only_its_unfinished_calls",
-        "unit/tools/mcp/test_session.py::test_a_server_that_is_unavailable_for_now_is_no_failed_tool",
+        "unit/tools/mcp/test_mcp_session.py::test_a_server_that_is_unavailable_for_now_is_no_failed_tool",
     ),
     # Where it is kept.
     "checkpoint_dir plan_changed retry_failed on_result out": (
