@@ -43,12 +43,15 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .flows.result import FlowResult as FlowResult
     from .flows.result import Item as Item
     from .forecasting.forecast import Forecast as Forecast
+    from .observe.request_log import read_request_log as read_request_log
     from .observe.telemetry.metrics import Metrics as Metrics
     from .observe.telemetry.traces import Traces as Traces
     from .pools.pool import VLLMPool as VLLMPool
     from .pools.response import Response as Response
     from .programs.runtimes import OpenCodeRuntime as OpenCodeRuntime
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
+    from .run.preview import Preview as Preview
+    from .run.preview import PreviewedRequest as PreviewedRequest
     from .tools import MCP as MCP
     from .tools import Tool as Tool
     from .version import __version__ as __version__

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from .forecasting.forecast import Forecast
     from .observe.live.progress import Progress
     from .observe.text.run_outputs import RunOutputs
+    from .run.preview import Preview
 
 T = TypeVar("T")
 """Type of an answer."""
@@ -74,7 +75,7 @@ class BatchAgent:
         `result.output`, are instances of `output_schema`; without one they are text.
 
         - Task: task, inputs, output_schema, tools, model, backend, runtime.
-        - Files: checkpoint_dir, plan_changed, out, on_result.
+        - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Limits: max_inflight, max_agents, max_turns, priority, backpressure_ceiling, calibrate_backend.
         - Timeouts: timeout_per_agent, timeout_per_turn, timeout_per_tool.
@@ -293,6 +294,47 @@ class BatchAgent:
 
     @overload
     @classmethod
+    async def preview(cls, spec: BatchSpec, /, *, limit: int = 3, exact: bool = False) -> "Preview": ...
+
+    @overload
+    @classmethod
+    async def preview(
+        cls, /, *, limit: int = 3, exact: bool = False, output_schema: Any = None, **options: Unpack[RunOptions]
+    ) -> "Preview": ...
+
+    @classmethod
+    @lists_options(SpecOptions, RunOptions)
+    async def preview(
+        cls, spec: BatchSpec | None = None, /, *, limit: int = 3, exact: bool = False, **options: Any
+    ) -> "Preview":
+        """Shows the first requests of this run as they would be sent: method, URL, headers and body, with secrets
+        masked. Sends nothing, and the server need not be up; `notes` says what only the server can tell.
+
+        The options are those of `run`. `limit`: the number of inputs. `exact`: connects to the backend first, as a run
+        does. `print(preview)` is for reading, `preview.to_dict()` for programs. Tool servers (MCP) are started, because
+        their tools are part of the requests. Raises SpecError; with `exact` BackendError too."""
+        return await _preview(spec, options, limit, exact)
+
+    @overload
+    @classmethod
+    def preview_sync(cls, spec: BatchSpec, /, *, limit: int = 3, exact: bool = False) -> "Preview": ...
+
+    @overload
+    @classmethod
+    def preview_sync(
+        cls, /, *, limit: int = 3, exact: bool = False, output_schema: Any = None, **options: Unpack[RunOptions]
+    ) -> "Preview": ...
+
+    @classmethod
+    @lists_options(SpecOptions, RunOptions)
+    def preview_sync(
+        cls, spec: BatchSpec | None = None, /, *, limit: int = 3, exact: bool = False, **options: Any
+    ) -> "Preview":
+        """Blocking form of `preview` for scripts, with the same options."""
+        return run_blocking(lambda: _preview(spec, options, limit, exact))
+
+    @overload
+    @classmethod
     async def plan(cls, spec: BatchSpec, /, *, canary: int = 0, events: EventSink | None = None) -> "Forecast": ...
 
     @overload
@@ -332,6 +374,13 @@ async def _run(
             raise  # it has shown what is kept
         raise asyncio.CancelledError(_stop_line(resolved, len(results) + len(stream.unread()), stream.total)) from None
     return Results((results[index] for index in sorted(results)), stream.scheduling, stream.report)
+
+
+async def _preview(spec: BatchSpec | None, options: Mapping[str, Any], limit: int, exact: bool) -> "Preview":
+    from .run.preview import preview_requests
+
+    of_spec = {name: value for name, value in options.items() if name not in ("events", "progress")}
+    return await preview_requests(RunSetup.validate(_spec(spec, of_spec), None), limit, exact=exact)
 
 
 def _open_stream(

@@ -28,6 +28,7 @@ def apply_program_result(result: AgentResult, traces: Sequence[ProgramTrace]) ->
         turns=sum(trace.turns for trace in traces),
         tool_calls=tuple(call for trace in traces for call in trace.calls),
         transcript=traces[-1].transcript or result.transcript,
+        prompt=None if traces[-1].transcript else result.prompt,  # the program has a system prompt and tools of its own
         changes=traces[-1].changes,
     )
 
@@ -183,6 +184,7 @@ class Conversation:
             timing=Timing(self._queued, self._ttft, seconds),
             transcript=self._history(),
             compactions=self._compaction_state.compactions if self._compaction_state else 0,
+            prompt=self._config.prompt,
         )
         return apply_program_result(result, self._traces) if self._traces else result
 
@@ -207,6 +209,7 @@ class Conversation:
             may_call_tools=not is_last,
             stream=config.stream,
             agent=self._job.key,
+            index=self._job.index,
             turn=self._turns,
             priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
         )

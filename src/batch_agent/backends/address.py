@@ -76,8 +76,9 @@ def parse(url: str) -> URL:
     return parsed
 
 
-def address_of(url: URL) -> BackendAddress:
-    """The server of an http(s):// URL, or of a URL with a flavor as its scheme. Raises SpecError for a missing key."""
+def address_of(url: URL, *, needs_key: bool = True) -> BackendAddress:
+    """The server of an http(s):// URL, or of a URL with a flavor as its scheme. Raises SpecError for a missing key,
+    unless nothing is sent (`needs_key=False`)."""
     if url.scheme in ("http", "https"):
         return BackendAddress(with_version(url), None)
     flavor = BY_SCHEME[url.scheme]
@@ -92,7 +93,7 @@ def address_of(url: URL) -> BackendAddress:
             f"{url.scheme}:// does not accept the option {invalid!r}; the only option is dynamo://...?sessions=end."
         )
     address = BackendAddress(_server_url(url, flavor), flavor, ends_sessions)
-    if flavor.needs_key and address.key is None and address.is_default:
+    if needs_key and flavor.needs_key and address.key is None and address.is_default:
         raise SpecError(f"{flavor.name}:// needs an API key: set the environment variable {flavor.key_variable}.")
     return address
 

@@ -8,6 +8,7 @@ from yarl import URL
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
+from ..core.requests import RequestObserver
 from .address import key_from_environment
 from .dialects.anthropic.encoder import AnthropicMessages
 from .dialects.bedrock.encoder import BedrockConverse, cache_support, supports_schema
@@ -18,18 +19,18 @@ from .http.client import ServerClient, Signer
 from .http.transport import Headers, Transport
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
-from .probe import list_models, select_model
+from .probe import ServedModel, list_models, select_model
 from .signing import SigV4
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
-async def open_bedrock(url: URL, model: str | None) -> Backend:
+async def open_bedrock(url: URL, model: str | None, observe: RequestObserver | None = None) -> Backend:
     """Opens the backend; nothing is generated. Raises SpecError for a URL without a region or a model, and for missing
     credentials; BackendError if the models cannot be listed."""
     target = _parse_target(url, model)
-    return await (_open_mantle(target) if target.is_mantle else _open_converse(target))
+    return await (_open_mantle(target, observe) if target.is_mantle else _open_converse(target, observe))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +72,37 @@ def _parse_target(url: URL, model: str | None) -> _Target:
     return _Target(region, named or model, api == "mantle")
 
 
-async def _open_converse(target: _Target) -> Backend:
+def offline_bedrock(url: URL, model: str | None, unknown_model: str) -> HttpBackend:
+    """The backend without credentials and without a list of models, to show requests. Nothing can be sent. Raises
+    SpecError for a URL without a region or a model."""
+    target = _parse_target(url, model)
+    token = key_from_environment(BEDROCK.key_variable or "")
+    access = _Access({"Authorization": f"Bearer {token}" if token else "AWS4-HMAC-SHA256 of each request"}, None)
+    if not target.is_mantle:
+        return _converse(target, access, None)
+    host = _mantle_host(target)
+    return _mantle(target, ServedModel(target.model or unknown_model), host, _mantle_transport(access, host), access)
+
+
+async def _open_converse(target: _Target, observe: RequestObserver | None) -> Backend:
+    return _converse(target, await _access("bedrock", target.region), observe)
+
+
+def _converse(target: _Target, access: _Access, observe: RequestObserver | None) -> HttpBackend:
     assert target.model is not None
     root = _endpoint("BEDROCK_RUNTIME", f"https://bedrock-runtime.{target.region}.amazonaws.com")
-    access = await _access("bedrock", target.region)
     server = ServerClient(_open_transport(access.headers, root), root, access.signer)
     caches = cache_support(target.model) is not None
     seen = (f"bedrock in {target.region}", *(("cache points",) if caches else ()))
     keeps = supports_schema(target.model)
     traits = _traits(target.model, json_schema=keeps, strict_schema=keeps, managed_cache=caches, seen=seen)
-    return HttpBackend(server, BedrockConverse(), traits)
+    return HttpBackend(server, BedrockConverse(), traits, observe=observe)
 
 
-async def _open_mantle(target: _Target) -> Backend:
-    host = _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{target.region}.api.aws")
+async def _open_mantle(target: _Target, observe: RequestObserver | None) -> Backend:
+    host = _mantle_host(target)
     access = await _access("bedrock-mantle", target.region)
-    transport = _open_transport({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
+    transport = _mantle_transport(access, host)
     try:
         root = _join(host, "/v1")
         served = await list_models(
@@ -96,7 +112,26 @@ async def _open_mantle(target: _Target) -> Backend:
     except BaseException:
         await transport.aclose()
         raise
-    seen = (f"bedrock-mantle in {target.region}",)
+    return _mantle(target, model, host, transport, access, observe)
+
+
+def _mantle_host(target: _Target) -> URL:
+    return _endpoint("BEDROCK_MANTLE", f"https://bedrock-mantle.{target.region}.api.aws")
+
+
+def _mantle_transport(access: _Access, host: URL) -> Transport:
+    return _open_transport({"anthropic-version": _ANTHROPIC_VERSION, **access.headers}, host)
+
+
+def _mantle(
+    target: _Target,
+    model: ServedModel,
+    host: URL,
+    transport: Transport,
+    access: _Access,
+    observe: RequestObserver | None = None,
+) -> HttpBackend:
+    seen, root = (f"bedrock-mantle in {target.region}",), _join(host, "/v1")
     dialect: Dialect
     if model.name.startswith("anthropic."):
         # The same dialect as Anthropic's own service, except for schemas, which this endpoint rejects.
@@ -106,7 +141,7 @@ async def _open_mantle(target: _Target) -> Backend:
     else:
         dialect, keeps = OpenAIChat(), supports_schema(model.name)
         traits = _traits(model.name, json_schema=keeps, strict_schema=False, managed_cache=False, seen=seen, ignores=())
-    return HttpBackend(ServerClient(transport, root, access.signer), dialect, traits)
+    return HttpBackend(ServerClient(transport, root, access.signer), dialect, traits, observe=observe)
 
 
 def _endpoint(service: str, default: str) -> URL:

@@ -1,7 +1,7 @@
 """Connection to the backend that a URL names: probes the server, and chooses flavor, dialect and traits."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
-from ..core.requests import Usage
+from ..core.requests import RequestObserver, Usage
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.encoder import PATH, OpenAIChat
@@ -46,20 +46,26 @@ class TrialRequest:
     other endpoints are used."""
 
 
-_HOSTFILE_SCHEME = "hostfile://"
+HOSTFILE_SCHEME = "hostfile://"
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def connect(
-    url: str | Sequence[str], model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None = None
+    url: str | Sequence[str],
+    model: str | None,
+    *,
+    uses_tools: bool,
+    notify: Notify,
+    trial: TrialRequest | None = None,
+    observe: RequestObserver | None = None,
 ) -> Backend:
     """Opens the backend that `url` names. Several endpoints, or those of a hostfile, form an endpoint pool. Nothing is
-    generated, except for one token where only a trial shows whether the server accepts tools. Raises SpecError for an
-    invalid URL, and BackendError for a server that cannot be used."""
+    generated, except for one token where only a trial shows whether the server accepts tools. `observe` is called with
+    each exchange. Raises SpecError for an invalid URL, and BackendError for a server that cannot be used."""
     urls = endpoints_of(url)
     if len(urls) == 1:
-        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial)
-    return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial)
+        return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
+    return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
 
 
 async def open_endpoint_pool(
@@ -70,6 +76,7 @@ async def open_endpoint_pool(
     notify: Notify,
     timeout: float | None = None,
     trial: TrialRequest | None = None,
+    observe: RequestObserver | None = None,
 ) -> "EndpointPool":
     """`timeout`: seconds in which each endpoint must respond to the probe. Raises as `connect` does."""
 
@@ -79,7 +86,9 @@ async def open_endpoint_pool(
         try:
             async with asyncio.timeout(timeout):
                 one_trial = replace(trial or TrialRequest(), has_peers=len(urls) > 1)
-                return await _connect_one(url, model, uses_tools=uses_tools, notify=notify, trial=one_trial)
+                return await _connect_one(
+                    url, model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
+                )
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"No response within {timeout:g} s.") from error
 
@@ -93,8 +102,8 @@ def endpoints_of(url: str | Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     for given in urls:
         endpoints = [given]
-        if given.startswith(_HOSTFILE_SCHEME):
-            endpoints = [backend_url(each) for each in parse_hostfile(given.removeprefix(_HOSTFILE_SCHEME))]
+        if given.startswith(HOSTFILE_SCHEME):
+            endpoints = [backend_url(each) for each in parse_hostfile(given.removeprefix(HOSTFILE_SCHEME))]
         for endpoint in endpoints:
             server = server_of(endpoint)
             if server in found:
@@ -116,16 +125,23 @@ def backend_url(endpoint: Endpoint) -> str:
 
 
 async def _connect_one(
-    url: str, model: str | None, *, uses_tools: bool, notify: Notify, trial: TrialRequest | None
+    url: str,
+    model: str | None,
+    *,
+    uses_tools: bool,
+    notify: Notify,
+    trial: TrialRequest | None,
+    observe: RequestObserver | None,
 ) -> Backend:
     parsed = parse(url)
     if parsed.scheme == "local":
-        return await _open_local(parsed, model, notify)
+        return await _open_local(parsed, model, notify, observe)
     if parsed.scheme == "bedrock":
         from .bedrock import open_bedrock  # imported when it is needed, as every dialect
 
-        return await open_bedrock(parsed, model)
-    return (await probe_server(address_of(parsed), model, uses_tools=uses_tools, trial=trial)).backend
+        return await open_bedrock(parsed, model, observe)
+    address = address_of(parsed)
+    return (await probe_server(address, model, uses_tools=uses_tools, trial=trial, observe=observe)).backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,34 +184,56 @@ class ProbedServer:
 
 
 async def probe_server(
-    address: BackendAddress, model: str | None, *, uses_tools: bool, trial: TrialRequest | None = None
+    address: BackendAddress,
+    model: str | None,
+    *,
+    uses_tools: bool,
+    trial: TrialRequest | None = None,
+    observe: RequestObserver | None = None,
 ) -> ProbedServer:
     """Connects to one server and probes it. Raises as `connect` does."""
-    headers = _headers(address.flavor, address.key)
+    headers = key_headers(address.flavor, address.key)
     server = ServerClient(open_transport(address.root, headers), address.root)
     try:
         models = await list_models(server, may_be_missing=model is not None)
-        flavor = _detect_flavor(address, models)
+        flavor = detect_flavor(address, models)
         chosen = select_model(models, model, address.root)
         info = await inspect_server(server, flavor)
         if not flavor.keep_alive:
             await server.aclose()
             server = ServerClient(open_transport(address.root, headers, keep_alive=False), address.root)
-        dialect = _dialect(flavor, info, chosen)
-        session_closer = _session_closer(server, flavor, info, address, chosen.name)
-        traits = replace(_traits(flavor, chosen, info), has_agent_sessions=session_closer is not None)
-        read_load, count_tokens = load_reader_for(server, flavor), token_counter_for(server, flavor, chosen.name)
-        backend = HttpBackend(server, dialect, traits, session_closer, read_load=read_load, count_tokens=count_tokens)
+        backend = http_backend(server, address, flavor, chosen, info, observe)
         probed = ProbedServer(backend, flavor, models, info)
         if uses_tools and probed.needs_tool_trial and await probed.supports_tools(trial):
-            probed.backend.traits = replace(traits, native_tools=True)
+            backend.traits = replace(backend.traits, native_tools=True)
         return probed
     except BaseException:
         await server.aclose()
         raise
 
 
-def _detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:
+def http_backend(
+    server: ServerClient,
+    address: BackendAddress,
+    flavor: Flavor,
+    model: ServedModel,
+    info: ServerInfo,
+    observe: RequestObserver | None = None,
+) -> HttpBackend:
+    """The backend of a server, from what is known about it."""
+    session_closer = _session_closer(server, flavor, info, address, model.name)
+    return HttpBackend(
+        server,
+        _dialect(flavor, info, model),
+        replace(_traits(flavor, model, info), has_agent_sessions=session_closer is not None),
+        session_closer,
+        read_load=load_reader_for(server, flavor),
+        count_tokens=token_counter_for(server, flavor, model.name),
+        observe=observe,
+    )
+
+
+def detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:
     """The flavor that the URL names, or that the server reports."""
     owner = BY_OWNER.get(models[0].owner) if models else None
     flavor = address.flavor
@@ -231,7 +269,8 @@ def _session_closer(
     return None
 
 
-def _headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
+def key_headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
+    """Headers that authenticate each request."""
     if flavor is not None and flavor.dialect == "anthropic":
         return {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": key} if key else {})}
     return {"Authorization": f"Bearer {key}"} if key else {}
@@ -273,35 +312,59 @@ def _describe(flavor: Flavor, model: ServedModel, info: ServerInfo) -> list[str]
     return seen
 
 
-async def _open_local(url: URL, model: str | None, notify: Notify) -> Backend:
-    from .embedded import EmbeddedModelError, LocalServer, add_schema_hints
-
+def parse_local(url: URL) -> tuple[Path | None, int | None]:
+    """Path of the weights and number of slots of a local:// URL; None for the defaults. Raises SpecError."""
     if url.host:
         raise SpecError(
             f"backend={str(url)!r}: use an absolute path after three slashes, as in local:///models/a.gguf."
         )
     if unknown_options := sorted(set(url.query) - {"slots"}):
         raise SpecError(f"backend={str(url)!r}: unknown option {unknown_options[0]!r}; local:// accepts only slots.")
-    path = Path(url.path) if url.path not in ("", "/") else None
     slots = url.query.get("slots")
     if slots is not None and (not slots.isdecimal() or int(slots) < 1):
         raise SpecError(f"backend={str(url)!r}: slots must be an integer >= 1.")
+    return Path(url.path) if url.path not in ("", "/") else None, int(slots) if slots else None
+
+
+async def _open_local(url: URL, model: str | None, notify: Notify, observe: RequestObserver | None = None) -> Backend:
+    from .embedded import EmbeddedModelError, LocalServer
+
+    path, slots = parse_local(url)
     notify("Starting the embedded model ...")
     try:
-        local = await LocalServer.start(path, slots=int(slots) if slots else None, notify=notify)
+        local = await LocalServer.start(path, slots=slots, notify=notify)
     except EmbeddedModelError as error:
         raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
     try:
-        flavor = replace(LLAMACPP, name="local", inflight=local.slots)
-        if model is not None and model != local.model_name:
-            raise SpecError(f"model={model!r} is not served: {url} serves {local.model_name!r}. Omit model.")
-        models = ServedModel(local.model_name, context_tokens=local.context_tokens)
-        traits = _traits(flavor, models, ServerInfo())
-        dialect = OpenAIChat(adapt_schema=add_schema_hints if path is None else None)
-        root = with_version(URL(local.url))
-        server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
-        count_tokens = token_counter_for(server, flavor, local.model_name)
-        return HttpBackend(server, dialect, traits, on_close=local.aclose, count_tokens=count_tokens)
+        served = ServedModel(local.model_name, context_tokens=local.context_tokens)
+        return local_backend(URL(local.url), path, local.slots, served, model, local.aclose, observe)
     except BaseException:
         await local.aclose()
         raise
+
+
+def local_backend(
+    url: URL,
+    path: Path | None,
+    slots: int,
+    served: ServedModel,
+    model: str | None,
+    on_close: Callable[[], Awaitable[None]] | None = None,
+    observe: RequestObserver | None = None,
+) -> HttpBackend:
+    """The backend of an embedded model at `url`. `model`: the name that the user gave. Raises SpecError."""
+    from .embedded import add_schema_hints
+
+    if model is not None and model != served.name:
+        shown = "local://" if path is None else f"local://{path}"
+        raise SpecError(f"model={model!r} is not served: {shown} serves {served.name!r}. Omit model.")
+    flavor, root = replace(LLAMACPP, name="local", inflight=slots), with_version(url)
+    server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
+    return HttpBackend(
+        server,
+        OpenAIChat(adapt_schema=add_schema_hints if path is None else None),
+        _traits(flavor, served, ServerInfo()),
+        on_close=on_close,
+        count_tokens=token_counter_for(server, flavor, served.name),
+        observe=observe,
+    )

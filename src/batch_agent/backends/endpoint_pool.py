@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
-from ..core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
-from ..core.requests import Delta, Request
+from ..core.protocols import Backend, CountsTokens, EncodesRequests, ReportsLoad, ServerLoad, Traits
+from ..core.requests import Delta, EncodedRequest, Request
 from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Routing, Ticket
 from . import pool_member
@@ -83,6 +83,13 @@ class EndpointPool:
 
     def stream(self, request: Request) -> "PooledRequest":
         return PooledRequest(self, request)
+
+    def encode(self, request: Request) -> EncodedRequest:
+        """The request as it is sent to the first endpoint that is connected."""
+        for member in self.members:
+            if isinstance(member.backend, EncodesRequests):
+                return member.backend.encode(request)
+        raise AssertionError("a pool has a connected endpoint when it is opened")
 
     async def load(self) -> ServerLoad | None:
         """The total load of the endpoints that report it."""

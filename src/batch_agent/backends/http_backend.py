@@ -5,16 +5,19 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ..core.errors import BackendError
 from ..core.protocols import ServerLoad, Traits
-from ..core.requests import Delta, Request
+from ..core.requests import Delta, EncodedRequest, Request, RequestObserver
 from .dialects.dialect import Dialect, StreamDecoder
 from .error_mapping import translate_failure, translate_status
-from .http.client import ServerClient, display_url, redact_key
+from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.transport import StaleConnection, TransportResponse
 from .session_cleanup import SessionCloser
+
+if TYPE_CHECKING:
+    from .http.exchange_recorder import RecordedRequest
 
 _STALE_TIMEOUT = 1.0
 """Seconds. A server that closes the connection later had received the request, and failed on it."""
@@ -34,7 +37,9 @@ class HttpBackend:
         on_close: Callable[[], Awaitable[None]] | None = None,
         read_load: Callable[[], Awaitable[ServerLoad | None]] | None = None,
         count_tokens: Callable[[str], Awaitable[int | None]] | None = None,
+        observe: RequestObserver | None = None,
     ) -> None:
+        """`observe` is called with each exchange."""
         self.traits = traits
         self.server = server
         self._dialect = dialect
@@ -42,14 +47,30 @@ class HttpBackend:
         self._on_close = on_close
         self._read_load = read_load
         self._count_tokens = count_tokens
+        self._observe = observe
         self._streams = True
 
-    def stream(self, request: Request) -> "StreamingRequest":
+    def stream(self, request: Request) -> "StreamingRequest | RecordedRequest":
         if not self._streams and request.stream:
             request = replace(request, stream=False)
         if self._session_closer is not None:
             self._session_closer.register(request.agent)
+        if self._observe is not None:
+            return self._recorded(request, self._observe)
         return StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
+
+    def encode(self, request: Request) -> EncodedRequest:
+        """The request as `stream` sends it. Sends nothing."""
+        from .http.exchange_recorder import encoded
+
+        sent = StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
+        return encoded(self.server, sent.url, sent.body, {**self.server.headers, **(sent.headers or {})})
+
+    def _recorded(self, request: Request, observe: RequestObserver) -> "RecordedRequest":
+        from .http.exchange_recorder import ExchangeRecorder, RecordedRequest  # only for runs that log requests
+
+        recorder = ExchangeRecorder(self.server, request, observe)
+        return RecordedRequest(StreamingRequest(recorder, self._dialect, request, self._stop_streaming), recorder)
 
     def _stop_streaming(self) -> None:
         """The server rejects streaming requests: from now on requests do not stream."""
@@ -81,31 +102,31 @@ class StreamingRequest(AsyncIterator[Delta]):
     """One request and its deltas. Exiting before the end closes the connection, which aborts the request."""
 
     __slots__ = (
-        "_body",
         "_charge",
         "_decoder",
         "_dialect",
         "_fallback",
-        "_headers",
         "_is_accepted",
         "_is_streamed",
         "_ready",
         "_response",
         "_server",
-        "_url",
+        "body",
+        "headers",
+        "url",
     )
 
     def __init__(
-        self, server: ServerClient, dialect: Dialect, request: Request, on_stream_rejected: Callable[[], None]
+        self, server: RequestClient, dialect: Dialect, request: Request, on_stream_rejected: Callable[[], None]
     ) -> None:
         self._server = server
         self._fallback = (replace(request, stream=False), on_stream_rejected) if request.stream else None
         self._dialect = dialect
         self._charge = request.charge
         self._is_streamed = request.stream
-        self._url = server.url(dialect.path(request))
-        self._body = dialect.encode(request)
-        self._headers = dialect.headers(request)
+        self.url = server.url(dialect.path(request))
+        self.body = dialect.encode(request)
+        self.headers = dialect.headers(request)
         self._decoder: StreamDecoder | None = None
         self._ready: list[Delta] = []
         self._response: TransportResponse | None = None
@@ -116,17 +137,17 @@ class StreamingRequest(AsyncIterator[Delta]):
         try:
             started = asyncio.get_running_loop().time()
             try:
-                response = await self._server.post(self._url, self._body, self._headers)
+                response = await self._server.post(self.url, self.body, self.headers)
             except StaleConnection:
                 if not self._may_resend(started):
                     raise
-                response = await self._server.post(self._url, self._body, self._headers)
+                response = await self._server.post(self.url, self.body, self.headers)
             self._response = response
             if response.status != 200:
                 body = redact_key(await response.read(), response.sent_headers)
                 if self._fallback is not None and response.status in _STREAM_REJECTED and b"stream" in body.lower():
                     return await self._without_stream(*self._fallback)
-                raise translate_status(response.status, response.headers, body, display_url(self._url))
+                raise translate_status(response.status, response.headers, body, display_url(self.url))
             self._is_accepted = True
             if self._is_streamed and response.content_type == dialect.stream_type:
                 self._decoder = dialect.decoder()
@@ -140,7 +161,7 @@ class StreamingRequest(AsyncIterator[Delta]):
             self._abort()
             raise self._server.redact(error) from None
         except OSError as error:
-            failure = translate_failure(error, display_url(self._url))
+            failure = translate_failure(error, display_url(self.url))
             self._mark_billed(failure)
             self._abort()
             raise self._server.redact(failure) from None
@@ -153,7 +174,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         on_stream_rejected()
         self._abort()
         self._fallback, self._is_streamed = None, False
-        self._url, self._body = self._server.url(self._dialect.path(request)), self._dialect.encode(request)
+        self.url, self.body = self._server.url(self._dialect.path(request)), self._dialect.encode(request)
         return await self.__aenter__()
 
     async def __aexit__(
@@ -183,7 +204,7 @@ class StreamingRequest(AsyncIterator[Delta]):
             self._mark_billed(error)
             raise self._server.redact(error) from None
         except OSError as error:
-            failure = translate_failure(error, display_url(self._url))
+            failure = translate_failure(error, display_url(self.url))
             self._mark_billed(failure)
             raise self._server.redact(failure) from None
         self._ready.reverse()

@@ -100,6 +100,13 @@ COMMANDS = (
         ("batch-agent plan --config batch.toml --canary 20",),
     ),
     Command(
+        "preview",
+        "batch_agent.cli.commands.preview:preview",
+        "Show the first requests of a run as they would be sent.\n\n"
+        "Sends nothing, and the server need not be up. API keys are masked.",
+        ("batch-agent preview --config batch.toml --limit 1 --backend vllm://127.0.0.1:8000",),
+    ),
+    Command(
         "lint",
         "batch_agent.cli.commands.lint:lint",
         "Show which prefix prompts share, and what prevents more sharing.\n\n"

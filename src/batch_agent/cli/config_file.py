@@ -1,4 +1,4 @@
-"""Config file: the options of `batch-agent run`, `plan` and `lint`, in TOML or YAML."""
+"""Config file: the options of `batch-agent run`, `plan`, `preview` and `lint`, in TOML or YAML."""
 
 import sys
 import tomllib
@@ -17,7 +17,7 @@ from ..core.spec import OPTION_NAMES
 from ..core.validation import explain_unknown_name
 from .usage_errors import FORMER
 
-COMMANDS = ("run", "plan", "lint")
+COMMANDS = ("run", "plan", "preview", "lint")
 NAMES = ("batch.toml", "batch.yaml", "batch.yml")
 """Searched for in the current directory if neither --task nor --config is given."""
 

@@ -163,6 +163,8 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
             yield f"use {credential} for {backend}" if credential else f"send requests to {backend}"
     yield f"read {str(options.get('inputs'))!r}"
     yield f"write {str(options.get('out'))!r}"
+    if log := options.get("log_requests"):
+        yield f"append to {str(log)!r}"
 
 
 def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:

@@ -15,8 +15,8 @@ from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
-_FOR_WORKERS = frozenset(PASSED_THROUGH) - {"strict_prefix"}
-"""Without `strict_prefix`, which checks the inputs: workers do not have them."""
+_FOR_WORKERS = frozenset(PASSED_THROUGH) - {"strict_prefix", "log_requests"}
+"""Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Messages of a conversation, and the prompt that all agents of a run share byte for byte."""
 
 import re
-from typing import Literal
+from collections.abc import Iterable
+from typing import Any, Literal, assert_never
 
 from .fast_dataclass import dataclass
 from .schema import JsonSchema
@@ -80,6 +81,8 @@ class Prompt:
     tools: tuple[ToolSpec, ...] = ()
     cache_salt: str | None = None
     """Prompts with different salts never share cache entries of the server."""
+    schema: JsonSchema | None = None
+    """Schema of the answers; None: text. How the server learns of it, the request says."""
 
 
 _NAME = r"x-(?:(?:anthropic|amz)-[a-z0-9-]+|[a-z0-9-]+-header|session-id)"
@@ -87,3 +90,41 @@ PREAMBLE = re.compile(rf"\A(?:[ \t]*{_NAME}[ \t]*:[^\n]*(?:\n|\Z)\s*)+", re.IGNO
 """Session headers that some agent CLIs put before the system prompt, such as `x-anthropic-billing-header: cch=...` or
 `x-amz-date: ...`; they differ in every session. Lines further down stay, since a prompt may be about such headers; lint
 reports them."""
+
+
+def chat_messages(prompt: Prompt | None, messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """A conversation in the format of OpenAI's chat completions, with the system prompt. Reasoning is left out."""
+    found: list[dict[str, Any]] = []
+    if prompt is not None and prompt.system:
+        found.append({"role": "system", "content": prompt.system})
+    for message in messages:
+        match message:
+            case User():
+                found.append({"role": "user", "content": message.text})
+            case Assistant():
+                found.append(_chat_reply(message))
+            case ToolResults():
+                found += [
+                    {"role": "tool", "tool_call_id": each.call.id, "content": each.content} for each in message.results
+                ]
+            case _:
+                assert_never(message)
+    return found
+
+
+def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
+    """Tools in the format of OpenAI's chat completions."""
+    return [
+        {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
+        for t in tools
+    ]
+
+
+def _chat_reply(message: Assistant) -> dict[str, Any]:
+    reply: dict[str, Any] = {"role": "assistant", "content": message.text or (None if message.calls else "")}
+    if message.calls:
+        reply["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    return reply

@@ -11,7 +11,7 @@ from .events import Event
 from .facts import Fact
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult, ToolSpec
-from .requests import Delta, Request, Usage
+from .requests import Delta, EncodedRequest, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -103,6 +103,15 @@ class CountsTokens(Protocol):
 
     async def count_tokens(self, text: str) -> int | None:
         """Tokens of the text, or None if the server does not say. Never raises BackendError, and returns soon."""
+        ...
+
+
+@runtime_checkable
+class EncodesRequests(Protocol):
+    """Backend that can show a request as it would send it."""
+
+    def encode(self, request: Request) -> EncodedRequest:
+        """Sends nothing."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Request and reply of one turn, independent of a dialect."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any, Literal, Protocol
 
@@ -62,6 +62,8 @@ class Request:
     must_call: str | None = None
     """The tool that the model must call, "" for any of them; None: the model decides. Only programs set it. It has no
     effect if `may_call_tools` is False, or if the server cannot force a call."""
+    index: int | None = None
+    """Index of the agent's input; None for a request without an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +122,38 @@ class Reply:
     usage: Usage
     calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRequest:
+    """A request as a backend sends it, with secrets masked. Empty strings where a backend does not use HTTP."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: Any
+    """The body as JSON data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request as it was sent, and the response as it was received, with secrets masked. Each attempt is one."""
+
+    request: Request
+    sent: EncodedRequest
+    at: float
+    """When it was sent, in seconds since the epoch."""
+    seconds: float
+    """Until the end of the response."""
+    status: int | None = None
+    """None if no response was received."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Headers of the response."""
+    response: Any = None
+    """The body: JSON data, or text if it is not JSON, such as the events of a stream."""
+    usage: Usage | None = None
+    error: str | None = None
+
+
+RequestObserver = Callable[[Exchange], None]
+"""Called with each exchange. Must not raise."""

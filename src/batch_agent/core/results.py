@@ -1,11 +1,12 @@
 """Result of one agent: its answer or its error, its usage and timing, its tool calls and file changes."""
 
 from collections.abc import Callable
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
-from .messages import Message, ToolSource
+from .messages import Message, Prompt, ToolSource, chat_messages
 from .requests import NO_USAGE, FinishReason, Usage
 from .validation import explain_unknown_name
 
@@ -142,13 +143,21 @@ class AgentResult(Generic[T]):
     tool_calls: tuple[CallRecord, ...] = ()
     timing: Timing = NO_TIMING
     transcript: tuple[Message, ...] = ()
-    """Conversation as of the last turn."""
+    """Conversation as of the last turn, without the `prompt`."""
     compactions: int = 0
     """Number of compactions, which shorten old tool results so that the conversation fits the context window."""
     changes: Changes | None = None
     """File changes of a coding agent in its copy of the working directory."""
     cost: float | None = None
     """Dollars for its usage; None if the price of the model is unknown."""
+    prompt: Prompt | None = field(default=None, compare=False, repr=False)
+    """System prompt, tools and schema of the answers, which all agents of a run share. None if nothing was sent, and
+    for a program, which has its own."""
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation in the format of OpenAI's chat completions, with the system prompt."""
+        return chat_messages(self.prompt, self.transcript)
 
     @property
     def ok(self) -> bool:

@@ -57,6 +57,8 @@ class BatchSpec:
     """Function that is called with each result as it arrives, sync or async."""
     out: Path | None = None
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
+    log_requests: Path | None = None
+    """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: Retry = field(default_factory=Retry)
@@ -94,7 +96,7 @@ class BatchSpec:
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
-        for name in ("checkpoint_dir", "out"):
+        for name in ("checkpoint_dir", "out", "log_requests"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path(name, value))
 

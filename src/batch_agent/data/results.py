@@ -118,6 +118,13 @@ class Results(list[AgentResult[T]]):
 
         export.to_jsonl(self, path)
 
+    def to_chat_jsonl(self, path: str | Path, *, include_failed: bool = False) -> None:
+        """JSONL file for fine-tuning: the conversation of each agent that answered, as OpenAI's `messages` and `tools`,
+        with tool calls and their results. `include_failed`: of agents that failed too."""
+        from . import table_export as export
+
+        export.to_chat_jsonl(self, path, include_failed=include_failed)
+
     def __str__(self) -> str:
         failed, usage, cut = self.failed, self.usage, sum(result.is_truncated for result in self)
         kinds = f" ({_count_kinds(failed)})" if failed else ""

@@ -9,6 +9,7 @@ from typing import Any
 from ..atomic_file import atomic_write, temporary_path
 from ..core.errors import SpecError
 from ..core.json import dumps
+from ..core.messages import chat_tools
 from ..core.results import AgentResult
 from .column_types import MIXED, NULL, ColumnType, column_type, common_type
 from .columns import NARROW_COLUMNS, columns_of, narrow_row
@@ -50,8 +51,10 @@ def _shown(value: Any) -> str:
 
 __all__ = [
     "as_html",
+    "chat_pieces",
     "csv_pieces",
     "jsonl_pieces",
+    "to_chat_jsonl",
     "to_csv",
     "to_jsonl",
     "to_pandas",
@@ -96,6 +99,20 @@ def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
 def jsonl_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
     """Lines of a JSONL file of results."""
     return (dumps(as_row(result)) + b"\n" for result in results)
+
+
+def to_chat_jsonl(results: Iterable[AgentResult], path: str | Path, *, include_failed: bool) -> None:
+    with atomic_write(Path(path).expanduser()) as file:
+        file.writelines(chat_pieces(result for result in results if result.ok or include_failed))
+
+
+def chat_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
+    """Lines of a JSONL file of conversations, in the format in which OpenAI and others fine-tune. A result without a
+    conversation has no line."""
+    for result in results:
+        if result.transcript:
+            tools = result.prompt.tools if result.prompt is not None else ()
+            yield dumps({"messages": result.messages, **({"tools": chat_tools(tools)} if tools else {})}) + b"\n"
 
 
 def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:

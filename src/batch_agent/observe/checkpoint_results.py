@@ -28,7 +28,7 @@ def recorded_config(plan: Mapping[str, Any], output_schema: Any = None, max_retr
     plain data, without the conversions and defaults of the run's own type, unless that is given as `output_schema`."""
     turn, last = plan["output schema"]
     return AgentConfig(
-        prompt=Prompt(plan["system prompt"], recorded_tools(plan)),
+        prompt=Prompt(plan["system prompt"], recorded_tools(plan), schema=answer_schema(plan)),
         model=plan["model"],
         sampling=recorded_sampling(plan),
         tool_mode=plan["tool mode"],
@@ -38,6 +38,13 @@ def recorded_config(plan: Mapping[str, Any], output_schema: Any = None, max_retr
         max_turns=plan["max_turns"],
         max_retries=DEFAULT_MAX_RETRIES if max_retries is None else max_retries,
     )
+
+
+def as_sent(config: AgentConfig) -> AgentConfig:
+    """The configuration with the tools that requests had: in action mode they are part of the system prompt."""
+    if config.tool_mode == "native":
+        return config
+    return replace(config, prompt=replace(config.prompt, tools=()))
 
 
 def recorded_sampling(plan: Mapping[str, Any]) -> Sampling:

@@ -102,7 +102,12 @@ def _agent_config(
             turn = schema if not tools or traits.json_schema_with_tools else None
         if turn is None:
             system.append(schema_instruction(schema if last is not None else output.json_schema))
-    prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)
+    prompt = Prompt(
+        "\n\n".join(system),
+        tools if mode == "native" else (),
+        spec.prefix.cache_salt,
+        output.json_schema if output else None,
+    )
     return AgentConfig(
         prompt=prompt,
         model=spec.model or traits.model,

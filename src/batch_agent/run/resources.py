@@ -1,6 +1,7 @@
 """Resources of runs: store, backend, admission, budget and tool executor. Runs of one flow share what they can."""
 
 import asyncio
+import logging
 import re
 import socket
 from collections import Counter
@@ -9,6 +10,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import field, replace
 from functools import cache, partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..aio import RunDeadline, startup_deadline
@@ -18,8 +20,8 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet
-from ..core.requests import NO_USAGE, Usage
+from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet, Traits
+from ..core.requests import NO_USAGE, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
+_log = logging.getLogger("batch_agent")
 _OUTAGE_SECONDS_PER_RETRY = 5.0
 """Seconds that a run waits for an unavailable backend, per retry that the user allows."""
 
@@ -134,11 +137,17 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
 
 async def lint_prompts(setup: RunSetup) -> PrefixReport:
     """Prefix report of a run, as far as it can be predicted without a server. Raises SpecError."""
-    inputs, layout = await setup.layout_inputs()
     async with AsyncExitStack() as stack:
-        tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
-        plan = setup.compile(tools, layout, ANY_SERVER, None)
-        return prefix_report(setup.spec, plan.config, layout, inputs.known, inputs.total, None)
+        inputs, plan = await offline_plan(setup, stack, ANY_SERVER)
+        return prefix_report(setup.spec, plan.config, plan.layout, inputs.known, inputs.total, None)
+
+
+async def offline_plan(setup: RunSetup, stack: AsyncExitStack, traits: Traits) -> tuple[JobSource, Plan]:
+    """Inputs and plan of a run on a server with these traits, which is not connected to. Providers of tools are
+    started. Raises SpecError."""
+    inputs, layout = await setup.layout_inputs()
+    tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
+    return inputs, setup.compile(tools, layout, traits, None)
 
 
 class _Opener:
@@ -154,7 +163,8 @@ class _Opener:
         self._trial = TrialRequest(on_usage=self._count)
         self._trial_usage = NO_USAGE
         """Usage of the trial requests that test whether servers support tools."""
-        self._backends: dict[tuple[str | Sequence[str], str | None], Backend] = {}
+        self._backends: dict[tuple[str | Sequence[str], str | None, Path | None], Backend] = {}
+        self._request_logs: dict[Path | None, RequestObserver] = {}
         self._provided: dict[int, Sequence[Tool]] = {}
         self._admissions: dict[Hashable, tuple[AdmissionController, Health]] = {}
         """Admission controller and health by server address."""
@@ -232,9 +242,11 @@ class _Opener:
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale))
         backend = server
+        if found is None and not isinstance(spec.backend, str | Sequence):
+            backend = self._observed(server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
-            backend = self._budget.backend(server, spec)
+            backend = self._budget.backend(backend, spec)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, scale, depth)
@@ -278,18 +290,44 @@ class _Opener:
         spec = setup.spec
         if not isinstance(spec.backend, str | Sequence):
             return spec.backend  # the caller closes it: a backend may serve several runs
-        backend = self._backends.get((spec.backend, spec.model))
+        key = spec.backend, spec.model, spec.log_requests
+        backend = self._backends.get(key)
         if backend is None:
             uses_tools = any(each.uses_native_tools for each in self._setups if each.spec.backend == spec.backend)
             backend = await connect(
-                spec.backend, spec.model, uses_tools=uses_tools, notify=setup.notify, trial=self._trial
+                spec.backend,
+                spec.model,
+                uses_tools=uses_tools,
+                notify=setup.notify,
+                trial=self._trial,
+                observe=self._observer(setup),
             )
             self._stack.push_async_callback(backend.aclose)
-            self._backends[spec.backend, spec.model] = backend
+            self._backends[key] = backend
         for name in backend.traits.unsupported_sampling:
             if getattr(spec.sampling, name) is not None:
                 setup.notify(f"{backend.traits.name} does not support {name}=: it is not sent.")
         return backend
+
+    def _observer(self, setup: RunSetup) -> RequestObserver | None:
+        """Observer of the requests of a run; None if they are not logged. Runs with the same file share it."""
+        path = setup.spec.log_requests
+        if path is None and not _log.isEnabledFor(logging.DEBUG):
+            return None
+        if path not in self._request_logs:
+            from ..observe.request_log import RequestLog  # only for runs that log requests
+
+            self._request_logs[path] = self._stack.enter_context(RequestLog(path, setup.notify))
+        return self._request_logs[path]
+
+    def _observed(self, backend: Backend, setup: RunSetup) -> Backend:
+        """A backend of the caller, whose requests are logged if the run logs them."""
+        observe = self._observer(setup)
+        if observe is None:
+            return backend
+        from ..observe.observed_backend import ObservedBackend
+
+        return ObservedBackend(backend, observe)
 
     def _count(self, usage: Usage) -> None:
         self._trial_usage += usage

@@ -53,6 +53,7 @@ WORKS: dict[str, str] = {
     "plan_changed": "",
     "on_result": "none",
     "out": "none unicode",
+    "log_requests": "none unicode",
     "max_inflight": f"{LIMIT} negative",  # -1, as 0.2 wrote it: no limit
     "max_concurrent": f"{LIMIT} negative",
     "max_agents": f"{LIMIT} negative",

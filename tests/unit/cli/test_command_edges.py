@@ -27,6 +27,7 @@ NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
     ("inspect", "--max-retries"): (["done.checkpoint"], "zero one"),
     ("inspect", "--agent"): (["done.checkpoint"], "zero one"),
     ("plan", "--canary"): (TASK, "zero one"),
+    ("preview", "--limit"): (TASK, "one"),
     ("sim", "--max-num-seqs"): (["--port", "99999"], ""),
 }
 CASES = [(*flag, edge) for flag in NUMBERS for edge in EDGES if (flag[1], edge) != ("--metrics-port", "one")]
@@ -147,10 +148,10 @@ def test_every_command_writes_to_an_unusual_path(
     assert (finished / out).stat().st_size > 0
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "lint"])
+@pytest.mark.parametrize("command", ["run", "plan", "preview", "lint"])
 def test_every_command_reports_empty_inputs(typed: Typed, finished: Path, url: str, command: str) -> None:
     (finished / "empty.jsonl").touch()
-    out = [] if command == "lint" else ["--out", "nothing.jsonl"]
+    out = [] if command in ("preview", "lint") else ["--out", "nothing.jsonl"]
     status, said = typed(command, "--task", "Do {it}", "--inputs", "empty.jsonl", "--backend", url, *out)
     assert (status, said) == (2, "batch-agent: 'empty.jsonl' has no inputs.\n")
     assert not (finished / "nothing.jsonl").exists()
@@ -161,6 +162,7 @@ def test_one_input_goes_through_every_command(typed: Typed, finished: Path, url:
     asked = ["--task", "Do {it}", "--inputs", "one.jsonl", "--backend", url]
     for words in (
         ["plan", *asked, "--out", "one", "--canary", "1"],
+        ["preview", *asked],
         ["lint", *asked],
         ["run", *asked, "--out", "one"],
         ["resume", "one.checkpoint"],
@@ -178,7 +180,7 @@ def test_every_numeric_flag_has_a_row_of_edge_values() -> None:
     asked = {argument.name for argument in app["lint"].assemble_argument_collection()}
     found = {
         (command, argument.name)
-        for command in ("run", "resume", "worker", "inspect", "serve", "report", "export", "plan", "doctor")
+        for command in ("run", "resume", "worker", "inspect", "serve", "report", "export", "plan", "preview", "doctor")
         for argument in app[command].assemble_argument_collection()
         if argument.show and argument.name not in asked and argument.hint in (int, float, int | None, float | None)
     }

@@ -53,6 +53,7 @@ WORKS: dict[str, str] = {
     "--no-hoist": "zero one",
     "--no-reorder": "zero one",
     "--strict-prefix": "zero one",
+    "--log-requests": TEXT,  # not opened
     "--exact": "zero",
 }
 

@@ -13,6 +13,8 @@ from ..error_mapping import translate_failure, translate_status
 from .transport import MAX_BODY_BYTES, MAX_PAGE_BYTES, ConnectionDropped, Headers, Transport, TransportResponse
 
 _MIN_SECRET_LENGTH = 12
+_MIN_MASKED_LENGTH = 8
+"""Characters. A shorter key, such as the "EMPTY" of local servers, is no secret, and occurs in ordinary text."""
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
 
 
@@ -21,6 +23,21 @@ class Signer(Protocol):
 
     async def sign(self, method: str, url: URL, body: bytes) -> Headers:
         """Raises BackendError if there are no credentials."""
+        ...
+
+
+class RequestClient(Protocol):
+    """Client that sends the requests of turns."""
+
+    def url(self, path: str) -> URL: ...
+
+    def post(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[TransportResponse]:
+        """Sends a POST, and returns the response as soon as its head has arrived. Raises OSError, and BackendError if
+        the request cannot be signed."""
+        ...
+
+    def redact(self, error: BackendError) -> BackendError:
+        """The same error without any key or password that was sent to the server."""
         ...
 
 
@@ -41,8 +58,6 @@ class ServerClient:
         return found
 
     def post(self, url: URL, body: bytes, headers: Headers | None) -> Awaitable[TransportResponse]:
-        """Sends a POST, and returns the response as soon as its head has arrived. Raises OSError, and BackendError if
-        the request cannot be signed."""
         return self._send("POST", url, body, headers)
 
     async def get(self, url: URL, timeout: float) -> bytes:
@@ -83,8 +98,21 @@ class ServerClient:
         signed = await signer.sign(method, url, body)
         return await self._transport.send(method, url, body, {**headers, **signed})
 
+    @property
+    def headers(self) -> Headers:
+        """Headers that every request carries. Those of a signer are not among them."""
+        return self._transport.headers
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether each request is signed."""
+        return self._signer is not None
+
+    def mask(self, text: str) -> str:
+        """A URL or a body without any key or password that is sent to the server."""
+        return masked(text, [secret for secret in self._secrets if len(secret) >= _MIN_MASKED_LENGTH])
+
     def redact(self, error: BackendError) -> BackendError:
-        """The same error without any key or password that was sent to the server."""
         text = str(error)
         redacted = masked(text, self._secrets)
         if redacted == text:

@@ -1,4 +1,4 @@
-"""Command-line options that `run`, `lint` and `plan` have in common."""
+"""Command-line options that `run`, `lint`, `plan` and `preview` have in common."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ...core.errors import SpecError
 from ...core.task_fields import Fields
 from ...data import SqlQuery, check_output_path, read_inputs
 from ..import_by_name import importable_from, load_runtime, load_schema, load_tools
-from .help_groups import LIMITS, MODEL, PROMPTS, TASK
+from .help_groups import LIMITS, MODEL, OUTPUT, PROMPTS, TASK
 
 PASSED_THROUGH = (
     "system_prompt",
@@ -33,6 +33,7 @@ PASSED_THROUGH = (
     "timeout_per_tool",
     "oversized",
     "strict_prefix",
+    "log_requests",
 )
 """Options that `BatchAgent.run` takes under the same names."""
 
@@ -133,6 +134,12 @@ class CommandOptions:
     strict_prefix: Annotated[
         bool, _option("Fail if something prevents the prompts from sharing a prefix.", PROMPTS)
     ] = False
+    log_requests: Annotated[
+        Path | None,
+        _option(
+            "Append each request to the model and its raw response to this .jsonl file. API keys are masked.", OUTPUT
+        ),
+    ] = None
 
     @property
     def home(self) -> Path:

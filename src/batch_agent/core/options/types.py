@@ -159,3 +159,5 @@ class CommonOptions(AgentOptions, total=False):
     """Function that is called with each result as it arrives, sync or async."""
     out: str | PathLike[str] | None
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
+    log_requests: str | PathLike[str] | None
+    """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""

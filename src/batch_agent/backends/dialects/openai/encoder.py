@@ -5,7 +5,7 @@ from hashlib import blake2b
 from typing import Any, assert_never
 
 from ....core.json import dumps
-from ....core.messages import Assistant, Message, Prompt, ToolResults, User
+from ....core.messages import Assistant, Message, Prompt, ToolResults, User, chat_tools
 from ....core.requests import Delta, Request
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
@@ -69,13 +69,7 @@ class OpenAIChat:
         if extensions.priority == "agent_hints":
             body.pop("nvext", None)  # added at the end, with the hints
         if request.prompt.tools:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "function": {"name": t.name, "description": t.description, "parameters": t.parameters},
-                }
-                for t in request.prompt.tools
-            ]
+            body["tools"] = chat_tools(request.prompt.tools)
         system = [dumps({"role": "system", "content": request.prompt.system}), b","] if request.prompt.system else []
         return b"".join([dumps(body)[:-1], b',"messages":[', *system])
 

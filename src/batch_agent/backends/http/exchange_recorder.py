@@ -1,0 +1,182 @@
+"""Recorder of exchanges: requests as they are sent, and responses as they are received, with secrets masked."""
+
+import asyncio
+import re
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Self
+
+from yarl import URL
+
+from ...core.errors import BackendError
+from ...core.requests import Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver, Usage
+from .client import ServerClient
+from .json_body import BadJson, loads
+from .transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, Headers, TransportResponse
+
+_SECRET_HEADER = re.compile(r"authorization$|cookie$|api-?key$|(^|-)(key|token|secret)$", re.IGNORECASE)
+_SCHEME = re.compile(r"(Bearer|Basic|AWS4-HMAC-SHA256) ")
+_MASK = "***"
+
+
+def encoded(server: ServerClient, url: URL, body: bytes, headers: Headers) -> EncodedRequest:
+    """A POST to a server as it can be shown."""
+    return EncodedRequest("POST", server.mask(str(url.with_user(None))), masked_headers(headers), _data(server, body))
+
+
+def masked_headers(headers: Headers) -> dict[str, str]:
+    """Headers with a mask for each that holds a secret."""
+    return {name: _masked_value(value) if _SECRET_HEADER.search(name) else value for name, value in headers.items()}
+
+
+def _masked_value(value: str) -> str:
+    scheme = _SCHEME.match(value)
+    return f"{scheme[0]}{_MASK}" if scheme else _MASK
+
+
+def _data(server: ServerClient, body: bytes) -> Any:
+    """JSON data of a body; its text if it is not JSON, and Base64 if it is not text."""
+    try:
+        text = server.mask(body.decode())
+    except UnicodeDecodeError:
+        return {"base64": server.mask(b64encode(body).decode())}
+    try:
+        return loads(text.encode()) if text else None
+    except BadJson:
+        return text
+
+
+class ExchangeRecorder:
+    """Client for one request of a turn. A request that is sent again is another exchange."""
+
+    def __init__(self, server: ServerClient, request: Request, observe: RequestObserver) -> None:
+        self._server = server
+        self._request = request
+        self._observe = observe
+        self._sent: tuple[URL, bytes, Headers] | None = None
+        """The request in progress: URL, body and headers."""
+        self._response: _RecordedResponse | None = None
+        self._at = self._started = 0.0
+        self.usage: Usage | None = None
+
+    def url(self, path: str) -> URL:
+        return self._server.url(path)
+
+    async def post(self, url: URL, body: bytes, headers: Headers | None) -> TransportResponse:
+        self.end(None)  # of an earlier request, which the server rejected because it streams
+        self._sent = url, body, {**self._server.headers, **(headers or {})}
+        self._at, self._started = time.time(), time.monotonic()
+        try:
+            response = await self._server.post(url, body, headers)
+        except BaseException as error:
+            self.end(error)
+            raise
+        self._response = _RecordedResponse(response)
+        self._sent = url, body, self._response.sent_headers
+        return self._response
+
+    def redact(self, error: BackendError) -> BackendError:
+        return self._server.redact(error)
+
+    def end(self, error: BaseException | None) -> None:
+        """Ends the exchange in progress, if there is one."""
+        sent, response = self._sent, self._response
+        if sent is None:
+            return
+        self._sent = self._response = None
+        self._observe(
+            Exchange(
+                self._request,
+                encoded(self._server, *sent),
+                self._at,
+                time.monotonic() - self._started,
+                None if response is None else response.status,
+                {} if response is None else masked_headers(response.headers),
+                None if response is None else _data(self._server, response.body),
+                self.usage,
+                None if error is None else self._server.mask(_message(error)),
+            )
+        )
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, BackendError):
+        return f"{error.kind}: {error}"
+    if isinstance(error, asyncio.CancelledError):
+        return "cancelled, by a timeout or by the end of the run"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+class _RecordedResponse:
+    """Response that keeps the part of its body that was read. Its head is copied: a connection is used again."""
+
+    def __init__(self, response: TransportResponse) -> None:
+        self._response = response
+        self._parts: list[bytes] = []
+        self.status = response.status
+        self.headers: Headers = dict(response.headers)
+        self.sent_headers: Headers = dict(response.sent_headers)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._parts)
+
+    @property
+    def content_type(self) -> str:
+        return self._response.content_type
+
+    @property
+    def is_complete(self) -> bool:
+        return self._response.is_complete
+
+    async def read(self, limit: int = MAX_BODY_BYTES) -> bytes:
+        body = await self._response.read(limit)
+        self._parts.append(body)
+        return body
+
+    async def chunk(self, limit: int = MAX_STREAM_BYTES) -> bytes:
+        part = await self._response.chunk(limit)
+        self._parts.append(part)
+        return part
+
+    def close(self) -> None:
+        self._response.close()
+
+
+class RecordedRequest(AsyncIterator[Delta]):
+    """A request whose exchanges are recorded. `deltas`: the request, which is sent by `recorder`."""
+
+    def __init__(self, deltas: AbstractAsyncContextManager[AsyncIterator[Delta]], recorder: ExchangeRecorder) -> None:
+        self._context = deltas
+        self._recorder = recorder
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._deltas = await self._context.__aenter__()
+        except BaseException as error:
+            self._recorder.end(error)
+            raise
+        return self
+
+    async def __anext__(self) -> Delta:
+        try:
+            delta = await anext(self._deltas)
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            self._recorder.end(error)
+            raise
+        if isinstance(delta, Finished):
+            self._recorder.usage = delta.usage
+        return delta
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._context.__aexit__(kind, error, trace)
+        finally:
+            self._recorder.end(error)

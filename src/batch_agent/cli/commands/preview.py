@@ -1,0 +1,35 @@
+"""batch-agent preview."""
+
+from typing import Annotated
+
+import orjson
+from cyclopts import Parameter
+
+from ...api import BatchAgent
+from ..options.command_options import CommandOptions
+from ..signals import interruptible
+from ..stdout import write_stdout
+
+
+def preview(
+    options: CommandOptions,
+    *,
+    limit: int = 3,
+    exact: bool = False,
+    json: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Prints the first requests of a run.
+
+    Parameters
+    ----------
+    limit
+        Number of inputs to show.
+    exact
+        Connect to the backend first, as a run does.
+    json
+        Print one JSON object.
+    """
+    found = interruptible(BatchAgent.preview(limit=limit, exact=exact, **options.to_kwargs()))
+    text = orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2) if json else str(found).encode(errors="replace")
+    write_stdout([text, b"\n"])
+    return 0
