@@ -1,6 +1,5 @@
 """Specification of a run: `BatchSpec` and its validation."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import field, fields
 from functools import wraps
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from .errors import SpecError
 from .fast_dataclass import dataclass
 from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+from .options.extra_fields import check_extra
 from .options.run_options import SpecOptions
 from .program_runtime import Runtime
 from .protocols import Backend
@@ -23,8 +23,6 @@ _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
 _MAX_SEED = 2**63 - 1
-_RESERVED = frozenset({"model", "messages", "prompt", "stream"})
-"""Fields of a request that the run sets: `extra` must not replace them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +89,7 @@ class BatchSpec:
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
+        check_extra(self.sampling.extra, has_schema=self.output_schema is not None)
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
@@ -247,15 +246,3 @@ def _check_sampling(sampling: Sampling) -> None:
         raise SpecError(f"stop must be a list of strings; got {sampling.stop!r}: write stop=[...].")
     for text in sampling.stop:
         whole_characters("stop", text)
-    _check_extra(sampling.extra)
-
-
-def _check_extra(extra: Any) -> None:
-    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
-        raise SpecError(f"extra must be a dict of request fields; got {extra!r}.")
-    if reserved := sorted(_RESERVED.intersection(extra)):
-        raise SpecError(f"extra must not hold {reserved[0]!r}, which the run sets itself.")
-    try:
-        json.dumps(dict(extra), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"extra must be JSON serializable: {error}.") from None

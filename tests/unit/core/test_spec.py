@@ -305,3 +305,26 @@ def test_an_option_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
 )
 def test_a_value_at_the_edge_is_a_value(name: str, value: Any) -> None:
     assert spec(**{name: value}) is not None
+
+
+@pytest.mark.parametrize(
+    ("extra", "advice"),
+    [
+        ({"n": 3}, r"an agent has one answer.*repeat the input: inputs=\[text\] \* 3"),
+        ({"best_of": 2}, "best_of=2: an agent has one answer"),
+        ({"max_tokens": 5}, "pass max_tokens="),
+        ({"tools": []}, "pass tools="),
+        ({"messages": []}, "task= and inputs="),
+        ({"stream": True}, "pass streaming=True"),
+    ],
+)
+def test_a_field_that_the_run_sets_is_refused_with_what_to_do(extra: dict[str, Any], advice: str) -> None:
+    with pytest.raises(SpecError, match=rf"^extra must not hold .*{advice}"):
+        spec(extra=extra)
+
+
+def test_a_response_format_is_the_callers_unless_there_is_a_schema() -> None:
+    extra = {"response_format": {"type": "json_object"}, "n": 1, "top_k": 5, "thinking": {"type": "enabled"}}
+    assert spec(extra=extra).sampling.extra == extra
+    with pytest.raises(SpecError, match=r"'response_format', which output_schema= sets: keep one of them"):
+        spec(extra=extra, output_schema=int)
