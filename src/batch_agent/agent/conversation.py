@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from ..core.agent_config import AgentConfig, InvalidOutput, Job
+from ..core.agent_config import AgentConfig, InvalidOutput, Job, repeated_seed
 from ..core.errors import ErrorKind
 from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Replied, Returned, Settled, Started, Withdrawn
 from ..core.fast_dataclass import dataclass
@@ -197,7 +197,7 @@ class Conversation:
 
     def _request(self) -> Request:
         rules = self._rules
-        is_last = self._turns_left <= 1
+        is_last, seed = self._turns_left <= 1, rules.sampling.seed
         return Request(
             prompt=rules.prompt,
             messages=self._history(),
@@ -209,6 +209,7 @@ class Conversation:
             agent=self._job.key,
             turn=self._turns,
             priority=rules.priority * PRIORITY_STEP + min(self._turns, MOST_FOR_TURNS),
+            seed=None if seed is None else repeated_seed(seed, self._job.key),
         )
 
     def _compaction(self) -> CompactContext | None:

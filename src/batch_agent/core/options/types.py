@@ -135,7 +135,8 @@ class AgentOptions(TypedDict, total=False):
     top_p: float | None
     """Nucleus sampling: above 0, up to 1."""
     seed: int | None
-    """Seed of the server's sampler."""
+    """Seed of the server's sampler. An input that is repeated has a seed of its own for each repetition, derived from
+    this one."""
     max_tokens: int | None
     """Limit of the tokens that the model generates in a turn."""
     stop: list[str] | tuple[str, ...]
