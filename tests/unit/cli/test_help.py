@@ -47,7 +47,7 @@ def test_the_help_of_a_run_has_few_headings_and_fits(tmp_path: Path, call: Call,
     assert "[default: False]" not in said
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "sim"])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_option_says_what_it_is_for(name: str) -> None:
     texts = {argument.name: argument.parameter.help or "" for argument in options(name)}
     assert [option for option, text in texts.items() if not text.rstrip().endswith((".", "..."))] == []
