@@ -21,7 +21,7 @@ _HEAD = '''"""Types of the options of a run, for type checkers and editors.
 
 Written by `python -m scripts.option_types` from the dataclasses of options.py, requests.py and spec.py: do not edit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -29,7 +29,7 @@ from ..program_runtime import Runtime
 from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
-from . import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+from . import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Together, Tooling
 '''
 _AGENT = '''
 

@@ -16,6 +16,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.options import Limits as Limits
     from .core.options import Prefix as Prefix
     from .core.options import Retry as Retry
+    from .core.options import Rows as Rows
     from .core.options import Spend as Spend
     from .core.options import Timeouts as Timeouts
     from .core.options import Together as Together

@@ -54,6 +54,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/api/test_resume.py::test_another_question_is_asked_again",
         _AWAY,
     ),
+    "limit sample sample_seed where input_format key": (
+        "- inputs are chosen before the first agent",
+        _CANCEL,
+        _KILL,
+        "unit/data/test_row_keys.py::test_rows_may_be_reordered_and_added_between_runs",
+        "unit/data/test_downloads.py::test_a_download_that_fails_is_one_clear_error",
+    ),
     "tools runtime": (
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",
         "engine/test_leaving_early.py::test_leaving_early_cancels_the_tools_that_run",

@@ -122,6 +122,7 @@ class AgentResult(Generic[T]):
 
     index: int
     key: str
+    """Identifies the input in every run: the value of its field `key=`, or without that a hash."""
     input: Any = None
     output: T = None  # type: ignore[assignment]  # where `ok` is False
     """The answer, an instance of `output_schema`; text without one. None where `ok` is False."""
@@ -140,6 +141,8 @@ class AgentResult(Generic[T]):
     """Number of compactions, which shorten old tool results so that the conversation fits the context window."""
     changes: Changes | None = None
     """File changes of a coding agent in its copy of the working directory."""
+    cost: float | None = None
+    """Dollars for its usage; None if the price of the model is unknown."""
 
     @property
     def ok(self) -> bool:

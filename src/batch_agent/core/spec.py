@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from .errors import SpecError
 from .fast_dataclass import dataclass
-from .options import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+from .options import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Together, Tooling
 from .options.extra_fields import check_extra
 from .options.run_options import SpecOptions
 from .program_runtime import Runtime
@@ -55,6 +55,7 @@ class BatchSpec:
     """Function that is called with each result as it arrives, sync or async."""
     out: Path | None = None
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
+    rows: Rows = field(default_factory=Rows)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: Retry = field(default_factory=Retry)
@@ -142,6 +143,7 @@ class BatchSpec:
 
 
 OPTION_GROUPS: dict[str, type[Any]] = {
+    "rows": Rows,
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,

@@ -60,12 +60,19 @@ def check_inputs(inputs: Any) -> None:
 
 
 def is_path(inputs: Any) -> bool:
-    """Whether inputs are the path of a file or folder: a Path, or a string with a known suffix or a slash."""
+    """Whether inputs are the path of a file or folder: a Path, or a string with a known suffix, a slash or a wildcard;
+    or `-`, standard input."""
     if not isinstance(inputs, str):
         return isinstance(inputs, Path)
     if len(inputs) > _MAX_PATH_LENGTH or "\n" in inputs:
         return False
-    return inputs.lower().endswith(SUFFIXES) or "/" in inputs or "\\" in inputs
+    name = inputs.lower().removesuffix(".gz")
+    return name.endswith(SUFFIXES) or "/" in inputs or "\\" in inputs or "*" in inputs or inputs == "-"
+
+
+def is_url(inputs: Any) -> bool:
+    """Whether inputs are the address of a file to download."""
+    return isinstance(inputs, str) and inputs.lower().startswith(("http://", "https://"))
 
 
 def table_library(inputs: Any) -> str | None:

@@ -3,14 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import fields, replace
 from typing import Any, Self
 
 from .. import aio
 from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, SpecError
-from ..core.events import FlowStarted
-from ..core.options import Spend
+from ..core.events import FlowStarted, Notice
+from ..core.options import Rows, Spend
 from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
@@ -59,7 +60,8 @@ async def drive(
         deadline = RunDeadline(seconds)
         with startup_deadline(deadline):
             async with deadline.limit():
-                source = await _source(inputs)
+                options, rows = _without_selection(options)
+                source = await _source(inputs, rows, _notifier(events))
                 plans = marked_plans(steps, options)
                 if plans is not None:
                     steps = list(map(with_cached_function, steps))
@@ -68,8 +70,20 @@ async def drive(
         return await _run_stages(steps, stages, source, deadline, Callbacks(events))
 
 
-async def _source(inputs: Any) -> JobSource:
-    inputs = await gather_inputs(inputs)
+def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
+    """The options of the stages, with `key` alone of `Rows`, and the selection of the flow's inputs."""
+    names = {each.name for each in fields(Rows)}
+    rows = options.get("rows") or Rows(**{name: value for name, value in options.items() if name in names})
+    others = {name: value for name, value in options.items() if name not in names and name != "rows"}
+    return ({**others, "key": rows.key} if rows.key is not None else others), rows
+
+
+def _notifier(events: EventSink | None) -> Callable[[str], None]:
+    return (lambda text: None) if events is None else (lambda text: events.emit(Notice(text)))
+
+
+async def _source(inputs: Any, rows: Rows, notify: Callable[[str], None]) -> JobSource:
+    inputs = await gather_inputs(inputs, rows, notify)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # later changes of the list do not change the number of inputs
     return JobSource(inputs)
@@ -159,6 +173,8 @@ class _Stage:
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
         self.agents = StageRunner(name, self.feed, own_events)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
+        if self.feed is not None:  # items of later stages are no rows of the inputs
+            spec = replace(spec, rows=Rows())
         self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
 
     def worker(self, then: FlowNode, text: str, total: int | None, callbacks: Callbacks) -> Worker:

@@ -65,7 +65,7 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     spec = BatchSpec.of(**_with_recorded_options(options, recorded, agents))
     specs = _specs(spec, recorded)
     traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
-    inputs = JobSource(await gather_inputs(spec.inputs))
+    inputs = JobSource(await gather_inputs(spec.inputs, spec.rows))
     first = await inputs.peek()
     layout = as_they_come(settled_by(template_of(spec.task, first), inputs.known))
     plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)

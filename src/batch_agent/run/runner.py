@@ -18,6 +18,7 @@ from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner
 from ..plan.compile import prefix_chars
+from ..plan.row_keys import row_key
 from ..store.memory_store import NoStore
 from .complete_checkpoint import mark_finished
 from .resources import RunResources, format_findings, open_resources
@@ -116,7 +117,7 @@ class _Execution:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
         source = InputSource(resources.inputs, resources.plan.job, order)
-        deliver = Delivery(put, spec.on_result, write, self._events).deliver
+        deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
@@ -126,6 +127,20 @@ class _Execution:
                 await self._share(source, executor, deliver, fit, leave, works=works)
 
         await self._with_turns(run_agents)
+
+    def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
+        """Adds to a result what only the caller sees: its cost, and the key of its row. None if there is neither."""
+        traits, model = self._resources.server.traits, self._resources.plan.rules.model
+        price = known_price(model, traits.name, self._spec.spend.prices)
+        has_row_keys = self._spec.rows.key is not None
+        if price is None and not has_row_keys:
+            return None
+
+        def completed(result: AgentResult) -> AgentResult:
+            key = row_key(result.key) if has_row_keys else result.key
+            return replace(result, key=key, cost=None if price is None else price.of(result.usage))
+
+        return completed
 
     async def work(self) -> None:
         """Runs agents that another process submitted."""

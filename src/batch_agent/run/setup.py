@@ -24,6 +24,7 @@ from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first, escaped_fields, settled_by
 from ..plan.layout import Layout, as_they_come, lay_out
+from ..plan.row_keys import check_row_keys
 from ..plan.template import Template, names_in, template_of
 from ..tools import Tool, ToolProvider, as_tool, check_names
 from .plan_check import is_same_question, kept_tool_mode
@@ -94,12 +95,14 @@ class RunSetup:
         if self.input_fields is not None:
             template = (self.template or template_of(self.spec.task)).settled(self.input_fields)
             return JobSource(self.spec.inputs, is_fed=True), as_they_come(template)
-        inputs, prefix = JobSource(await gather_inputs(self.spec.inputs)), self.spec.prefix
+        inputs, prefix = JobSource(await gather_inputs(self.spec.inputs, self.spec.rows, self.notify)), self.spec.prefix
         first = await inputs.peek()
         template = settled_by(self.template or template_of(self.spec.task, first), inputs.known)
         if first:
             self._check_first(template, first[0])
         rows = inputs.rows
+        if rows is not None and self.spec.rows.key is not None:
+            check_row_keys(rows, self.spec.rows.key)
         if rows is None or not 1 < len(rows) <= _MAX_LAID_OUT:
             return inputs, as_they_come(template)
         return inputs, lay_out(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)

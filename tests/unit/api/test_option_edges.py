@@ -53,6 +53,12 @@ WORKS: dict[str, str] = {
     "plan_changed": "",
     "on_result": "none",
     "out": "none unicode",
+    "limit": LIMIT,
+    "sample": LIMIT,
+    "sample_seed": "zero one negative most huge",
+    "where": "none",
+    "input_format": "none",
+    "key": "none",  # the inputs of this test have no fields
     "max_inflight": f"{LIMIT} negative",  # -1, as 0.2 wrote it: no limit
     "max_concurrent": f"{LIMIT} negative",
     "max_agents": f"{LIMIT} negative",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.errors import SpecError
-from batch_agent.core.options import Context, Limits, Prefix, Retry, Spend, Timeouts, Tooling
+from batch_agent.core.options import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Tooling
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 from batch_agent.core.validation import nearest
@@ -27,6 +27,12 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("backoff", "retry", "backoff", 0.25),
     ("backoff_max", "retry", "backoff_max", 4.0),
     ("retry_failed", "retry", "retry_failed", False),
+    ("limit", "rows", "limit", 3),
+    ("sample", "rows", "sample", 3),
+    ("sample_seed", "rows", "sample_seed", 7),
+    ("where", "rows", "where", "stars > 2"),
+    ("input_format", "rows", "input_format", "csv"),
+    ("key", "rows", "key", "id"),
     ("max_tool_tokens", "context", "max_tool_tokens", 100),
     ("streaming", "context", "streaming", True),
     ("streaming_tool_dispatch", "context", "streaming_tool_dispatch", True),
@@ -60,6 +66,7 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("extra", "sampling", "extra", {"min_p": 0.1}),
 ]
 GROUPS: dict[str, Any] = {
+    "rows": Rows,
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,

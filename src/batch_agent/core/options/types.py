@@ -2,7 +2,7 @@
 
 Written by `python -m scripts.option_types` from the dataclasses of options.py, requests.py and spec.py: do not edit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -10,7 +10,7 @@ from ..program_runtime import Runtime
 from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
-from . import Context, Limits, Prefix, Retry, Spend, Timeouts, Together, Tooling
+from . import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Together, Tooling
 
 
 class AgentOptions(TypedDict, total=False):
@@ -26,6 +26,20 @@ class AgentOptions(TypedDict, total=False):
     plan_changed: Literal["stop", "rerun"]
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
     PlanMismatch, or run everything again and keep the old answers."""
+    limit: int | None
+    """Use only the first inputs, this many."""
+    sample: int | None
+    """Use a random sample of this many inputs, in input order. A larger sample contains every smaller one."""
+    sample_seed: int
+    """Another seed gives another sample; the same seed always gives the same one."""
+    where: str | Callable[[Any], Any] | None
+    """Use only matching inputs: a condition on fields such as "stars <= 2 and lang = 'en'", or a function."""
+    input_format: Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None
+    """Format of files, downloads and standard input. None: by the suffix; standard input is JSON lines."""
+    key: str | None
+    """Field that identifies an input: its value is the key of the result, and must be unique."""
+    rows: Rows
+    """The options of `Rows` as a group, instead of one by one."""
     max_inflight: int | None
     """Requests in flight. None: found by the engine during the run."""
     max_agents: int | None
