@@ -116,7 +116,7 @@ def repeated_seed(seed: int, key: str) -> int | None:
     """Seed of an agent whose input repeats an earlier one, made from the run's seed and the number of the repetition,
     which ends the key (`4f...-2`); None for the first of equal inputs, whose seed is the run's. With one seed for all,
     a server would give them one answer."""
-    repetition = key.partition("-")[2].partition(".")[0]
+    repetition = "" if "@" in key else key.partition("-")[2].partition(".")[0]  # keys with a row's own id are unique
     if not repetition:
         return None
     return int.from_bytes(blake2b(f"{seed}-{repetition}".encode(), digest_size=4).digest()) >> 1

@@ -14,6 +14,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import public_url
 from ..core.task_fields import is_url
+from ..text_encoding import HEAD_BYTES, file_encoding, is_binary, is_utf8
 from .column_names import check_unique
 from .parquet import parquet_rows
 from .row_iterators import SizedRows
@@ -33,7 +34,8 @@ _GZIP_RATIO = 8
 _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
 }  # fmt: skip
-_BOM = b"\xef\xbb\xbf"
+_MAX_NAMED = 3
+_OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or save the file as UTF-8."
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,26 +48,40 @@ class InputFile:
     format: str
     copy: "LocalCopy | None" = None
     """Set if `path` is a temporary file, which exists as long as this object."""
+    declared: str | None = None
+    """Encoding, if the file is not UTF-8."""
 
     @classmethod
-    def of(cls, path: Path, input_format: str | None) -> "InputFile":
+    def of(cls, path: Path, input_format: str | None, encoding: str | None = None) -> "InputFile":
         """Raises SpecError for a file that does not exist, or whose suffix is unknown."""
         if not path.exists():
             raise SpecError(f"{str(path)!r} does not exist. Inputs are {_FORMATS}.")
-        return cls(path, str(path), input_format or _format_of(path.name, repr(str(path))))
+        kind = input_format or _format_of(path.name, repr(str(path)))
+        return cls(path, str(path), kind, declared=encoding)
 
     def open(self) -> IO[bytes]:
-        file = self.path.open("rb")
-        if file.read(len(_GZIP)) != _GZIP:
-            file.seek(0)
-            return file
-        file.seek(0)
+        with self.path.open("rb") as file:
+            is_compressed = file.read(len(_GZIP)) == _GZIP
+        if not is_compressed:
+            return self.path.open("rb")
         import gzip  # only for compressed files
 
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+        return cast(IO[bytes], gzip.open(self.path))
 
-    def open_text(self) -> TextIO:
-        return io.TextIOWrapper(self.open(), encoding="utf-8-sig", newline="")
+    def open_text(self, newline: str = "") -> TextIO:
+        with self.open() as file:
+            encoding = file_encoding(file, self.declared)
+        return io.TextIOWrapper(self.open(), encoding, newline=newline)
+
+    def open_utf8(self) -> Iterable[bytes]:
+        """Lines as UTF-8, without a byte order mark."""
+        with self.open() as file:
+            encoding = file_encoding(file, self.declared)
+            if encoding == "utf-8":
+                yield from file
+                return
+        with self.open_text("\n") as text:
+            yield from (line.encode() for line in text)
 
     @property
     def size(self) -> int:
@@ -79,6 +95,7 @@ def read_file(
     select: "RowSelection | None" = None,
     input_format: str | None = None,
     notify: Callable[[str], None] = lambda _: None,
+    encoding: str | None = None,
 ) -> "list[Any] | SizedRows":
     """Inputs of a file, a folder, a glob pattern, an http(s) address or `-`, standard input. All are parsed; for very
     large files, an iterable that parses them again as they are read. Raises SpecError for invalid data, with the line
@@ -86,25 +103,27 @@ def read_file(
     path = Path(source).expanduser()
     with translate_errors(str(source)):
         if source == STDIN or is_url(source):
-            found = _all_rows([_local_copy(str(source), input_format, notify)], select)
+            found = _all_rows([_local_copy(str(source), input_format, notify, encoding)], select)
         elif path.is_dir():
-            found = _rows_of(lambda: _texts(_text_files(path), path), sum(map(_size, _text_files(path))), select)
+            found = _folder_rows(_visible_files(path), path, str(path), select, notify, encoding)
         elif is_pattern(source) and not path.exists():
-            found = _matches(str(path), select, input_format)
+            found = _matches(str(path), select, input_format, notify, encoding)
         else:
-            found = _all_rows([InputFile.of(path, input_format)], select)
+            found = _all_rows([InputFile.of(path, input_format, encoding)], select)
     if not found:
         raise SpecError(f"{'Standard input' if source == STDIN else repr(_shown(source))} has no inputs.")
     return found
 
 
-def _local_copy(source: str, input_format: str | None, notify: Callable[[str], None]) -> InputFile:
+def _local_copy(
+    source: str, input_format: str | None, notify: Callable[[str], None], encoding: str | None
+) -> InputFile:
     from .download import download, read_stdin  # imports urllib, which files do not need
 
     copy = read_stdin() if source == STDIN else download(source, notify)
     default = "jsonl" if source == STDIN else None
     kind = input_format or default or _format_of(copy.file_name, repr(copy.name))
-    return InputFile(copy.path, copy.name, kind, copy)
+    return InputFile(copy.path, copy.name, kind, copy, encoding)
 
 
 def is_pattern(source: str | Path) -> bool:
@@ -116,15 +135,45 @@ def _shown(source: str | Path) -> str:
     return public_url(str(source)) if is_url(source) else str(Path(source).expanduser())
 
 
-def _matches(pattern: str, select: "RowSelection | None", input_format: str | None) -> "list[Any] | SizedRows":
+def _matches(
+    pattern: str,
+    select: "RowSelection | None",
+    input_format: str | None,
+    notify: Callable[[str], None],
+    encoding: str | None,
+) -> "list[Any] | SizedRows":
     """Rows of all matching files, if the pattern ends in the suffix of a data format; otherwise an input for each file,
     as in a folder."""
     paths = [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
     if not paths:
         raise SpecError(f"No file matches {pattern!r}.")
     if input_format is not None or _data_format(pattern) is not None:
-        return _all_rows([InputFile.of(path, input_format) for path in paths], select)
-    return _rows_of(lambda: _texts(_text_only(paths), None), sum(map(_size, paths)), select)
+        return _all_rows([InputFile.of(path, input_format, encoding) for path in paths], select)
+    return _folder_rows(paths, None, pattern, select, notify, encoding)
+
+
+def _folder_rows(
+    files: Sequence[Path],
+    folder: Path | None,
+    name: str,
+    select: "RowSelection | None",
+    notify: Callable[[str], None],
+    encoding: str | None,
+) -> "list[Any] | SizedRows":
+    """An input for each text file. Binary files are named, by `notify` or, if there are no others, by SpecError."""
+    texts: list[Path] = []
+    binary: list[Path] = []
+    for file in files:
+        (binary if is_binary(_beginning(file), encoding) else texts).append(file)
+    if binary:
+        shown = [str(file if folder is None else file.relative_to(folder)) for file in binary[:_MAX_NAMED]]
+        listed = ", ".join([*shown, *([f"and {len(binary) - _MAX_NAMED:,} more"] if len(binary) > _MAX_NAMED else [])])
+        count = f"{len(binary):,} binary file{'' if len(binary) == 1 else 's'}"
+        advice = "Inputs are text: convert documents first, for example with pdftotext. Images are not supported yet."
+        if not texts:
+            raise SpecError(f"{name!r} has no text files, only {count}: {listed}. {advice}")
+        notify(f"{count} in {name!r} will not be read: {listed}. {advice}")
+    return _rows_of(lambda: _texts(texts, folder, encoding), sum(map(_size, texts)), select)
 
 
 def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> "list[Any] | SizedRows":
@@ -183,32 +232,31 @@ def translate_errors(name: str) -> Iterator[None]:
 
 
 def _json_lines(file: InputFile) -> Iterator[Any]:
-    with file.open() as opened:
-        for number, line in enumerate(opened, 1):
-            text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
-            if text:
+    with _translate_encoding(file):
+        for number, line in enumerate(file.open_utf8(), 1):
+            if text := line.strip():
                 try:
                     yield orjson.loads(text)
                 except orjson.JSONDecodeError as error:
+                    text.decode()  # raises UnicodeDecodeError for another encoding
                     other = " For another format: input_format='csv'." if file.copy is not None and number == 1 else ""
                     raise SpecError(f"{file.name}, line {number}: not valid JSON ({error}).{other}") from error
 
 
 def _lines(file: InputFile) -> Iterator[Any]:
     """Each line that is not blank, as text."""
-    with file.open_text() as opened:
-        try:
-            yield from (text for line in opened if (text := line.rstrip("\r\n")).strip())
-        except UnicodeDecodeError as error:
-            raise _not_utf8(file, error) from error
+    with _translate_encoding(file), file.open_text() as opened:
+        yield from (text for line in opened if (text := line.rstrip("\r\n")).strip())
 
 
 def _json(file: InputFile) -> Iterator[Any]:
-    try:
-        with file.open() as opened:
-            data = orjson.loads(opened.read().removeprefix(_BOM))
-    except orjson.JSONDecodeError as error:
-        raise SpecError(f"{file.name}: not valid JSON ({error}).") from error
+    with _translate_encoding(file):
+        text = b"".join(file.open_utf8())
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            text.decode()  # raises UnicodeDecodeError for another encoding
+            raise SpecError(f"{file.name}: not valid JSON ({error}).") from error
     if not isinstance(data, list):
         raise SpecError(f"{file.name}: the file must hold a list of inputs, not one {type(data).__name__}.")
     yield from data
@@ -226,7 +274,7 @@ def _tsv(file: InputFile) -> Iterator[Any]:
 def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
     """Rows separated by the first of the separators that is in the header."""
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARS))  # the limit is global to the process
-    with source.open_text() as file:
+    with _translate_encoding(source), source.open_text() as file:
         try:
             first = next((line for line in file if line.strip()), "")
             separator = next((each for each in separators if each in first), separators[0])
@@ -240,23 +288,19 @@ def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
                     yield dict(zip(names, _check_cells(source.name, reader.line_num, names, cells), strict=True))
         except csv.Error as error:
             raise SpecError(f"{source.name}, line {reader.line_num}: not valid CSV ({error}).") from error
-        except UnicodeDecodeError as error:
-            raise _not_utf8(source, error) from error
 
 
-def _not_utf8(file: InputFile, error: UnicodeDecodeError) -> SpecError:
+@contextmanager
+def _translate_encoding(file: InputFile) -> Iterator[None]:
     """Names the first line that is not UTF-8; the decoder, which reads many lines at a time, does not know it."""
-    with file.open() as opened:
-        line = next((number for number, line in enumerate(opened, 1) if not _is_utf8(line)), 0)
-    return SpecError(f"{file.name}, line {line}: not UTF-8 ({error.reason}): save the file as UTF-8.")
-
-
-def _is_utf8(line: bytes) -> bool:
     try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        yield
+    except UnicodeDecodeError as error:
+        if error.encoding not in ("utf-8", "utf-8-sig"):
+            raise SpecError(f"{file.name}: not {error.encoding} ({error.reason}): pass another encoding=.") from error
+        with file.open() as opened:
+            line = next((number for number, line in enumerate(opened, 1) if not is_utf8(line)), 0)
+        raise SpecError(f"{file.name}, line {line}: not UTF-8 ({error.reason}). {_OTHER_ENCODING}") from error
 
 
 def _check_cells(name: str, line: int, names: list[str], cells: list[str]) -> list[str]:
@@ -268,30 +312,29 @@ def _check_cells(name: str, line: int, names: list[str], cells: list[str]) -> li
     return cells
 
 
-def _texts(files: Iterable[Path], folder: Path | None) -> Iterator[Any]:
+def _texts(files: Iterable[Path], folder: Path | None, encoding: str | None) -> Iterator[Any]:
     """An input for each file. `path` is relative to the folder, or as it is."""
     for file in files:
         path = file if folder is None else file.relative_to(folder)
-        with translate_errors(str(file)):
-            yield {"path": str(path), "name": file.name, "text": file.read_text("utf-8-sig", "replace")}
+        source = InputFile(file, str(file), "text", declared=encoding)
+        with translate_errors(str(file)), _translate_encoding(source), file.open("rb") as opened:
+            with io.TextIOWrapper(opened, file_encoding(opened, encoding)) as decoded:
+                text = decoded.read()
+        yield {"path": str(path), "name": file.name, "text": text}
 
 
-def _text_files(folder: Path) -> Iterator[Path]:
-    """The files below a folder in sorted order, without hidden and binary files."""
-    return _text_only(
+def _visible_files(folder: Path) -> list[Path]:
+    """The files below a folder in sorted order, without hidden ones."""
+    return [
         file
         for file in sorted(folder.rglob("*"))
         if not any(part.startswith(".") for part in file.relative_to(folder).parts) and file.is_file()
-    )
-
-
-def _text_only(files: Iterable[Path]) -> Iterator[Path]:
-    return (file for file in files if b"\0" not in _beginning(file))
+    ]
 
 
 def _beginning(file: Path) -> bytes:
     with translate_errors(str(file)), file.open("rb") as opened:
-        return opened.read(4096)
+        return opened.read(HEAD_BYTES)
 
 
 _READERS: dict[str, Callable[[InputFile], Iterator[Any]]] = {

@@ -1,6 +1,7 @@
 """Inputs of a run from files, tables, queries and iterables."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sized
 from fnmatch import fnmatch
 from itertools import islice
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
+from ..core.safe_text import safe_text
 from ..core.task_fields import check_inputs, is_path, is_url, table_library
 from .input_files import STDIN, is_pattern, read_file
 from .row_iterators import SizedRows, ThreadIterator
@@ -26,15 +28,16 @@ Notify = Callable[[str], None]
 ALL_ROWS = Rows()
 
 
-def _ignore(_: str) -> None:
-    """Ignores a notice."""
+def print_notice(text: str) -> None:
+    """Prints a notice on standard error, as a run without a sink does."""
+    print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
 
 
-def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = _ignore) -> Inputs:
+def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
     """Inputs from a file, a folder, a table, a dataset or a query; lists and other iterables are returned unchanged.
     Inputs that fit into memory become a list, so that they can be counted and reordered; others are read during the
-    run. `rows`: which of them are used. `notify`: called with the size of a download. Blocks. Raises SpecError for
-    inputs that cannot be read."""
+    run. `rows`: which of them are used, and how files are read. `notify`: called with the size of a download, and with
+    the names of files that are not text. Blocks. Raises SpecError for inputs that cannot be read."""
     check_inputs(source)
     select = _selection(rows)
     if is_path(source):
@@ -42,7 +45,7 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = _ignore) ->
             raise SpecError(
                 f"{str(source).partition('://')[0]}://...: for inputs from a database, use SqlQuery(url, query)."
             )
-        return read_file(source, select, rows.input_format, notify)
+        return read_file(source, select, rows.input_format, notify, rows.encoding)
     if isinstance(source, SqlQuery):
         return _query_rows(source, select)
     library = table_library(source)
@@ -50,7 +53,7 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = _ignore) ->
     return found if select is None else _selected(found, select)
 
 
-async def gather_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = _ignore) -> Inputs:
+async def gather_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
     """`read_inputs` without blocking the event loop."""
     if is_path(source) or isinstance(source, SqlQuery) or table_library(source):
         notices: list[str] = []

@@ -16,6 +16,7 @@ from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..data import gather_inputs
+from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
@@ -79,7 +80,7 @@ def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], R
 
 
 def _notifier(events: EventSink | None) -> Callable[[str], None]:
-    return (lambda text: None) if events is None else (lambda text: events.emit(Notice(text)))
+    return print_notice if events is None else (lambda text: events.emit(Notice(text)))
 
 
 async def _source(inputs: Any, rows: Rows, notify: Callable[[str], None]) -> JobSource:

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -16,9 +15,9 @@ from ..core.events import Notice
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
 from ..core.protocols import EventSink, Traits
-from ..core.safe_text import safe_text
 from ..core.spec import BatchSpec
 from ..data import check_apart, gather_inputs
+from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
@@ -87,7 +86,7 @@ class RunSetup:
         if self.events is not None:
             self.events.emit(Notice(text))
         else:
-            print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
+            print_notice(text)
 
     async def layout_inputs(self) -> tuple[JobSource, Layout]:
         """The inputs and the layout of their prompts. Inputs of a later stage are not awaited. Raises SpecError for

@@ -32,6 +32,9 @@ class Rows:
     """Use only matching inputs: a condition on fields such as "stars <= 2 and lang = 'en'", or a function."""
     input_format: Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None = None
     """Format of files, downloads and standard input. None: by the suffix; standard input is JSON lines."""
+    encoding: str | None = None
+    """Encoding of input files that are not UTF-8, such as "cp1252". None: they are refused, unless a byte order mark
+    names it."""
     key: str | None = None
     """Field that identifies an input: its value is the key of the result, and must be unique."""
 
@@ -51,6 +54,7 @@ class Rows:
             raise SpecError(
                 f"input_format must be one of {', '.join(INPUT_FORMATS)}, or None; got {self.input_format!r}."
             )
+        _check_encoding(self.encoding)
         text_or_none("key", self.key)
         if self.key == "":
             raise SpecError("key must be the name of a field of the inputs, or None; got ''.")
@@ -301,6 +305,15 @@ class Prefix:
             raise SpecError("cache_salt must be a non-empty string or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+
+
+def _check_encoding(encoding: Any) -> None:
+    try:
+        "".encode("utf-8" if encoding is None else encoding)
+    except (LookupError, TypeError, ValueError):
+        raise SpecError(
+            f"encoding must be the name of a text encoding, such as 'cp1252' or 'latin-1', or None; got {encoding!r}."
+        ) from None
 
 
 def _is_price(price: Any) -> bool:

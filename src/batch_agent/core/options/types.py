@@ -36,6 +36,9 @@ class AgentOptions(TypedDict, total=False):
     """Use only matching inputs: a condition on fields such as "stars <= 2 and lang = 'en'", or a function."""
     input_format: Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None
     """Format of files, downloads and standard input. None: by the suffix; standard input is JSON lines."""
+    encoding: str | None
+    """Encoding of input files that are not UTF-8, such as "cp1252". None: they are refused, unless a byte order mark
+    names it."""
     key: str | None
     """Field that identifies an input: its value is the key of the result, and must be unique."""
     rows: Rows
