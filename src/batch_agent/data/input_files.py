@@ -13,7 +13,7 @@ import orjson
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import public_url
-from ..core.task_fields import is_url
+from ..core.task_fields import STDIN, is_url
 from .column_names import check_unique
 from .parquet import parquet_rows
 from .row_iterators import SizedRows
@@ -26,7 +26,6 @@ _MAX_BYTES = 256 * 1024 * 1024
 """Larger files are read line by line during the run."""
 _MAX_CELL_CHARS = 2**31 - 1
 _FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
-STDIN = "-"
 _GZIP = b"\x1f\x8b"
 _GZIP_RATIO = 8
 """Bytes of text in a byte of a compressed file, at most about."""
@@ -55,14 +54,13 @@ class InputFile:
         return cls(path, str(path), input_format or _format_of(path.name, repr(str(path))))
 
     def open(self) -> IO[bytes]:
-        file = self.path.open("rb")
-        if file.read(len(_GZIP)) != _GZIP:
-            file.seek(0)
-            return file
-        file.seek(0)
+        with self.path.open("rb") as file:
+            is_compressed = file.read(len(_GZIP)) == _GZIP
+        if not is_compressed:
+            return self.path.open("rb")
         import gzip  # only for compressed files
 
-        return cast(IO[bytes], gzip.GzipFile(fileobj=file))
+        return cast(IO[bytes], gzip.open(self.path))
 
     def open_text(self) -> TextIO:
         return io.TextIOWrapper(self.open(), encoding="utf-8-sig", newline="")
