@@ -54,6 +54,21 @@ def _user_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
     return as_tool(found)
 
 
+def load_servers(names: list[str], folder: Path) -> list[Any]:
+    """MCP servers by command or URL; commands are started in `folder`. Raises SpecError."""
+    if not names:
+        return []
+    from ..tools import MCP  # imported only for runs with servers
+
+    def server(name: str) -> Any:
+        try:
+            return MCP(name) if name.startswith(("http://", "https://")) else MCP(name, cwd=folder)
+        except (SpecError, ValueError) as error:
+            raise SpecError(f"--mcp {name!r}: {error}") from error
+
+    return [server(name) for name in names]
+
+
 def load_runtime(name: str | None, workdir: Path | None) -> Runtime | None:
     """`opencode` with copies of `workdir`, or a user runtime as module:name. Raises SpecError."""
     if name == OPENCODE:

@@ -41,6 +41,8 @@ class Fields:
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """Suffixes of files that hold inputs."""
+STDIN = "-"
+"""Name of standard input as the source of inputs."""
 _TABLES = frozenset({"pandas", "polars", "pyarrow", "duckdb"})
 _DATASETS = frozenset({"datasets.arrow_dataset", "datasets.iterable_dataset"})
 """Full module names: projects often have a module `datasets` of their own."""
@@ -67,7 +69,7 @@ def is_path(inputs: Any) -> bool:
     if len(inputs) > _MAX_PATH_LENGTH or "\n" in inputs:
         return False
     name = inputs.lower().removesuffix(".gz")
-    return name.endswith(SUFFIXES) or "/" in inputs or "\\" in inputs or "*" in inputs or inputs == "-"
+    return name.endswith(SUFFIXES) or "/" in inputs or "\\" in inputs or "*" in inputs or inputs == STDIN
 
 
 def is_url(inputs: Any) -> bool:

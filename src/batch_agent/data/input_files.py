@@ -13,7 +13,7 @@ import orjson
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import public_url
-from ..core.task_fields import is_url
+from ..core.task_fields import STDIN, is_url
 from ..text_encoding import HEAD_BYTES, file_encoding, is_binary, is_utf8
 from .column_names import check_unique
 from .parquet import parquet_rows
@@ -27,7 +27,6 @@ _MAX_BYTES = 256 * 1024 * 1024
 """Larger files are read line by line during the run."""
 _MAX_CELL_CHARS = 2**31 - 1
 _FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
-STDIN = "-"
 _GZIP = b"\x1f\x8b"
 _GZIP_RATIO = 8
 """Bytes of text in a byte of a compressed file, at most about."""
@@ -68,7 +67,7 @@ class InputFile:
 
         return cast(IO[bytes], gzip.open(self.path))
 
-    def open_text(self, newline: str = "") -> TextIO:
+    def open_text(self, newline: str | None = "") -> TextIO:
         with self.open() as file:
             encoding = file_encoding(file, self.declared)
         return io.TextIOWrapper(self.open(), encoding, newline=newline)
@@ -317,9 +316,8 @@ def _texts(files: Iterable[Path], folder: Path | None, encoding: str | None) -> 
     for file in files:
         path = file if folder is None else file.relative_to(folder)
         source = InputFile(file, str(file), "text", declared=encoding)
-        with translate_errors(str(file)), _translate_encoding(source), file.open("rb") as opened:
-            with io.TextIOWrapper(opened, file_encoding(opened, encoding)) as decoded:
-                text = decoded.read()
+        with translate_errors(str(file)), _translate_encoding(source), source.open_text(None) as opened:
+            text = opened.read()
         yield {"path": str(path), "name": file.name, "text": text}
 
 

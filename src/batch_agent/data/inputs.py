@@ -12,8 +12,8 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
 from ..core.safe_text import safe_text
-from ..core.task_fields import check_inputs, is_path, is_url, table_library
-from .input_files import STDIN, is_pattern, read_file
+from ..core.task_fields import STDIN, check_inputs, is_path, is_url, table_library
+from .input_files import is_pattern, read_file
 from .row_iterators import SizedRows, ThreadIterator
 from .sql_query import SqlQuery
 from .tables import read_table
@@ -115,7 +115,8 @@ def check_apart(inputs: Any, out: Path, label: str = "out") -> None:
 
 def _check_no_match(pattern: Any, out: Path, label: str) -> None:
     absolute, target = str(Path(pattern).expanduser().absolute()), out.expanduser().absolute()
-    if fnmatch(str(target), absolute) if "**" in absolute else target.match(absolute):
+    is_match = fnmatch(str(target), absolute.replace("**/", "")) if "**/" in absolute else target.match(absolute)
+    if is_match:
         raise SpecError(
             f"{label} {str(out)!r} matches the inputs {str(pattern)!r}, and would be one of them in the next run: use "
             "another name."

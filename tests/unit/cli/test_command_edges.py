@@ -46,7 +46,7 @@ REFUSED_BY_NAME = [
     (["export", "done.checkpoint", "--format", "xml"], "--format"),
     (["export", "done.checkpoint", "--schema", "ü:漢"], "--schema"),
     (["inspect", "done.checkpoint", "--schema", "none"], "--schema"),
-    (["run", *TASK, "--max-turns", "1" + "0" * 30], "max_turns must be an integer <="),
+    (["run", *TASK, "--max-turns", "1" + "0" * 30], "--max-turns must be an integer <="),
     (["run", *TASK, "--seed", "1" + "0" * 30], "seed"),
     (["run", "--task", "{it} \udcff", "--inputs", "in.jsonl"], "task must be valid Unicode"),
     (["run", *TASK, "--out", "\udcff.jsonl"], "Use UTF-8 file names"),

@@ -215,7 +215,7 @@ def test_standard_input_is_read(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], piped: bytes, rows: list[Any]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped)))
-    assert read_inputs("-", eval(f"Rows({options})")) == rows
+    assert read_inputs("-", Rows(**options)) == rows
 
 
 def test_standard_input_in_another_format_is_refused_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
