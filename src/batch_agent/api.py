@@ -31,6 +31,7 @@ from .observe.sinks import combine_sinks
 from .run import runner
 from .run.resources import lint_prompts, open_preview
 from .run.setup import RunSetup
+from .tools.adapters import locate_file_tools
 
 if TYPE_CHECKING:
     from .forecasting.forecast import Forecast
@@ -71,7 +72,7 @@ class BatchAgent:
         `result.output`, are instances of `output_schema`; without one they are text.
 
         - Task: task, inputs, output_schema, tools, model, backend, runtime.
-        - Inputs: limit, sample, sample_seed, where, input_format, key.
+        - Inputs: limit, sample, sample_seed, where, input_format, encoding, key.
         - Files: checkpoint_dir, plan_changed, out, on_result.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Limits: max_inflight, max_agents, max_turns, priority, backpressure_ceiling, calibrate_backend.
@@ -341,7 +342,8 @@ def _stream(
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
     if spec is not None and options:
         raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
-    return spec or BatchSpec.of(**options)
+    made = spec or BatchSpec.of(**options)
+    return locate_file_tools(made, made.inputs, made.rows.encoding) if made.tools else made
 
 
 __all__: Sequence[str] = ["BatchAgent"]

@@ -54,7 +54,7 @@ OPTIONS: dict[str, Cells] = {
         "unit/api/test_resume.py::test_another_question_is_asked_again",
         _AWAY,
     ),
-    "limit sample sample_seed where input_format key": (
+    "limit sample sample_seed where input_format encoding key": (
         "- inputs are chosen before the first agent",
         _CANCEL,
         _KILL,

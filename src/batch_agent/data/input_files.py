@@ -10,11 +10,11 @@ from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import orjson
 
+from ..charset import HEAD_BYTES, file_encoding, is_binary, is_utf8
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_url
-from ..text_encoding import HEAD_BYTES, file_encoding, is_binary, is_utf8
 from .column_names import check_unique
 from .parquet import parquet_rows
 from .row_iterators import SizedRows

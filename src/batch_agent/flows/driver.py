@@ -23,6 +23,7 @@ from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resources import open_resources
 from ..run.setup import RunSetup
+from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks
 from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cached_function
 from .flow_validation import check_steps
@@ -67,7 +68,10 @@ async def drive(
                 if plans is not None:
                     steps = list(map(with_cached_function, steps))
                     plans = plans if await _is_finished(steps, source, options, plans) else None
-                stages = await _open_stages(steps, source, options, events, deadline, stack, plans)
+                stages = await _open_stages(
+                    steps, source, options, events, deadline, stack, plans,
+                    lambda spec: locate_file_tools(spec, inputs, rows.encoding),
+                )  # fmt: skip
         return await _run_stages(steps, stages, source, deadline, Callbacks(events))
 
 

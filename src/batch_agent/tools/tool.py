@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from ..core.errors import SpecError
@@ -109,6 +110,8 @@ class Tool(metaclass=_ToolClass):
     """Longer results are summarized by the model instead, once for all agents that share them."""
     batch: CallBatch | None = None
     """How calls that arrive together become one execution."""
+    relocate: "Callable[[Path | None, str | None], Tool] | None" = None
+    """Of a file tool without a folder of its own: makes it for a folder, and for an encoding of its files."""
     is_async: bool = field(init=False)
 
     read_file = BuiltinTool("files", _with_defaults)

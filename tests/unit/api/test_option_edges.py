@@ -58,6 +58,7 @@ WORKS: dict[str, str] = {
     "sample_seed": "zero one negative most huge",
     "where": "none",
     "input_format": "none",
+    "encoding": "none",
     "key": "none",  # the inputs of this test have no fields
     "max_inflight": f"{LIMIT} negative",  # -1, as 0.2 wrote it: no limit
     "max_concurrent": f"{LIMIT} negative",

@@ -31,6 +31,7 @@ WORKS: dict[str, str] = {
     "--sample-seed": "zero one negative huge",
     "--where": "",  # no condition
     "--input-format": "",
+    "--encoding": "",
     "--key": "",  # no such field
     "--mcp": "",  # no such program
     "--schema": "",

@@ -32,6 +32,7 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("sample_seed", "rows", "sample_seed", 7),
     ("where", "rows", "where", "stars > 2"),
     ("input_format", "rows", "input_format", "csv"),
+    ("encoding", "rows", "encoding", "cp1252"),
     ("key", "rows", "key", "id"),
     ("max_tool_tokens", "context", "max_tool_tokens", 100),
     ("streaming", "context", "streaming", True),

@@ -81,6 +81,9 @@ class CommandOptions:
         Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None,
         _option("Format of the inputs, if not that of their suffix. By default, standard input is jsonl."),
     ] = None
+    encoding: Annotated[
+        str | None, _option("Encoding of input files that are not UTF-8, such as cp1252. By default, they are refused.")
+    ] = None
     key: Annotated[
         str | None, _option("Field that identifies an input, such as id: the key of its result, also on resume.")
     ] = None
@@ -204,7 +207,10 @@ class CommandOptions:
         return {
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
             "inputs": self._read(),
-            "tools": [*load_tools(self.tools or [], self.root), *load_servers(self.mcp or [], self.home)],
+            "tools": [
+                *load_tools(self.tools or [], self.root, encoding=self.encoding),
+                *load_servers(self.mcp or [], self.home),
+            ],
             "output_schema": load_schema(self.schema) if self.schema else None,
             "runtime": load_runtime(self.runtime, self.workdir),
             "hoist": not self.no_hoist,
@@ -247,6 +253,7 @@ class CommandOptions:
             sample_seed=self.sample_seed,
             where=self.where,
             input_format=self.input_format,
+            encoding=self.encoding,
         )
 
     def _read(self) -> Any:

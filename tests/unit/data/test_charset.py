@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from batch_agent import BatchAgent, Flow, SpecError
+from batch_agent.charset import file_encoding, is_binary
 from batch_agent.core.events import Event, Notice
 from batch_agent.core.options import Rows
 from batch_agent.data import read_inputs
 from batch_agent.testing import ScriptedBackend, say
-from batch_agent.text_encoding import file_encoding, is_binary
 
 TEXT = "Grüße aus Köln"
 PDF = b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj <</Type /Catalog>> endobj\n"
@@ -111,8 +111,8 @@ async def test_binary_files_of_a_folder_are_named(tmp_path: Path, capsys: pytest
     [notice] = [text for text in heard.texts if "binary" in text]
     assert notice.startswith(f"4 binary files in {str(tmp_path)!r} will not be read: b.png, c.bin, d.zip, and 1 more. ")
     assert "pdftotext" in notice
-    for read in (lambda: read_inputs(tmp_path), lambda: read_inputs(f"{tmp_path}/*.*")):
-        read()
+    for source in (str(tmp_path), f"{tmp_path}/*.*"):
+        read_inputs(source)
         assert " binary files in " in capsys.readouterr().err
     await Flow(f"{tmp_path}/", backend=echo()).map("read", "{text}").run()
     assert "4 binary files in " in capsys.readouterr().err
