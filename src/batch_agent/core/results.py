@@ -1,6 +1,7 @@
 """Result of one agent: its answer or its error, its usage and timing, its tool calls and file changes."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from .errors import ErrorKind
@@ -143,6 +144,8 @@ class AgentResult(Generic[T]):
     """File changes of a coding agent in its copy of the working directory."""
     cost: float | None = None
     """Dollars for its usage; None if the price of the model is unknown."""
+    artifacts: tuple[Path, ...] = ()
+    """Files that its tools made in `ToolContext.artifacts`."""
 
     @property
     def ok(self) -> bool:

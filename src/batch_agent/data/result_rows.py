@@ -28,6 +28,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "usage": result.usage,
         "seconds": round(result.timing.total, 3),
     }
+    if result.artifacts:
+        row["artifacts"] = result.artifacts
     if result.changes is not None:
         row["changes"] = result.changes
     if error is not None:

@@ -359,8 +359,9 @@ class _Opener:
                 if self._cluster is not None:
                     self._cluster.events.publisher.account = usage
             for at in group:
-                own = runs[at].tools
-                boxes[at] = fabric if len(own) == len(tools) else ToolSubset(fabric, own)
+                own, artifacts = runs[at].tools, runs[at].setup.artifacts
+                is_all = len(own) == len(tools) and artifacts is None
+                boxes[at] = fabric if is_all else ToolSubset(fabric, own, artifacts)
         return [replace(run, toolbox=boxes[at]) for at, run in enumerate(runs)]
 
     def _used(self, fabric: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:

@@ -129,16 +129,18 @@ class _Execution:
         await self._with_turns(run_agents)
 
     def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
-        """Adds to a result what only the caller sees: its cost, and the key of its row. None if there is neither."""
+        """Adds to a result what only the caller sees: its cost, the key of its row and the files that its tools made.
+        None if there is none of these."""
         traits, model = self._resources.server.traits, self._resources.plan.rules.model
         price = known_price(model, traits.name, self._spec.spend.prices)
-        has_row_keys = self._spec.rows.key is not None
-        if price is None and not has_row_keys:
+        has_row_keys, artifacts = self._spec.rows.key is not None, self._resources.setup.artifacts
+        if price is None and not has_row_keys and artifacts is None:
             return None
 
         def completed(result: AgentResult) -> AgentResult:
             key = row_key(result.key) if has_row_keys else result.key
-            return replace(result, key=key, cost=None if price is None else price.of(result.usage))
+            files = () if artifacts is None else artifacts.files(result.key)
+            return replace(result, key=key, cost=None if price is None else price.of(result.usage), artifacts=files)
 
         return completed
 

@@ -26,6 +26,7 @@ from ..plan.layout import Layout, as_they_come, lay_out
 from ..plan.row_keys import check_row_keys
 from ..plan.template import Template, names_in, template_of
 from ..tools import Tool, ToolProvider, as_tool, check_names
+from ..tools.tool_context import ArtifactFolders
 from .plan_check import is_same_question, kept_tool_mode
 
 _SAME_FOR_ALL = "The task names no {field}: every agent gets the same prompt."
@@ -54,6 +55,8 @@ class RunSetup:
     output: OutputType | None
     input_fields: Collection[str] | None = None
     """Names of the fields of inputs that come later, from another stage or another process; None: the spec has them."""
+    artifacts: ArtifactFolders | None = None
+    """Folders for what tools make; None if no tool takes a ToolContext."""
 
     @classmethod
     def validate(
@@ -74,7 +77,9 @@ class RunSetup:
         if tools:
             check_names(tools)
         output = None if spec.output_schema is None else output_type(spec.output_schema)
-        return cls(spec, events, stage, template, tools, providers, output, input_fields)
+        takes_context = any(tool.context_arg is not None for tool in tools)
+        artifacts = ArtifactFolders(spec.checkpoint_dir) if takes_context else None
+        return cls(spec, events, stage, template, tools, providers, output, input_fields, artifacts)
 
     @property
     def uses_native_tools(self) -> bool:
@@ -149,7 +154,7 @@ class RunSetup:
             tuple([tool.spec for tool in tools]),
             self.output,
             traits,
-            may_start_early=any(tool.sharing.is_shared for tool in tools),
+            may_start_early=any(tool.is_shared for tool in tools),
             stage=self.stage,
             tool_mode=mode,
         )
