@@ -241,7 +241,7 @@ class Conversation:
             self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, f"The model declined: {reply.text[:500]}")))
             return
         try:
-            read = read_reply(self._rules, reply, self._turns)
+            read = read_reply(self._rules, reply, self._turns, self._job.input)
         except InvalidOutput as error:
             self._ask_for_valid_answer(reply, error)
             return

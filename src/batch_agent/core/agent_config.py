@@ -31,8 +31,8 @@ class OutputType(Protocol):
     @property
     def json_schema(self) -> JsonSchema: ...
 
-    def validate(self, value: Any) -> Any:
-        """The typed answer. Raises InvalidOutput."""
+    def validate(self, value: Any, agent_input: Any = None) -> Any:
+        """The typed answer. `agent_input`: for validators that compare the answer with it. Raises InvalidOutput."""
         ...
 
 
