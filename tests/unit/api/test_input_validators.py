@@ -17,12 +17,14 @@ class Quote(BaseModel):
     @field_validator("text")
     @classmethod
     def is_in_the_document(cls, text: str, info: ValidationInfo) -> str:
+        assert info.context is not None
         if text not in info.context["input"]["document"]:
             raise ValueError(f"{text!r} is not in the document")
         return text
 
 
 def check_word(word: str, info: ValidationInfo) -> str:
+    assert info.context is not None
     if word not in info.context["input"]["document"]:
         raise ValueError("not there")
     return word
