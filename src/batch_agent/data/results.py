@@ -29,9 +29,10 @@ class Results(list[AgentResult[T]]):
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has one row per result and these columns: `index`,
     `key`, `ok`; `input.NAME` for each field of the inputs and `output.NAME` for each field of the answers (`input` and
     `output` where there are no fields, such as strings); `error_kind`, `error_message` and `text` of failed agents;
-    `turns`, `tool_calls` (the number), `input_tokens`, `cached_tokens`, `output_tokens` and `seconds`. Nested values
-    stay lists or objects; in Parquet and polars, a column with values of several types is JSON. Files are replaced
-    atomically. A path that cannot be written or a missing library raises SpecError."""
+    `turns`, `tool_calls` (the number), `input_tokens`, `cached_tokens`, `output_tokens`, `cost` (dollars, where the
+    price is known) and `seconds`. Nested values stay lists or objects; in Parquet and polars, a column with values of
+    several types is JSON. Files are replaced atomically. A path that cannot be written or a missing library raises
+    SpecError."""
 
     def __init__(
         self,
@@ -66,6 +67,12 @@ class Results(list[AgentResult[T]]):
         return sum((result.usage for result in self), NO_USAGE)
 
     @property
+    def cost(self) -> float | None:
+        """Dollars for all agents together; None if the price of the model is unknown."""
+        known = [result.cost for result in self if result.cost is not None]
+        return sum(known) if known else None
+
+    @property
     def outputs(self) -> list[T | None]:
         """The answers; None for an agent that failed."""
         return [result.output if result.ok else None for result in self]
@@ -86,13 +93,13 @@ class Results(list[AgentResult[T]]):
         """A pandas DataFrame."""
         from . import table_export as export
 
-        return export.to_pandas(self)
+        return export.result_table(self).to_pandas()
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""
         from . import table_export as export
 
-        return export.to_polars(self)
+        return export.result_table(self).to_polars()
 
     def to_parquet(self, path: str | Path) -> None:
         """Parquet file. Needs the extra `data`."""
@@ -104,7 +111,7 @@ class Results(list[AgentResult[T]]):
         """CSV file; lists and objects are JSON."""
         from . import table_export as export
 
-        export.to_csv(self, path)
+        export.result_table(self).to_csv(path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """JSONL file: one object per result, as `batch-agent run` writes it, with the answer unflattened."""
@@ -117,7 +124,7 @@ class Results(list[AgentResult[T]]):
         kinds = f" ({_count_kinds(failed)})" if failed else ""
         return (
             f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; "
-            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out"
+            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{_dollars(self.cost)}"
         )
 
     def __repr__(self) -> str:
@@ -128,6 +135,10 @@ class Results(list[AgentResult[T]]):
         from . import table_export as export
 
         return export.as_html(self, str(self))
+
+
+def _dollars(cost: float | None) -> str:
+    return "" if cost is None else f"; ${cost:,.2f}" if cost >= 1 else f"; ${cost:.4f}"
 
 
 def _count_kinds(failed: Iterable[AgentResult]) -> str:

@@ -2,12 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 from ..data.results import StageReport
+
+if TYPE_CHECKING:
+    from ..data.table_export import Table
+
+_MAX_SHOWN = 10
+"""Items in the HTML of a notebook."""
 
 OnFailure = Literal["keep", "skip", "stop"]
 """What happens to an item whose agent failed. "keep": it skips the other stages up to a reduce, which gets its error;
@@ -65,3 +72,43 @@ class FlowResult:
         """Cost of all stages; None if the price of any of them is unknown."""
         costs = [stage.usd for stage in self.stages.values()]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with one row per item: `index`, `ok`, the fields of its input, `STAGE.FIELD` for each
+        field of an answer (`STAGE` for text), and the error of a failed item. The results of one stage, with their
+        usage: `flow_result.stages["review"].results.to_pandas()`."""
+        return self._table().to_pandas()
+
+    def to_polars(self) -> Any:
+        """The same as a polars DataFrame."""
+        return self._table().to_polars()
+
+    def to_csv(self, path: str | Path) -> None:
+        """The same as a CSV file; lists and objects are JSON."""
+        self._table().to_csv(path)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """The same as a Parquet file. Needs the extra `data`."""
+        from ..data.table_export import write_parquet_table
+        from .item_table import ITEM_TABLE, item_rows
+
+        write_parquet_table(item_rows(self.items), ITEM_TABLE, path)
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """JSONL file: one object per item, with the answers unflattened in `fields`."""
+        from ..atomic_file import atomic_write
+        from .item_table import item_lines
+
+        with atomic_write(Path(path).expanduser()) as file:
+            file.writelines(item_lines(self.items))
+
+    def _repr_html_(self) -> str:
+        failed = sum(not item.ok for item in self.items)
+        summary = f"{len(self.items):,} items, {failed:,} failed; stages: {', '.join(self.stages)}"
+        return self._table(_MAX_SHOWN).to_html(summary, len(self.items))
+
+    def _table(self, most: int | None = None) -> "Table":
+        from ..data.table_export import Table
+        from .item_table import ITEM_TABLE, item_rows
+
+        return Table(item_rows(self.items[:most]), ITEM_TABLE)
