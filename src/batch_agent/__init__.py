@@ -52,3 +52,4 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
     from .tools import MCP as MCP
     from .tools import Tool as Tool
+    from .version import __version__ as __version__

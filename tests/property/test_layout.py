@@ -81,7 +81,7 @@ def best_shared(texts: list[str]) -> int:
 
 
 @given(tasks, rows_of(NAMES), flags, flags)
-def test_a_text_keeps_all_of_its_fields_in_order(
+def test_a_task_template_keeps_all_of_its_fields_in_order(
     task: str, rows: list[dict[str, Any]], hoist: bool, reorder: bool
 ) -> None:
     template = parse_template(task)
@@ -124,7 +124,7 @@ def unhoisted(template: Template, row: Any, text: str) -> str:
 
 
 @given(tasks, rows_of(NAMES))
-def test_with_nothing_to_move_a_text_is_rendered_as_it_is(task: str, rows: list[dict[str, Any]]) -> None:
+def test_a_task_without_movable_fields_is_rendered_unchanged(task: str, rows: list[dict[str, Any]]) -> None:
     template = parse_template(task)
     rows = [row for row in rows if fits(template, row)]
     layout = lay_out(template, rows, hoist=False, reorder=False)
@@ -136,12 +136,12 @@ def test_with_nothing_to_move_a_text_is_rendered_as_it_is(task: str, rows: list[
 @example([dict.fromkeys(NAMES, "x")] * 3, True, True)
 @example([dict.fromkeys(NAMES, "")] * 3, True, True)
 @example([{name: f"{at % 2}{name}" for name in NAMES} for at in range(5)], False, True)
-def test_free_fields_are_all_there_each_once(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
+def test_every_free_field_is_rendered_once(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     check_fields(NAMES, rows, hoist, reorder)
 
 
 @given(rows_of(ODD, values), flags, flags)
-def test_names_may_be_anything(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
+def test_field_names_may_be_any_text(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     check_fields(ODD, rows, hoist, reorder)
 
 
@@ -166,7 +166,7 @@ def is_made_of(text: str, blocks: Counter[str]) -> bool:
 
 
 @given(rows_of(("a", "b"), values), st.lists(st.integers(0, 6), max_size=3), flags)
-def test_inputs_that_do_not_fit_change_nothing_for_the_others(
+def test_invalid_inputs_do_not_change_the_layout_of_other_inputs(
     rows: list[dict[str, Any]], places: list[int], is_free: bool
 ) -> None:
     template = template_of(Fields("Do it.", "a", "b") if is_free else "{a} and {b}")
@@ -190,7 +190,7 @@ class Model(BaseModel):
 
 
 @given(rows_of(("a", "b"), values), flags)
-def test_a_model_is_laid_out_as_its_fields_are(rows: list[dict[str, Any]], is_free: bool) -> None:
+def test_a_pydantic_input_is_laid_out_like_its_dict(rows: list[dict[str, Any]], is_free: bool) -> None:
     template = template_of(Fields("Do it.", "a", "b") if is_free else "{a} and {b} of {b}")
     layout = lay_out(template, rows)
     models = lay_out(template, [Model(**row) for row in rows])
@@ -201,7 +201,7 @@ def test_a_model_is_laid_out_as_its_fields_are(rows: list[dict[str, Any]], is_fr
     st.lists(values, max_size=6),
     st.sampled_from(["{it}", f"{{it}}{LONG}{{it}}", Fields("Do it."), Fields("Do.", "it")]),
 )
-def test_strings_are_laid_out_as_the_only_field(texts: list[str], task: str | Fields) -> None:
+def test_string_inputs_are_laid_out_as_the_only_field(texts: list[str], task: str | Fields) -> None:
     template = template_of(task, texts[:1])
     layout = lay_out(template, texts)
     tasks = check(layout, texts) if texts else []
@@ -209,7 +209,7 @@ def test_strings_are_laid_out_as_the_only_field(texts: list[str], task: str | Fi
 
 
 @given(rows_of(("a", "b"), values), st.data(), flags)
-def test_an_input_that_changed_since_is_still_shown_whole(
+def test_an_input_changed_after_the_layout_is_still_rendered_whole(
     rows: list[dict[str, Any]], data: st.DataObject, is_free: bool
 ) -> None:
     template = template_of(Fields("Do it.", "a", "b") if is_free else "{a}|{b}")
@@ -230,7 +230,7 @@ half_characters = st.text(st.sampled_from("ab\ud83d\ude00\n"), max_size=4)
 @given(
     rows_of(("a", "b"), half_characters), st.sampled_from(["{a}{b}", "\ud83d{a}", Fields("Do it.", "a", "b")]), flags
 )
-def test_halves_of_characters_do_no_harm(rows: list[dict[str, Any]], task: str | Fields, reorder: bool) -> None:
+def test_lone_surrogates_do_not_break_the_layout(rows: list[dict[str, Any]], task: str | Fields, reorder: bool) -> None:
     template = template_of(task)
     layout = lay_out(template, rows, reorder=reorder)
     for at, row in enumerate(rows):
@@ -241,7 +241,7 @@ def test_halves_of_characters_do_no_harm(rows: list[dict[str, Any]], task: str |
 
 
 @given(st.lists(st.dates(date(2026, 1, 1), date(2026, 1, 3)), max_size=5), st.sampled_from(["{d:%Y}|{d}|{n.m.d:%d}"]))
-def test_dates_and_nested_paths(days: list[date], task: str) -> None:
+def test_dates_and_nested_paths_are_laid_out(days: list[date], task: str) -> None:
     inner = create_model("inner", d=(date, ...))
     rows = [{"d": day, "n": {"m": inner(d=day + timedelta(1))}} for day in days]
     template = parse_template(task)
@@ -250,7 +250,7 @@ def test_dates_and_nested_paths(days: list[date], task: str) -> None:
 
 
 @given(rows_of(("a", "b"), values), flags, flags)
-def test_a_layout_is_the_same_every_time(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
+def test_a_layout_is_deterministic(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     template = template_of(Fields("Do it.", "a", "b"))
     make: Callable[[], Layout] = lambda: lay_out(template, rows, hoist=hoist, reorder=reorder)  # noqa: E731
     assert make() == make()

@@ -38,7 +38,7 @@ TOOLS = st.lists(st.builds(ToolSpec, TEXTS, TEXTS, st.just({})), max_size=3)
 
 @pytest.mark.slow
 @given(TEXTS, TEXTS, TOOLS, ROWS | ALIKE, st.lists(NAMES, unique=True), st.booleans(), st.booleans())
-def test_findings_are_few_short_and_the_same_each_time(
+def test_lint_findings_are_few_short_and_deterministic(
     system: str,
     lead: str,
     tools: list[ToolSpec],
@@ -61,7 +61,7 @@ def test_findings_are_few_short_and_the_same_each_time(
 
 
 @given(TEXTS)
-def test_what_is_found_in_a_text_does_not_depend_on_the_rows(text: str) -> None:
+def test_findings_about_the_task_do_not_depend_on_the_rows(text: str) -> None:
     rows = [{"a": text, "b": at} for at in range(3)]
     alone = find_breaks(text, text, (), (), ())
     assert find_breaks(text, text, (), rows, ("b", "a"))[: len(alone)] == alone

@@ -1,4 +1,4 @@
-"""Short ways to a plan."""
+"""Builders of compiled plans."""
 
 from typing import Any
 

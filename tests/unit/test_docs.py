@@ -1,5 +1,7 @@
 """What the docs say about the code, kept true."""
 
+import pkgutil
+import re
 from dataclasses import fields
 from pathlib import Path
 
@@ -73,3 +75,18 @@ def test_every_public_name_is_in_the_reference() -> None:
     aggregators = batch_agent.pools.aggregators.__dict__
     patterns = set(batch_agent.pools.__all__) - set(aggregators) - public
     assert [name for name in patterns if f"::: batch_agent.pools.{name}\n" not in text] == []
+
+
+def test_every_name_in_the_reference_exists() -> None:
+    text = "".join(page.read_text() for page in (DOCS / "reference").glob("*.md"))
+    names = re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if not _exists(name)] == []
+
+
+def _exists(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (AttributeError, ImportError):
+        return False
+    return True

@@ -16,9 +16,9 @@ from .usage_errors import check_values, format_usage_error, with_flags
 
 
 def _version() -> str:
-    from importlib.metadata import version  # imported only for --version
+    from ..version import __version__  # imported only for --version
 
-    return version("batch-agent")
+    return __version__
 
 
 def _format_default(default: Any) -> str | None:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import signal
 import sys
+from collections.abc import Callable
 
 import orjson
 
@@ -12,19 +13,32 @@ from .routes import SimRoutes
 from .sim_config import Script, SimConfig
 
 
+def print_port(port: int) -> None:
+    print(orjson.dumps({"port": port}).decode(), flush=True)
+
+
 def serve(
-    config: SimConfig, script: Script, host: str = "127.0.0.1", port: int = 8000, *, until_stdin_ends: bool = False
+    config: SimConfig,
+    script: Script,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    until_stdin_ends: bool = False,
+    announce: Callable[[int], None] = print_port,
 ) -> None:
-    """Print `{"port": n}`, then serve until SIGTERM, SIGINT or, optionally, the end of standard input."""
+    """Call `announce` with the port, then serve until SIGTERM, SIGINT or, optionally, the end of standard input."""
+    server = _serve(config, script, host, port, until_stdin_ends, announce)
     try:
         import uvloop
     except ImportError:
-        asyncio.run(_serve(config, script, host, port, until_stdin_ends))
+        asyncio.run(server)
     else:
-        uvloop.run(_serve(config, script, host, port, until_stdin_ends))
+        uvloop.run(server)
 
 
-async def _serve(config: SimConfig, script: Script, host: str, port: int, until_stdin_ends: bool) -> None:
+async def _serve(
+    config: SimConfig, script: Script, host: str, port: int, until_stdin_ends: bool, announce: Callable[[int], None]
+) -> None:
     # Requests leave no reference cycles: collecting at every 700th object would be a tenth of the work.
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
@@ -36,7 +50,7 @@ async def _serve(config: SimConfig, script: Script, host: str, port: int, until_
         loop.add_signal_handler(number, stopped.set)
     if until_stdin_ends:
         await loop.connect_read_pipe(lambda: _UntilEnd(stopped), sys.stdin)
-    print(orjson.dumps({"port": listener.sockets[0].getsockname()[1]}).decode(), flush=True)
+    announce(listener.sockets[0].getsockname()[1])
     await stopped.wait()
     listener.close()
     for connection in list(app.connections):

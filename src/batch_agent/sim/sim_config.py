@@ -11,14 +11,23 @@ class FaultRates:
     """How often each fault happens by itself, as a share of the generation requests."""
 
     error_500: float = 0.0
+    """Share answered with HTTP 500."""
     error_429: float = 0.0
+    """Share answered with HTTP 429 and a Retry-After header."""
     reset: float = 0.0
+    """Share whose connection is reset."""
     stall: float = 0.0
+    """Share that gets no byte for `stall_s` seconds."""
     garbage: float = 0.0
+    """Share answered with a body that is not JSON."""
     truncated: float = 0.0
+    """Share whose response ends in the middle."""
     retry_after_s: float = 1.0
+    """Seconds in the Retry-After header of a 429."""
     stall_s: float = 5.0
+    """Seconds that a stalled response waits."""
     seed: int = 0
+    """Seed of the faults."""
 
     def __post_init__(self) -> None:
         shares = (self.error_500, self.error_429, self.reset, self.stall, self.garbage, self.truncated)
@@ -37,26 +46,47 @@ class SimConfig:
     """
 
     model: str = "sim"
+    """Model name that the server reports and accepts."""
     max_model_len: int = 16_384
+    """Longest prompt and answer together, in tokens."""
     num_blocks: int = 7_168
+    """Blocks of the KV cache."""
     block_size: int = 16
+    """Tokens per block."""
     prefix_caching: bool = True
+    """Keep the blocks of finished requests for prompts that begin the same."""
     max_num_seqs: int = 256
+    """Sequences that run at once; others wait."""
     max_num_batched_tokens: int = 2_048
+    """Tokens computed per step, prompts and answers together."""
     reserve_full_prompt: bool = True
+    """Admit a request only when blocks for its whole prompt are free."""
     policy: Literal["fcfs", "priority"] = "fcfs"
+    """Order of the waiting requests: first come first served, or by the request's `priority`."""
     step_base_ms: float = 20.0
+    """Time of each step, in ms."""
     step_us_per_seq: float = 25.0
+    """Additional time per running sequence, in microseconds."""
     prefill_us_per_token: float = 100.0
+    """Additional time per prompt token, in microseconds."""
     step_ns_per_kv_token: float = 380.0
+    """Additional time per token of context, in nanoseconds."""
     slowdown: float = 1.0
+    """Factor on the time of every step."""
     request_overhead_ms: float = 0.0
+    """Front end time per request, in ms."""
     prompt_overhead_ms: float = 0.0
+    """Front end time per prompt of a request, in ms."""
     chunk_tokens: int = 1
+    """Tokens per event of a streamed answer."""
     zero_latency: bool = False
+    """Answer at once, without simulating time."""
     list_prompts: bool = True
+    """Accept lists of prompts in /v1/completions."""
     max_list_prompts: int = 1_024
+    """Most prompts in such a list."""
     batch_chat: bool = True
+    """Serve /v1/chat/completions/batch."""
     faults: FaultRates = field(default_factory=FaultRates)
 
     def __post_init__(self) -> None:
@@ -112,11 +142,17 @@ class Script:
     """
 
     tool_turns: int = 1
+    """Turns in which the model calls tools before it answers."""
     parallel_calls: int = 1
+    """Tool calls per turn."""
     keys: int = 8
+    """Number of different values of string arguments; fewer means more calls to share."""
     answer_tokens: int = 64
+    """Tokens of an answer without a schema."""
     string_tokens: int = 6
+    """Tokens of a free string in an answer with a schema."""
     seed: int = 0
+    """Seed of tool arguments and answers."""
 
     def __post_init__(self) -> None:
         for name in ("parallel_calls", "keys", "answer_tokens", "string_tokens"):

@@ -33,7 +33,7 @@ def counted() -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_set_up_of_a_plain_run_touches_few_functions(counted: subprocess.CompletedProcess[str]) -> None:
+def test_the_setup_of_a_plain_run_calls_few_functions(counted: subprocess.CompletedProcess[str]) -> None:
     assert counted.returncode == 0, counted.stdout + counted.stderr
 
 
@@ -71,7 +71,7 @@ async def test_prompts_of_one_agent_are_linted_once_and_only_when_the_report_is_
     assert len(linted) == 1
 
 
-async def test_several_agents_without_a_sink_are_told_what_keeps_prompts_from_being_shared(
+async def test_without_a_sink_lint_findings_are_printed_to_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     backend = ScriptedBackend(by_turn(say("yes")))

@@ -97,7 +97,7 @@ def test_every_field_of_every_group_has_a_flat_option() -> None:
     assert reached == {(name, field.name) for name, group in GROUPS.items() for field in fields(group)}
 
 
-def test_what_is_not_said_has_its_default() -> None:
+def test_options_that_are_not_given_have_their_default() -> None:
     plain = spec()
     assert (plain.limits, plain.timeouts, plain.retry) == (Limits(), Timeouts(), Retry())
     assert (plain.context, plain.prefix) == (Context(), Prefix())
@@ -129,12 +129,12 @@ def test_tools_may_come_from_a_generator_or_be_none() -> None:
         ("concurrent", "max_concurrent"),
     ],
 )
-def test_an_unknown_option_is_named_together_with_what_was_meant(wrong: str, meant: str) -> None:
+def test_an_unknown_option_is_named_with_a_suggestion(wrong: str, meant: str) -> None:
     with pytest.raises(SpecError, match=rf"Unknown option '{wrong}'\. Did you mean .*'{meant}'"):
         spec(**{wrong: 1})
 
 
-def test_an_option_like_no_other_gets_no_hint() -> None:
+def test_an_option_without_a_similar_name_gets_no_suggestion() -> None:
     with pytest.raises(SpecError, match=r"^Unknown option 'zzz'\.$"):
         spec(zzz=1)
 
@@ -157,7 +157,7 @@ def test_an_error_about_a_former_spelling_names_both() -> None:
         spec(max_concurrent=0)
 
 
-def test_the_constructor_takes_flat_options_and_a_spec_tells_them() -> None:
+def test_the_spec_constructor_accepts_flat_options_and_exposes_them() -> None:
     flat: Any = BatchSpec
     made = flat("Do {it}", ["a"], max_turns=4, max_concurrent=3, timeout_per_tool=7)
     assert asdict(made) == asdict(spec(max_turns=4, max_inflight=3, timeout_per_tool=7))
@@ -169,7 +169,7 @@ def test_the_constructor_takes_flat_options_and_a_spec_tells_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["reduce", "node_id", "min_response_tokens"])
-def test_a_name_that_only_shares_a_part_is_no_hint(name: str) -> None:
+def test_a_name_that_shares_only_a_part_is_not_suggested(name: str) -> None:
     assert nearest(name, OPTION_NAMES) == []
 
 
@@ -223,7 +223,7 @@ def test_a_count_is_a_whole_number_of_at_least_one(name: str, value: Any) -> Non
 
 @pytest.mark.parametrize("value", NOT_A_COUNT[:-1])
 @pytest.mark.parametrize("name", ["max_tokens", "max_turns"])
-def test_a_limit_that_may_be_open_is_otherwise_a_count(name: str, value: Any) -> None:
+def test_an_optional_limit_is_none_or_a_count(name: str, value: Any) -> None:
     assert spec(**{name: None}) is not None
     with pytest.raises(SpecError, match=f"^{name} must be an integer >= 1; got"):
         spec(**{name: value})
@@ -242,7 +242,7 @@ def test_a_ceiling_for_the_queue_is_a_count(value: Any) -> None:
         spec(backpressure_ceiling=value)
 
 
-def test_what_meant_no_limit_in_earlier_versions_still_does() -> None:
+def test_former_values_for_no_limit_are_still_accepted() -> None:
     assert spec(max_inflight=-1, max_dispatched=-1, backpressure_ceiling=0).limits == Limits()
 
 
@@ -254,7 +254,7 @@ def test_retries_are_a_whole_number_that_may_be_zero(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), "60", True])
 @pytest.mark.parametrize("name", ["timeout_per_agent", "timeout_per_turn", "timeout_per_tool"])
-def test_a_timeout_is_more_than_no_time_at_all(name: str, value: Any) -> None:
+def test_a_timeout_must_be_positive(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name} must be more than 0 seconds, or None"):
         spec(**{name: value})
 
@@ -271,7 +271,7 @@ def test_a_timeout_is_more_than_no_time_at_all(name: str, value: Any) -> None:
         {"backoff_max": None},
     ],
 )
-def test_the_backoff_lies_between_nothing_and_its_maximum(options: dict[str, Any]) -> None:
+def test_the_backoff_must_be_between_zero_and_its_maximum(options: dict[str, Any]) -> None:
     with pytest.raises(
         SpecError, match=r"^backoff must be between 0 and backoff_max|^backoff_max must be more than 0 seconds"
     ):
@@ -302,7 +302,7 @@ def test_the_backoff_lies_between_nothing_and_its_maximum(options: dict[str, Any
         ("sampling", None),
     ],
 )
-def test_an_option_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
+def test_an_option_of_the_wrong_type_is_named(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name} must be"):
         spec(**{name: value})
 
@@ -310,5 +310,5 @@ def test_an_option_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("temperature", 0), ("top_p", 1), ("stop", ["END"]), ("seed", 0), ("max_retries", 0)]
 )
-def test_a_value_at_the_edge_is_a_value(name: str, value: Any) -> None:
+def test_edge_values_of_options_are_accepted(name: str, value: Any) -> None:
     assert spec(**{name: value}) is not None

@@ -188,7 +188,7 @@ def test_a_path_that_leads_nowhere_is_an_unknown_field(value: Any) -> None:
         render("{a.b}", value)
 
 
-def test_an_input_without_fields_is_told_so() -> None:
+def test_an_input_without_fields_is_a_clear_error() -> None:
     with pytest.raises(BadInput, match=r"\(its fields: none\)"):
         render("{a}", {})
 
@@ -296,7 +296,7 @@ def test_a_first_input_that_does_not_fit_stops_the_run() -> None:
         ("{ text } {1}", {"text": "a"}, "text"),
     ],
 )
-def test_what_is_no_field_is_refused_with_the_nearest_name_before_anything_is_sent(
+def test_an_unknown_field_is_rejected_with_the_nearest_name_before_any_request(
     task: str, value: Any, meant: str | None
 ) -> None:
     with pytest.raises(SpecError, match="Input 0: The task ") as refused:
@@ -310,7 +310,7 @@ def test_what_is_no_field_is_refused_with_the_nearest_name_before_anything_is_se
 @pytest.mark.parametrize(
     "path", ["x.__class__", "x._hidden", "x.upper", "x.__init__.__globals__", "f.__globals__", "f.__code__"]
 )
-def test_what_is_private_or_no_data_cannot_be_reached(path: str) -> None:
+def test_private_and_non_data_attributes_cannot_be_rendered(path: str) -> None:
     with pytest.raises(BadInput, match="names the field"):
         render("{" + path + "}", {"x": ROMA, "f": render})
 

@@ -2,11 +2,10 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from ...core.run_reports import Scheduling
+from ...version import __version__
 from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
@@ -32,7 +31,7 @@ def model_of(
         "seconds": round(view.seconds, 3),
         "processes": [round(at, 3) for at in view.processes],
         "now": round(now, 3),
-        "version": _version(),
+        "version": __version__,
         "stages": [stage.as_json(counts[stage.number], shown.__contains__) for stage in view.stages.values()],
         "workers": view.workers.as_json(),
         "throughput": _throughput(view, counts, is_running=is_running),
@@ -120,14 +119,6 @@ def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -
         "per_second": round(rate, 3) if rate else None,
         "eta": round(max(left, 0) / rate, 1) if rate and can_tell else None,
     }
-
-
-@cache
-def _version() -> str:
-    try:
-        return version("batch-agent")
-    except PackageNotFoundError:  # not installed
-        return ""
 
 
 def _inputs(stage: StageView) -> int | None:

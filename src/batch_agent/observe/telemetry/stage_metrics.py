@@ -1,12 +1,12 @@
 """Prometheus metrics of one stage."""
 
 from collections import defaultdict
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ...core.events import CallsEnded, RequestRetried, RunStarted, TurnEnded
 from ...core.requests import Usage
 from ...core.results import AgentResult, CallRecord
+from ...version import __version__
 from ..agent_states import AgentStates
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class StageMetrics:
         self._counted[families.finished, ("answered", "")] = (
             0  # exported from the start, so that rate() sees the first increase
         )
-        gauges.set(families.info, (*labels, version("batch-agent")), 1)
+        gauges.set(families.info, (*labels, __version__), 1)
 
     def set_expected(self, inputs: int) -> None:
         self._expected = inputs

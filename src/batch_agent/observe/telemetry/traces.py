@@ -2,11 +2,11 @@
 the run does not wait."""
 
 import threading
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from ...core.errors import SpecError
 from ...core.events import Event
+from ...version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -29,7 +29,7 @@ class Traces:
         except ImportError as error:
             raise SpecError("Traces need opentelemetry-api: pip install 'batch-agent[otel]'.") from error
         self._name = name
-        self._tracer = trace.get_tracer("batch_agent", version("batch-agent"), tracer_provider)
+        self._tracer = trace.get_tracer("batch_agent", __version__, tracer_provider)
         self._creation_context = context.get_current()
         self._runs: dict[int, RunSpans] = {}  # by thread: each run has its own
 

@@ -18,6 +18,9 @@ from .volatile_text import MOMENT, MOST_CHARS, compiled, is_epoch, is_random, qu
 _NEARLY_ALL = 0.9
 _REPEATING = 0.75
 _LONG = 500
+_DIGITS = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,30}", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{9,10}(?:\.\d{1,9})?|\d{12,13}", re.ASCII)
 _COUNTER = re.compile(r"[A-Za-z]{0,16}[-_#:/.]{0,2}\d[\d/_-]{0,30}")
 _ID_NAME = re.compile(r"(?i:(?:.*[_\W])?(?:id|key|no|nr|num|number|index|idx|uuid|guid|hash|sha|row))|.*[a-z](?:Id|ID)")
 _PROMPT_NAME = re.compile(r"(?:.*_)?(?:(?:system|role|agent|persona)_?(?:prompt|message|instructions?))", re.IGNORECASE)
@@ -79,7 +82,7 @@ def _are_ids(name: str, texts: list[str]) -> bool:
     enough = _NEARLY_ALL * len(texts)
     if sum(map(_is_id, texts)) >= enough:
         return True
-    shapes = Counter(re.sub(r"\d+", "0", text) for text in texts if _COUNTER.fullmatch(text))
+    shapes = Counter(_DIGITS.sub("0", text) for text in texts if _COUNTER.fullmatch(text))
     shape, count = max(shapes.items(), key=lambda item: item[1], default=("", 0))
     if count < enough:
         return False
@@ -89,14 +92,14 @@ def _are_ids(name: str, texts: list[str]) -> bool:
 def _is_id(text: str) -> bool:
     if len(text) > 100:
         return False
-    if re.fullmatch(r"\d{9,10}(?:\.\d{1,9})?|\d{12,13}", text, re.ASCII):
+    if _TIMESTAMP.fullmatch(text):
         return is_epoch(text)
     return bool(compiled(MOMENT).fullmatch(text)) or is_random(text)
 
 
 def _is_rising(texts: list[str]) -> bool:
     """Whether the numbers only rise, or only fall."""
-    numbers = [int(text) for text in texts if re.fullmatch(r"\d{1,30}", text, re.ASCII)]
+    numbers = [int(text) for text in texts if _NUMBER.fullmatch(text)]
     signs = {(one < other) - (one > other) for one, other in pairwise(numbers)}
     return len(numbers) == len(texts) and len(signs) == 1
 

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
-from importlib.metadata import version
 
 import aiohttp
 
 from ...core.content_encoding import BadContent, decoder_for
+from ...version import __version__
 
 
 class RequestFailed(Exception):
@@ -67,4 +67,4 @@ def first_chars(text: str, limit: int = 300) -> str:
 
 @cache
 def user_agent() -> str:
-    return f"batch-agent/{version('batch-agent')}"
+    return f"batch-agent/{__version__}"

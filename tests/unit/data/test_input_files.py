@@ -40,7 +40,7 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, content: str, i
     assert read_inputs(path) == read_inputs(str(path)) == inputs
 
 
-def test_a_folder_is_its_text_files(tmp_path: Path) -> None:
+def test_the_inputs_of_a_folder_are_its_text_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     written(tmp_path / "sub" / "a.txt", "\ufeffhello ü")
     written(tmp_path / ".hidden", "no")
@@ -57,7 +57,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_a_moment_in_parquet_is_the_same_on_every_machine(tmp_path: Path, programs: Programs, zone: str) -> None:
+def test_a_timestamp_in_parquet_is_the_same_in_every_time_zone(tmp_path: Path, programs: Programs, zone: str) -> None:
     path = tmp_path / "in.parquet"
     duckdb.sql("SELECT TIMESTAMPTZ '2020-01-01 12:00:00+01:00' AS moment, [moment] AS several").write_parquet(str(path))
     code = "import sys; from batch_agent.data import read_inputs; print(read_inputs(sys.argv[1]))"
@@ -161,7 +161,7 @@ def test_columns_of_parquet_that_differ_in_case_keep_their_names(tmp_path: Path)
         read_inputs(tmp_path / "twice.parquet")
 
 
-async def test_an_event_loop_reads_the_same(tmp_path: Path) -> None:
+async def test_files_are_read_the_same_inside_an_event_loop(tmp_path: Path) -> None:
     assert await gather_inputs(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
     rows = [1, 2]
     assert await gather_inputs(rows) is rows

@@ -33,12 +33,12 @@ def test_each_row_of_a_query_is_an_input(url: str) -> None:
     )
 
 
-def test_values_are_given_by_name_and_a_list_stands_for_many(url: str) -> None:
+def test_query_parameters_are_given_by_name_and_may_be_lists(url: str) -> None:
     query = SqlQuery(url, "SELECT id FROM reviews WHERE id IN :ids AND text LIKE :like", ids=[1, 2, 3], like="%g%")
     assert read_inputs(query) == [{"id": 1}]
 
 
-def test_without_values_colons_and_percent_signs_are_themselves(url: str) -> None:
+def test_without_parameters_colons_and_percent_signs_are_literal(url: str) -> None:
     assert read_inputs(SqlQuery(url, "SELECT 'at :noon' AS a FROM reviews WHERE text LIKE '50%'")) == [
         {"a": "at :noon"}
     ]
@@ -98,7 +98,7 @@ def test_a_mistyped_database_is_not_created(tmp_path: Path) -> None:
     ("words", "problem"),
     [(("shop.db", "SELECT 1"), "begins with a database URL"), (("sqlite:///x", ""), "needs a query")],
 )
-def test_a_query_that_cannot_be_one_is_refused_at_once(words: tuple[str, str], problem: str) -> None:
+def test_an_invalid_query_is_rejected_at_once(words: tuple[str, str], problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         SqlQuery(*words)
 
