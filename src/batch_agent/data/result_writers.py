@@ -125,7 +125,7 @@ class CsvFile:
     def _rewritten(self, before: Sequence[str]) -> Iterator[bytes]:
         """All rows so far, with the new columns empty. An empty column `output` of failed agents is dropped."""
         yield csv_lines([self._names])
-        csv.field_size_limit(sys.maxsize)
+        csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # the limit is global to the process
         with self._file.path.open(newline="", encoding="utf-8") as file:
             rows = csv.reader(file)
             next(rows, None)

@@ -92,7 +92,7 @@ def test_a_stream_that_was_never_read_opens_nothing() -> None:
 
 def answer(request: Request) -> Any:
     text = request.messages[-1].text  # type: ignore[union-attr]
-    return say('["x", "y"]' if "Plan" in text else "done")
+    return say('["x", "y"]' if text.startswith("Plan.") else "done")
 
 
 def test_runs_with_a_reduce_have_a_blocking_form() -> None:
@@ -108,3 +108,12 @@ def test_runs_with_a_reduce_have_a_blocking_form() -> None:
         backend=ScriptedBackend(answer),
     )
     assert (len(results), summary) == (2, "done")
+
+
+def test_no_inputs_and_one() -> None:
+    for inputs in ([], ["a"]):
+        assert len(list(BatchAgent.stream_sync(task="{n}", inputs=inputs, backend=echo()))) == len(inputs)
+        results, summary = BatchAgent.run_with_reduce_sync(
+            task="{n}", inputs=inputs, reduce="Sum up {n}.", backend=echo()
+        )
+        assert (len(results), summary is None) == (len(inputs), not inputs)
