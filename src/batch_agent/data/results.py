@@ -89,11 +89,13 @@ class Results(list[AgentResult[T]]):
             self,
         )
 
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame."""
+    def to_pandas(self, like: Any = None) -> Any:
+        """A pandas DataFrame. `like`: a DataFrame of the inputs, such as `pd.read_csv` returns; columns `input.NAME`
+        get the type of its column NAME, so that they can be joined."""
         from . import table_export as export
 
-        return export.result_table(self).to_pandas()
+        table = export.result_table(self).to_pandas()
+        return table if like is None else export.with_types_of(table, like)
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""

@@ -1,6 +1,7 @@
 """Export of results to tables, files and the HTML of a notebook. `Results` calls these functions by name."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from itertools import islice
 from pathlib import Path
@@ -71,6 +72,20 @@ def as_html(results: Sequence[AgentResult], summary: str) -> str:
 def result_table(results: Iterable[AgentResult]) -> Table:
     """One row per result."""
     return Table([table_row(result) for result in results], RESULT_TABLE)
+
+
+def with_types_of(table: Any, like: Any) -> Any:
+    """The pandas table with columns `input.NAME` of the type of column NAME in `like`, where they can be converted."""
+    pandas = require("pandas", "to_pandas()", "pandas")
+    for name, wanted in like.dtypes.items():
+        column = f"input.{name}"
+        if column not in table or table[column].dtype == wanted:
+            continue
+        with suppress(ValueError, TypeError):
+            is_number = pandas.api.types.is_numeric_dtype(wanted) and not pandas.api.types.is_bool_dtype(wanted)
+            values = pandas.to_numeric(table[column]) if is_number else table[column]
+            table[column] = values.astype(wanted)
+    return table
 
 
 def write_parquet_table(rows: Iterable[Row], layout: TableLayout, path: str | Path) -> None:
@@ -144,6 +159,7 @@ __all__ = [
     "result_table",
     "to_jsonl",
     "to_parquet",
+    "with_types_of",
     "write_parquet_table",
 ]
 

@@ -1,11 +1,14 @@
 """Results one by one, without an event loop; and the blocking forms of the calls with a reduce."""
 
 import asyncio
+import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.forked_programs import Programs
 
 from batch_agent import BatchAgent, RunStopped, SpecError
 from batch_agent.core.requests import Request
@@ -62,6 +65,30 @@ def test_what_was_finished_before_a_break_is_in_the_checkpoint(tmp_path: Path) -
     assert len(list(BatchAgent.stream_sync(**options))) == 6
     assert asked >= 1
     assert len(backend.requests) <= 6 + 1  # a request in flight at the break is sent again
+
+
+def test_ctrl_c_while_a_result_is_awaited_ends_the_run(tmp_path: Path, programs: Programs) -> None:
+    code = """
+import pathlib
+from batch_agent import BatchAgent
+from batch_agent.sim import Script, SimConfig, SimServer
+with SimServer(SimConfig(step_base_ms=60_000), Script()) as sim:
+    try:
+        for result in BatchAgent.stream_sync(
+            task="{n}", inputs=["a"], backend=sim.url, checkpoint_dir="runs", progress=False
+        ):
+            print("too early")
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+    program = programs.start(code, cwd=tmp_path)
+    for _ in range(6000):
+        if (tmp_path / "runs" / "run.sqlite3").exists():
+            break
+        time.sleep(0.01)
+    program.send_signal(signal.SIGINT)
+    assert program.wait() == 0, program.stderr.read_text()
+    assert program.stdout.read_text() == "interrupted\n"
 
 
 def test_errors_are_those_of_a_run() -> None:

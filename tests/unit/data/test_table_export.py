@@ -137,6 +137,19 @@ async def test_the_items_of_a_flow_are_a_table(tmp_path: Path) -> None:
     assert "<td>007</td>" in outcome._repr_html_()
 
 
+async def test_a_table_takes_the_types_of_a_table_that_pandas_has_read(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("id,text,price,when\n007,a,1.5,2024-01-01\n008,b,,x\n")
+    results = await run(inputs=path, output_schema=None, backend=ScriptedBackend(lambda request: say("ok")))
+    table = pd.read_csv(path)
+    assert results[0].input["id"] == "007"
+    found = results.to_pandas(like=table)
+    assert found["input.id"].tolist() == [7, 8]
+    assert found["input.price"].isna().tolist() == [False, True]
+    assert len(table.merge(found, left_on="id", right_on="input.id")) == 2
+    assert results.to_pandas()["input.id"].tolist() == ["007", "008"]
+
+
 def test_html_breaks_lines_between_words_only() -> None:
     text = "Sustainability " * 9
     html = Results([result(0, {"text": text}, "answer")])._repr_html_()
