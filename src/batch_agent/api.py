@@ -408,7 +408,7 @@ class BatchAgent:
     ) -> "Forecast":
         """Forecasts this run: agents, tokens, memory, time and cost. `canary`: the number of agents that are run to
         measure time; with a `checkpoint_dir` the run reuses their results. After the run,
-        `forecast.against(results, seconds)` compares."""
+        `forecast.compare(results, seconds)` compares."""
         from .forecasting.entry import forecast_run
 
         return await forecast_run(_spec(spec, options), canary, events)
@@ -433,7 +433,7 @@ def _stream(
     events = progress_if_interactive(sys.stderr, progress) if events is None else events
     is_watched = events is not None or resolved.checkpoint_dir is not None
     setup = RunSetup.validate(resolved, combine_sinks(events, resolved.checkpoint_dir) if is_watched else None)
-    if resolved.together.cluster is not None:
+    if resolved.distribution.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
@@ -442,7 +442,7 @@ def _stream(
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
     if spec is not None and options:
-        raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
+        raise SpecError(f"Pass either a BatchSpec or options, not both: {', '.join(options)}.")
     return spec or BatchSpec.of(**options)
 
 

@@ -55,4 +55,4 @@ async def test_a_failed_prefix_warmup_stops_no_agent(capsys: pytest.CaptureFixtu
 
     results = await run(ScriptedBackend(answer), ["a", "b"], warm_prefix=True)
     assert all(result.ok for result in results)
-    assert "could not be warmed: max_tokens is too small" in capsys.readouterr().err
+    assert "shared prefix failed: max_tokens is too small" in capsys.readouterr().err

@@ -414,7 +414,7 @@ async def test_an_unreachable_server_is_the_same_error_as_without_ray(cluster: C
 
 
 async def test_an_open_backend_object_cannot_be_used_on_ray(notebook: Notebook) -> None:
-    with pytest.raises(SpecError, match="give its URL instead"):
+    with pytest.raises(SpecError, match="pass its URL instead"):
         await collected(on_ray(task="{it}", inputs=["a"], backend=ScriptedBackend(lambda request: say("b"))))
 
 

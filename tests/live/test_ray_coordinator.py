@@ -95,9 +95,9 @@ async def test_a_worker_is_notified_of_tool_calls_and_submitters_but_not_of_othe
     heard = await caller.poll(since, wait=0)
     assert heard.published == (b"I am busy", b"Is anybody there?")
     assert [ending.key for ending in heard.completions] == ["a"]
-    before = await actor.asked.remote()
+    before = await actor.call_counts.remote()
     assert await caller.facts("a") == (STARTED,)
-    assert await actor.asked.remote() == before, "facts come with the news"
+    assert await actor.call_counts.remote() == before, "facts come with the news"
     assert await caller.facts("a") == (STARTED,)
 
 

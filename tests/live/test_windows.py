@@ -115,6 +115,6 @@ async def test_a_plan_predicts_the_tokens_of_a_run(vllm_url: str) -> None:
     }
     forecast = await BatchAgent.plan(canary=4, **options)
     results = await BatchAgent.run(progress=False, **options)
-    compared = forecast.against(results, 1.0)
+    compared = forecast.compare(results, 1.0)
     assert compared.row("prompt tokens").ratio == pytest.approx(1, abs=0.1)
     assert forecast.seconds is not None

@@ -174,7 +174,7 @@ class Accounts(RuleBasedStateMachine):
         assert self.ledger.residents == self._residents()
         assert all(self.ledger.is_resident(name) == known.is_resident for name, known in self.agents.items())
         counts = self.ledger.counts
-        assert (counts.evictions, counts.overcommitted, counts.most_residents) == (
+        assert (counts.evictions, counts.overcommitted, counts.max_residents) == (
             self.evictions,
             self.overcommitted,
             self.most,

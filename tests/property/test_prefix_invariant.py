@@ -215,7 +215,7 @@ def lives(draw: st.DrawFn, wire: Wire, mode: ToolMode | None = None) -> list[Tur
     """The turns of one agent, to its end."""
     chosen = draw(st.sampled_from(wire.modes)) if mode is None else mode
     made = _plan(wire, tool_mode=chosen, **draw(OPTIONS))
-    talk = Conversation(made.rules, made.job(0, {"it": draw(any_text)}))
+    talk = Conversation(made.config, made.job(0, {"it": draw(any_text)}))
     turns: list[Turn] = []
     was_told = True
     while not isinstance(step := talk.next(), Done):
@@ -397,7 +397,7 @@ def test_agents_of_a_run_share_the_encoded_prompt_and_the_start_of_their_task(wi
     own = any_text.filter(str.strip)  # a task that ends in nothing may be one block of text where others are two
 
     def first_turn(of: Plan, number: int, encoder: Dialect) -> bytes:
-        step = Conversation(of.rules, of.job(number, {"it": data.draw(own)})).next()
+        step = Conversation(of.config, of.job(number, {"it": data.draw(own)})).next()
         assert isinstance(step, Generate)
         return _read(wire, encoder.encode(step.request)).whole
 

@@ -62,7 +62,7 @@ def calling(
 ) -> ResultStream:
     """One who asks, and usually works too."""
     spec = BatchSpec.of(**{"task": "{it}", "inputs": inputs, "lease": LEASE, **options})
-    return ResultStream(partial(runner.run, RunSetup.validate(spec, events), coordinator=link, works=works))
+    return ResultStream(partial(runner.run, RunSetup.validate(spec, events), coordinator=link, runs_agents=works))
 
 
 async def answers(stream: ResultStream) -> dict[int, Any]:

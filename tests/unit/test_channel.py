@@ -93,13 +93,13 @@ async def test_a_reader_waits_for_the_next_value() -> None:
 
 async def test_a_channel_has_room_until_it_is_full_and_after_a_read() -> None:
     channel = Channel[Any](2)
-    await channel.room()
+    await channel.wait_for_room()
     channel.put(1)
-    await channel.room()
+    await channel.wait_for_room()
     channel.put(2)
     channel.put(3)  # it never refuses
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(channel.room())
+        waiting = group.create_task(channel.wait_for_room())
         await anext(channel)
         await asyncio.sleep(0.001)
         assert not waiting.done()

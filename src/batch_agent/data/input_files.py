@@ -208,7 +208,7 @@ def _json(file: InputFile) -> Iterator[Any]:
     except orjson.JSONDecodeError as error:
         raise SpecError(f"{file.name}: not valid JSON ({error}).") from error
     if not isinstance(data, list):
-        raise SpecError(f"{file.name}: the file must hold a list of inputs, not one {type(data).__name__}.")
+        raise SpecError(f"{file.name}: the file must contain a list of inputs, not a single {type(data).__name__}.")
     yield from data
 
 

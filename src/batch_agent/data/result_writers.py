@@ -54,7 +54,7 @@ def open_results(path: str | Path, label: str = "out") -> ResultWriter:
 
 
 @asynccontextmanager
-async def results_to(path: Path) -> AsyncIterator[Write]:
+async def result_file_writer(path: Path) -> AsyncIterator[Write]:
     """The write function of a results file. Closing the file may take a while, and does not block the loop."""
     file = open_results(path)
     try:

@@ -30,7 +30,7 @@ _STYLE = (
 Row = Mapping[str, Any]
 
 
-class Table:
+class ExportTable:
     """Rows to be exported: to a DataFrame, a file, or the HTML of a notebook. A row is a mapping by column."""
 
     def __init__(self, rows: Sequence[Row], layout: TableLayout) -> None:
@@ -69,9 +69,9 @@ def as_html(results: Sequence[AgentResult], summary: str) -> str:
     return result_table(results[:_MAX_ROWS]).to_html(summary, len(results))
 
 
-def result_table(results: Iterable[AgentResult]) -> Table:
+def result_table(results: Iterable[AgentResult]) -> ExportTable:
     """One row per result."""
-    return Table([table_row(result) for result in results], RESULT_TABLE)
+    return ExportTable([table_row(result) for result in results], RESULT_TABLE)
 
 
 def with_types_of(table: Any, like: Any) -> Any:
@@ -152,7 +152,7 @@ def _shown(value: Any) -> str:
 
 
 __all__ = [
-    "Table",
+    "ExportTable",
     "as_html",
     "csv_pieces",
     "jsonl_pieces",

@@ -1,17 +1,20 @@
 """Items of a flow, and its result."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.fast_dataclass import dataclass
+from ..core.json import dumps
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
+from ..data.columns import TableLayout, field_columns
+from ..data.result_rows import jsonable
 from ..data.results import StageReport
 
 if TYPE_CHECKING:
-    from ..data.table_export import Table
+    from ..data.table_export import ExportTable
 
 _MAX_SHOWN = 10
 """Items in the HTML of a notebook."""
@@ -90,25 +93,65 @@ class FlowResult:
     def to_parquet(self, path: str | Path) -> None:
         """The same as a Parquet file. Needs the extra `data`."""
         from ..data.table_export import write_parquet_table
-        from .item_table import ITEM_TABLE, item_rows
 
-        write_parquet_table(item_rows(self.items), ITEM_TABLE, path)
+        write_parquet_table(_item_rows(self.items), _ITEM_TABLE, path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """JSONL file: one object per item, with the answers unflattened in `fields`."""
         from ..atomic_file import atomic_write
-        from .item_table import item_lines
 
         with atomic_write(Path(path).expanduser()) as file:
-            file.writelines(item_lines(self.items))
+            file.writelines(_item_lines(self.items))
 
     def _repr_html_(self) -> str:
         failed = sum(not item.ok for item in self.items)
         summary = f"{len(self.items):,} items, {failed:,} failed; stages: {', '.join(self.stages)}"
         return self._table(_MAX_SHOWN).to_html(summary, len(self.items))
 
-    def _table(self, most: int | None = None) -> "Table":
-        from ..data.table_export import Table
-        from .item_table import ITEM_TABLE, item_rows
+    def _table(self, most: int | None = None) -> "ExportTable":
+        from ..data.table_export import ExportTable
 
-        return Table(item_rows(self.items[:most]), ITEM_TABLE)
+        return ExportTable(_item_rows(self.items[:most]), _ITEM_TABLE)
+
+
+_LEADING = ("index", "ok")
+_TRAILING = ("error_stage", "error_kind", "error_message")
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    own = [name for name in dict.fromkeys(names) if name not in _LEADING and name not in _TRAILING]
+    return [*_LEADING, *own, *_TRAILING]
+
+
+_ITEM_TABLE = TableLayout(_ordered)
+
+
+def _item_rows(items: Iterable[Item]) -> list[dict[str, Any]]:
+    """A row for each item: `NAME` for each field of its input, and `STAGE.FIELD` for each field of an answer (`STAGE`
+    for an answer without fields, such as text)."""
+    return [{**_own(index, item), **_fields(item)} for index, item in enumerate(items)]
+
+
+def _item_lines(items: Iterable[Item]) -> Iterable[bytes]:
+    """Lines of a JSONL file, with the answers unflattened."""
+    for index, item in enumerate(items):
+        row = {**_own(index, item), "fields": dict(item.fields)}
+        yield dumps({name: jsonable(value) for name, value in row.items()}) + b"\n"
+
+
+def _own(index: int, item: Item) -> dict[str, Any]:
+    error = item.error
+    return {
+        "index": index,
+        "ok": item.ok,
+        "error_stage": item.stage if error else None,
+        "error_kind": str(error.kind) if error else None,
+        "error_message": error.message if error else None,
+    }
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in item.fields.items():
+        found |= field_columns(f"fields.{name}" if name in (*_LEADING, *_TRAILING) else name, value)
+    return found

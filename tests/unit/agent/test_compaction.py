@@ -9,7 +9,7 @@ from batch_agent.agent.conversation import Conversation, Generate
 from batch_agent.core.agent_config import Compaction
 from batch_agent.core.facts import Claimed, Compacted, Replied, Returned, Settled, Shortened
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.options import Context
+from batch_agent.core.options import ContextLimits
 from batch_agent.core.requests import Reply, Usage
 
 
@@ -97,23 +97,23 @@ def test_summaries_are_requested_only_for_long_results() -> None:
 @pytest.mark.parametrize(
     ("context", "window", "max_tokens", "most"),
     [
-        (Context(), 10_000, None, 8_500),
-        (Context(context_tokens=1_000, compact_at=0.5), 10_000, None, 500),
-        (Context(), 10_000, 4_000, 6_000),
-        (Context(), 10_000, 20_000, 8_500),
-        (Context(), None, None, None),
-        (Context(compact_at=None), 10_000, None, None),
+        (ContextLimits(), 10_000, None, 8_500),
+        (ContextLimits(context_tokens=1_000, compact_at=0.5), 10_000, None, 500),
+        (ContextLimits(), 10_000, 4_000, 6_000),
+        (ContextLimits(), 10_000, 20_000, 8_500),
+        (ContextLimits(), None, None, None),
+        (ContextLimits(compact_at=None), 10_000, None, None),
     ],
 )
 def test_the_token_threshold_of_compaction_follows_the_window_and_max_tokens(
-    context: Context, window: int | None, max_tokens: int | None, most: int | None
+    context: ContextLimits, window: int | None, max_tokens: int | None, most: int | None
 ) -> None:
     made = Compaction.of(context, window, max_tokens)
     assert (made and made.trigger_tokens) == most
 
 
 def test_compaction_options_are_taken_from_the_context_options() -> None:
-    made = Compaction.of(Context(compact_with="summarize", compact_model="small"), 1_000, None, 70)
+    made = Compaction.of(ContextLimits(compact_with="summarize", compact_model="small"), 1_000, None, 70)
     assert made == Compaction(850, True, "small", 70)
 
 

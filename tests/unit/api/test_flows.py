@@ -166,7 +166,9 @@ async def test_a_changed_later_stage_is_named_in_the_error_and_can_be_run_again(
 
     await flow("B").run()
     backend.requests.clear()
-    with pytest.raises(PlanMismatch, match=r"Stage 'b': The checkpoint holds answers to another question.*task \(was"):
+    with pytest.raises(
+        PlanMismatch, match=r"Stage 'b': The checkpoint belongs to a run with a different definition.*task \(was"
+    ):
         await flow("Better").run()
     assert not backend.requests
     await flow("Better", plan_changed="rerun").run()

@@ -10,7 +10,7 @@ import pytest
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.core.spec import OPTION_NAMES
-from batch_agent.core.validation import LONGEST, MOST
+from batch_agent.core.validation import MAX_INTEGER, MAX_SECONDS
 from batch_agent.testing import ScriptedBackend, say
 from batch_agent.tools.tool import ToolOptions
 
@@ -18,9 +18,9 @@ EDGES: dict[str, Any] = {
     "zero": 0,
     "one": 1,
     "negative": -1,
-    "most": MOST,
+    "most": MAX_INTEGER,
     "huge": 10**30,
-    "longest": LONGEST,
+    "longest": MAX_SECONDS,
     "huge float": 1e300,
     "tiny": 1e-300,
     "none": None,

@@ -32,7 +32,7 @@ async def test_a_plan_predicts_the_tokens_that_the_run_uses(sim: SimServer) -> N
     forecast = await BatchAgent.plan(canary=6, **options(sim))
     began = time.perf_counter()
     results = await BatchAgent.run(progress=False, **options(sim))
-    compared = forecast.against(results, time.perf_counter() - began)
+    compared = forecast.compare(results, time.perf_counter() - began)
     assert forecast.agents == 40
     assert compared.row("prompt tokens").ratio == pytest.approx(1, abs=0.05)
     assert compared.row("output tokens").ratio == pytest.approx(1, abs=0.05)

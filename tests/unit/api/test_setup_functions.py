@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_agent import BatchAgent
-from batch_agent.plan.lint import find_breaks
+from batch_agent.plan.lint import find_prefix_breaks
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 ROOT = Path(__file__).parents[3]
@@ -51,9 +51,9 @@ def _linted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def recorded(system: str, *args: Any, **options: Any) -> Any:
         seen.append(system)
-        return find_breaks(system, *args, **options)
+        return find_prefix_breaks(system, *args, **options)
 
-    monkeypatch.setattr("batch_agent.plan.prefix_report.find_breaks", recorded)
+    monkeypatch.setattr("batch_agent.plan.prefix_report.find_prefix_breaks", recorded)
     return seen
 
 

@@ -88,9 +88,9 @@ def test_without_inputs_and_without_a_pipe_the_option_is_named(folder: Path, cal
         (["--limit", "0"], "--limit must be an integer >= 1"),
         (["--key", "ID"], "--key 'ID': an input has no such field; it has id, stars, text. Did you mean 'id'?"),
         (["--where", "star = 1"], "--where 'star = 1': no input has a field 'star'. Did you mean 'stars'?"),
-        (["--temperature", "-1"], "--temperature must be a number of at least 0"),
+        (["--temperature", "-1"], "--temperature must be a number >= 0"),
         (["--extra", "min_p"], "--extra 'min_p': expected NAME=VALUE"),
-        (["--extra", "model=x"], "--extra must not hold 'model'"),
+        (["--extra", "model=x"], "--extra must not contain 'model'"),
         (["--prices", "m=1,2"], "--prices 'm=1,2': expected MODEL=INPUT,CACHED,OUTPUT"),
         (
             ["--max-usd", "1"],

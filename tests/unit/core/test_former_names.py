@@ -149,7 +149,7 @@ def test_every_former_run_option_works_or_is_rejected(name: str) -> None:
         with pytest.raises(AttributeError, match=refusal("option", name)):
             getattr(BatchSpec.of(task="Do {it}", inputs=[]), name)
     elif name == "predictive_prewarm":
-        assert BatchSpec.of(**options).tooling.predictive_prewarm is False
+        assert BatchSpec.of(**options).tool_caching.predictive_prewarm is False
     else:
         for made in (flat(**options), BatchSpec.of(**options)):
             assert hasattr(made, name)
@@ -220,7 +220,7 @@ def test_a_former_batch_query_is_rejected_and_define_over_batchable_is_one_tool(
     batched = Tool.batchable(key_arg="id")(user)
     assert Tool.define(batched) is batched
     assert Tool.define()(batched) is batched
-    with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Pass max_tokens= where it is made"):
+    with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Pass max_tokens= where it is defined"):
         Tool.define(max_tokens=9)(batched)
     with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Remove @Tool\.define"):
         Tool.batchable(key_arg="id")(Tool.define(user))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.errors import SpecError
-from batch_agent.core.options import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Tooling
+from batch_agent.core.options import ContextLimits, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 from batch_agent.core.validation import nearest
@@ -50,12 +50,12 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("strip_preamble", "prefix", "strip_preamble", False),
     ("cache_salt", "prefix", "cache_salt", "mine"),
     ("warm_prefix", "prefix", "warm_prefix", True),
-    ("tool_cache_mb", "tooling", "tool_cache_mb", 8),
-    ("max_total_tokens", "spend", "max_total_tokens", 1000),
-    ("max_usd", "spend", "max_usd", 0.5),
-    ("deadline", "spend", "deadline", 60.0),
-    ("prices", "spend", "prices", {"m": (1.0, 0.1, 2.0)}),
-    ("tool_cache_dir", "tooling", "tool_cache_dir", Path("cache")),
+    ("tool_cache_mb", "tool_caching", "tool_cache_mb", 8),
+    ("max_total_tokens", "spending", "max_total_tokens", 1000),
+    ("max_usd", "spending", "max_usd", 0.5),
+    ("deadline", "spending", "deadline", 60.0),
+    ("prices", "spending", "prices", {"m": (1.0, 0.1, 2.0)}),
+    ("tool_cache_dir", "tool_caching", "tool_cache_dir", Path("cache")),
     ("system_prompt", "prefix", "system_prompt", "Be brief."),
     ("tool_mode", "prefix", "tool_mode", "action"),
     ("temperature", "sampling", "temperature", 0.5),
@@ -70,10 +70,10 @@ GROUPS: dict[str, Any] = {
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
-    "context": Context,
+    "context": ContextLimits,
     "prefix": Prefix,
-    "tooling": Tooling,
-    "spend": Spend,
+    "tool_caching": ToolCaching,
+    "spending": SpendingLimits,
     "sampling": Sampling,
 }
 
@@ -93,14 +93,14 @@ def test_a_flat_option_and_its_group_make_the_same_spec(flat: str, group: str, m
 def test_every_field_of_every_group_has_a_flat_option() -> None:
     reached = {(group, member) for _, group, member, _ in OPTIONS}
     # these make sense only together with another option, and have tests of their own
-    reached |= {("tooling", "predictive_prewarm"), ("context", "compact_model")}
+    reached |= {("tool_caching", "predictive_prewarm"), ("context", "compact_model")}
     assert reached == {(name, field.name) for name, group in GROUPS.items() for field in fields(group)}
 
 
 def test_options_that_are_not_given_have_their_default() -> None:
     plain = spec()
     assert (plain.limits, plain.timeouts, plain.retry) == (Limits(), Timeouts(), Retry())
-    assert (plain.context, plain.prefix) == (Context(), Prefix())
+    assert (plain.context, plain.prefix) == (ContextLimits(), Prefix())
     assert plain.backend == "local://"
     assert (plain.tools, plain.output_schema, plain.model) == ((), None, None)
     assert (plain.checkpoint_dir, plain.on_result) == (None, None)
@@ -141,14 +141,14 @@ def test_an_option_without_a_similar_name_gets_no_suggestion() -> None:
 
 @pytest.mark.parametrize(("flat", "group", "member", "value"), OPTIONS)
 def test_a_group_and_one_of_its_options_cannot_both_be_given(flat: str, group: str, member: str, value: Any) -> None:
-    with pytest.raises(SpecError, match=f"{group}= and {flat}= say the same thing twice"):
+    with pytest.raises(SpecError, match=f"{group}= and {flat}= set the same options"):
         spec(**{flat: value, group: GROUPS[group]()})
 
 
 def test_two_names_of_one_option_cannot_both_be_given() -> None:
-    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= say the same.*keep max_inflight=.$"):
+    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= set the same.*keep max_inflight=.$"):
         spec(max_inflight=4, max_concurrent=8)
-    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= say the same.*keep max_agents=.$"):
+    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= set the same.*keep max_agents=.$"):
         spec(max_dispatched=4, max_agents=8)
 
 

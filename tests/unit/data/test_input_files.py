@@ -10,7 +10,7 @@ import pytest
 from tests.support.forked_programs import Programs
 
 from batch_agent import SpecError
-from batch_agent.data import check_apart, gather_inputs, parquet, read_inputs
+from batch_agent.data import check_output_path, parquet, read_inputs, read_inputs_async
 from batch_agent.data import input_files as files
 from batch_agent.data.row_iterators import SizedRows
 
@@ -72,19 +72,19 @@ def test_results_may_not_overwrite_inputs_or_be_in_their_folder(tmp_path: Path) 
     (tmp_path / "link.jsonl").symlink_to(path)
     for same in (path, str(path), tmp_path / "link.jsonl"):
         with pytest.raises(SpecError, match=r"--out '.*in\.jsonl' would overwrite the inputs: use another file"):
-            check_apart(same, path, "--out")
+            check_output_path(same, path, "--out")
     with pytest.raises(SpecError, match=r"out '.*out\.jsonl' is in the folder of the inputs"):
-        check_apart(f"{tmp_path}/", tmp_path / "deep" / "out.jsonl")
+        check_output_path(f"{tmp_path}/", tmp_path / "deep" / "out.jsonl")
     for other in (tmp_path / "other.jsonl", tmp_path / "in.jsonl.checkpoint"):
-        check_apart(path, other)
-    check_apart([1, 2], path)
+        check_output_path(path, other)
+    check_output_path([1, 2], path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
         ("in.txt", "x", "unknown suffix. Inputs are a .jsonl, .json, .csv, .tsv or .parquet file"),
-        ("in.json", "{}", "must hold a list of inputs, not one dict"),
+        ("in.json", "{}", "must contain a list of inputs, not a single dict"),
         ("in.json", "[", "not valid JSON"),
         ("in.jsonl", '{"a": 1}\n{"a": \n', r"in\.jsonl, line 2: not valid JSON"),
         ("in.jsonl", b'{"a": "\xff"}\n', r"in\.jsonl, line 1: not valid JSON"),
@@ -162,11 +162,11 @@ def test_columns_of_parquet_that_differ_in_case_keep_their_names(tmp_path: Path)
 
 
 async def test_files_are_read_the_same_inside_an_event_loop(tmp_path: Path) -> None:
-    assert await gather_inputs(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
+    assert await read_inputs_async(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
     rows = [1, 2]
-    assert await gather_inputs(rows) is rows
+    assert await read_inputs_async(rows) is rows
     with pytest.raises(SpecError, match="does not exist"):
-        await gather_inputs(tmp_path / "nothing.csv")
+        await read_inputs_async(tmp_path / "nothing.csv")
 
 
 def test_parquet_without_duckdb_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def test_the_inputs_of_a_duckdb_relation_are_its_rows_and_its_connection_is_free
         )
         with pytest.raises(SpecError, match="the query of the relation failed"):
             read_inputs(connection.sql("SELECT CAST(range || 'x' AS INT) FROM range(2)"))
-        with pytest.raises(SpecError, match="The relation has two columns named 'a': give one another name with AS"):
+        with pytest.raises(SpecError, match="The relation has two columns named 'a': rename one of them with AS"):
             read_inputs(connection.sql("SELECT 1 AS a, 2 AS a"))
         with pytest.raises(SpecError, match="cannot be read from a duckdb DuckDBPyConnection: pass a relation"):
             read_inputs(connection)

@@ -12,7 +12,7 @@ from batch_agent import BatchAgent, Fields, Tool
 from batch_agent.core.run_reports import Finding, PrefixReport
 from batch_agent.core.spec import BatchSpec
 from batch_agent.observe.text.prefix import prefix_lines, prefix_outcome_line
-from batch_agent.plan.layout import as_they_come, lay_out
+from batch_agent.plan.layout import compute_layout, default_layout
 from batch_agent.plan.prefix_report import prefix_report
 from batch_agent.plan.template import template_of
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -24,8 +24,8 @@ STAMP = "Now: 2026-11-15T12:00:00Z."
 def report(task: str | Fields, rows: list[Any], total: int | None = -1, **options: Any) -> PrefixReport:
     """`total`: None: as if they were read lazily."""
     template = template_of(task, rows[:1])
-    layout = as_they_come(template) if total is None else lay_out(template, rows)
-    rules = plan(task="{it}", **options).rules
+    layout = default_layout(template) if total is None else compute_layout(template, rows)
+    rules = plan(task="{it}", **options).config
     spec = BatchSpec.of(task=task, inputs=rows, **options)
     known = rows[:1] if total is None else rows
     return prefix_report(spec, rules, layout, known, None if total is None else len(rows), None)

@@ -309,7 +309,7 @@ def test_an_overcommitted_agent_is_admitted_beyond_the_capacity() -> None:
     enter(places, *"abc")
     assert places.admit("c", 0.0, overcommit=True)
     assert (places.residents, places.reserved_tokens, places.counts.overcommitted) == (3, 300, 1)
-    assert places.counts.most_residents == 3
+    assert places.counts.max_residents == 3
 
 
 def test_an_agent_that_fits_is_not_overcommitted() -> None:

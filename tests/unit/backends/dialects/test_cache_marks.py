@@ -17,7 +17,7 @@ from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.core.task_fields import Fields
-from batch_agent.plan.layout import lay_out
+from batch_agent.plan.layout import compute_layout
 from batch_agent.plan.template import template_of
 
 CLAUDE, NOVA, OTHER = "eu.anthropic.claude-opus-4-6-v1", "amazon.nova-pro-v1:0", "meta.llama3"
@@ -157,7 +157,7 @@ def test_cache_control_of_the_user_applies_to_all_cache_marks() -> None:
 @pytest.mark.parametrize("model", ["anthropic", CLAUDE, NOVA])
 def test_the_bytes_up_to_the_cache_mark_are_equal_within_a_group(model: str) -> None:
     rows = [{"doc": f"{at % 3} {LONG}", "q": f"{at}"} for at in range(9)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     firsts = [next(said_texts(sent(each))) for each in asked]
     assert all(len(first) > len(LONG) for first in firsts)
@@ -168,7 +168,7 @@ def test_the_bytes_up_to_the_cache_mark_are_equal_within_a_group(model: str) -> 
 def test_the_prefix_of_all_agents_is_marked_whatever_their_groups_share(model: str) -> None:
     """Where much is the same for all and each group shares a little more, all are marked at the same place."""
     rows = [{"manual": LONG * 4, "doc": f"{at % 3} {LONG}", "q": f"{at}"} for at in range(9)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc", "manual")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc", "manual")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     assert {next(said_texts(sent(each))) for each in asked} == {layout.lead}
 
@@ -177,7 +177,7 @@ def test_the_prefix_of_all_agents_is_marked_whatever_their_groups_share(model: s
 def test_a_short_prefix_of_large_groups_does_not_replace_the_mark_of_small_groups(model: str) -> None:
     """Documents, each for several questions, in two categories: it is the document that is worth a mark."""
     rows = [{"category": f"c{at % 2}", "doc": f"{at % 6} {LONG}", "q": f"{at}"} for at in range(18)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc", "category")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc", "category")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     firsts = [next(said_texts(sent(each))) for each in asked]
     assert len(set(firsts)) == 6

@@ -59,7 +59,7 @@ def test_lint_reports_findings_and_exits_with_1(place: Path, call: Call) -> None
     told, *found = done.stdout.splitlines()
     assert "they diverge at the field {id}" in told
     assert [line[:2] for line in found] == ["! ", "! "]
-    assert "time stamp" in found[0]
+    assert "timestamp" in found[0]
     assert "'id' comes first" in found[1]
 
 

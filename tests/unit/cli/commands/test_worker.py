@@ -305,7 +305,7 @@ def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_p
         ((*asks, "--reduce", "Sum up."), "--reduce cannot be combined with a distributed run: remove --store"),
         ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
-        ((*alone, "--workers", "2"), "workers= are those of a cluster"),
+        ((*alone, "--workers", "2"), "workers= needs cluster='ray'"),
     ):
         assert problem in refusal(*words, cwd=quick_place.run)
     assert not quick_place.checkpoint.exists()
@@ -386,7 +386,7 @@ def test_options_of_the_worker_override_those_of_the_run() -> None:
     spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", said, []).spec(
         asked(backend="vllm://there:8000")
     )
-    assert (spec.backend, spec.limits.max_inflight, spec.together.lease) == ("vllm://here:8000", 3, 5.0)
+    assert (spec.backend, spec.limits.max_inflight, spec.distribution.lease) == ("vllm://here:8000", 3, 5.0)
 
 
 def test_a_backend_url_with_a_password_must_be_given_to_the_worker() -> None:

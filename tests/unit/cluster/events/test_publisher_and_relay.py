@@ -445,5 +445,5 @@ async def test_an_unreachable_coordinator_loses_events_with_one_warning(
             w.runs(TurnStarted("a", number))
         w.is_cut = False
         await asyncio.sleep(1)
-        assert caller.seen.state.notice == "w: 13 events of this worker were lost: its numbers are too low."
+        assert caller.seen.state.notice == "w: 13 events of this worker were lost: its counts are too low."
         assert sum(len(list(message.events)) for message in w.sent[-6:]) == 10_001
