@@ -93,14 +93,14 @@ def measure(case: Case) -> dict[str, Any]:
     if not all(result.ok and result.turns == work.turns for result in results):
         raise SystemExit(f"{case.name}: not all agents took {work.turns} turns")
     usd = Price(*(each / 1e6 for each in PRICES)).of(sum((result.usage for result in results), NO_USAGE))
-    compared = expected.against(results, seconds, usd)
+    compared = expected.compare(results, seconds, usd)
     print(f"\n{case.name}", *forecast_lines(expected), *compared_lines(compared), sep="\n  ", flush=True)
     return {
         "agents": work.agents,
         "plan_s": round(plan_s, 2),
         "plan_cpu_s": round(plan_cpu_s, 2),
         "compared": {row.name: [_short(row.forecast), _short(row.fact), _short(row.ratio)] for row in compared.rows},
-        "without_canary": {row.name: _short(row.ratio) for row in blind.against(results, seconds, usd).rows},
+        "without_canary": {row.name: _short(row.ratio) for row in blind.compare(results, seconds, usd).rows},
         "basis": expected.basis,
         "scheduling": {"inflight": results.scheduling.inflight, "overcommitted": results.scheduling.overcommitted},
     }

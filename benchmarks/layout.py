@@ -114,7 +114,7 @@ async def foresee(options: Mapping[str, Any]) -> dict[str, Any]:
     plan = await BatchAgent.plan(canary=CANARY, **_anew(options))
     started = time.perf_counter()
     results = await BatchAgent.run(progress=False, **_anew(options))
-    compared = plan.against(results, time.perf_counter() - started)
+    compared = plan.compare(results, time.perf_counter() - started)
     return {row.name: [row.forecast, row.fact, row.ratio and round(row.ratio, 3)] for row in compared.rows}
 
 

@@ -19,7 +19,8 @@ ACCEPTED = {"Path | None": "str | PathLike[str] | None", "tuple[str, ...]": "lis
 
 _HEAD = '''"""Types of the options of a run, for type checkers and editors.
 
-Written by `python -m scripts.option_types` from the dataclasses of options.py, requests.py and spec.py: do not edit."""
+Written by `python -m scripts.option_types` from the dataclasses of core/options, requests.py and spec.py: do not
+edit."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
@@ -29,7 +30,7 @@ from ..program_runtime import Runtime
 from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
-from . import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Together, Tooling
+from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 '''
 _AGENT = '''
 

@@ -119,7 +119,7 @@ def _asked(errand: Errand) -> ResultStream:
         return BatchAgent.stream(spec, progress=False)
     coordinator = MemoryCoordinator(MemoryStore()) if errand.in_memory else coordinator_of(spec)
     return ResultStream(
-        partial(runner.run, RunSetup.validate(spec, None), coordinator=coordinator, works=errand.role == "caller")
+        partial(runner.run, RunSetup.validate(spec, None), coordinator=coordinator, runs_agents=errand.role == "caller")
     )
 
 

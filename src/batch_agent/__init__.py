@@ -12,15 +12,15 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.errors import PlanMismatch as PlanMismatch
     from .core.errors import SpecError as SpecError
     from .core.errors import StoreError as StoreError
-    from .core.options import Context as Context
+    from .core.options import ContextLimits as ContextLimits
+    from .core.options import Distributed as Distributed
     from .core.options import Limits as Limits
     from .core.options import Prefix as Prefix
     from .core.options import Retry as Retry
     from .core.options import Rows as Rows
-    from .core.options import Spend as Spend
+    from .core.options import SpendingLimits as SpendingLimits
     from .core.options import Timeouts as Timeouts
-    from .core.options import Together as Together
-    from .core.options import Tooling as Tooling
+    from .core.options import ToolCaching as ToolCaching
     from .core.options.run_options import RunOptions as RunOptions
     from .core.options.run_options import StageOptions as StageOptions
     from .core.program_runtime import Runtime as Runtime

@@ -25,7 +25,7 @@ from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec
 from .data.results import Results
 from .engine.result_stream import ResultStream
-from .engine.sync import run_blocking
+from .engine.sync import SyncResultStream, run_blocking
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
@@ -140,6 +140,44 @@ class BatchAgent:
 
     @overload
     @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[T], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[T], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[str], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[str], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[Any], Any]: ...
+
+    @classmethod
+    @lists_options(SpecOptions, ReduceOptions)
+    def run_with_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+        """Blocking form of `run_with_reduce` for scripts, with the same options."""
+        from .flows import run_with_reduce
+
+        return run_blocking(lambda: run_with_reduce(reduce_schema=reduce_schema, **options))
+
+    @overload
+    @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
     ) -> tuple[Results[T], S | None]: ...
@@ -182,6 +220,44 @@ class BatchAgent:
         from .flows import run_with_map_reduce
 
         return await run_with_map_reduce(reduce_schema=reduce_schema, **options)
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[T], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[T], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[str], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[str], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[Any], Any]: ...
+
+    @classmethod
+    @lists_options(StageOptions, MapReduceOptions)
+    def run_with_map_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+        """Blocking form of `run_with_map_reduce` for scripts, with the same options."""
+        from .flows import run_with_map_reduce
+
+        return run_blocking(lambda: run_with_map_reduce(reduce_schema=reduce_schema, **options))
 
     @classmethod
     @lists_options(ReplayOptions, default="...")
@@ -248,6 +324,32 @@ class BatchAgent:
 
     @overload
     @classmethod
+    def stream_sync(
+        cls, spec: BatchSpec, /, *, events: EventSinks = None, progress: bool | None = None
+    ) -> SyncResultStream[Any]: ...
+
+    @overload
+    @classmethod
+    def stream_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> SyncResultStream[T]: ...
+
+    @overload
+    @classmethod
+    def stream_sync(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> SyncResultStream[str]: ...
+
+    @overload
+    @classmethod
+    def stream_sync(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> SyncResultStream[Any]: ...
+
+    @classmethod
+    @lists_options(SpecOptions, RunOptions)
+    def stream_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> SyncResultStream:
+        """Yields results as the agents finish: `for result in BatchAgent.stream_sync(...)`, for scripts and notebooks.
+        The run has a thread of its own. Leaving the loop early, by break or Ctrl-C, cancels the rest and waits for the
+        end of the run. The options are those of `run`."""
+        return SyncResultStream(_stream(spec, **options))
+
+    @overload
+    @classmethod
     async def work(cls, spec: BatchSpec, /, *, events: EventSinks = None) -> None: ...
 
     @overload
@@ -307,7 +409,7 @@ class BatchAgent:
     ) -> "Forecast":
         """Forecasts this run: agents, tokens, memory, time and cost. `canary`: the number of agents that are run to
         measure time; with a `checkpoint_dir` the run reuses their results. After the run,
-        `forecast.against(results, seconds)` compares."""
+        `forecast.compare(results, seconds)` compares."""
         from .forecasting.entry import forecast_run
 
         return await forecast_run(_spec(spec, options), canary, events)
@@ -332,7 +434,7 @@ def _stream(
     events = progress_if_interactive(sys.stderr, progress) if events is None else events
     is_watched = events is not None or resolved.checkpoint_dir is not None
     setup = RunSetup.validate(resolved, combine_sinks(events, resolved.checkpoint_dir) if is_watched else None)
-    if resolved.together.cluster is not None:
+    if resolved.distribution.cluster is not None:
         from .ray import RayRun
 
         return ResultStream(RayRun(setup).drive)
@@ -341,7 +443,7 @@ def _stream(
 
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
     if spec is not None and options:
-        raise SpecError(f"Give either a BatchSpec or options, not both: {', '.join(options)}.")
+        raise SpecError(f"Pass either a BatchSpec or options, not both: {', '.join(options)}.")
     made = spec or BatchSpec.of(**options)
     return locate_file_tools(made, made.inputs, made.rows.encoding) if made.tools else made
 

@@ -33,7 +33,7 @@ class Channel(AsyncIterator[T], Generic[T]):
             self._senders.append(released)
             await released
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Waits until there are fewer values than the capacity."""
         if len(self._values) >= self._capacity:
             has_room = asyncio.get_running_loop().create_future()
@@ -45,7 +45,7 @@ class Channel(AsyncIterator[T], Generic[T]):
         self._is_closed = True
         self._wakeup.set()
 
-    def rest(self) -> list[T]:
+    def drain(self) -> list[T]:
         """Removes and returns all values that were not read."""
         rest = list(self._values)
         self._values.clear()

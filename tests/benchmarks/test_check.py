@@ -6,14 +6,14 @@ from benchmarks.peers.call_count import Calls
 BEFORE = {"versions": versions(), "calls": {"single": 100.0}, "cpu": {"single": 1.2}}
 
 
-def test_a_small_change_is_reported_and_not_judged() -> None:
+def test_a_change_within_the_tolerance_is_reported_and_does_not_fail() -> None:
     [calls, cpu] = moves(BEFORE, {"calls": {"single": 101.0}, "cpu": {"single": 1.25}})
     assert str(calls) == "calls: single: 100.0 to 101.0 (+1.0%)"
     assert not calls.is_beyond
     assert not cpu.is_beyond
 
 
-def test_what_moved_beyond_its_tolerance_says_so() -> None:
+def test_a_metric_that_moved_beyond_its_tolerance_is_marked() -> None:
     [dearer] = moves(BEFORE, {"calls": {"single": 100.0 * (1.01 + TOLERANCE["calls"])}})
     [cheaper] = moves(BEFORE, {"calls": {"single": 90.0}})
     assert dearer.is_beyond
@@ -21,16 +21,16 @@ def test_what_moved_beyond_its_tolerance_says_so() -> None:
     assert "new baseline" in str(cheaper)
 
 
-def test_calls_of_another_python_are_not_compared() -> None:
+def test_function_calls_of_another_python_version_are_not_compared() -> None:
     other = BEFORE | {"versions": {"python": "2.7"}}
     assert [move.part for move in moves(other, {"calls": {"single": 900.0}, "cpu": {"single": 1.2}})] == ["cpu"]
 
 
-def test_what_the_baseline_does_not_have_is_left_out() -> None:
+def test_a_metric_that_the_baseline_lacks_is_left_out() -> None:
     assert moves(BEFORE, {"calls": {"new": 1.0}}) == []
 
 
-def test_the_same_work_is_as_many_calls_each_time() -> None:
+def test_the_same_work_takes_the_same_number_of_function_calls_each_time() -> None:
     def work() -> int:
         return sum(len(str(number)) for number in range(50))
 

@@ -13,32 +13,32 @@ SEARCHING = replace(SHAPE, tool_share=1.0, tool_s=(0.0, 0.001))
 LONG = Shape(40, ("answer",), replace(ENGINE, max_model_len=2_048), tool_share=0.0)
 
 
-def test_all_ways_do_the_same_work() -> None:
+def test_all_flow_variants_do_the_same_work() -> None:
     taken = {way: measure(run, SHAPE) for way, run in WAYS.items()}
     wanted = sum(SHAPE.answer_size(item, stage) for item in range(6) for stage in SHAPE.stages) + REPORT_TOKENS
     assert {way: numbers["requests"] for way, numbers in taken.items()} == dict.fromkeys(WAYS, 6 * 2 + 1)
     assert {way: numbers["generated_tokens"] for way, numbers in taken.items()} == dict.fromkeys(WAYS, wanted)
 
 
-def test_in_all_ways_agents_of_the_first_stage_come_back_from_their_tool() -> None:
+def test_in_all_flow_variants_first_stage_agents_use_their_tool() -> None:
     taken = {way: measure(run, SEARCHING)["requests"] for way, run in WAYS.items()}
     probe = 1  # ours asks the server once whether it takes tools
     assert taken == {"flow": 6 * 3 + 1 + probe, "stages": 6 * 3 + 1 + probe, "loop": 6 * 3 + 1}
 
 
 @pytest.mark.slow
-def test_in_all_ways_results_that_do_not_fit_are_reported_in_parts() -> None:
+def test_in_all_flow_variants_results_beyond_the_window_are_reduced_in_parts() -> None:
     taken = {way: measure(run, LONG)["requests"] for way, run in WAYS.items()}
     assert all(requests >= 40 + 3 for requests in taken.values()), taken
 
 
-def test_answers_have_a_long_tail() -> None:
+def test_simulated_answer_lengths_have_a_long_tail() -> None:
     sizes = sorted(SHAPE.answer_size(item, "answer") for item in range(1_000))
     assert (sizes[0], sizes[-1]) == (20, 600)
     assert sizes[500] == pytest.approx(90, rel=0.1)
 
 
-def test_the_floor_is_the_work_of_a_full_engine_or_the_longest_way_and_then_the_report() -> None:
+def test_the_lower_bound_is_a_full_engine_or_the_longest_item_plus_the_report() -> None:
     shape = replace(SHAPE, engine=SimConfig(step_base_ms=10, step_us_per_seq=0, prefill_us_per_token=100))
     done = {"vllm:prefix_cache_queries_total": 3e4, "vllm:prefix_cache_hits_total": 1e4}
     few, many = ({**done, "vllm:generation_tokens_total": REPORT_TOKENS + tokens} for tokens in (256, 2_560_000))
@@ -47,7 +47,7 @@ def test_the_floor_is_the_work_of_a_full_engine_or_the_longest_way_and_then_the_
     assert floor(shape, many) == pytest.approx(2 + 100 + REPORT_TOKENS * 0.01)
 
 
-def test_gains_are_ratios_of_medians_and_targets_say_whether_they_suffice() -> None:
+def test_gains_are_ratios_of_medians_and_are_compared_to_their_targets() -> None:
     rounds = Rounds()
     for flow, stages in ((10.0, 12.0), (11.0, 15.4), (12.0, 99.0)):
         rounds.add("deep", "flow", numbers(flow))
@@ -59,7 +59,7 @@ def test_gains_are_ratios_of_medians_and_targets_say_whether_they_suffice() -> N
 
 
 @pytest.mark.slow
-def test_a_round_of_a_shape_gives_numbers() -> None:
+def test_one_round_of_each_flow_shape_gives_numbers() -> None:
     rounds = Rounds()
     one_round(rounds, {"narrow": replace(SHAPE, items=2)})
     assert rounds.taken["narrow"].keys() == WAYS.keys()

@@ -75,7 +75,7 @@ async def play(sim: SimServer, scene: Scene, watch: Watch) -> list[Any]:
         await backend.aclose()
 
 
-async def test_a_played_agent_calls_its_tool_on_every_turn_but_the_last(sim: SimServer) -> None:
+async def test_a_simulated_agent_calls_its_tool_on_every_turn_but_the_last(sim: SimServer) -> None:
     results = await play(sim, SCENE, Watch())
     assert [result.output for result in results] == ["done", "done"]
     assert [[call.arguments for call in result.tool_calls] for result in results] == [
@@ -90,7 +90,7 @@ async def test_a_played_agent_calls_its_tool_on_every_turn_but_the_last(sim: Sim
     assert returned.results[0].content == "it"
 
 
-async def test_the_usage_of_a_played_turn_is_the_servers(sim: SimServer) -> None:
+async def test_the_usage_of_a_simulated_turn_is_that_of_the_server(sim: SimServer) -> None:
     watch = Watch()
     results = await play(sim, SCENE, watch)
     assert {turn.usage.output for turn in watch.turns} == {SCENE.output}
@@ -110,7 +110,7 @@ async def test_the_plain_loop_spends_the_same_tokens(sim: SimServer) -> None:
         assert ours.numbers()[counted] == theirs.numbers()[counted]
 
 
-async def test_tools_do_not_go_out_and_a_turn_has_a_fixed_length() -> None:
+async def test_tools_are_not_sent_and_every_turn_has_a_fixed_length() -> None:
     inner = ScriptedBackend(lambda request: say("noise"))
     played = Played(inner, SCENE, Watch())
     prompt = Prompt("Look.", (ToolSpec("look_up", "", {"type": "object"}),))
@@ -125,7 +125,7 @@ async def test_tools_do_not_go_out_and_a_turn_has_a_fixed_length() -> None:
     assert one.stream
 
 
-async def test_what_goes_out_only_ever_grows_at_its_end() -> None:
+async def test_each_request_body_begins_with_the_request_before_it() -> None:
     inner, watch = ScriptedBackend(lambda request: say("noise"), native_tools=False), Watch()
     scene = replace(SCENE, tasks=SCENE.tasks[:1])
     played = Played(inner, scene, watch)
@@ -136,7 +136,7 @@ async def test_what_goes_out_only_ever_grows_at_its_end() -> None:
     assert all(later.startswith(earlier) for earlier, later in pairwise(bodies))
 
 
-async def test_what_warms_a_prefix_passes_unchanged() -> None:
+async def test_a_prefix_warmup_request_is_forwarded_unchanged() -> None:
     inner = ScriptedBackend(lambda request: say("noise"))
     played = Played(inner, SCENE, Watch())
     for text in ("Hi", "first words"):
@@ -146,7 +146,7 @@ async def test_what_warms_a_prefix_passes_unchanged() -> None:
     assert [request.sampling.max_tokens for request in inner.requests] == [1, 1]
 
 
-async def test_a_played_backend_has_the_traits_of_the_one_behind_it_and_calls_tools() -> None:
+async def test_a_simulated_agent_backend_has_the_traits_of_its_inner_backend_and_tool_calls() -> None:
     inner: Backend = ScriptedBackend(lambda request: say("noise"), native_tools=False, kv_tokens=4_096)
     played = Played(inner, SCENE, Watch())
     assert played.traits.native_tools
@@ -156,7 +156,7 @@ async def test_a_played_backend_has_the_traits_of_the_one_behind_it_and_calls_to
 
 
 @pytest.mark.engines
-async def test_every_part_leaves_its_numbers_in_the_file(sim: SimServer, tmp_path: Path) -> None:
+async def test_every_benchmark_part_writes_its_numbers_to_the_file(sim: SimServer, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     here = [part for part in PARTS if part != "peers"]  # those are many processes, with a test of their own
     await run_parts(sim.url, here, SMALL, Notes(path, "abc", gpu=None), float("inf"))
@@ -174,7 +174,7 @@ async def test_every_part_leaves_its_numbers_in_the_file(sim: SimServer, tmp_pat
 
 
 @pytest.mark.slow
-async def test_clients_in_processes_of_their_own_bring_the_same_answers(
+async def test_clients_in_separate_processes_return_the_same_answers(
     sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "gpu_peers.json"
@@ -197,14 +197,14 @@ async def test_clients_in_processes_of_their_own_bring_the_same_answers(
 
 
 @pytest.mark.slow
-async def test_a_client_that_cannot_begin_tells_why(sim: SimServer, tmp_path: Path) -> None:
+async def test_a_client_that_cannot_start_reports_the_reason(sim: SimServer, tmp_path: Path) -> None:
     async with Server(sim.url) as server:
         stage = Stage(server, Words(), Notes(tmp_path / "gpu.json", "abc"), Scale(agents=0.01))
         with pytest.raises(Broken, match="No module named"):
             await peers(stage, ("nobody",), rounds=1)
 
 
-async def test_a_part_that_fails_does_not_cost_the_next(sim: SimServer, tmp_path: Path) -> None:
+async def test_a_failing_benchmark_part_does_not_stop_the_next(sim: SimServer, tmp_path: Path) -> None:
     path = tmp_path / "gpu.json"
     await run_parts(sim.url, ["resident", "inflight"], SMALL, Notes(path, "abc"), ends_at=0.0)
     parts = json.loads(path.read_text())["parts"]
@@ -212,7 +212,7 @@ async def test_a_part_that_fails_does_not_cost_the_next(sim: SimServer, tmp_path
     assert "TimeoutError" in parts["inflight"]["error"]
 
 
-def test_runs_share_no_beginning_and_have_equal_lengths() -> None:
+def test_prompts_of_different_runs_share_no_prefix_and_have_equal_lengths() -> None:
     one, other = nonce(), nonce()
     assert len(one) == len(other)
     texts = [Words().own(number, one, "seed", 40) for number in range(200)]
@@ -220,12 +220,12 @@ def test_runs_share_no_beginning_and_have_equal_lengths() -> None:
     assert {len(text.split()) for text in texts} == {40}
 
 
-def test_a_text_is_scaled_to_its_tokenizer() -> None:
+def test_the_length_of_a_text_is_scaled_to_the_tokenizer() -> None:
     words = Words.measured(3_000)
     assert len(words.text("seed", 300).split()) == 200
 
 
-def test_a_model_has_its_shape_and_its_tokenizers_vocabulary(tmp_path: Path) -> None:
+def test_a_model_config_has_its_shape_and_the_vocabulary_of_its_tokenizer(tmp_path: Path) -> None:
     tokens = {"model": {"vocab": {"a": 0, "b": 299}}, "added_tokens": [{"id": 300}]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokens))
     folder = make_model("7b", tmp_path / "models", tmp_path)

@@ -16,7 +16,7 @@ STEPS = SimConfig(step_base_ms=10, step_us_per_seq=0, prefill_us_per_token=0, st
 
 
 @pytest.mark.slow
-def test_all_ways_do_the_same_work_and_lists_do_it_in_few_requests() -> None:
+def test_all_pool_variants_do_the_same_work_and_batches_take_few_requests() -> None:
     taken = {way: measure(run, CASE) for way, run in OURS.items()}
     assert {way: numbers["generated_tokens"] for way, numbers in taken.items()} == dict.fromkeys(
         OURS, sum(WORK.sizes())
@@ -26,19 +26,19 @@ def test_all_ways_do_the_same_work_and_lists_do_it_in_few_requests() -> None:
     assert taken["lists"]["requests"] == taken["raw_lists"]["requests"] == 4
 
 
-def test_a_poisoned_prompt_is_seen_as_the_one_that_failed() -> None:
+def test_a_poisoned_prompt_is_reported_as_the_one_that_failed() -> None:
     numbers = measure(OURS["lists"], replace(CASE, work=replace(WORK, poisoned=7)))
     assert numbers["failed"] == 1
 
 
-def test_engines_need_as_long_as_the_one_with_most_to_do() -> None:
+def test_the_lower_bound_is_the_time_of_the_engine_with_most_work() -> None:
     three = Work(3, (5, 5))
     assert Case(three, (STEPS,)).engines_s() == pytest.approx(0.1)
     assert Case(three, (STEPS, STEPS)).engines_s() == pytest.approx(0.05)
     assert Case(three, (STEPS, replace(STEPS, slowdown=SLOW.slowdown))).engines_s() == pytest.approx(0.2)
 
 
-def test_what_was_measured_earlier_is_kept_with_its_commit(tmp_path: Path) -> None:
+def test_earlier_measurements_are_kept_with_their_commit(tmp_path: Path) -> None:
     path = tmp_path / "pools.json"
     assert kept(path) == {}
     path.write_text(json.dumps({"commit": "abc", "date": "2030-01-01", "vllm": {"rounds": 1}, "benchmark": "pools"}))
@@ -48,7 +48,7 @@ def test_what_was_measured_earlier_is_kept_with_its_commit(tmp_path: Path) -> No
     assert kept(path) == {"vllm": older}
 
 
-def test_targets_are_of_medians_and_say_whether_they_are_met() -> None:
+def test_targets_compare_medians_and_report_whether_they_are_met() -> None:
     cases = {
         f"{work} x{count}": Case(WORK, (STEPS,) * count)
         for work in ("equal", "varied", "many")
@@ -69,7 +69,7 @@ def test_targets_are_of_medians_and_say_whether_they_are_met() -> None:
 
 
 @pytest.mark.slow
-def test_a_round_takes_each_way_in_its_turn() -> None:
+def test_a_round_measures_each_pool_variant_once() -> None:
     rounds = Rounds()
     one_round(rounds, {"all": replace(CASE, work=Work(2, (1, 1))), "lists": replace(CASE, ways=("lists",))}, OURS)
     assert {name: list(ways) for name, ways in rounds.taken.items()} == {"all": list(OURS), "lists": ["lists"]}

@@ -41,7 +41,7 @@ def gathered(work: Work) -> UsageDiary:
     return diary
 
 
-def test_both_ways_make_the_same_requests_and_wait_once_for_each() -> None:
+def test_both_schedulers_make_the_same_requests_and_wait_once_for_each() -> None:
     ours, theirs = Diary(WORK), gathered(WORK)
     with SimServer(SimConfig(zero_latency=True)) as sim:
         asyncio.run(batch_agent(f"127.0.0.1:{sim.port}", WORK, ours))
@@ -56,7 +56,7 @@ def test_the_cached_share_of_later_turns_is_what_their_requests_report() -> None
     assert later_turns_cached(diary, WORK, sizes, 16) == pytest.approx(share)
 
 
-def test_the_working_set_is_what_the_agents_end_with() -> None:
+def test_the_working_set_is_the_final_context_of_all_agents() -> None:
     diary, sizes = gathered(WORK), Sizes.of(WORK)
     prompts = sorted(prompt for prompt, _ in diary.requests)
     assert sizes.first_prompts == sum(prompts[: WORK.agents])
@@ -66,7 +66,7 @@ def test_the_working_set_is_what_the_agents_end_with() -> None:
 
 
 @pytest.mark.slow
-def test_a_round_of_every_family_gives_numbers_and_targets() -> None:
+def test_one_round_of_every_workload_family_gives_numbers_and_targets() -> None:
     rounds = Rounds()
     agents_on_memory(rounds, "crowd 1.2", WORK, 1.2, speed=1000)
     requests_on_slots(rounds, SHORT, slots=2)

@@ -10,7 +10,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 WHOLE = models.plain(300)
 
 
-async def test_a_live_page_shows_what_changes(page: Page) -> None:
+async def test_a_live_report_page_shows_new_events(page: Page) -> None:
     served = Served(models.cut(WHOLE, 5))
     async with serving(served) as url:
         await page.open(url)
@@ -26,7 +26,7 @@ async def test_a_live_page_shows_what_changes(page: Page) -> None:
         assert page.errors == []
 
 
-async def test_the_reader_is_left_alone_while_numbers_change(page: Page) -> None:
+async def test_open_sections_and_zoom_survive_updates_of_the_page(page: Page) -> None:
     served = Served(models.cut(models.plain(300, failing=0.2), 20))
     async with serving(served) as url:
         await page.open(url)
@@ -69,7 +69,7 @@ async def test_a_click_on_an_agent_loads_its_trace(page: Page) -> None:
         await page.until("document.activeElement.className === 'agent'")
 
 
-async def test_a_page_asks_no_more_often_than_it_can_draw(page: Page) -> None:
+async def test_a_live_page_polls_no_more_often_than_it_can_draw(page: Page) -> None:
     served = Served(models.cut(WHOLE, 5))
     async with serving(served) as url:
         await page.open(url)
@@ -80,7 +80,7 @@ async def test_a_page_asks_no_more_often_than_it_can_draw(page: Page) -> None:
         assert len(served.asked) < 20
 
 
-async def test_a_page_says_when_the_server_is_gone_and_goes_on_when_it_is_back(page: Page) -> None:
+async def test_a_live_page_shows_a_lost_connection_and_reconnects(page: Page) -> None:
     served = Served(models.cut(WHOLE, 5))
     async with serving(served) as url:
         await page.open(url)
@@ -94,7 +94,7 @@ async def test_a_page_says_when_the_server_is_gone_and_goes_on_when_it_is_back(p
         await page.until("document.querySelector('#notice').hidden")
 
 
-async def test_a_page_says_that_a_run_cannot_be_read(page: Page) -> None:
+async def test_a_live_page_shows_that_a_run_cannot_be_read(page: Page) -> None:
     served = Served(models.cut(WHOLE, 5))
     served.is_broken = True
     async with serving(served) as url:
@@ -105,7 +105,7 @@ async def test_a_page_says_that_a_run_cannot_be_read(page: Page) -> None:
         await page.until("document.querySelector('#state')?.innerText === 'Finished'")
 
 
-async def test_a_run_that_has_not_begun_is_waited_for(page: Page) -> None:
+async def test_a_live_page_waits_for_a_run_that_has_not_started(page: Page) -> None:
     served = Served(models.bare() | {"state": "waiting"})
     async with serving(served) as url:
         await page.open(url)

@@ -29,7 +29,9 @@ LOOKS: dict[str, tuple[Callable[[], models.Model], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("look", LOOKS)
-async def test_a_page_can_be_looked_at(page: Page, tmp_path: Path, screenshots: Path, look: str) -> None:
+async def test_a_report_page_is_rendered_as_a_screenshot(
+    page: Page, tmp_path: Path, screenshots: Path, look: str
+) -> None:
     make, media = LOOKS[look]
     path = tmp_path / "report.html"
     path.write_bytes(report_of(make()))

@@ -56,7 +56,7 @@ async def serve(folder: Path) -> AsyncIterator[str]:
         await process.wait()
 
 
-async def test_the_report_of_a_real_run_says_what_its_results_say(page: Page, tmp_path: Path) -> None:
+async def test_the_report_of_a_real_run_agrees_with_its_results(page: Page, tmp_path: Path) -> None:
     results = await run(tmp_path / "run")
     await page.open(write_report(tmp_path / "run").as_uri())
     head, tiles, tools = await page.text("#head"), await page.text("#summary"), await page.text("#tools")
@@ -73,7 +73,7 @@ async def test_the_report_of_a_real_run_says_what_its_results_say(page: Page, tm
     assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
 
 
-async def test_a_run_is_followed_in_the_browser_from_process_to_process(page: Page, tmp_path: Path) -> None:
+async def test_a_live_page_follows_a_run_across_processes(page: Page, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     await run(folder, agents=10)
     async with serve(folder) as url:

@@ -124,7 +124,7 @@ async def test_a_report_shows_the_numbers_of_the_run(show: Show) -> None:
         assert f"{group['count']:,} agent" in await page.text("#failures")
 
 
-async def test_savings_show_their_baseline_or_unknown(show: Show) -> None:
+async def test_savings_show_their_baseline_or_are_shown_as_unknown(show: Show) -> None:
     model = models.plain()
     page = await show(model)
     said = await page.text("#savings")
@@ -147,7 +147,7 @@ async def test_a_flow_has_a_row_for_each_stage(show: Show) -> None:
     assert await page.value("document.querySelectorAll('#charts .mark.resume').length") == 3
 
 
-async def test_a_running_run_says_what_its_agents_do_and_how_long_it_will_take(show: Show) -> None:
+async def test_an_unfinished_run_shows_agent_states_and_remaining_time(show: Show) -> None:
     model = models.cut(models.plain(), 9)
     page = await show(model)
     head = await page.text("#head")
@@ -157,7 +157,7 @@ async def test_a_running_run_says_what_its_agents_do_and_how_long_it_will_take(s
     assert f"{model['throughput']['eta']:.1f} s" in await page.text("#summary")
 
 
-async def test_empty_parts_are_left_out(show: Show) -> None:
+async def test_empty_sections_of_the_report_are_left_out(show: Show) -> None:
     page = await show(models.bare())
     assert await page.value("[...document.querySelectorAll('main section:not([hidden])')].map(e => e.id)") == [
         "summary"
@@ -168,7 +168,7 @@ async def test_empty_parts_are_left_out(show: Show) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("run", ["flow", "running"])
-async def test_every_text_has_contrast_enough(show: Show, page: Page, scheme: str, run: str) -> None:
+async def test_every_text_of_the_report_has_enough_contrast(show: Show, page: Page, scheme: str, run: str) -> None:
     await page.emulate(scheme=scheme)
     await show(RUNS[run]())
     await page.value("document.querySelectorAll('details').forEach(e => { e.open = true; })")
@@ -177,7 +177,7 @@ async def test_every_text_has_contrast_enough(show: Show, page: Page, scheme: st
     assert [(round(ratio, 2), what) for ratio, what in found if ratio < 4.5] == []
 
 
-async def test_dark_is_dark_and_light_is_light(show: Show, page: Page) -> None:
+async def test_the_report_follows_the_dark_or_light_color_scheme(show: Show, page: Page) -> None:
     grounds = []
     for scheme in ("light", "dark"):
         await page.emulate(scheme=scheme)
@@ -191,7 +191,7 @@ async def test_dark_is_dark_and_light_is_light(show: Show, page: Page) -> None:
 
 
 @pytest.mark.parametrize(("agents", "slots"), [(40, 8), (10_000, 300), (100_000, 2_000)])
-async def test_every_agent_is_painted(show: Show, agents: int, slots: int) -> None:
+async def test_every_agent_is_drawn_in_the_timeline(show: Show, agents: int, slots: int) -> None:
     page = await show(models.plain(agents, slots=slots, failing=0.1))
     assert await page.value("timeline.rows.length") == agents
     painted = [bytes.fromhex(color[1:]) for color in await page.value(PAINTED)]
@@ -199,7 +199,7 @@ async def test_every_agent_is_painted(show: Show, agents: int, slots: int) -> No
         assert any(max(abs(a - b) for a, b in zip(color, other, strict=True)) < 4 for other in painted)
 
 
-async def test_what_a_model_says_is_never_markup(show: Show) -> None:
+async def test_model_output_is_never_rendered_as_markup(show: Show) -> None:
     clean = await show(models.flow(40))
     elements = await clean.value(
         "['img', 'script', 'b', 'iframe', 'link'].map(name => document.querySelectorAll(name).length)"
@@ -220,7 +220,7 @@ async def test_what_a_model_says_is_never_markup(show: Show) -> None:
     assert page.errors == []
 
 
-async def test_times_are_written_in_units_that_fit_them(show: Show) -> None:
+async def test_durations_are_shown_in_fitting_units(show: Show) -> None:
     page = await show(models.bare())
     lengths = [0, 0.0004, 0.005, 0.12, 1.234, 12.34, 59.97, 252, 3_600, 11_100, 187_200]
     assert await page.value(f"{lengths}.map(format.seconds)") == [
@@ -246,7 +246,7 @@ async def test_times_are_written_in_units_that_fit_them(show: Show) -> None:
     ]  # fmt: skip
 
 
-async def test_a_report_that_was_cut_off_says_so(show: Show, page: Page, tmp_path: Path) -> None:
+async def test_a_truncated_report_shows_that_it_is_truncated(show: Show, page: Page, tmp_path: Path) -> None:
     await show(models.plain(5))
     path = tmp_path / "report.html"
     path.write_bytes(path.read_bytes().replace(b'"format":1,', b'"format":1,,'))
@@ -254,7 +254,7 @@ async def test_a_report_that_was_cut_off_says_so(show: Show, page: Page, tmp_pat
     assert "The report could not be parsed" in await page.text("#notice")
 
 
-async def test_on_paper_colours_are_light_and_everything_is_open(show: Show, page: Page) -> None:
+async def test_a_printed_report_is_light_and_has_all_sections_open(show: Show, page: Page) -> None:
     await page.emulate(scheme="dark")
     await show(models.plain())
     await page.value("dispatchEvent(new Event('beforeprint'))")
@@ -269,7 +269,7 @@ def _requested(model: models.Model) -> Any:
     return sum(tool["requested"] for tool in model["tools"])
 
 
-async def test_one_broken_field_does_not_break_the_page(show: Show) -> None:
+async def test_one_broken_field_does_not_break_the_report_page(show: Show) -> None:
     page = await show(models.flow(12))
     chance = random.Random(5)
     for _ in range(60):

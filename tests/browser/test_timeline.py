@@ -33,7 +33,7 @@ async def many(page: Page, tmp_path: Path) -> Page:
     return page
 
 
-async def test_a_pointer_over_a_chart_reads_all_values_of_that_time(report: Page) -> None:
+async def test_hovering_a_chart_shows_all_values_at_that_time(report: Page) -> None:
     await report.point("#agents-chart .plot", 0.5)
     said = await report.until(TIP)
     assert said.startswith("at ")
@@ -51,14 +51,14 @@ async def test_a_pointer_over_a_chart_reads_all_values_of_that_time(report: Page
     await report.until(f"{TIP} === ''")
 
 
-async def test_a_pointer_over_a_pause_says_why(report: Page) -> None:
+async def test_hovering_a_pause_shows_its_reason(report: Page) -> None:
     plot = "document.querySelector('#agents-chart .plot').clientWidth"
     x = await report.value(f"plots.scale({plot}).x(span.whole * 0.41) / {plot}")
     await report.point("#agents-chart .plot", x)
     assert "rate limited" in await report.until(TIP)
 
 
-async def test_arrow_keys_read_a_chart(report: Page) -> None:
+async def test_arrow_keys_move_the_chart_tooltip(report: Page) -> None:
     await report.value("document.querySelector('#agents-chart .plot').focus()")
     await report.press("ArrowRight", "ArrowRight", "ArrowRight")
     assert (await report.until(TIP)).startswith("at ")
@@ -81,7 +81,7 @@ async def test_a_late_scroll_event_does_not_hide_a_newer_tooltip(report: Page) -
     await report.until(f"{TIP} === ''")
 
 
-async def test_rows_that_were_scrolled_before_they_were_read_stay_read(many: Page) -> None:
+async def test_rows_scrolled_before_the_pointer_arrives_show_their_tooltip(many: Page) -> None:
     await many.click("[data-do=rows-taller]")
     await many.box("#rows")
     await many.value(
@@ -100,7 +100,7 @@ async def test_rows_that_were_scrolled_before_they_were_read_stay_read(many: Pag
     await many.until(f"{TIP} === ''")
 
 
-async def test_dragging_zooms_in_and_a_double_click_shows_all(report: Page) -> None:
+async def test_dragging_zooms_the_timeline_and_a_double_click_resets_it(report: Page) -> None:
     await report.drag("#agents-chart .plot", 0.3, 0.5)
     start, end, whole = await report.until(f"!span.isWhole && {SHOWN}")
     assert end - start < whole * 0.25
@@ -112,7 +112,7 @@ async def test_dragging_zooms_in_and_a_double_click_shows_all(report: Page) -> N
     assert await report.until(f"span.isWhole && {SHOWN}") == [0, whole, whole]
 
 
-async def test_a_wheel_zooms_only_with_control(report: Page) -> None:
+async def test_the_mouse_wheel_zooms_only_with_the_control_key(report: Page) -> None:
     x, y = await report.point("#rows")
     whole = (await report.value(SHOWN))[2]
     before = await report.value("scrollY")
@@ -126,7 +126,7 @@ async def test_a_wheel_zooms_only_with_control(report: Page) -> None:
     assert end < whole
 
 
-async def test_two_fingers_zoom(page: Page, report: Page) -> None:
+async def test_a_pinch_zooms_the_timeline(page: Page, report: Page) -> None:
     await page.emulate(375, 812, touch=True)
     left, top, width, height = await page.box("#rows")
     middle, y = left + width / 2, top + height / 2
@@ -139,7 +139,7 @@ async def test_two_fingers_zoom(page: Page, report: Page) -> None:
     await page.until("span.to - span.from < span.whole / 2")
 
 
-async def test_buttons_and_keys_zoom_and_move(report: Page) -> None:
+async def test_buttons_and_keys_zoom_and_move_the_timeline(report: Page) -> None:
     whole = (await report.value(SHOWN))[2]
     await report.click("[data-do=zoom-in]")
     start, end, _ = await report.until(f"!span.isWhole && {SHOWN}")
@@ -157,7 +157,7 @@ async def test_buttons_and_keys_zoom_and_move(report: Page) -> None:
     assert end == whole
 
 
-async def test_the_strip_chooses_and_moves_a_part(report: Page) -> None:
+async def test_the_overview_strip_selects_and_moves_the_visible_range(report: Page) -> None:
     await report.drag("#range", 0.2, 0.4)
     start, end, whole = await report.until(f"!span.isWhole && {SHOWN}")
     assert start == pytest.approx(whole * 0.2, rel=0.02)
@@ -168,7 +168,7 @@ async def test_the_strip_chooses_and_moves_a_part(report: Page) -> None:
     assert end - moved == pytest.approx(whole * 0.2, rel=0.02)
 
 
-async def test_a_row_says_what_its_agent_did_and_a_click_opens_it(report: Page) -> None:
+async def test_a_timeline_row_shows_what_its_agent_did_and_opens_on_a_click(report: Page) -> None:
     await report.click("[data-do=rows-taller]")
     await report.click("[data-do=rows-taller]")
     agent = await report.value("timeline.rows[Math.floor((document.querySelector('#rows').clientHeight * 0.5) / 4)]")
@@ -190,7 +190,7 @@ async def test_a_row_says_what_its_agent_did_and_a_click_opens_it(report: Page) 
     assert len(report.requests) == len([url for url in report.requests if url.startswith(("file:", "data:"))])
 
 
-async def test_keys_choose_an_agent_and_open_it(report: Page) -> None:
+async def test_keys_select_an_agent_of_the_timeline_and_open_it(report: Page) -> None:
     await report.value("document.querySelector('#rows').focus()")
     await report.press("ArrowDown", "ArrowDown", "ArrowUp", "ArrowDown")
     second = await report.value("timeline.rows[1]")
@@ -211,7 +211,7 @@ async def test_an_example_of_a_failure_opens_the_agent_with_its_error(report: Pa
     assert "The server said 400" in panel
 
 
-async def test_agents_are_filtered_ordered_and_found(report: Page) -> None:
+async def test_timeline_agents_can_be_filtered_sorted_and_searched(report: Page) -> None:
     async def ask(name: str, value: str) -> list[int]:
         await report.choose(f"[data-filter={name}]", value)
         return [int(row) for row in await report.value("[...timeline.rows]")]

@@ -39,6 +39,6 @@ async def test_a_long_list_of_workers_fits_a_phone(page: Page, tmp_path: Path) -
     assert await page.value("document.documentElement.scrollWidth") <= 375
 
 
-async def test_a_run_that_one_process_did_alone_says_nothing_of_workers(page: Page, tmp_path: Path) -> None:
+async def test_the_report_of_a_single_process_run_has_no_worker_table(page: Page, tmp_path: Path) -> None:
     await _show(page, tmp_path)
     assert await page.value("document.getElementById('workers').hidden")

@@ -43,7 +43,9 @@ class BackendContract:
         assert [isinstance(delta, Finished) for delta in deltas] == [False] * (len(deltas) - 1) + [True]
 
     @streamed_or_not
-    async def test_a_call_comes_whole_and_its_result_can_be_sent_back(self, subject: Subject, stream: bool) -> None:
+    async def test_a_tool_call_is_delivered_whole_and_its_result_can_be_sent_back(
+        self, subject: Subject, stream: bool
+    ) -> None:
         if subject.calls is None:
             assert not subject.backend.traits.native_tools
             return
@@ -61,7 +63,7 @@ class BackendContract:
         assert isinstance(finished, Finished)
 
     @streamed_or_not
-    async def test_a_failure_is_a_backend_error_and_the_next_request_goes_well(
+    async def test_a_failure_is_a_backend_error_and_the_next_request_succeeds(
         self, subject: Subject, stream: bool
     ) -> None:
         with pytest.raises(BackendError):
@@ -69,7 +71,7 @@ class BackendContract:
         assert await deltas_of(subject.backend, subject.speaks)
 
     @streamed_or_not
-    async def test_a_request_that_is_left_early_does_not_affect_the_next(self, subject: Subject, stream: bool) -> None:
+    async def test_an_abandoned_request_does_not_affect_the_next(self, subject: Subject, stream: bool) -> None:
         request = replace(subject.speaks, stream=stream)
         async with subject.backend.stream(request) as deltas:
             await anext(deltas)
@@ -77,7 +79,7 @@ class BackendContract:
             pass
         assert await deltas_of(subject.backend, request)
 
-    async def test_requests_may_be_cancelled_while_others_run(self, subject: Subject) -> None:
+    async def test_cancelling_one_request_does_not_affect_concurrent_requests(self, subject: Subject) -> None:
         async with asyncio.TaskGroup() as group:
             running = [group.create_task(deltas_of(subject.backend, subject.speaks)) for _ in range(12)]
             await asyncio.sleep(0)
@@ -86,7 +88,7 @@ class BackendContract:
         assert all(task.cancelled() for task in running[::2])
         assert all(isinstance(task.result()[-1], Finished) for task in running[1::2])
 
-    async def test_an_agent_may_leave_at_any_time(self, subject: Subject) -> None:
+    async def test_leave_may_be_called_for_any_agent_at_any_time(self, subject: Subject) -> None:
         await deltas_of(subject.backend, replace(subject.speaks, agent="a1"))
         for agent in ("a1", "a1", "a stranger"):
             await subject.backend.leave(agent)

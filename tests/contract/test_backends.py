@@ -74,7 +74,7 @@ def as_bedrock_does(heard: Heard) -> Said | Fault:
 
 
 class TestBackends(BackendContract):
-    async def test_tools_that_may_not_be_called_are_not_called(self, subject: Subject) -> None:
+    async def test_a_request_that_forbids_tool_calls_gets_none(self, subject: Subject) -> None:
         assert subject.calls is not None
         if subject.backend.traits.name == "bedrock":
             return  # Converse has no word for it: the agent ends with max_turns if the model calls anyway

@@ -17,7 +17,7 @@ async def alive(coordinator: Coordinator, *workers: str) -> None:
         await coordinator.renew(worker, {}, ttl=LONG)
 
 
-async def test_one_worker_makes_a_call_and_the_others_get_its_outcome(meet: Meet) -> None:
+async def test_one_worker_executes_a_tool_call_and_the_other_workers_get_its_outcome(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await alive(one, "w", "v")
     after = await other.position()
@@ -31,19 +31,19 @@ async def test_one_worker_makes_a_call_and_the_others_get_its_outcome(meet: Meet
 
 
 @pytest.mark.parametrize("outcome", [b"", b"x" * 2_000_000], ids=["empty", "large"])
-async def test_any_outcome_can_be_landed(coordinator: Coordinator, outcome: bytes) -> None:
+async def test_a_tool_call_can_be_completed_with_any_outcome(coordinator: Coordinator, outcome: bytes) -> None:
     await coordinator.claim("call", "w")
     await coordinator.complete_call("call", "w", outcome, ttl=LONG)
     assert await coordinator.claim("call", "v") == outcome
 
 
-async def test_a_claim_that_is_repeated_is_the_same_claim(coordinator: Coordinator) -> None:
+async def test_repeating_a_claim_of_a_tool_call_returns_the_same_claim(coordinator: Coordinator) -> None:
     await alive(coordinator, "w")
     assert await coordinator.claim("call", "w") is True
     assert await coordinator.claim("call", "w") is True
 
 
-async def test_of_concurrent_claims_exactly_one_succeeds(meet: Meet) -> None:
+async def test_exactly_one_of_several_concurrent_claims_succeeds(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     workers = [f"w{number}" for number in range(20)]
     await alive(hubs[0], *workers)
@@ -52,7 +52,7 @@ async def test_of_concurrent_claims_exactly_one_succeeds(meet: Meet) -> None:
     assert sorted(claim.result() for claim in claims) == [False] * 19 + [True]
 
 
-async def test_the_claim_of_a_lost_worker_goes_to_the_next(meet: Meet) -> None:
+async def test_the_claim_of_a_lost_worker_goes_to_the_next_waiting_worker(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await one.renew("w", {}, ttl=SHORT)
     await alive(other, "v")
@@ -68,7 +68,7 @@ async def test_the_claim_of_a_lost_worker_goes_to_the_next(meet: Meet) -> None:
     assert await one.claim("call", "w") == b"good"
 
 
-async def test_a_claim_lasts_as_long_as_its_worker_is_alive(coordinator: Coordinator) -> None:
+async def test_a_claim_lasts_as_long_as_its_worker_sends_heartbeats(coordinator: Coordinator) -> None:
     await coordinator.renew("w", {}, ttl=SHORT)
     assert await coordinator.claim("call", "w") is True
     await alive(coordinator, "w")
@@ -76,14 +76,14 @@ async def test_a_claim_lasts_as_long_as_its_worker_is_alive(coordinator: Coordin
     assert await coordinator.claim("call", "v") is False
 
 
-async def test_the_calls_of_a_worker_that_goes_are_free(coordinator: Coordinator) -> None:
+async def test_tool_calls_claimed_by_a_leaving_worker_are_released(coordinator: Coordinator) -> None:
     await alive(coordinator, "w", "v")
     await coordinator.claim("call", "w")
     await coordinator.leave("w")
     assert await coordinator.claim("call", "v") is True
 
 
-async def test_a_call_that_came_to_nothing_is_free_and_in_the_news(meet: Meet) -> None:
+async def test_a_released_tool_call_can_be_claimed_and_is_announced_as_an_update(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await alive(one, "w", "v", "u")
     after = await other.position()
@@ -96,7 +96,7 @@ async def test_a_call_that_came_to_nothing_is_free_and_in_the_news(meet: Meet) -
     assert await other.claim("call", "v") is True
 
 
-async def test_an_outcome_is_good_for_so_long_and_no_longer(coordinator: Coordinator) -> None:
+async def test_a_tool_call_outcome_expires_after_its_time_to_live(coordinator: Coordinator) -> None:
     await alive(coordinator, "w", "v")
     await coordinator.claim("short", "w")
     await coordinator.claim("long", "w")
@@ -107,14 +107,14 @@ async def test_an_outcome_is_good_for_so_long_and_no_longer(coordinator: Coordin
     assert await coordinator.claim("long", "v") == b"2"
 
 
-async def test_a_call_cannot_be_completed_without_a_claim(coordinator: Coordinator) -> None:
+async def test_a_tool_call_cannot_be_completed_without_a_claim(coordinator: Coordinator) -> None:
     after = await coordinator.position()
     await coordinator.complete_call("call", "w", b"1", ttl=LONG)
     assert await coordinator.claim("call", "v") is True
     assert (await coordinator.poll(after, wait=0)).completed_calls == ()
 
 
-async def test_rate_limited_slots_are_an_interval_apart_after_the_burst(meet: Meet) -> None:
+async def test_rate_limited_tool_calls_are_an_interval_apart_after_the_burst(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     waits = [await hubs[number % 2].reserve_rate("search", interval=1_000, ahead=2_000) for number in range(6)]
     assert waits[:3] == [0, 0, 0]
@@ -122,14 +122,14 @@ async def test_rate_limited_slots_are_an_interval_apart_after_the_burst(meet: Me
     assert await hubs[0].reserve_rate("another", interval=1_000, ahead=0) == 0
 
 
-async def test_concurrent_requests_get_different_slots_in_the_queue(meet: Meet) -> None:
+async def test_concurrent_requests_get_different_times_in_the_rate_queue(meet: Meet) -> None:
     hubs = [await meet(), await meet()]
     async with asyncio.TaskGroup() as group:
         turns = [group.create_task(hubs[n % 2].reserve_rate("search", interval=1_000, ahead=0)) for n in range(10)]
     assert sorted(math.ceil(turn.result() / 1_000) for turn in turns) == list(range(10))
 
 
-async def test_an_empty_rate_queue_starts_again(coordinator: Coordinator) -> None:
+async def test_an_empty_rate_queue_starts_with_a_full_burst(coordinator: Coordinator) -> None:
     assert await coordinator.reserve_rate("search", interval=0.01, ahead=0) == 0
     await asyncio.sleep(0.03)
     assert await coordinator.reserve_rate("search", interval=0.01, ahead=0) == 0

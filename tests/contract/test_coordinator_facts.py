@@ -53,7 +53,7 @@ async def test_many_and_large_facts_are_written_in_order(meet: Meet) -> None:
     assert await other.facts("a") == (*large, *small)
 
 
-async def test_parts_belong_to_the_lease_of_their_agent(coordinator: Coordinator) -> None:
+async def test_facts_of_chunks_belong_to_the_lease_of_their_agent(coordinator: Coordinator) -> None:
     lease = (await leased(coordinator, "w", "a"))["a"]
     writes = [*told(lease, STARTED, part=".part1"), *told(lease, ASKED, part=".merge1.2"), *told(lease, RETURNED)]
     assert await coordinator.write("w", 1, writes) == frozenset()
@@ -74,7 +74,7 @@ async def test_replacing_facts_restarts_the_history_of_an_agent(coordinator: Coo
     assert await coordinator.facts("a") == ()
 
 
-async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
+async def test_writes_with_a_stale_lease_change_nothing(meet: Meet) -> None:
     one, other = await meet(), await meet()
     old = (await leased(one, "w", "a", ttl=SHORT))["a"]
     await one.write("w", 1, told(old, STARTED))
@@ -89,14 +89,14 @@ async def test_a_stale_worker_changes_nothing(meet: Meet) -> None:
     assert await one.facts("a") == (STARTED, ANSWERED)
 
 
-async def test_a_token_is_of_no_use_for_another_agent(coordinator: Coordinator) -> None:
+async def test_a_fencing_token_of_one_agent_is_refused_for_another(coordinator: Coordinator) -> None:
     leases = await leased(coordinator, "w", "a", "b")
     writes = [Append("b", leases["a"].token, STARTED), Append("c", leases["a"].token, STARTED)]
     assert await coordinator.write("w", 1, writes) == {"b", "c"}
     assert await coordinator.facts("b") == ()
 
 
-async def test_what_is_not_refused_is_written(coordinator: Coordinator) -> None:
+async def test_the_valid_writes_of_a_partly_refused_batch_are_written(coordinator: Coordinator) -> None:
     leases = await leased(coordinator, "w", "a", "b")
     writes = [*told(leases["a"], STARTED), Append("b", leases["b"].token - 7, STARTED), *told(leases["a"], ASKED)]
     assert await coordinator.write("w", 1, writes) == {"b"}
@@ -104,7 +104,7 @@ async def test_what_is_not_refused_is_written(coordinator: Coordinator) -> None:
     assert await coordinator.facts("b") == ()
 
 
-async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(coordinator: Coordinator) -> None:
+async def test_a_worker_that_leases_an_agent_again_needs_the_new_token(coordinator: Coordinator) -> None:
     old = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
     new = (await taken_over(coordinator, "w", "a"))["a"]
     assert await coordinator.write("w", 1, told(old, STARTED)) == {"a"}
@@ -112,7 +112,7 @@ async def test_a_worker_that_has_an_agent_again_goes_on_by_the_new_token_only(co
     assert await coordinator.facts("a") == (STARTED,)
 
 
-async def test_a_batch_that_was_written_is_not_written_again(coordinator: Coordinator) -> None:
+async def test_a_repeated_batch_of_facts_is_written_once(coordinator: Coordinator) -> None:
     leases = await leased(coordinator, "w", "a", "b")
     batch = [*told(leases["a"], STARTED, ANSWERED), Append("b", leases["b"].token - 7, STARTED), ends(leases["a"])]
     after = await coordinator.position()
@@ -124,7 +124,7 @@ async def test_a_batch_that_was_written_is_not_written_again(coordinator: Coordi
     assert await coordinator.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
-async def test_each_worker_counts_its_own_batches(coordinator: Coordinator) -> None:
+async def test_batch_numbers_are_counted_per_worker(coordinator: Coordinator) -> None:
     leases = await leased(coordinator, "w", "a") | await leased(coordinator, "v", "b")
     for number, fact in enumerate(STORY, 1):
         assert await coordinator.write("w", number, told(leases["a"], fact)) == frozenset()
@@ -132,7 +132,7 @@ async def test_each_worker_counts_its_own_batches(coordinator: Coordinator) -> N
     assert await coordinator.facts("a") == await coordinator.facts("b") == STORY
 
 
-async def test_an_end_ends_the_lease(coordinator: Coordinator) -> None:
+async def test_the_completion_of_an_agent_ends_its_lease(coordinator: Coordinator) -> None:
     leases = await leased(coordinator, "w", "a", "b")
     late = told(leases["a"], RETURNED)
     assert await coordinator.write("w", 1, [*told(leases["a"], STARTED), ends(leases["a"]), *late]) == {"a"}
@@ -143,7 +143,7 @@ async def test_an_end_ends_the_lease(coordinator: Coordinator) -> None:
     assert [lease.job.key for lease in await coordinator.lease("v", 9, ttl=LONG, wait=0)] == ["b"]
 
 
-async def test_all_replies_are_counted_also_the_refused_and_the_forgotten(meet: Meet) -> None:
+async def test_all_replies_are_counted_including_refused_and_removed_ones(meet: Meet) -> None:
     one, other = await meet(), await meet()
     assert await one.spent() == NO_USAGE
     leases = await leased(one, "w", "a", "b")
@@ -157,7 +157,7 @@ async def test_all_replies_are_counted_also_the_refused_and_the_forgotten(meet: 
 # News
 
 
-async def test_endings_are_in_the_news_of_all(meet: Meet) -> None:
+async def test_completions_are_in_the_updates_of_every_connection(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b", "c")
     await one.write("w", 1, [ends(leases["a"])])
@@ -169,7 +169,7 @@ async def test_endings_are_in_the_news_of_all(meet: Meet) -> None:
         assert sorted((await reader.poll(after, wait=0)).completions, key=str) == sorted([good, bad], key=str)
 
 
-async def test_there_may_be_no_news(meet: Meet) -> None:
+async def test_a_poll_without_updates_is_empty_and_a_published_message_wakes_it(meet: Meet) -> None:
     one, other = await meet(), await meet()
     empty = await one.poll(await one.position(), wait=0.02)
     assert (empty.completions, empty.completed_calls, empty.published) == ((), (), ())
@@ -178,7 +178,7 @@ async def test_there_may_be_no_news(meet: Meet) -> None:
     assert (await other.poll(empty.after, wait=0)).published == (b"\0 now \xff",)
 
 
-async def test_a_waiter_is_woken_by_updates(meet: Meet) -> None:
+async def test_a_waiting_poll_is_woken_by_updates(meet: Meet) -> None:
     one, other = await meet(), await meet()
     lease = (await leased(one, "w", "a"))["a"]
     after = await other.position()

@@ -32,7 +32,7 @@ __all__ = ["coordinator", "meet", "redis_server"]
 FAILED = AgentError(ErrorKind.SERVER, "no answer\0", retryable=True)
 
 
-async def test_closing_twice_or_without_opening_is_harmless(meet: Meet) -> None:
+async def test_closing_a_coordinator_twice_or_without_opening_it_is_harmless(meet: Meet) -> None:
     coordinator = await meet()
     await coordinator.aclose()
     await coordinator.aclose()
@@ -46,13 +46,13 @@ async def test_an_unwritten_document_is_absent(coordinator: Coordinator) -> None
 
 
 @pytest.mark.parametrize("data", [b"", b"\0\xff\n", b"x" * 2_000_000], ids=["empty", "any", "large"])
-async def test_a_document_is_what_was_put_there(meet: Meet, data: bytes) -> None:
+async def test_a_document_is_read_as_it_was_written(meet: Meet, data: bytes) -> None:
     one, other = await meet(), await meet()
     assert await one.compare_and_set("für \U0001f600", None, data)
     assert (await other.read("für \U0001f600")).data == data
 
 
-async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(coordinator: Coordinator) -> None:
+async def test_a_document_changed_by_another_writer_is_not_overwritten(coordinator: Coordinator) -> None:
     assert await coordinator.compare_and_set("limits", None, b"1")
     assert not await coordinator.compare_and_set("limits", None, b"2")
     assert not await coordinator.compare_and_set("limits", b"0", b"2")
@@ -63,7 +63,7 @@ async def test_a_document_that_has_changed_meanwhile_is_left_as_it_is(coordinato
     assert (await coordinator.read("limits")).data is None
 
 
-async def test_twenty_concurrent_increments_add_twenty(meet: Meet) -> None:
+async def test_twenty_concurrent_increments_of_a_document_add_twenty(meet: Meet) -> None:
     async def add_one(coordinator: Coordinator) -> None:
         while True:
             old = (await coordinator.read("sum")).data
@@ -77,7 +77,7 @@ async def test_twenty_concurrent_increments_add_twenty(meet: Meet) -> None:
     assert (await hubs[0].read("sum")).data == b"20"
 
 
-async def test_the_hubs_clock_goes_forward(meet: Meet) -> None:
+async def test_the_clock_of_the_coordinator_moves_forward(meet: Meet) -> None:
     one, other = await meet(), await meet()
     first = (await one.read("x")).now
     await asyncio.sleep(0.02)
@@ -87,7 +87,7 @@ async def test_the_hubs_clock_goes_forward(meet: Meet) -> None:
 # Posting
 
 
-async def test_a_job_comes_as_it_was_posted(meet: Meet) -> None:
+async def test_a_job_is_leased_as_it_was_posted(meet: Meet) -> None:
     caller, worker = await meet(), await meet()
     odd = Job(3, "a", {"text": "\0 ä \U0001f600", "n": [1, 2.5, None]}, "Do\0 it ä", shared=2, parts=("ä", "\0"))
     large = Job(4, "b", "x" * 2_000_000, "y" * 1_000_000)
@@ -97,7 +97,7 @@ async def test_a_job_comes_as_it_was_posted(meet: Meet) -> None:
     assert (leases["a"].facts, leases["a"].attempts) == ((), 1)
 
 
-async def test_agents_that_are_known_are_left_as_they_are(meet: Meet) -> None:
+async def test_posting_a_known_agent_again_changes_nothing(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await one.submit(jobs("a", "b", "a"), retry_failed=False)
     held = await one.lease("w", 1, ttl=LONG, wait=0)
@@ -107,7 +107,7 @@ async def test_agents_that_are_known_are_left_as_they_are(meet: Meet) -> None:
     assert await one.pending_count() == 2
 
 
-async def test_posting_gives_the_endings_of_those_that_are_done(meet: Meet) -> None:
+async def test_posting_returns_the_completions_of_finished_agents(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b", "c")
     good, bad = Completion("a", None, 1.5, "w"), Completion("b", FAILED, 0.25, "w")
@@ -116,7 +116,7 @@ async def test_posting_gives_the_endings_of_those_that_are_done(meet: Meet) -> N
     assert await other.pending_count() == 2
 
 
-async def test_those_that_ended_without_an_answer_are_done_again_if_wanted(coordinator: Coordinator) -> None:
+async def test_failed_agents_are_run_again_only_if_requested(coordinator: Coordinator) -> None:
     leases = await leased(coordinator, "w", "a", "b")
     good, bad = Completion("a"), Completion("b", FAILED)
     writes = [*told(leases["b"], STARTED), ends(leases["a"], good), ends(leases["b"], bad)]
@@ -155,14 +155,14 @@ async def test_two_thousand_jobs_posted_at_once_are_each_leased_once(meet: Meet)
 # Leases
 
 
-async def test_no_more_are_leased_than_were_asked_for(coordinator: Coordinator) -> None:
+async def test_no_more_agents_are_leased_than_requested(coordinator: Coordinator) -> None:
     await coordinator.submit(jobs("a", "b", "c"), retry_failed=False)
     assert len(await coordinator.lease("w", 2, ttl=LONG, wait=0)) == 2
     assert len(await coordinator.lease("w", 2, ttl=LONG, wait=0)) == 1
     assert await coordinator.lease("w", 2, ttl=LONG, wait=0.05) == []
 
 
-async def test_every_token_is_larger_than_those_before_it(coordinator: Coordinator) -> None:
+async def test_every_fencing_token_is_larger_than_earlier_ones(coordinator: Coordinator) -> None:
     tokens = [lease.token for lease in (await leased(coordinator, "w", "a", "b")).values()]
     tokens += [lease.token for lease in (await leased(coordinator, "v", "c", "d")).values()]
     await coordinator.release("w", {"a": tokens[0]})
@@ -171,7 +171,7 @@ async def test_every_token_is_larger_than_those_before_it(coordinator: Coordinat
     assert tokens == sorted(set(tokens))
 
 
-async def test_a_worker_that_waits_gets_what_is_posted(meet: Meet) -> None:
+async def test_a_waiting_worker_gets_newly_posted_jobs(meet: Meet) -> None:
     caller, worker = await meet(), await meet()
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(worker.lease("w", 3, ttl=LONG, wait=60))
@@ -191,7 +191,7 @@ async def test_an_expired_lease_goes_to_a_waiting_worker(meet: Meet) -> None:
     assert last.attempts == 3
 
 
-async def test_each_lease_lasts_as_long_as_its_own_worker_said(meet: Meet) -> None:
+async def test_each_lease_lasts_as_long_as_its_worker_requested(meet: Meet) -> None:
     one, other = await meet(), await meet()
     await leased(one, "w", "a", ttl=LONG)
     await leased(one, "u", "b", ttl=SHORT)
@@ -199,7 +199,7 @@ async def test_each_lease_lasts_as_long_as_its_own_worker_said(meet: Meet) -> No
         assert list(by_key(await other.lease(worker, 2, ttl=SHORT, wait=60))) == ["b"]
 
 
-async def test_a_renewed_lease_is_not_handed_on(meet: Meet) -> None:
+async def test_a_renewed_lease_does_not_go_to_another_worker(meet: Meet) -> None:
     one, other = await meet(), await meet()
     lease = (await leased(one, "w", "a", ttl=SHORT))["a"]
     assert await one.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
@@ -214,7 +214,7 @@ async def test_an_expired_lease_can_be_renewed_if_no_worker_took_it(coordinator:
     assert await coordinator.lease("v", 1, ttl=LONG, wait=2 * SHORT) == []
 
 
-async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_back(meet: Meet) -> None:
+async def test_renewing_reports_agents_leased_to_another_worker_and_does_not_take_them_back(meet: Meet) -> None:
     one, other = await meet(), await meet()
     old = await leased(one, "w", "a", "b", ttl=SHORT)
     await one.renew("w", {"b": old["b"].token}, ttl=LONG)
@@ -226,20 +226,20 @@ async def test_renewing_tells_what_was_handed_to_another_and_does_not_take_it_ba
     assert await other.write("v", 1, told(new["a"], STARTED)) == frozenset()
 
 
-async def test_an_agent_that_its_worker_has_ended_was_not_handed_to_another(coordinator: Coordinator) -> None:
+async def test_renewing_the_lease_of_a_completed_agent_does_not_report_it_lost(coordinator: Coordinator) -> None:
     lease = (await leased(coordinator, "w", "a"))["a"]
     await coordinator.write("w", 1, [ends(lease)])
     assert await coordinator.renew("w", {"a": lease.token}, ttl=LONG) == frozenset()
 
 
-async def test_an_agent_that_another_has_ended_is_lost(coordinator: Coordinator) -> None:
+async def test_renewing_reports_an_agent_completed_by_another_worker_as_lost(coordinator: Coordinator) -> None:
     old = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
     new = (await taken_over(coordinator, "v", "a"))["a"]
     await coordinator.write("v", 1, [ends(new)])
     assert await coordinator.renew("w", {"a": old.token}, ttl=LONG) == {"a"}
 
 
-async def test_what_is_given_back_can_be_had_at_once(meet: Meet) -> None:
+async def test_a_returned_job_can_be_leased_at_once(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b", "c")
     async with asyncio.TaskGroup() as group:
@@ -273,14 +273,14 @@ async def test_leases_of_a_leaving_worker_are_available_at_once(meet: Meet) -> N
     assert await other.lease("v", 9, ttl=LONG, wait=0) == []
 
 
-async def test_a_worker_that_holds_nothing_may_go(coordinator: Coordinator) -> None:
+async def test_a_worker_without_leases_may_leave(coordinator: Coordinator) -> None:
     await coordinator.leave("nobody knows")
     await coordinator.renew("w", {}, ttl=LONG)
     await coordinator.leave("w")
     assert await coordinator.pending_count() == 0
 
 
-async def test_of_a_forgotten_run_nothing_is_known(meet: Meet) -> None:
+async def test_a_removed_run_leaves_no_jobs_facts_or_documents(meet: Meet) -> None:
     one, other = await meet(), await meet()
     leases = await leased(one, "w", "a", "b")
     await one.compare_and_set("limits", None, b"1")

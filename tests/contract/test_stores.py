@@ -41,13 +41,13 @@ def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return stores[request.param]()
 
 
-async def test_an_agent_that_is_not_known_has_no_facts(any_store: Store) -> None:
+async def test_an_unknown_agent_has_no_facts(any_store: Store) -> None:
     await any_store.open()
     assert list(await any_store.facts("nobody")) == []
     await any_store.aclose()
 
 
-async def test_a_whole_life_can_be_recorded_and_finished(any_store: Store) -> None:
+async def test_all_facts_of_an_agent_can_be_recorded_and_the_agent_finished(any_store: Store) -> None:
     await any_store.open()
     for fact in STORY:
         any_store.record("a", fact)
@@ -57,7 +57,7 @@ async def test_a_whole_life_can_be_recorded_and_finished(any_store: Store) -> No
     await any_store.aclose()
 
 
-async def test_closing_twice_or_without_opening_is_harmless(any_store: Store) -> None:
+async def test_closing_a_store_twice_or_without_opening_it_is_harmless(any_store: Store) -> None:
     await any_store.aclose()
     await any_store.aclose()
 
@@ -83,7 +83,7 @@ async def test_the_facts_of_agents_are_kept_apart(reopen: Reopen) -> None:
     await store.aclose()
 
 
-async def test_what_was_finished_is_there_when_the_store_is_opened_again(reopen: Reopen) -> None:
+async def test_finished_agents_are_there_when_the_store_is_reopened(reopen: Reopen) -> None:
     store = reopen()
     await store.open()
     for fact in STORY:
@@ -96,7 +96,7 @@ async def test_what_was_finished_is_there_when_the_store_is_opened_again(reopen:
     await again.aclose()
 
 
-async def test_what_was_recorded_is_there_after_an_orderly_end(reopen: Reopen) -> None:
+async def test_recorded_facts_are_there_after_the_store_is_closed(reopen: Reopen) -> None:
     store = reopen()
     await store.open()
     store.record("a", ASKED)
@@ -107,7 +107,7 @@ async def test_what_was_recorded_is_there_after_an_orderly_end(reopen: Reopen) -
     await again.aclose()
 
 
-async def test_a_forgotten_agent_starts_again_from_nothing(reopen: Reopen) -> None:
+async def test_a_restarted_agent_has_no_earlier_facts(reopen: Reopen) -> None:
     store = reopen()
     await store.open()
     for fact in STORY:
@@ -121,7 +121,7 @@ async def test_a_forgotten_agent_starts_again_from_nothing(reopen: Reopen) -> No
     await store.aclose()
 
 
-async def test_a_history_continues_after_reopening(reopen: Reopen) -> None:
+async def test_facts_are_appended_to_an_agent_after_reopening(reopen: Reopen) -> None:
     for fact in STORY:
         store = reopen()
         await store.open()

@@ -19,23 +19,23 @@ _HEADING = re.compile(r"^#+ +(.+?) *$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_of_a_docs_page_has_a_target(page: Path) -> None:
     assert [link for link in links_of(page) if not leads_somewhere(page, link)] == []
 
 
-def test_no_page_of_the_site_links_out_of_it() -> None:
+def test_no_docs_page_links_to_a_file_outside_the_site() -> None:
     """What is not below docs/ is not on the site."""
     found = [(page, link) for page in PAGES if SITE in page.parents for link in links_of(page)]
     out = [(page.name, link) for page, link in found if SITE not in (page.parent / link).resolve().parents]
     assert out == []
 
 
-def test_the_changelog_links_to_no_page() -> None:
+def test_the_changelog_has_no_relative_links() -> None:
     """It is shown in two places, from which no link leads to the same page."""
     assert list(links_of(ROOT / "CHANGELOG.md")) == []
 
 
-def test_the_navigation_has_every_page_once_and_no_other() -> None:
+def test_the_navigation_lists_every_docs_page_once() -> None:
     nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
     names = [page.relative_to(SITE).as_posix() for page in PAGES if SITE in page.parents]
     assert sorted(places_in(nav)) == sorted(names)

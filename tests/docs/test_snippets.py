@@ -15,7 +15,7 @@ PAGES = [name for name, blocks in BLOCKS.items() if any(block.language in RUN fo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_does_what_it_says(
+def test_the_snippets_of_a_docs_page_run_as_shown(
     name: str, tmp_path: Path, call: Call, addresses: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -24,17 +24,17 @@ def test_a_page_does_what_it_says(
         reading.follow()
 
 
-def test_every_block_says_what_it_is_in() -> None:
+def test_every_code_block_names_its_language() -> None:
     known = {*RUN, *SHOWN}
     assert [_place(name, block) for name, block in _all() if block.language not in known] == []
 
 
-def test_what_is_not_run_is_little() -> None:
+def test_few_code_blocks_are_excluded_from_running() -> None:
     skipped = [f"{_place(name, block)}: {block.not_run}" for name, block in _all() if block.not_run]
     assert len(skipped) <= MOST_NOT_RUN, "\n".join(skipped)
 
 
-def test_no_page_that_is_gone_has_needs() -> None:
+def test_no_missing_docs_page_has_fixtures() -> None:
     assert set(NEEDS) <= set(BLOCKS)
 
 

@@ -10,9 +10,9 @@ Cells = tuple[str, str, str, str, str]
 
 # What a value of the first five columns does. One test goes through all of them, row by row.
 VALUES = {
-    "option": "unit/api/test_option_edges.py::test_an_option_works_at_an_edge_or_is_refused_by_its_name",
-    "tool": "unit/api/test_option_edges.py::test_an_option_of_a_tool_works_at_an_edge_or_is_refused_by_its_name",
-    "batch": "unit/api/test_option_edges.py::test_an_option_of_a_batch_works_at_an_edge_or_is_refused_by_its_name",
+    "option": "unit/api/test_option_edges.py::test_a_run_option_accepts_an_edge_value_or_rejects_it_by_name",
+    "tool": "unit/api/test_option_edges.py::test_a_tool_option_accepts_an_edge_value_or_rejects_it_by_name",
+    "batch": "unit/api/test_option_edges.py::test_a_batching_option_accepts_an_edge_value_or_rejects_it_by_name",
     "endpoint": "unit/pools/test_pool_edges.py::test_an_endpoint_accepts_an_edge_value_or_rejects_it_by_name",
     "pool": "unit/pools/test_pool_edges.py::test_a_pool_accepts_an_edge_value_or_rejects_it_by_name",
     "event": "- an event is no value that a user gives",
@@ -20,29 +20,34 @@ VALUES = {
 
 # What the counts of inputs, prompts and agents do at zero, one and very many, at every entry point.
 COUNTS = {
-    "run": "unit/api/test_count_edges.py::test_run",
-    "stream": "unit/api/test_count_edges.py::test_stream",
-    "run_sync": "unit/api/test_count_edges.py::test_run_sync",
-    "run_with_reduce": "unit/api/test_count_edges.py::test_run_with_reduce",
-    "run_with_map_reduce": "unit/api/test_count_edges.py::test_run_with_map_reduce",
-    "replay": "unit/api/test_count_edges.py::test_a_checkpoint_that_is_run_again_and_replayed",
-    "lint": "unit/api/test_count_edges.py::test_lint_and_plan",
-    "plan": "unit/api/test_count_edges.py::test_lint_and_plan",
+    "run": "unit/api/test_count_edges.py::test_run_accepts_any_number_of_inputs",
+    "stream": "unit/api/test_count_edges.py::test_stream_accepts_any_number_of_inputs",
+    "run_sync": "unit/api/test_count_edges.py::test_run_sync_accepts_any_number_of_inputs",
+    "stream_sync": "unit/api/test_stream_sync.py::test_no_inputs_and_one",
+    "run_with_reduce_sync": "unit/api/test_stream_sync.py::test_no_inputs_and_one",
+    "run_with_map_reduce_sync": "unit/api/test_stream_sync.py::test_runs_with_a_reduce_have_a_blocking_form",
+    "run_with_reduce": "unit/api/test_count_edges.py::test_run_with_reduce_accepts_any_number_of_inputs",
+    "run_with_map_reduce": "unit/api/test_count_edges.py::test_run_with_map_reduce_accepts_any_number_of_items",
+    "replay": "unit/api/test_count_edges.py::test_a_checkpoint_of_any_number_of_inputs_is_resumed_and_replayed",
+    "lint": "unit/api/test_count_edges.py::test_lint_and_plan_accept_any_number_of_inputs",
+    "plan": "unit/api/test_count_edges.py::test_lint_and_plan_accept_any_number_of_inputs",
     "work": "- it takes no inputs",
-    "Flow": "unit/api/test_count_edges.py::test_a_flow",
+    "Flow": "unit/api/test_count_edges.py::test_a_flow_accepts_any_number_of_inputs",
     "VLLMPool": "unit/pools/test_pool_edges.py::test_a_pool_answers_no_prompt_and_one",
     "command line": "unit/cli/test_command_edges.py::test_one_input_goes_through_every_command",
     "very many": "unit/api/test_count_edges.py::test_nothing_is_kept_of_100_000_lazy_inputs_but_their_keys",
 }
 
-_CANCEL = "engine/test_leaving_early.py::test_cancelling_run_from_outside_leaves_nothing_behind"
-_KILL = "unit/api/test_kill.py::test_nothing_is_lost_when_the_process_is_killed_again_and_again"
+_CANCEL = "engine/test_leaving_early.py::test_cancelling_run_from_outside_leaves_no_task_behind"
+_KILL = "unit/api/test_kill.py::test_a_run_killed_repeatedly_loses_no_result"
 _RESUME = "unit/api/test_resume.py::test_a_finished_run_is_read_back_without_a_request"
-_AWAY = "engine/test_outages.py::test_a_server_that_stays_away_stops_the_run_with_one_error_that_holds_what_was_done"
-_EVENTS = "engine/test_event_edges.py::test_events_are_sound_at_the_end_and_after_a_resume"
-_EVENTS_KILLED = "engine/test_event_edges.py::test_the_log_of_a_killed_run_is_sound_and_a_resume_goes_on_from_it"
+_AWAY = "engine/test_outages.py::test_a_lasting_outage_stops_the_run_with_one_error_that_has_the_results"
+_EVENTS = "engine/test_event_edges.py::test_events_are_consistent_at_the_end_and_after_a_resume"
+_EVENTS_KILLED = (
+    "engine/test_event_edges.py::test_the_event_log_of_a_killed_run_is_consistent_and_a_resume_appends_to_it"
+)
 _STOPS = "unit/api/test_stops.py::test_after_a_graceful_stop_and_a_resume_every_write_was_made_once"
-_KILL_9 = "unit/api/test_stops.py::test_after_kill_9_only_calls_whose_function_was_entered_are_unknown"
+_KILL_9 = "unit/api/test_stops.py::test_after_sigkill_only_entered_writes_are_unknown"
 
 OPTIONS: dict[str, Cells] = {
     # What is asked.
@@ -51,91 +56,91 @@ OPTIONS: dict[str, Cells] = {
         "engine/test_result_stream.py::test_two_tasks_may_share_one_stream",
         _CANCEL,
         _KILL,
-        "unit/api/test_resume.py::test_another_question_is_asked_again",
+        "unit/api/test_resume.py::test_a_changed_task_is_requested_again",
         _AWAY,
     ),
     "limit sample sample_seed where input_format encoding key": (
         "- inputs are chosen before the first agent",
         _CANCEL,
         _KILL,
-        "unit/data/test_row_keys.py::test_rows_may_be_reordered_and_added_between_runs",
-        "unit/data/test_downloads.py::test_a_download_that_fails_is_one_clear_error",
+        "unit/plan/test_row_keys.py::test_rows_may_be_reordered_and_added_between_runs",
+        "unit/data/test_download.py::test_a_download_that_fails_is_one_clear_error",
     ),
     "tools runtime": (
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",
-        "engine/test_leaving_early.py::test_leaving_early_cancels_the_tools_that_run",
+        "engine/test_leaving_early.py::test_leaving_a_stream_early_cancels_running_tools",
         _KILL_9,
-        "unit/api/test_resume.py::test_an_agent_whose_calls_were_under_way_makes_them_again_and_no_other",
-        "unit/tools/mcp/test_session.py::test_a_server_that_is_unavailable_for_now_is_no_failed_tool",
+        "unit/api/test_resume.py::test_an_interrupted_agent_repeats_only_its_unfinished_calls",
+        "unit/tools/mcp/test_mcp_session.py::test_a_server_that_is_unavailable_for_now_is_no_failed_tool",
     ),
     # Where it is kept.
     "checkpoint_dir plan_changed retry_failed on_result out": (
         "unit/api/test_resume.py::test_two_runs_on_one_checkpoint_at_once_are_refused",
-        "unit/api/test_resume.py::test_a_run_that_was_left_early_keeps_what_it_finished",
+        "unit/api/test_resume.py::test_a_run_that_was_left_early_keeps_finished_results",
         _KILL,
         _RESUME,
-        "engine/test_outages.py::test_the_run_goes_on_from_its_checkpoint",
+        "engine/test_outages.py::test_a_run_stopped_by_an_outage_resumes_from_its_checkpoint",
     ),
     # How much at once, and how long.
     "max_inflight max_concurrent max_agents max_dispatched priority backpressure_ceiling calibrate_backend": (
-        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out",
-        "engine/test_leaving_early.py::test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot",
+        "engine/test_slots.py::test_the_slot_limit_is_never_exceeded_and_every_agent_ends",
+        "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",
         _KILL,
-        "engine/test_slots.py::test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_back",
+        "engine/test_slots.py::test_a_resumed_agent_that_waits_for_its_tools_releases_its_first_slot",
         _AWAY,
     ),
     "timeout_per_agent timeout_per_turn timeout_per_tool deadline": (
-        "engine/test_deadlines.py::test_each_stay_ends_at_its_own_deadline",
+        "engine/test_deadlines.py::test_each_deadline_scope_ends_at_its_own_deadline",
         "engine/test_deadlines.py::test_a_cancellation_at_the_very_moment_of_the_deadline_is_not_swallowed",
         "- a clock begins anew with the process",
-        "unit/api/test_stops.py::test_agents_whose_time_is_over_before_their_write_had_its_turn_make_it_later",
-        "engine/test_run_deadline.py::test_a_pause_that_the_server_asks_for_ends_at_the_deadline",
+        "unit/api/test_stops.py::test_agents_that_time_out_before_their_write_started_make_it_after_a_resume",
+        "engine/test_run_deadline.py::test_a_retry_after_pause_ends_at_the_deadline",
     ),
     "max_retries backoff backoff_max": (
-        "engine/test_retries.py::test_a_server_that_fails_now_and_then_costs_no_agent_and_hardly_any_time",
-        "engine/test_leaving_early.py::test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot",
+        "engine/test_retries.py::test_occasional_server_failures_fail_no_agent_and_cost_little_time",
+        "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",
         "- tries are counted anew by the next process",
-        "unit/api/test_resume.py::test_an_agent_that_the_model_failed_starts_again_from_its_task",
-        "engine/test_outages.py::test_max_retries_says_how_long_a_dead_server_is_waited_for",
+        "unit/api/test_resume.py::test_an_agent_that_failed_because_of_the_model_starts_over",
+        "engine/test_outages.py::test_max_retries_determines_how_long_a_dead_server_is_waited_for",
     ),
     "max_turns max_tokens max_tool_tokens context_tokens oversized compact_at compact_with compact_model streaming "
     "streaming_tool_dispatch": (
-        "engine/test_slots.py::test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out",
+        "engine/test_slots.py::test_the_slot_limit_is_never_exceeded_and_every_agent_ends",
         _CANCEL,
         _KILL,
-        "unit/api/test_resume.py::test_an_agent_that_broke_off_goes_on_from_its_last_fact",
+        "unit/api/test_resume.py::test_an_interrupted_agent_resumes_from_its_last_fact",
         _AWAY,
     ),
     # What prompts share.
     "cache_salt warm_prefix hoist reorder strict_prefix kvflow": (
-        "engine/test_slots.py::test_fresh_agents_wait_behind_those_that_come_back_from_their_tools",
+        "engine/test_slots.py::test_new_agents_wait_behind_agents_that_return_from_their_tools",
         _CANCEL,
         _KILL,
-        "unit/api/test_resume.py::test_reordered_and_further_inputs_find_what_is_finished",
+        "unit/api/test_resume.py::test_reordered_and_added_inputs_find_finished_agents",
         _AWAY,
     ),
     "tool_cache_mb tool_cache_dir predictive_prewarm": (
         "unit/tools/test_sharing.py::test_calls_that_overlap_and_are_the_same_are_one_execution",
         "unit/tools/test_disk_cache.py::test_making_calls_ahead_is_called_off_with_the_run",
         "unit/tools/test_disk_cache.py::test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself",
-        "unit/tools/test_disk_cache.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
+        "unit/tools/test_disk_cache.py::test_results_of_a_pure_tool_are_reused_by_a_later_run",
         "- a cache is a folder of this machine",
     ),
     # What it may cost.
     "max_total_tokens max_usd prices": (
         "engine/test_budget_races.py::test_no_mix_of_faults_makes_a_run_exceed_its_budget",
-        "unit/api/test_budget.py::test_runs_that_are_called_off_and_go_on_do_not_exceed_it_together",
-        "unit/api/test_budget.py::test_a_run_that_is_ended_again_and_again_stays_within_its_budget",
-        "engine/test_budgets.py::test_what_was_spent_is_kept_across_runs",
-        "unit/api/test_budget.py::test_a_resend_that_the_budget_has_no_room_for_is_not_made",
+        "unit/api/test_budget.py::test_cancelled_and_resumed_runs_together_stay_within_the_budget",
+        "unit/api/test_budget.py::test_a_run_stopped_repeatedly_stays_within_its_budget",
+        "engine/test_budgets.py::test_spent_tokens_are_kept_across_runs_of_a_checkpoint",
+        "unit/api/test_budget.py::test_a_resend_beyond_the_budget_is_not_made",
     ),
     # Who works on it.
     "cluster workers store run_id lease": (
-        "engine/test_event_edges.py::test_of_a_shared_run_every_agent_is_finished_once_for_the_caller",
-        "unit/cluster/test_worker_processes.py::test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once",
-        "unit/cluster/test_worker_processes.py::test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled",
-        "unit/api/test_stops.py::test_a_shared_run_that_is_stopped_and_goes_on_makes_every_write_once",
-        "unit/cluster/redis/test_outages.py::test_a_server_that_stays_away_is_given_up_after_a_while",
+        "engine/test_event_edges.py::test_every_agent_of_a_shared_run_has_one_finished_event_at_the_submitter",
+        "unit/cluster/test_worker_processes.py::test_a_worker_that_is_stopped_returns_its_leases_at_once",
+        "unit/cluster/test_worker_processes.py::test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing",
+        "unit/api/test_stops.py::test_a_stopped_and_resumed_shared_run_makes_every_write_once",
+        "unit/cluster/redis/test_outages.py::test_a_lasting_redis_outage_is_an_error",
     ),
 }
 
@@ -144,33 +149,33 @@ TOOL_POLICIES: dict[str, Cells] = {
         "unit/tools/test_executor.py::test_calls_run_at_the_same_time_and_answer_in_order",
         "unit/tools/test_executor.py::test_cancelling_an_agent_cancels_its_calls",
         _KILL_9,
-        "unit/api/test_exactly_once.py::test_an_agent_that_goes_on_has_its_history",
+        "unit/api/test_exactly_once.py::test_a_resumed_agent_has_the_writes_of_its_history",
         "- a tool is a function of this process",
     ),
     "effect idempotent idempotency_arg": (
         "unit/tools/test_sharing.py::test_stateful_calls_and_writes_are_never_shared",
         _STOPS,
-        "unit/api/test_exactly_once.py::test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_killed",
-        "unit/api/test_exactly_once.py::test_a_run_that_goes_on_has_the_same_keys",
+        "unit/api/test_exactly_once.py::test_a_write_with_an_idempotency_key_is_repeated_with_the_same_key",
+        "unit/api/test_exactly_once.py::test_a_resumed_run_has_the_same_idempotency_keys",
         "- a tool is a function of this process",
     ),
     "cacheable ttl version keeps_errors": (
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",
         "unit/tools/test_sharing.py::test_a_leader_that_is_cancelled_leaves_the_result_to_the_others",
         "- what is shared is in memory, and gone with the process",
-        "unit/tools/test_disk_cache.py::test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run",
+        "unit/tools/test_disk_cache.py::test_results_of_a_pure_tool_are_reused_by_a_later_run",
         "unit/tools/test_sharing.py::test_a_version_that_cannot_be_told_means_that_nothing_is_shared",
     ),
     "timeout": (
         "unit/tools/test_call_timeouts.py::test_a_follower_has_its_own_time_and_the_leader_its_own_end",
         "unit/tools/test_write_claims.py::test_a_write_that_does_not_end_in_time_after_a_stop_is_left_unknown",
         _KILL_9,
-        "unit/api/test_exactly_once.py::test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made",
+        "unit/api/test_exactly_once.py::test_a_write_interrupted_by_the_agent_timeout_is_left_unknown",
         "unit/tools/test_executor.py::test_however_many_tools_hang_there_is_a_thread_for_the_next",
     ),
     "max_concurrent rate_limit burst rate_key": (
         "unit/tools/test_throttle.py::test_in_no_stretch_of_time_do_more_begin_than_burst_and_rate_allow",
-        "unit/tools/test_throttle.py::test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_lost",
+        "unit/tools/test_throttle.py::test_a_tool_slot_granted_to_a_cancelled_call_is_not_lost",
         _KILL_9,
         _STOPS,
         "unit/tools/test_throttle.py::test_a_rate_key_that_fails_is_a_result",
@@ -187,7 +192,7 @@ TOOL_POLICIES: dict[str, Cells] = {
 BATCH_POLICIES: dict[str, Cells] = {
     "key_arg max_batch window": (
         "unit/tools/test_batching.py::test_a_thousand_calls_are_ten_executions_of_a_hundred",
-        "unit/tools/test_batching.py::test_a_batch_that_everybody_has_left_is_called_off",
+        "unit/tools/test_batching.py::test_a_batch_without_callers_is_cancelled",
         _KILL_9,
         _STOPS,
         "- a tool is a function of this process",
@@ -214,8 +219,8 @@ POOL: dict[str, Cells] = {
     ),
 }
 
-_SHARED_EVENTS = "engine/test_event_edges.py::test_of_a_shared_run_every_agent_is_finished_once_for_the_caller"
-_KILLED_VIEW = "unit/observe/report/test_run_view.py::test_what_a_killed_process_had_under_way_ends_with_it"
+_SHARED_EVENTS = "engine/test_event_edges.py::test_every_agent_of_a_shared_run_has_one_finished_event_at_the_submitter"
+_KILLED_VIEW = "unit/observe/report/test_run_view.py::test_running_segments_of_a_killed_process_end_with_it"
 EVENTS: dict[str, Cells] = {
     "RunStarted AgentStarted TurnStarted TurnEnded CallsStarted CallsEnded AgentFinished SchedulingReported "
     "BudgetReported ToolsUsed": (
@@ -226,11 +231,11 @@ EVENTS: dict[str, Cells] = {
         _AWAY,
     ),
     "RequestRetried Paused Resumed LimitChanged": (
-        "unit/observe/test_several_workers.py::test_prometheus_knows_of_a_pause_until_nobody_pauses",
-        "engine/test_leaving_early.py::test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot",
+        "unit/observe/test_several_workers.py::test_the_pause_metric_is_set_until_no_worker_pauses",
+        "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",
         _KILLED_VIEW,
         "unit/observe/report/test_run_view.py::test_limits_and_pauses_are_told_with_their_times",
-        "engine/test_retries.py::test_every_retry_is_an_event_that_says_why_and_how_long",
+        "engine/test_retries.py::test_every_retry_is_an_event_with_its_reason_and_delay",
     ),
     "Notice LoadSampled PrefixReported": (
         "unit/observe/test_several_workers.py::test_every_view_shows_how_full_a_backend_is_of_all_workers",
@@ -241,23 +246,23 @@ EVENTS: dict[str, Cells] = {
     ),
     "AgentReassigned WorkerEvent": (
         _SHARED_EVENTS,
-        "unit/cluster/events/test_publisher_and_relay.py::test_a_worker_that_goes_or_falls_silent_has_nothing_under_way",
-        "unit/cluster/events/test_publisher_and_relay.py::test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once",
-        "unit/cluster/events/test_publisher_and_relay.py::test_whoever_asks_later_sees_what_was_under_way_before",
-        "unit/cluster/events/test_publisher_and_relay.py::test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back",
+        "unit/cluster/events/test_publisher_and_relay.py::test_a_worker_that_leaves_or_is_silent_has_no_running_agents",
+        "unit/cluster/events/test_publisher_and_relay.py::test_an_agent_that_moves_to_another_worker_leaves_the_first_and_finishes_once",
+        "unit/cluster/events/test_publisher_and_relay.py::test_a_later_submitter_sees_agents_that_were_already_running",
+        "unit/cluster/events/test_publisher_and_relay.py::test_late_events_of_a_disconnected_worker_do_not_take_an_agent_back",
     ),
     "FlowStarted ItemQueued StageEvent": (
         "unit/observe/report/test_run_view.py::test_a_later_stage_has_as_many_as_have_come_to_it",
-        "engine/test_flow_ends.py::test_a_flow_that_is_cancelled_leaves_nothing_behind",
-        "unit/api/test_flow_kill.py::test_nothing_is_repeated_when_the_process_is_killed_again_and_again",
-        "unit/api/test_flow_kill.py::test_nothing_is_repeated_when_the_process_is_killed_again_and_again",
+        "engine/test_flow_ends.py::test_a_cancelled_flow_leaves_no_task_behind",
+        "unit/api/test_flow_kill.py::test_a_flow_killed_repeatedly_repeats_no_finished_work",
+        "unit/api/test_flow_kill.py::test_a_flow_killed_repeatedly_repeats_no_finished_work",
         "engine/test_flow_ends.py::test_a_backend_that_dies_ends_the_flow_with_one_error",
     ),
     "CallbackFailed": (
         "engine/test_flow_ends.py::test_a_function_that_raises_for_many_items_is_logged_once",
         "- it is emitted at once, or not at all",
         "- it is emitted at once, or not at all",
-        "engine/test_flow_ends.py::test_functions_that_raise_are_seen_counted_and_attributed",
+        "engine/test_flow_ends.py::test_functions_that_raise_are_reported_and_counted_per_stage",
         "- a callback is a function of this process",
     ),
 }

@@ -44,17 +44,17 @@ def functions(file: str) -> set[str]:
 
 
 @pytest.mark.parametrize("section", THERE_ARE)
-def test_everything_public_has_one_row(section: str) -> None:
+def test_every_public_name_has_one_row_in_the_edge_table(section: str) -> None:
     named = [name for names in SECTIONS[section] for name in names.split()]
     assert sorted(named) == sorted(THERE_ARE[section])
 
 
-def test_every_entry_point_has_a_count_of_inputs() -> None:
+def test_every_entry_point_has_a_test_of_input_counts() -> None:
     methods = {name for name, _ in inspect.getmembers(BatchAgent, inspect.ismethod) if not name.startswith("_")}
     assert methods <= set(COUNTS)
 
 
-def test_every_cell_names_a_test_that_is_there_or_says_why_none_is() -> None:
+def test_every_cell_names_an_existing_test_or_the_reason_for_none() -> None:
     missing = [
         f"{where}: {cell}"
         for where, cell in cells()

@@ -47,12 +47,12 @@ def numbers(count: int) -> list[str]:
     return [str(n) for n in range(count)]
 
 
-async def test_a_server_with_room_for_four_long_answers_is_not_gone_because_it_refuses_a_fifth() -> None:
+async def test_a_server_that_refuses_a_fifth_long_answer_is_not_taken_to_be_down() -> None:
     results = await run(Room(4, seconds=60), numbers(12), max_inflight=8)
     assert [result.output for result in results] == numbers(12)
 
 
-async def test_three_prompts_that_a_firewall_blocks_at_once_do_not_stop_those_that_are_being_answered() -> None:
+async def test_three_blocked_prompts_do_not_stop_the_run_while_other_agents_get_answers() -> None:
     async def answer(request: Request) -> Answer:
         if int(asked(request)) in (3, 5, 7):
             return BackendError(ErrorKind.AUTH, "HTTP 403: blocked by the firewall", status=403)
@@ -63,7 +63,7 @@ async def test_three_prompts_that_a_firewall_blocks_at_once_do_not_stop_those_th
     assert [result.index for result in results if not result.ok] == [3, 5, 7]
 
 
-async def test_one_prompt_that_always_gets_503_with_retry_after_fails_and_does_not_hold_everybody_for_ever() -> None:
+async def test_one_prompt_that_always_gets_503_with_retry_after_fails_alone() -> None:
     others: list[float] = []
 
     def answer(request: Request) -> Answer:
@@ -78,7 +78,7 @@ async def test_one_prompt_that_always_gets_503_with_retry_after_fails_and_does_n
 
 
 @pytest.mark.parametrize("error", [BUSY, ASKS_TO_WAIT], ids=["plain", "retry-after"])
-async def test_a_poisoned_prompt_that_is_the_last_one_left_is_a_failed_agent(error: BackendError) -> None:
+async def test_a_poisoned_prompt_as_the_last_agent_fails_only_that_agent(error: BackendError) -> None:
     def answer(request: Request) -> Answer:
         return error if asked(request) == "39" else say("fine")
 
@@ -87,7 +87,7 @@ async def test_a_poisoned_prompt_that_is_the_last_one_left_is_a_failed_agent(err
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.CONNECTION, ErrorKind.SERVER])
-async def test_a_server_that_only_fails_stops_the_run_and_does_not_burn_every_agent(kind: ErrorKind) -> None:
+async def test_a_server_that_always_fails_stops_the_run_before_every_agent_has_failed(kind: ErrorKind) -> None:
     answered: list[str] = []
 
     def answer(request: Request) -> Answer:
@@ -100,7 +100,7 @@ async def test_a_server_that_only_fails_stops_the_run_and_does_not_burn_every_ag
         await run(ScriptedBackend(answer, seconds=0.1), numbers(500), max_inflight=8)
 
 
-async def test_a_server_that_hangs_is_given_up_after_two_rounds_of_few_agents_too() -> None:
+async def test_a_hanging_server_is_given_up_after_two_rounds_also_with_few_agents() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
         return say("")
@@ -109,7 +109,7 @@ async def test_a_server_that_hangs_is_given_up_after_two_rounds_of_few_agents_to
         await run(ScriptedBackend(answer, inflight=128), numbers(20), timeout_per_turn=10)
 
 
-async def test_a_dead_server_behind_a_balancer_that_sometimes_resets_still_stops_the_run() -> None:
+async def test_a_dead_server_behind_a_load_balancer_that_resets_stops_the_run() -> None:
     count = iter(range(10**6))
 
     def answer(request: Request) -> Answer:
@@ -119,7 +119,7 @@ async def test_a_dead_server_behind_a_balancer_that_sometimes_resets_still_stops
         await run(ScriptedBackend(answer, seconds=0.1), numbers(500), max_inflight=8)
 
 
-async def test_a_server_that_asks_for_more_time_than_our_patience_is_not_asked_again_twice_a_second() -> None:
+async def test_a_retry_after_beyond_the_patience_is_not_retried_twice_a_second() -> None:
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "loading", retry_after=20.0, status=503) if now() < 20 else say("up")
 
@@ -150,7 +150,7 @@ async def test_an_outage_hits_only_requests_in_flight_and_is_reported_once_per_p
     assert sum(isinstance(event, Paused) for event in log.events) <= 8
 
 
-async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -> None:
+async def test_an_unreachable_backend_is_probed_by_a_few_agents_only() -> None:
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")
 
@@ -159,7 +159,7 @@ async def test_a_backend_that_is_gone_is_tried_by_a_few_and_not_by_everybody() -
     assert sum(isinstance(event, RequestRetried) for event in log.events) <= 2000
 
 
-async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
+async def test_the_progress_line_no_longer_shows_a_pause_that_is_over() -> None:
     state = LiveState()
 
     def answer(request: Request) -> Answer:
@@ -180,7 +180,7 @@ async def test_the_progress_line_forgets_a_pause_that_is_over() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 1.0, 2.3, 7.0])
-async def test_a_held_run_can_be_left_at_any_time(seconds: float) -> None:
+async def test_a_paused_run_can_be_cancelled_at_any_time(seconds: float) -> None:
     backend = ScriptedBackend(lambda request: BackendError(ErrorKind.UNAVAILABLE, "Cannot connect"), seconds=0.1)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -188,7 +188,7 @@ async def test_a_held_run_can_be_left_at_any_time(seconds: float) -> None:
     assert backend.in_flight == 0
 
 
-async def test_a_run_can_be_left_while_it_is_warmed() -> None:
+async def test_a_run_can_be_cancelled_during_the_prefix_warmup() -> None:
     backend = ScriptedBackend(lambda request: say("fine"), seconds=50.0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(5):
@@ -197,7 +197,7 @@ async def test_a_run_can_be_left_while_it_is_warmed() -> None:
     assert len(backend.requests) == 1
 
 
-async def test_an_agent_that_dies_while_it_warms_leaves_the_warming_to_another() -> None:
+async def test_when_the_warmup_agent_fails_another_agent_warms_the_prefix() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(1000 if not request.agent and len(backend.requests) == 1 else 1)
         return say("fine")
@@ -207,7 +207,7 @@ async def test_an_agent_that_dies_while_it_warms_leaves_the_warming_to_another()
     assert [result.ok for result in results] == [False, True, True, True]
 
 
-async def test_warming_a_server_that_never_answers_takes_no_longer_than_a_turn_may() -> None:
+async def test_a_prefix_warmup_of_a_hanging_server_ends_at_the_turn_timeout() -> None:
     async def answer(request: Request) -> Answer:
         if not request.agent:
             await asyncio.sleep(10**6)
@@ -218,7 +218,7 @@ async def test_warming_a_server_that_never_answers_takes_no_longer_than_a_turn_m
     assert now() < 5
 
 
-async def test_the_warming_is_not_counted_as_an_agents_time_to_its_first_token() -> None:
+async def test_the_prefix_warmup_is_not_counted_as_time_to_first_token() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(20 if not request.agent else 1)
         return say("fine")
@@ -227,7 +227,7 @@ async def test_the_warming_is_not_counted_as_an_agents_time_to_its_first_token()
     assert [result.timing.ttft[0] for result in results] == pytest.approx([1.0] * 4)
 
 
-async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
+async def test_the_tool_trial_on_a_hanging_server_times_out() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
         return say("")
@@ -237,7 +237,7 @@ async def test_the_trial_of_tools_on_a_server_that_hangs_ends() -> None:
     assert now() < 3600
 
 
-async def test_the_doctor_says_that_a_server_hangs() -> None:
+async def test_doctor_reports_a_hanging_server() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(10**6)
         return say("")
@@ -247,7 +247,7 @@ async def test_the_doctor_says_that_a_server_hangs() -> None:
     assert now() < 3600
 
 
-async def test_a_run_that_is_stopped_twice_still_holds_all_that_is_done(tmp_path: Path) -> None:
+async def test_a_run_that_is_stopped_twice_still_has_all_finished_results(tmp_path: Path) -> None:
     inputs = numbers(60)
 
     async def late(request: Request) -> Answer:
@@ -263,7 +263,7 @@ async def test_a_run_that_is_stopped_twice_still_holds_all_that_is_done(tmp_path
     assert [result.index for result in stopped.value.results if result.ok] == list(range(20, 60))
 
 
-async def test_a_run_that_was_stopped_goes_on_in_the_middle_of_its_agents(tmp_path: Path) -> None:
+async def test_a_stopped_run_resumes_in_the_middle_of_its_agents(tmp_path: Path) -> None:
     looked: list[float] = []
 
     @Tool.define(effect="stateful")  # a claim would wait for the disk, in real time
@@ -286,7 +286,7 @@ async def test_a_run_that_was_stopped_goes_on_in_the_middle_of_its_agents(tmp_pa
     assert len(looked) == 6
 
 
-async def test_a_stop_does_not_wait_for_tools_that_block() -> None:
+async def test_stopping_a_run_does_not_wait_for_blocking_tools() -> None:
     gate = threading.Event()
 
     @Tool.define
@@ -307,7 +307,7 @@ async def test_a_stop_does_not_wait_for_tools_that_block() -> None:
         gate.set()
 
 
-async def test_401_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
+async def test_status_401_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
     backend: ScriptedBackend
 
     def answer(request: Request) -> Answer:
@@ -323,7 +323,7 @@ async def test_401_after_a_hundred_answers_stops_the_run_and_keeps_them() -> Non
     assert len(backend.requests) <= 100 + 8
 
 
-async def test_404_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
+async def test_status_404_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
     backend: ScriptedBackend
 
     def answer(request: Request) -> Answer:
@@ -377,7 +377,7 @@ async def test_random_503s_without_retries_fail_their_agents_and_not_the_run() -
     assert 450 < sum(result.ok for result in results) < 500
 
 
-async def test_a_server_that_says_529_is_sent_less() -> None:
+async def test_a_server_that_replies_529_gets_fewer_requests() -> None:
     log = EventLog()
     overloaded = BackendError(ErrorKind.UNAVAILABLE, "HTTP 529: overloaded", status=529)
     backend = Room(8, seconds=1, error=overloaded)
@@ -426,7 +426,7 @@ async def early(backend: ScriptedBackend, *tools: Tool, inputs: Any = ("a",), **
     return await run(backend, list(inputs), tools=list(tools), streaming_tool_dispatch=True, backoff=0.01, **options)
 
 
-async def test_the_same_call_twice_in_one_answer_is_one_execution_and_answered_twice() -> None:
+async def test_two_equal_calls_in_one_answer_are_one_execution_and_two_results() -> None:
     seen: list[int] = []
 
     @Tool.define(effect="read")
@@ -478,7 +478,7 @@ async def test_a_started_tool_that_raises_on_cancellation_affects_no_agent() -> 
     assert log == ["start", "cancelled", "start"]
 
 
-async def test_a_started_tool_that_takes_its_time_to_be_cancelled_is_waited_for_without_a_slot() -> None:
+async def test_a_tool_that_is_slow_to_cancel_is_waited_for_without_a_slot() -> None:
     @Tool.define(effect="read")
     async def look(at: int) -> str:
         try:
@@ -493,7 +493,7 @@ async def test_a_started_tool_that_takes_its_time_to_be_cancelled_is_waited_for_
     assert [asked(request) for request in backend.requests[:2]] == ["a", "b"]
 
 
-async def test_a_run_that_is_left_while_it_abandons_a_stubborn_tool_leaves_nothing_behind() -> None:
+async def test_a_run_cancelled_while_it_abandons_a_tool_leaves_no_task_behind() -> None:
     ended: list[float] = []
 
     @Tool.define(effect="read")
@@ -514,7 +514,7 @@ async def test_a_run_that_is_left_while_it_abandons_a_stubborn_tool_leaves_nothi
     assert left == []
 
 
-async def test_calls_of_a_refused_answer_are_abandoned() -> None:
+async def test_tools_started_early_for_a_refused_answer_are_abandoned() -> None:
     log: list[str] = []
 
     @Tool.define(effect="read")
@@ -532,7 +532,7 @@ async def test_calls_of_a_refused_answer_are_abandoned() -> None:
     assert log == ["cancelled"]
 
 
-async def test_stopping_the_run_cancels_the_started_tools_of_the_others() -> None:
+async def test_stopping_the_run_cancels_the_started_tools_of_all_agents() -> None:
     log: list[str] = []
 
     @Tool.define(effect="read")
@@ -557,7 +557,7 @@ async def test_stopping_the_run_cancels_the_started_tools_of_the_others() -> Non
     assert log == ["cancelled"]  # one execution for both
 
 
-async def test_early_tools_of_many_agents_in_an_outage_run_exactly_once_for_each_answer() -> None:
+async def test_tools_started_early_run_exactly_once_per_answer_during_an_outage() -> None:
     done: Counter[int] = Counter()
 
     @Tool.define(effect="read")

@@ -55,7 +55,7 @@ class Rows(Sequence[str]):
 
 @pytest.mark.parametrize("error", [ConnectionError("gone"), Lost("gone"), asyncio.CancelledError("gone")])
 @pytest.mark.parametrize("made", [breaking, breaking_later, lambda n, e: ThreadIterator(breaking(n, e))])
-async def test_what_was_asked_before_comes_with_the_error(
+async def test_results_before_a_broken_input_come_with_the_error(
     made: Callable[[int, BaseException], Any], error: BaseException
 ) -> None:
     after = 256 if made not in (breaking, breaking_later) else 30  # rows that a thread reads together
@@ -66,7 +66,7 @@ async def test_what_was_asked_before_comes_with_the_error(
     assert isinstance(stopped.value.__cause__, type(error))
 
 
-async def test_inputs_that_break_at_once_send_nothing() -> None:
+async def test_inputs_that_raise_at_once_send_no_request() -> None:
     backend = ScriptedBackend(echo)
     with pytest.raises(RunStopped, match="The inputs cannot be read: ConnectionError: gone") as stopped:
         await run(backend, breaking(0, ConnectionError("gone")))
@@ -74,7 +74,7 @@ async def test_inputs_that_break_at_once_send_nothing() -> None:
     assert backend.requests == []
 
 
-async def test_inputs_that_cannot_even_be_begun_say_so() -> None:
+async def test_inputs_whose_iterator_cannot_be_created_are_an_error() -> None:
     class Closed:
         def __iter__(self) -> Iterator[str]:
             raise ConnectionError("gone")
@@ -83,7 +83,7 @@ async def test_inputs_that_cannot_even_be_begun_say_so() -> None:
         await run(ScriptedBackend(echo), Closed())
 
 
-async def test_what_our_own_readers_say_of_the_first_row_is_left_as_it_is() -> None:
+async def test_an_error_of_a_built_in_reader_about_the_first_row_is_raised_unchanged() -> None:
     with pytest.raises(SpecError, match="no such table"):
         await run(ScriptedBackend(echo), breaking(0, SpecError("no such table")))
     with pytest.raises(RunStopped, match="after 3: SpecError: no such table") as stopped:
@@ -91,14 +91,14 @@ async def test_what_our_own_readers_say_of_the_first_row_is_left_as_it_is() -> N
     assert len(stopped.value.results) == 3
 
 
-async def test_a_sequence_that_raises_for_a_row_ends_the_inputs() -> None:
+async def test_a_sequence_that_raises_for_an_index_ends_the_inputs() -> None:
     source = InputSource(JobSource(Rows()), lambda index, value: Job(index, value, value, value), order=[0, 1, 2])
     assert [(await source.take()) is not None for _ in range(2)] == [True, True]
     with pytest.raises(RunStopped, match="ConnectionError: gone"):
         await source.take()
 
 
-async def test_results_are_written_reported_and_streamed(tmp_path: Path) -> None:
+async def test_results_before_broken_inputs_are_written_reported_and_streamed(tmp_path: Path) -> None:
     log, out, got = EventLog(), tmp_path / "results.jsonl", []
     with pytest.raises(RunStopped):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo), breaking(5, OSError("gone")), events=log, out=out):
@@ -108,7 +108,7 @@ async def test_results_are_written_reported_and_streamed(tmp_path: Path) -> None
     assert sum(isinstance(event, AgentFinished) for event in log.events) == 5
 
 
-async def test_with_a_checkpoint_the_run_goes_on_where_its_inputs_broke_off(tmp_path: Path) -> None:
+async def test_a_run_with_a_checkpoint_resumes_where_its_inputs_raised(tmp_path: Path) -> None:
     with pytest.raises(RunStopped):
         await run(ScriptedBackend(echo), breaking(5, OSError("gone")), checkpoint_dir=tmp_path)
     again = ScriptedBackend(echo)
@@ -117,7 +117,7 @@ async def test_with_a_checkpoint_the_run_goes_on_where_its_inputs_broke_off(tmp_
     assert sorted(map(asked, again.requests)) == ["5", "6", "7"]
 
 
-async def test_a_server_that_goes_away_is_the_reason_also_if_the_inputs_break_off_then() -> None:
+async def test_a_lost_server_is_the_reported_reason_even_if_the_inputs_raise_too() -> None:
     class Counted:
         def __len__(self) -> int:
             return 50
@@ -132,7 +132,7 @@ async def test_a_server_that_goes_away_is_the_reason_also_if_the_inputs_break_of
 
 
 @pytest.mark.parametrize("works", [True, False])
-async def test_a_shared_run_keeps_what_was_asked(works: bool) -> None:
+async def test_a_shared_run_with_broken_inputs_keeps_its_results(works: bool) -> None:
     link = Link()
     helper = asyncio.create_task(_helping(link)) if not works else None
     got = []
@@ -149,7 +149,7 @@ async def _helping(link: Link) -> None:
     await working(link.another(), backend=ScriptedBackend(echo))
 
 
-async def test_a_flow_keeps_what_its_stages_did() -> None:
+async def test_a_flow_with_broken_inputs_keeps_the_results_of_its_stages() -> None:
     flow = Flow(breaking(5, OSError("gone")), backend=ScriptedBackend(echo)).map("say", "{it}")
     with pytest.raises(RunStopped, match="after 5: OSError: gone") as stopped:
         await flow.reduce("join", "Join {n}.").run()
@@ -159,7 +159,7 @@ async def test_a_flow_keeps_what_its_stages_did() -> None:
     assert len(stopped.value.flow.stages["say"].results) == 5
 
 
-async def test_a_flow_that_does_not_begin_with_agents_keeps_what_its_stages_did() -> None:
+async def test_a_flow_that_starts_with_a_function_keeps_its_results_when_the_inputs_raise() -> None:
     async def inputs() -> AsyncIterator[str]:
         yield "0"
         yield "1"
@@ -182,7 +182,7 @@ class Nasty:
         raise RuntimeError("no text")
 
 
-async def test_an_input_that_no_text_can_be_made_of_fails_alone(tmp_path: Path) -> None:
+async def test_an_input_that_cannot_be_rendered_fails_alone(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
     inputs = [{"it": "a"}, {"it": Nasty()}, {"it": "c"}]
     results = await run(ScriptedBackend(echo), inputs, checkpoint_dir=tmp_path / "kept", out=out)
@@ -192,6 +192,6 @@ async def test_an_input_that_no_text_can_be_made_of_fails_alone(tmp_path: Path) 
     assert len(out.read_text().splitlines()) == 3
 
 
-def test_ctrl_c_from_the_inputs_is_ctrl_c() -> None:
+def test_a_keyboard_interrupt_from_the_inputs_is_raised_unchanged() -> None:
     with pytest.raises(KeyboardInterrupt):
         BatchAgent.run_sync(task="{it}", inputs=breaking(3, KeyboardInterrupt()), backend=ScriptedBackend(echo))

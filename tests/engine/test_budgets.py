@@ -40,7 +40,7 @@ async def test_a_budget_of_tokens_is_never_exceeded_under_concurrency(seed: int)
     assert kinds == {ErrorKind.BUDGET}
 
 
-async def test_a_dollar_budget_counts_by_the_price_and_is_reported_at_the_end() -> None:
+async def test_a_dollar_budget_is_computed_from_the_price_and_reported_at_the_end() -> None:
     log = EventLog()
     prices = {"scripted": (10.0, 1.0, 40.0)}
     results = await run(honest(), INPUTS, max_usd=0.1, prices=prices, max_tokens=50, events=log)
@@ -58,14 +58,14 @@ async def test_a_model_without_a_price_needs_one_before_anything_is_sent() -> No
     assert not backend.requests
 
 
-async def test_a_known_model_has_its_price() -> None:
+async def test_a_known_model_has_a_built_in_price() -> None:
     log = EventLog()
     await run(honest(name="openai"), ["x" * 40], max_usd=1.0, model="gpt-4o", max_tokens=50, events=log)
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     assert 0 < event.usd < 0.01
 
 
-async def test_what_was_spent_is_kept_across_runs(tmp_path: Path) -> None:
+async def test_spent_tokens_are_kept_across_runs_of_a_checkpoint(tmp_path: Path) -> None:
     options: dict[str, Any] = {"max_total_tokens": 2_000, "max_tokens": 50, "checkpoint_dir": tmp_path}
     first = await run(honest(), [f"{n:040}" for n in range(100)], **options)
     assert 1_500 < spent(first) <= 2_000
@@ -85,13 +85,13 @@ async def test_a_failed_request_that_may_have_been_billed_counts_in_full() -> No
     assert event.tokens >= 200
 
 
-async def test_a_server_that_does_not_count_is_taken_at_its_worst() -> None:
+async def test_a_request_without_reported_usage_is_counted_at_its_maximum() -> None:
     backend = ScriptedBackend(lambda request: say("fine"))
     results = await run(backend, INPUTS, max_total_tokens=5_000, max_tokens=50, max_inflight=4)
     assert 0 < sum(result.ok for result in results) < 40
 
 
-async def test_after_the_deadline_nothing_is_sent_and_what_was_under_way_ends() -> None:
+async def test_after_the_deadline_no_request_is_sent_and_running_ones_end() -> None:
     backend = ScriptedBackend(lambda request: say("fine"), seconds=4.0)
     results = await run(backend, [str(n) for n in range(100)], deadline=10.0, max_inflight=4)
     assert [result.ok for result in results] == [True] * 8 + [False] * 92

@@ -88,7 +88,7 @@ def test_every_input_has_one_result_whatever_happens(seed: int) -> None:
 @pytest.mark.slow
 @often
 @given(st.integers(0, 2**32), st.floats(0, 20))
-def test_a_run_can_be_left_at_any_moment(seed: int, moment: float) -> None:
+def test_a_run_can_be_cancelled_at_any_moment(seed: int, moment: float) -> None:
     async def main() -> None:
         chaos = Chaos(seed)
         seen: set[int] = set()

@@ -132,7 +132,7 @@ def facts(folder: Path) -> list[Fact]:
 
 
 @both_modes
-async def test_without_it_the_agent_overflows(native: bool) -> None:
+async def test_without_compaction_the_agent_exceeds_the_context_window(native: bool) -> None:
     [result] = await read(Reader(native=native), compact_at=None)
     assert result.error is not None
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
@@ -142,7 +142,7 @@ async def test_without_it_the_agent_overflows(native: bool) -> None:
 @pytest.mark.parametrize("counts", [True, False], ids=["counted", "estimated"])
 @both_ways
 @both_modes
-async def test_an_agent_reads_more_than_its_window_holds(native: bool, way: str, counts: bool) -> None:
+async def test_with_compaction_an_agent_reads_more_than_its_window_holds(native: bool, way: str, counts: bool) -> None:
     reader = Reader(native=native, counts=counts)
     results = await read(reader, "abc", compact_with=way)
     assert [result.text for result in results] == ["read" if native else '{"final": "read"}'] * 3
@@ -159,7 +159,7 @@ async def test_an_agent_reads_more_than_its_window_holds(native: bool, way: str,
 
 
 @both_modes
-async def test_the_prefix_moves_only_where_results_are_shortened_and_rarely(native: bool) -> None:
+async def test_compaction_changes_the_prefix_rarely_and_only_at_shortened_results(native: bool) -> None:
     reader = Reader(native=native)
     [result] = await read(reader)
     moved = 0
@@ -173,7 +173,7 @@ async def test_the_prefix_moves_only_where_results_are_shortened_and_rarely(nati
 
 @both_modes
 @both_ways
-async def test_a_single_result_that_does_not_fit_is_cut_and_says_so(native: bool, way: str) -> None:
+async def test_a_tool_result_that_does_not_fit_the_window_is_cut_with_a_note(native: bool, way: str) -> None:
     reader = Reader(native=native, turns=3)
     tools = [pages(lambda number: f"Page {number}. " + "word " * 6_000)]
     [result] = await read(reader, compact_with=way, tools=tools)
@@ -187,7 +187,7 @@ async def test_a_single_result_that_does_not_fit_is_cut_and_says_so(native: bool
     assert newest.startswith("Page 1. word word")
 
 
-async def test_where_nothing_can_be_gained_the_request_goes_as_it_is() -> None:
+async def test_a_request_that_compaction_cannot_shorten_is_sent_unchanged() -> None:
     reader = Reader(turns=3)
     big = "x" * 4 * (WINDOW - 300)
     [result] = await read(reader, [big], tools=[pages(lambda number: "a short page. " * 10)], compact_at=0.5)
@@ -198,21 +198,21 @@ async def test_where_nothing_can_be_gained_the_request_goes_as_it_is() -> None:
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
 
 
-async def test_room_is_left_for_the_answer() -> None:
+async def test_compaction_leaves_room_for_the_answer() -> None:
     reader = Reader()
     [result] = await read(reader, max_tokens=1_500)
     assert result.ok
     assert reader.longest <= WINDOW - 1_500
 
 
-async def test_the_window_that_the_caller_names_counts() -> None:
+async def test_context_tokens_overrides_the_window_of_the_server() -> None:
     reader = Reader()
     [result] = await read(reader, context_tokens=2_000)
     assert result.ok
     assert reader.longest <= 0.85 * 2_000
 
 
-async def test_summaries_are_made_by_the_model_that_was_named_and_their_tokens_are_counted() -> None:
+async def test_summaries_use_the_compact_model_and_their_tokens_are_counted() -> None:
     reader, log = Reader(), EventLog()
     [result] = await read(reader, compact_with="summarize", compact_model="small", events=log)
     assert result.ok
@@ -223,7 +223,7 @@ async def test_summaries_are_made_by_the_model_that_was_named_and_their_tokens_a
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.NOT_FOUND, ErrorKind.RATE_LIMITED])
-async def test_an_agent_does_not_die_of_a_model_that_makes_no_summaries(kind: ErrorKind) -> None:
+async def test_a_failing_summary_model_does_not_fail_the_agent(kind: ErrorKind) -> None:
     reader = Reader()
     reader.summary = lambda request: BackendError(kind, "no")
     [result] = await read(reader, compact_with="summarize")
@@ -232,7 +232,7 @@ async def test_an_agent_does_not_die_of_a_model_that_makes_no_summaries(kind: Er
     assert contents(reader.turns[-1])[0].startswith("[elided: ")
 
 
-async def test_a_summary_that_never_comes_is_not_waited_for_longer_than_a_turn() -> None:
+async def test_a_summary_request_ends_at_the_turn_timeout() -> None:
     async def never(request: Request) -> Answer:
         await asyncio.sleep(10_000)
         return say("late")
@@ -245,7 +245,7 @@ async def test_a_summary_that_never_comes_is_not_waited_for_longer_than_a_turn()
 
 
 @pytest.mark.parametrize("summary", ["", "  \n", "word " * 5_000])
-async def test_summaries_of_no_use_do_no_harm(summary: str) -> None:
+async def test_useless_summaries_are_ignored(summary: str) -> None:
     reader = Reader()
     reader.summary = lambda request: say(summary)
     [result] = await read(reader, compact_with="summarize")
@@ -272,7 +272,7 @@ async def test_a_compacted_context_does_not_count_as_a_cache_miss() -> None:
 @both_modes
 @both_ways
 @pytest.mark.parametrize("requests", [6, 7, 9])
-async def test_a_run_that_is_killed_again_and_again_ends_as_if_it_had_not_been(
+async def test_a_compacting_run_that_is_killed_repeatedly_ends_with_the_same_results(
     tmp_path: Path, native: bool, way: str, requests: int
 ) -> None:
     """Killed in every request of this number, also in those for summaries: a compaction is whole or was not."""
@@ -299,7 +299,7 @@ async def test_a_finished_run_is_read_back_and_replayed_without_asking_for_summa
     assert timeless(await replay(tmp_path)) == timeless(first)
 
 
-async def test_an_agent_that_overflowed_in_an_earlier_run_goes_on_with_compaction(tmp_path: Path) -> None:
+async def test_an_agent_that_overflowed_in_an_earlier_run_resumes_with_compaction(tmp_path: Path) -> None:
     [failed] = await read(Reader(), compact_at=None, checkpoint_dir=tmp_path)
     assert not failed.ok
     reader = Reader()
@@ -309,7 +309,7 @@ async def test_an_agent_that_overflowed_in_an_earlier_run_goes_on_with_compactio
     assert turn_of(reader.turns[0]) == failed.turns, "what it had read was not read again"
 
 
-async def test_a_budget_that_is_used_up_makes_no_summaries_and_is_kept() -> None:
+async def test_an_exhausted_budget_makes_no_summaries_and_is_not_exceeded() -> None:
     reader, log = Reader(), EventLog()
     results = await read(
         reader, "ab", compact_with="summarize", max_total_tokens=40_000, max_tokens=100, events=log, max_inflight=1
@@ -320,7 +320,7 @@ async def test_a_budget_that_is_used_up_makes_no_summaries_and_is_kept() -> None
     assert any(result.error for result in results)
 
 
-async def test_a_call_that_changed_something_is_not_to_be_repeated() -> None:
+async def test_a_compacted_write_tells_the_model_not_to_repeat_it() -> None:
     @Tool.define(effect="write")
     async def turn_to(number: int) -> str:
         return PAGE
@@ -333,7 +333,7 @@ async def test_a_call_that_changed_something_is_not_to_be_repeated() -> None:
     )
 
 
-async def test_errors_stay() -> None:
+async def test_compaction_keeps_errors_of_tools() -> None:
     def page(number: int) -> str:
         if number == 0:
             raise LookupError("no such page; " * 30)

@@ -27,7 +27,7 @@ async def stay(deadlines: Deadlines, seconds: float) -> tuple[str, float]:
     return "in time", now()
 
 
-async def test_each_stay_ends_at_its_own_deadline() -> None:
+async def test_each_deadline_scope_ends_at_its_own_deadline() -> None:
     deadlines = Deadlines(10)
     start = now()
     async with asyncio.TaskGroup() as group:
@@ -44,11 +44,11 @@ async def test_each_stay_ends_at_its_own_deadline() -> None:
     ]
 
 
-async def test_no_limit_waits_for_ever() -> None:
+async def test_a_scope_without_a_deadline_has_no_timeout() -> None:
     assert await stay(Deadlines(None), 1e6) == ("in time", 1e6)
 
 
-async def test_a_cancellation_from_outside_stays_one() -> None:
+async def test_a_cancellation_from_outside_is_not_turned_into_a_timeout() -> None:
     deadlines = Deadlines(10)
     task = asyncio.create_task(stay(deadlines, 100))
     await asyncio.sleep(5)
@@ -66,7 +66,7 @@ async def test_a_cancellation_at_the_very_moment_of_the_deadline_is_not_swallowe
         await task
 
 
-async def test_stays_may_be_nested_and_only_the_one_that_is_due_ends() -> None:
+async def test_in_nested_deadlines_only_the_expired_one_ends() -> None:
     outer, inner = Deadlines(10), Deadlines(3)
     with outer.watch(this_task()):
         assert await stay(inner, 5) == ("late", 3)
@@ -74,7 +74,7 @@ async def test_stays_may_be_nested_and_only_the_one_that_is_due_ends() -> None:
         await asyncio.sleep(1)
 
 
-async def test_nothing_is_left_behind() -> None:
+async def test_deadlines_leave_no_timer_behind() -> None:
     deadlines = Deadlines(10)
     await stay(deadlines, 1)
     assert deadlines._open == {}

@@ -56,7 +56,7 @@ def tool(effect: Any, log: list[tuple[str, float]], seconds: float = 4.0) -> Too
     return look
 
 
-async def test_a_tool_starts_when_its_call_is_whole_and_the_answer_is_not() -> None:
+async def test_a_tool_starts_when_its_call_is_complete_before_the_answer_is() -> None:
     log: list[tuple[str, float]] = []
     backend = SlowSpeaker(call("look"))
     [result] = await run(backend, ["a"], tools=[tool("read", log)], streaming_tool_dispatch=True)
@@ -67,13 +67,13 @@ async def test_a_tool_starts_when_its_call_is_whole_and_the_answer_is_not() -> N
 
 
 @pytest.mark.parametrize("effect", ["write", "stateful"])
-async def test_a_tool_that_may_do_harm_waits_for_the_whole_answer(effect: str) -> None:
+async def test_a_tool_with_side_effects_waits_for_the_whole_answer(effect: str) -> None:
     log: list[tuple[str, float]] = []
     await run(SlowSpeaker(call("look")), ["a"], tools=[tool(effect, log)], streaming_tool_dispatch=True)
     assert log == [("start", 6.0), ("end", 10.0)]
 
 
-async def test_without_the_option_nothing_starts_early_and_nothing_is_streamed() -> None:
+async def test_without_the_option_no_tool_starts_early_and_nothing_is_streamed() -> None:
     log: list[tuple[str, float]] = []
     backend = SlowSpeaker(call("look"))
     await run(backend, ["a"], tools=[tool("pure", log)])
@@ -98,7 +98,7 @@ async def test_each_of_several_calls_gets_its_own_result() -> None:
     assert result.ok
 
 
-async def test_a_stream_that_breaks_takes_its_started_tools_with_it() -> None:
+async def test_a_broken_stream_cancels_the_tools_it_started() -> None:
     log: list[tuple[str, float]] = []
     backend = SlowSpeaker(call("look"), rest=2.0, fails=1)
     [result] = await run(backend, ["a"], tools=[tool("read", log, seconds=30.0)], streaming_tool_dispatch=True)

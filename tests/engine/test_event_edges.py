@@ -150,7 +150,7 @@ async def break_off(ending: Ending, folder: Path, log: EventLog) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [cancel, leave, refuse, break_off])
-async def test_events_are_sound_at_the_end_and_after_a_resume(
+async def test_events_are_consistent_at_the_end_and_after_a_resume(
     tmp_path: Path, end: Callable[[Ending, Path, EventLog], Awaitable[None]]
 ) -> None:
     ending, log = Ending(), EventLog()
@@ -188,7 +188,7 @@ asyncio.run(BatchAgent.run(
 
 
 @pytest.mark.slow
-async def test_the_log_of_a_killed_run_is_sound_and_a_resume_goes_on_from_it(tmp_path: Path) -> None:
+async def test_the_event_log_of_a_killed_run_is_consistent_and_a_resume_appends_to_it(tmp_path: Path) -> None:
     folder, said = tmp_path / "kept", tmp_path / "said"
     with Programs() as programs:
         program = programs.start(PROGRAM, str(folder), stdout=said)
@@ -210,7 +210,7 @@ async def test_the_log_of_a_killed_run_is_sound_and_a_resume_goes_on_from_it(tmp
     assert len(backend.requests) == 60 - len(resumed)
 
 
-def test_of_a_shared_run_every_agent_is_finished_once_for_the_caller() -> None:
+def test_every_agent_of_a_shared_run_has_one_finished_event_at_the_submitter() -> None:
     async def main() -> None:
         link, log = Link(), EventLog()
         backend = ScriptedBackend(lambda request: say("done"), seconds=2.0, inflight=2)

@@ -54,7 +54,7 @@ def test_each_turn_and_each_tool_wait_has_a_start_and_an_end_event() -> None:
     assert (waited.seconds, waited.calls) == (5.0, result.tool_calls)
 
 
-def test_a_turn_that_is_sent_again_begins_again_and_ends_once() -> None:
+def test_a_retried_turn_has_a_start_event_per_attempt_and_one_end_event() -> None:
     answers: list[Reply | BackendError] = [BackendError(ErrorKind.SERVER, "busy"), say("done")]
     log = EventLog()
     [result] = run_virtual(run(ScriptedBackend(lambda _: answers.pop(0)), ["a"], events=log))

@@ -80,7 +80,7 @@ def told(outcome: FlowResult) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(15))
-async def test_the_order_of_answers_changes_nothing(seed: int) -> None:
+async def test_the_order_of_answers_does_not_change_the_results_of_a_flow(seed: int) -> None:
     async def stream() -> AsyncIterator[Any]:
         for value in INPUTS:
             await asyncio.sleep(0.1)

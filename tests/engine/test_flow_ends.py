@@ -42,13 +42,13 @@ async def test_kept_failures_pass_later_stages_and_reach_the_reduce() -> None:
     assert outcome.items[0]["n"] == 4
 
 
-async def test_kept_failures_come_out_at_the_end_with_where_they_failed() -> None:
+async def test_kept_failures_are_in_the_flow_result_with_the_stage_that_failed() -> None:
     outcome = await Flow(its(3), backend=failing("A 1")).map("a", "A {it}").map("b", "B {it}").run()
     assert [(item.ok, item.stage) for item in outcome.items] == [(True, ""), (False, "a"), (True, "")]
     assert (outcome.stages["a"].failed, outcome.stages["b"].failed) == (1, 0)
 
 
-async def test_skipped_failures_leave_the_flow() -> None:
+async def test_skipped_failures_are_dropped_from_the_flow() -> None:
     backend = failing("A 1", "Join 2 of x")
     inputs = [{"it": str(number), "kind": "xy"[number % 2]} for number in range(5)]
     flow = Flow(inputs, backend=backend).map("a", "A {it}", on_failure="skip")
@@ -61,7 +61,7 @@ async def test_skipped_failures_leave_the_flow() -> None:
 
 
 @pytest.mark.parametrize("stage", ["a", "b", "all"])
-async def test_a_stage_that_must_not_fail_ends_the_flow(stage: str) -> None:
+async def test_a_failure_in_a_stage_with_on_failure_stop_ends_the_flow(stage: str) -> None:
     policy: dict[str, Any] = dict.fromkeys(("a", "b", "all"), "keep") | {stage: "stop"}
     backend = failing("A 3", "B 3", "Join")
     flow = Flow(its(6), backend=backend, max_inflight=1).map("a", "A {it}", on_failure=policy["a"])
@@ -80,7 +80,7 @@ async def test_a_stage_that_must_not_fail_ends_the_flow(stage: str) -> None:
     assert (len(done.stages["a"].results) == 6) == (stage == "all")
 
 
-async def test_a_failed_reduce_is_an_error_for_what_follows() -> None:
+async def test_a_failed_reduce_is_an_error_for_the_next_stage() -> None:
     backend = failing("Join 2 of b")
     inputs = [{"it": str(number), "kind": "ab"[number % 2]} for number in range(4)]
     flow = Flow(inputs, backend=backend).map("a", "A {it}").reduce("each", "Join {n} of {kind}", group_by="kind")
@@ -109,7 +109,7 @@ async def test_a_backend_that_dies_ends_the_flow_with_one_error(dies_at: float) 
     assert len(stopped.value.results) == 4 * int(dies_at)
 
 
-async def test_only_one_of_two_backends_dies() -> None:
+async def test_a_dead_backend_of_one_stage_ends_the_flow() -> None:
     dead = ScriptedBackend(lambda request: BackendError(ErrorKind.AUTH, "bad key"))
     alive = ScriptedBackend(joining, seconds=1.0)
     with pytest.raises(RunStopped, match="bad key") as stopped:
@@ -119,7 +119,7 @@ async def test_only_one_of_two_backends_dies() -> None:
 
 
 @pytest.mark.parametrize("after", [0.5, 1.5, 2.5, 5.5])
-async def test_a_flow_that_is_cancelled_leaves_nothing_behind(after: float) -> None:
+async def test_a_cancelled_flow_leaves_no_task_behind(after: float) -> None:
     backend = ScriptedBackend(joining, seconds=1.0, context_tokens=1000)
     flow = Flow(its(30), backend=backend, max_inflight=8).map("a", "A {it}").expand("part", lambda item: [1, 2])
     with pytest.raises(TimeoutError):
@@ -129,7 +129,7 @@ async def test_a_flow_that_is_cancelled_leaves_nothing_behind(after: float) -> N
     assert now() == after
 
 
-async def test_inputs_that_break_off_stop_the_flow_before_its_reduce() -> None:
+async def test_inputs_that_raise_stop_the_flow_before_its_reduce() -> None:
     def broken() -> Iterator[dict[str, str]]:
         yield from its(2)
         raise ValueError("line 3 is no JSON")
@@ -152,7 +152,7 @@ class Boastful(Sequence[dict[str, str]]):
         return its(4)[index]
 
 
-async def test_inputs_that_are_fewer_than_they_say_are_reduced_all_the_same() -> None:
+async def test_fewer_inputs_than_len_reports_are_still_reduced() -> None:
     backend = ScriptedBackend(joining)
     outcome = await Flow(Boastful(), backend=backend).map("a", "A {it}").reduce("all", "Join {n}").run()
     assert outcome.items[0]["all"] == "0 1 2 3"
@@ -160,7 +160,7 @@ async def test_inputs_that_are_fewer_than_they_say_are_reduced_all_the_same() ->
     assert outcome.items[0]["all"] == "0 1 2 3"
 
 
-async def test_inputs_that_come_over_time_are_worked_on_at_once() -> None:
+async def test_inputs_of_a_slow_iterator_are_processed_as_they_arrive() -> None:
     async def slowly() -> AsyncIterator[dict[str, str]]:
         for it in its(3):
             yield it
@@ -179,7 +179,7 @@ async def test_inputs_that_come_over_time_are_worked_on_at_once() -> None:
     assert outcome.items[0].ok
 
 
-async def test_a_planner_that_fails_ends_it_and_one_that_plans_nothing_does_not() -> None:
+async def test_a_failed_plan_stops_a_map_reduce_and_an_empty_plan_does_not() -> None:
     options: dict[str, Any] = {"plan_output_schema": list[str], "task": "Do {item} {index}", "reduce": "Join {n}"}
     run = BatchAgent.run_with_map_reduce
     backend = ScriptedBackend(lambda request: say("no list"))
@@ -197,7 +197,7 @@ def _explode(item: Any) -> Any:
 
 
 @pytest.mark.parametrize("reduces", [True, False])
-async def test_functions_that_raise_are_seen_counted_and_attributed(
+async def test_functions_that_raise_are_reported_and_counted_per_stage(
     reduces: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = EventLog()

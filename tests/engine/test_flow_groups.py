@@ -39,7 +39,7 @@ async def test_groups_are_in_the_order_of_their_first_items() -> None:
     assert [item.position for item in outcome.items] == [(0,), (1,), (2,)]
 
 
-async def test_a_group_may_be_a_part_of_an_answer() -> None:
+async def test_items_can_be_grouped_by_a_field_of_an_answer() -> None:
     backend = ScriptedBackend(saying({"Do [02]": {"verdict": "good"}, "Do": {"verdict": "bad"}}))
     flow = Flow(its(*"xyz"), backend=backend).map("review", "Do {it}", output_schema=Review)
     flow = flow.reduce("all", "Sum up {n} that are {review.verdict}", group_by="review.verdict")
@@ -48,7 +48,7 @@ async def test_a_group_may_be_a_part_of_an_answer() -> None:
     assert prompts(backend, beginning="Tell") == ["Tell of good: ok", "Tell of bad: ok"]
 
 
-async def test_a_group_is_shown_as_the_task_formats_it() -> None:
+async def test_a_group_key_is_rendered_in_the_reduce_task() -> None:
     backend = ScriptedBackend(joining, context_tokens=2000)
     outcome = await grouped(backend, its(1, 20, 1), "kind", "Join {n:03d} of {kind:>4d}")
     begins = [prompt.split("\n")[0] for prompt in prompts(backend, beginning="Join")]
@@ -56,7 +56,7 @@ async def test_a_group_is_shown_as_the_task_formats_it() -> None:
     assert all(item.ok for item in outcome.items)
 
 
-async def test_a_group_may_be_anything_that_can_be_a_key() -> None:
+async def test_a_group_key_may_be_any_hashable_value() -> None:
     backend = ScriptedBackend(joining)
     outcome = await grouped(backend, its("a", "bb", "c"), lambda item: (len(item["kind"]), None))
     assert [(item["group"], item["all"]) for item in outcome.items] == [((1, None), "0 2"), ((2, None), "1")]
@@ -71,7 +71,7 @@ async def test_a_group_may_be_anything_that_can_be_a_key() -> None:
         (lambda item: item["nothing"], "KeyError"),
     ],
 )
-async def test_items_without_a_group_get_a_group_of_their_own(by: Any, says: str) -> None:
+async def test_items_without_a_valid_group_key_form_a_group_of_errors(by: Any, says: str) -> None:
     backend = ScriptedBackend(joining)
     outcome = await grouped(backend, its("a", "b"), lambda item: "fine" if item["kind"] == "a" else by(item))
     assert [item["group"] for item in outcome.items] == ["fine", None]
@@ -80,7 +80,7 @@ async def test_items_without_a_group_get_a_group_of_their_own(by: Any, says: str
     assert says in entry["error"]["message"]
 
 
-async def test_a_failure_stays_with_its_group_if_that_is_known() -> None:
+async def test_a_failed_item_stays_in_its_group_if_the_key_is_known() -> None:
     backend = ScriptedBackend(lambda request: say("no") if asked(request) == "Do 1" else joining(request))
     flow = Flow(its("a", "a", "b"), backend=backend, max_retries=0)
     strict = flow.map("do", "Do {it}", output_schema=Review)

@@ -40,7 +40,7 @@ async def calls_of(count: int) -> int:
 
 
 @pytest.mark.slow
-async def test_four_times_the_items_are_four_times_the_work() -> None:
+async def test_the_work_of_a_flow_grows_linearly_with_its_items() -> None:
     few, many = await calls_of(100), await calls_of(400)
     assert many < 5.5 * few
 
@@ -52,7 +52,7 @@ async def test_two_thousand_items_pass_three_stages() -> None:
     assert len(outcome.items[0]["all"].split()) == 2000
 
 
-async def test_events_say_which_stage_they_are_of() -> None:
+async def test_events_of_a_flow_name_their_stage() -> None:
     log = EventLog()
     await flow(10).run(events=log)
     assert log.events[0] == FlowStarted(("a", "b", "all"))

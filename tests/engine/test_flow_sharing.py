@@ -23,7 +23,7 @@ def paid(request: Request) -> Answer:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 8])
-async def test_all_stages_together_never_exceed_the_slots(limit: int) -> None:
+async def test_all_stages_together_never_exceed_max_inflight(limit: int) -> None:
     backend = ScriptedBackend(joining, seconds=1.0)
     flow = Flow(its(20), backend=backend, max_inflight=limit).map("a", "A {it}").map("b", "B {it}", model="other")
     await flow.reduce("all", "Join").run()
@@ -31,7 +31,7 @@ async def test_all_stages_together_never_exceed_the_slots(limit: int) -> None:
     assert now() <= -(-40 // limit) + 2  # no slot was idle while anybody waited, but at the end
 
 
-async def test_stages_may_have_backends_of_their_own() -> None:
+async def test_stages_may_have_different_backends() -> None:
     small, large = ScriptedBackend(joining, seconds=1.0, model="small"), ScriptedBackend(joining, seconds=1.0)
     flow = Flow(its(6), backend=small, max_inflight=2).map("a", "A {it}").map("b", "B {it}", backend=large)
     outcome = await flow.reduce("all", "Join", backend=large, model="larger").run()
@@ -46,7 +46,7 @@ async def test_stages_may_have_backends_of_their_own() -> None:
     assert [small.is_closed, large.is_closed] == [False, False]  # they are their owner's
 
 
-async def test_one_budget_of_tokens_is_for_all_stages() -> None:
+async def test_one_token_budget_limits_all_stages_together() -> None:
     backend, log = ScriptedBackend(paid, seconds=1.0, context_tokens=4000), EventLog()
     flow = Flow(its(40), backend=backend, max_total_tokens=5_000, max_tokens=10, max_inflight=4)
     outcome = await flow.map("a", "A {it}").map("b", "B {it}").run(events=log)
@@ -59,7 +59,7 @@ async def test_one_budget_of_tokens_is_for_all_stages() -> None:
     assert [event.tokens for event in log.events if isinstance(event, BudgetReported)] == [spent]
 
 
-async def test_one_deadline_is_for_all_stages() -> None:
+async def test_one_deadline_applies_to_all_stages() -> None:
     flow = Flow(its(10), backend=ScriptedBackend(paid, seconds=3.0), max_inflight=2, deadline=10.0)
     outcome = await flow.map("a", "A {it}").map("b", "B {it}").run()
     assert now() == 10
@@ -91,7 +91,7 @@ async def test_tokens_and_cost_of_each_stage_are_reported() -> None:
     assert [result.index for result in b.results] == [0, 1, 2]
 
 
-async def test_an_unknown_price_is_none_and_a_dollar_budget_needs_one() -> None:
+async def test_the_cost_of_an_unknown_price_is_none_and_a_dollar_budget_needs_a_price() -> None:
     backend = ScriptedBackend(paid)
     flow = Flow(its(1), backend=backend, prices={"known": (1.0, 1.0, 1.0)}).map("a", "A {it}", model="known")
     outcome = await flow.map("b", "B {it}", model="unknown").run()
@@ -110,7 +110,7 @@ def looking(request: Request) -> Answer:
     return say(last.results[0].content) if isinstance(last, ToolResults) else call("look", key="same")
 
 
-async def test_a_tool_that_reads_is_called_once_for_all_stages() -> None:
+async def test_a_read_tool_is_executed_once_for_all_stages() -> None:
     looked: list[str] = []
 
     @Tool.define(effect="read")
@@ -125,7 +125,7 @@ async def test_a_tool_that_reads_is_called_once_for_all_stages() -> None:
     assert [(item["a"], item["b"]) for item in outcome.items] == [("same found", "same found")] * 5
 
 
-async def test_a_stage_cannot_call_what_only_another_has() -> None:
+async def test_a_stage_cannot_call_the_tools_of_another_stage() -> None:
     called: list[str] = []
 
     @Tool.define
@@ -145,7 +145,7 @@ async def test_a_stage_cannot_call_what_only_another_has() -> None:
     assert outcome.items[0]["b"] != "found"
 
 
-async def test_each_stage_tells_of_its_results_on_its_own() -> None:
+async def test_on_result_is_called_for_each_stage() -> None:
     heard: list[tuple[str, str]] = []
 
     def hearing(stage: str) -> Any:
@@ -170,7 +170,7 @@ async def test_each_stage_has_its_own_priority_and_prompt() -> None:
     assert (a.prompt.system, b.prompt.system) == ("Be kind.", "Be strict.")
 
 
-async def test_an_item_that_does_not_fit_a_stage_is_refused_there_or_split() -> None:
+async def test_an_item_that_exceeds_the_window_of_a_stage_is_refused_or_split() -> None:
     long = "\n\n".join(f"Paragraph {number}. " + "Words and words. " * 20 for number in range(60))
     backend = ScriptedBackend(saying({"Write": long, "": "read"}), context_tokens=2000)
     flow = Flow(its(1), backend=backend).map("text", "Write {it}")
@@ -186,7 +186,7 @@ async def test_an_item_that_does_not_fit_a_stage_is_refused_there_or_split() -> 
     assert split.stages["read"].results[0].turns == len(asked_of_it)
 
 
-async def test_agents_that_talk_for_several_turns_take_slots_one_by_one() -> None:
+async def test_agents_of_several_turns_take_a_slot_per_turn() -> None:
     def answer(request: Request) -> Answer:
         turns = sum(isinstance(message, Assistant) for message in request.messages)
         return call("wait") if turns < 2 else say("done")

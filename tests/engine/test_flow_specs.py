@@ -99,7 +99,7 @@ async def test_invalid_flows_are_rejected(flow: Flow, match: str) -> None:
         Flow([], backend=BACKEND).map("a", "A {whatever}").reduce("r", "R {n}"),
     ],
 )
-async def test_what_may_work_is_not_refused(flow: Flow) -> None:
+async def test_valid_flows_are_accepted(flow: Flow) -> None:
     await flow.run()
     BACKEND.requests.clear()
 

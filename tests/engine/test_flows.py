@@ -33,7 +33,7 @@ def field(outcome: FlowResult, name: str) -> list[Any]:
     return [item.get(name) for item in outcome.items]
 
 
-async def test_the_answer_of_a_stage_is_a_field_for_those_after_it() -> None:
+async def test_the_answer_of_a_stage_is_a_field_for_later_stages() -> None:
     outcome = await Flow(its(2), backend=echo()).map("a", "A {it}").map("b", "B {it} {a}").run()
     assert [dict(item) for item in outcome.items] == [
         {"it": "0", "a": "A 0", "b": "B 0 A 0"},
@@ -61,7 +61,7 @@ async def test_no_item_waits_for_a_slow_one() -> None:
         assert [(result.index, result.input["it"]) for result in report.results] == [(n, str(n)) for n in range(4)]
 
 
-async def test_a_slow_stage_holds_the_ones_before_it_back() -> None:
+async def test_a_slow_stage_applies_backpressure_to_earlier_stages() -> None:
     quick, slow = echo(), echo(seconds=1.0)
     flow = Flow(its(3000), backend=quick, max_agents=8).map("a", "A {it}").map("b", "B {it}", backend=slow)
     with pytest.raises(TimeoutError):
@@ -70,7 +70,7 @@ async def test_a_slow_stage_holds_the_ones_before_it_back() -> None:
     assert 1000 < len(quick.requests) - len(slow.requests) < 1100
 
 
-async def test_deeper_items_go_first_where_slots_are_few() -> None:
+async def test_items_of_later_stages_get_scarce_slots_first() -> None:
     backend = echo(seconds=1.0)
     await Flow(its(6), backend=backend, max_inflight=2).map("a", "A {it}").map("b", "B {it}").run()
     order = [prompt[0] for prompt in prompts(backend)]
@@ -78,7 +78,7 @@ async def test_deeper_items_go_first_where_slots_are_few() -> None:
     assert now() == 6
 
 
-async def test_a_text_has_the_name_that_the_first_task_gives_it() -> None:
+async def test_a_string_input_fills_the_field_of_the_first_task() -> None:
     outcome = await Flow(["x", "y"], backend=echo()).map("a", "A {word} {{not}}").map("b", "B {word}").run()
     assert [dict(item) for item in outcome.items] == [
         {"word": "x", "a": "A x {not}", "b": "B x"},
@@ -90,7 +90,7 @@ async def test_a_text_has_the_name_that_the_first_task_gives_it() -> None:
     assert field(outcome, "b") == ["B x"]
 
 
-async def test_a_text_that_is_expanded_first_is_the_input() -> None:
+async def test_a_string_input_can_be_expanded_before_the_first_stage() -> None:
     flow = Flow(["a b", "c"], backend=echo()).expand("word", lambda item: item["input"].split())
     outcome = await flow.map("do", "Do {word}").run()
     assert field(outcome, "do") == ["Do a", "Do b", "Do c"]
@@ -110,7 +110,7 @@ async def test_models_are_inputs_and_answers() -> None:
     assert outcome.items[1]["title"] == "two"
 
 
-async def test_fields_without_names_are_all_that_items_have_by_then() -> None:
+async def test_unnamed_fields_are_all_fields_that_items_have_at_that_stage() -> None:
     backend = echo()
     await Flow(its(1), backend=backend).map("a", "A {it}").map("b", Fields("Judge")).run()
     [prompt] = prompts(backend, beginning="Judge")
@@ -125,7 +125,7 @@ async def test_a_field_may_have_a_dot_or_a_blank_in_its_name() -> None:
     assert field(outcome, "y") == ["Y 1 Ada X 1"]
 
 
-async def test_a_filter_lets_items_go() -> None:
+async def test_a_filter_drops_items() -> None:
     backend = echo()
     flow = Flow(its(6), backend=backend).map("a", "A {it}").filter(lambda item: int(item["it"]) % 2)
     outcome = await flow.map("b", "B {it}").reduce("all", "Join {n}").run()
@@ -144,7 +144,7 @@ async def test_a_filter_that_drops_all_leaves_nothing_to_reduce() -> None:
     assert [len(report.results) for report in outcome.stages.values()] == [3, 0, 0, 0]
 
 
-async def test_a_function_that_raises_makes_an_error_of_its_item_alone() -> None:
+async def test_a_function_that_raises_fails_only_its_item() -> None:
     backend = ScriptedBackend(joining)
     flow = Flow(its(3), backend=backend).map("a", "A {it}").filter(lambda item: 1 // (int(item["it"]) - 1))
     flow = flow.expand("part", lambda item: [item["missing"]] if item["it"] == "2" else ["x", "y"])
@@ -174,7 +174,7 @@ async def test_a_function_that_raises_makes_an_error_of_its_item_alone() -> None
     ],
     ids=["nothing", "generator", "tuple", "set", "range", "lists"],
 )
-async def test_an_item_is_expanded_into_whatever_can_be_counted(made: Any, kept: list[Any]) -> None:
+async def test_an_item_can_be_expanded_into_any_iterable(made: Any, kept: list[Any]) -> None:
     backend = ScriptedBackend(joining)
     flow = Flow(its(1), backend=backend).map("a", "A {it}").expand("part", lambda item: made)
     outcome = await flow.map("b", "B {part} {index}").run()
@@ -183,7 +183,7 @@ async def test_an_item_is_expanded_into_whatever_can_be_counted(made: Any, kept:
 
 
 @pytest.mark.parametrize("made", [None, "text", {"a": 1}, 5, Paper(title="x"), b"bytes"], ids=str)
-async def test_an_item_that_is_expanded_into_no_list_is_an_error(made: Any) -> None:
+async def test_expanding_an_item_into_a_non_iterable_is_an_error(made: Any) -> None:
     outcome = await Flow(its(1), backend=echo()).expand("part", lambda item: made).map("b", "B {part}").run()
     [item] = outcome.items
     assert item.error is not None
@@ -192,7 +192,7 @@ async def test_an_item_that_is_expanded_into_no_list_is_an_error(made: Any) -> N
 
 
 @pytest.mark.slow
-async def test_an_item_may_become_ten_thousand() -> None:
+async def test_an_item_may_be_expanded_into_ten_thousand() -> None:
     backend = echo()
     flow = (
         Flow(its(1), backend=backend, max_inflight=1000).map("a", "A {it}").expand("part", lambda item: range(10_000))
@@ -214,7 +214,7 @@ async def test_expansions_of_expansions_keep_their_order() -> None:
     assert outcome.items[0]["all"].split() == places
 
 
-async def test_a_reduce_shows_what_came_of_items_since_they_were_expanded() -> None:
+async def test_a_reduce_shows_the_answers_of_expanded_items() -> None:
     backend = ScriptedBackend(saying({"Plan": {"answer": ["x" * 300, "b"]}}))
     flow = Flow(["t"], backend=backend).map("plan", "Plan {topic}", output_schema=list[str])
     parts = flow.expand("part", lambda item: item["plan"])
@@ -245,7 +245,7 @@ async def test_a_flow_may_begin_with_any_step() -> None:
     assert field(outcome, "all") == ["1.0 2.0 3.0"]
 
 
-async def test_reduces_may_follow_each_other() -> None:
+async def test_one_reduce_may_follow_another() -> None:
     backend = ScriptedBackend(joining)
     inputs = [{"it": number, "kind": number % 3} for number in range(9)]
     flow = Flow(inputs, backend=backend).map("a", "A {it}").reduce("each", "Join {n} of {kind}", group_by="kind")
@@ -255,7 +255,7 @@ async def test_reduces_may_follow_each_other() -> None:
     assert outcome.items[0]["last"].split() == [f"{group}.{part}" for group in range(3) for part in range(3)]
 
 
-async def test_a_flow_is_never_changed() -> None:
+async def test_the_methods_of_a_flow_return_a_new_flow() -> None:
     backend = echo()
     first = Flow(its(1), backend=backend).map("a", "A {it}")
     first.map("b", "B {a}")

@@ -46,7 +46,7 @@ ROWS = [row(at % 3, at) for at in range(9)]
 
 
 @both
-async def test_results_are_in_input_order_whatever_the_order_of_asking(task: str | Fields) -> None:
+async def test_results_are_in_input_order_whatever_the_layout(task: str | Fields) -> None:
     backend = ScriptedBackend(echo)
     results = await run(task, ROWS, backend, max_inflight=1)
     assert [result.index for result in results] == list(range(9))
@@ -98,7 +98,7 @@ def made(kind: str, a: str, b: int, manual: str) -> Any:
 @both
 @given(some_rows, st.booleans(), st.booleans(), st.integers(1, 3))
 @settings(max_examples=40, deadline=None)
-def test_every_input_is_asked_once(
+def test_every_input_is_sent_once_in_any_layout(
     task: str | Fields, rows: list[Any], hoist: bool, reorder: bool, max_inflight: int
 ) -> None:
     inputs = [row("x", 0), *(made(*each) for each in rows)]
@@ -122,7 +122,7 @@ parts = st.lists(st.tuples(st.sampled_from("xy"), st.sampled_from("01")), min_si
 @both
 @given(parts, parts, st.sampled_from([MANUAL, "another"]), st.booleans())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_that_is_done_is_asked_again_however_the_inputs_changed(
+def test_finished_inputs_are_not_sent_again_when_other_inputs_change(
     task: str | Fields,
     before: list[Any],
     after: list[Any],
@@ -149,7 +149,7 @@ def test_nothing_that_is_done_is_asked_again_however_the_inputs_changed(
 
 
 @both
-async def test_a_real_checkpoint_knows_its_agents_in_another_layout(task: str | Fields, tmp_path: Path) -> None:
+async def test_a_checkpoint_finds_its_agents_in_another_layout(task: str | Fields, tmp_path: Path) -> None:
     first = await run(task, ROWS, checkpoint_dir=tmp_path)
     backend = ScriptedBackend(echo)
     longer = [row("new", 1, "no manual"), *reversed(ROWS), row("new", 2)]
@@ -164,7 +164,7 @@ async def test_a_real_checkpoint_knows_its_agents_in_another_layout(task: str | 
 
 
 @both
-async def test_an_agent_that_broke_off_goes_on_in_another_layout(task: str | Fields, tmp_path: Path) -> None:
+async def test_an_interrupted_agent_resumes_in_another_layout(task: str | Fields, tmp_path: Path) -> None:
     looked: list[str] = []
 
     @Tool.define(effect="stateful")
@@ -185,7 +185,7 @@ async def test_an_agent_that_broke_off_goes_on_in_another_layout(task: str | Fie
     assert sorted(len(request.messages) for request in backend.requests) == [1, 3, 3]
 
 
-async def test_another_question_is_not_answered_from_the_checkpoint(tmp_path: Path) -> None:
+async def test_another_task_is_not_answered_from_the_checkpoint(tmp_path: Path) -> None:
     rows = [{"a": "x", "b": ""}, {"a": "y", "b": ""}]
     await run(Fields("Do it.", "a"), rows, checkpoint_dir=tmp_path)
     for other in (Fields("Do it.", "a", "b"), Fields("Do it!", "a"), "Do it.\n{a}"):
@@ -194,14 +194,14 @@ async def test_another_question_is_not_answered_from_the_checkpoint(tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore:The task names no")
-async def test_all_fields_and_none_are_two_questions(tmp_path: Path) -> None:
+async def test_tasks_with_all_fields_and_with_none_have_different_keys(tmp_path: Path) -> None:
     rows = [{"a": "x"}, {"a": "y"}]
     await run("Do it.\n", rows, checkpoint_dir=tmp_path)
     with pytest.raises(PlanMismatch):
         await run(Fields("Do it."), rows, checkpoint_dir=tmp_path)
 
 
-async def test_other_fields_of_the_first_input_are_another_question(tmp_path: Path) -> None:
+async def test_other_fields_of_the_first_input_change_the_keys(tmp_path: Path) -> None:
     rows = [{"a": "x"}, {"a": "y", "b": "z"}]
     first = await run(Fields("Do it."), rows, checkpoint_dir=tmp_path)
     assert "z" not in first[1].text
@@ -221,7 +221,7 @@ async def test_a_replay_shows_all_fields(task: str | Fields, tmp_path: Path) -> 
 
 
 @both
-async def test_strict_prefix_refuses_before_anything_is_sent(task: str | Fields, tmp_path: Path) -> None:
+async def test_strict_prefix_rejects_a_run_before_any_request(task: str | Fields, tmp_path: Path) -> None:
     backend = ScriptedBackend(echo)
     options: dict[str, Any] = {"system_prompt": "Now: 2026-11-15T12:00:00Z.", "strict_prefix": True}
     with pytest.raises(SpecError, match="strict_prefix=True"):
@@ -241,7 +241,7 @@ async def test_lint_sends_no_request() -> None:
     assert 0.8 < report.predicted < 1
 
 
-async def test_lint_of_no_inputs_and_of_one_and_of_some_that_are_read_lazily() -> None:
+async def test_lint_accepts_no_input_one_input_and_lazy_inputs() -> None:
     for task in (TASK, FREE, Fields("Do it.")):
         none = await BatchAgent.lint(task=task, inputs=[], backend="vllm://127.0.0.1:1")
         assert (none.agents, none.groups) == (0, 0)
@@ -251,7 +251,7 @@ async def test_lint_of_no_inputs_and_of_one_and_of_some_that_are_read_lazily() -
         assert (lazy.agents, lazy.predicted) == (None, None)
 
 
-async def test_lint_says_what_it_finds_also_where_a_run_would_be_refused() -> None:
+async def test_lint_reports_findings_where_a_strict_run_would_be_rejected() -> None:
     options: dict[str, Any] = {"system_prompt": "Now: 2026-11-15T12:00:00Z.", "strict_prefix": True}
     backend = ScriptedBackend(echo)
     plain = await BatchAgent.lint(task=TASK, inputs=ROWS, backend=backend, **options)
@@ -272,7 +272,7 @@ async def test_prefix_sharing_is_reported_before_and_after_the_run() -> None:
 
 
 @both
-async def test_what_was_read_back_is_not_measured(task: str | Fields, tmp_path: Path) -> None:
+async def test_the_cache_hit_rate_of_a_resumed_run_is_not_measured(task: str | Fields, tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda request: say("done", Usage(100, 60, 1)))
     first = await run(task, ROWS, backend, checkpoint_dir=tmp_path)
     again = await run(task, ROWS, backend, checkpoint_dir=tmp_path)
@@ -282,7 +282,7 @@ async def test_what_was_read_back_is_not_measured(task: str | Fields, tmp_path: 
 
 
 @pytest.mark.parametrize("reorder", [True, False])
-async def test_a_list_that_grows_while_it_is_worked_on_is_worked_on_to_its_end(reorder: bool) -> None:
+async def test_inputs_appended_to_the_list_during_the_run_are_processed(reorder: bool) -> None:
     """One at a time, so that the last of the first three is not taken before there are more."""
     inputs: list[Any] = ["a", "a", "b"]
 
@@ -316,13 +316,13 @@ class Lying(Sequence[Any]):
 
 @both
 @pytest.mark.parametrize("length", [0, 1, 4, 20, 300_000])
-async def test_a_sequence_may_be_wrong_about_its_length(task: str | Fields, length: int) -> None:
+async def test_a_sequence_with_a_wrong_length_is_read_to_its_end(task: str | Fields, length: int) -> None:
     results = await run(task, Lying(ROWS, length))
     assert [result.input for result in results] == ROWS
 
 
 @both
-async def test_inputs_that_change_after_the_run_began_are_asked_as_they_are_then(task: str | Fields) -> None:
+async def test_inputs_changed_during_the_run_are_rendered_with_their_current_values(task: str | Fields) -> None:
     rows = [row(at % 3, at) for at in range(9)]
 
     def answer(request: Request) -> Answer:
@@ -336,7 +336,7 @@ async def test_inputs_that_change_after_the_run_began_are_asked_as_they_are_then
     assert all(("gone" in result.text) != (MANUAL in result.text) for result in results)
 
 
-async def test_the_warming_request_has_what_every_task_begins_with() -> None:
+async def test_the_prefix_warmup_request_has_the_shared_beginning_of_all_tasks() -> None:
     manual = MANUAL * 20
     rows = [row(at % 2, at, manual) for at in range(4)]
     backend = ScriptedBackend(echo, managed_cache=True)

@@ -18,7 +18,7 @@ def echo(request: Request) -> Any:
     return say(asked(request))
 
 
-async def test_results_come_in_the_order_of_the_inputs_whichever_finishes_first() -> None:
+async def test_results_are_in_input_order_whichever_agent_finishes_first() -> None:
     async def answer(request: Request) -> Any:
         await asyncio.sleep(10 - int(asked(request)))
         return say(asked(request))
@@ -29,7 +29,7 @@ async def test_results_come_in_the_order_of_the_inputs_whichever_finishes_first(
     assert [result.input for result in results] == list("0123456789")
 
 
-async def test_equal_inputs_are_each_answered() -> None:
+async def test_equal_inputs_each_get_a_result() -> None:
     backend = ScriptedBackend(echo)
     results = await run(backend, ["same"] * 5)
     assert [result.text for result in results] == ["same"] * 5
@@ -54,7 +54,7 @@ async def test_inputs_may_come_from_an_async_generator() -> None:
     assert started.total is None
 
 
-async def test_a_million_inputs_are_not_read_before_they_can_be_worked_on() -> None:
+async def test_a_million_lazy_inputs_are_read_only_as_slots_become_free() -> None:
     read = 0
 
     def inputs() -> Iterator[str]:
@@ -93,7 +93,7 @@ class Forgetful(list[Request]):
         pass
 
 
-async def test_an_iterator_that_raises_midway_ends_the_run_after_the_agents_under_way() -> None:
+async def test_an_iterator_that_raises_midway_ends_the_run_after_the_running_agents() -> None:
     def inputs() -> Iterator[str]:
         yield from "abc"
         raise OSError("the file is gone")
@@ -106,7 +106,7 @@ async def test_an_iterator_that_raises_midway_ends_the_run_after_the_agents_unde
     assert now() == 10
 
 
-async def test_an_async_iterator_that_raises_midway_ends_the_run_after_the_agents_under_way() -> None:
+async def test_an_async_iterator_that_raises_midway_ends_the_run_after_the_running_agents() -> None:
     async def inputs() -> AsyncIterator[str]:
         yield "a"
         raise OSError("the file is gone")
@@ -129,13 +129,13 @@ async def test_one_input_that_does_not_fit_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("odd", [{"it": 2**80}, {"it": "\ud800"}, {"it": float("nan")}, {"it": b"\xff"}, {"it": {1j}}])
-async def test_an_input_that_json_cannot_carry_does_not_stop_the_others(odd: Any) -> None:
+async def test_an_input_that_is_not_json_serializable_does_not_stop_other_agents(odd: Any) -> None:
     results = await run(ScriptedBackend(echo), [{"it": "a"}, odd, {"it": "c"}])
     assert [result.index for result in results] == [0, 1, 2]
     assert [results[0].text, results[2].text] == ["a", "c"]
 
 
-async def test_when_the_first_input_does_not_fit_nothing_is_sent() -> None:
+async def test_a_first_input_that_does_not_fit_the_task_sends_no_request() -> None:
     backend = ScriptedBackend(echo)
     with pytest.raises(SpecError, match="Input 0"):
         await run(backend, [{"that": "a"}, {"it": "b"}])
@@ -154,7 +154,7 @@ async def test_a_misspelt_field_is_refused_and_nothing_is_sent() -> None:
     assert backend.requests == []
 
 
-async def test_a_field_with_spaces_that_some_inputs_lack_is_their_failure() -> None:
+async def test_inputs_that_lack_a_field_with_spaces_fail_alone() -> None:
     rows = [{"id": n, **({"First Name": "Ann"} if n != 2 else {})} for n in range(4)]
     backend = ScriptedBackend(echo)
     results = await BatchAgent.run(task="{id} {First Name}", inputs=rows, backend=backend)

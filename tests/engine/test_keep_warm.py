@@ -87,7 +87,7 @@ def in_use(made: list[Slots]) -> list[int]:
     return [slots._queue.in_use for slots in made]
 
 
-async def test_a_context_is_touched_as_rarely_as_keeps_it(no_slot_is_lost: list[Slots]) -> None:
+async def test_a_context_gets_as_few_keep_warm_requests_as_keep_it_cached(no_slot_is_lost: list[Slots]) -> None:
     sent: list[float] = []
 
     def answer(request: Request) -> Answer:
@@ -103,7 +103,7 @@ async def test_a_context_is_touched_as_rarely_as_keeps_it(no_slot_is_lost: list[
     assert in_use(no_slot_is_lost) == [0]
 
 
-async def test_a_touch_is_the_last_turn_for_one_token_and_comes_after_everybody() -> None:
+async def test_a_keep_warm_request_is_the_last_turn_for_one_token_at_the_lowest_priority() -> None:
     backend = Server(script)
     await run(backend, output_schema=None, streaming_tool_dispatch=True)
     first, *touches, last = backend.requests
@@ -118,13 +118,13 @@ async def test_a_touch_is_the_last_turn_for_one_token_and_comes_after_everybody(
         assert touch.sampling is touches[0].sampling  # what dialects make of it is made once
 
 
-async def test_touches_are_counted_apart_from_what_agents_use() -> None:
+async def test_keep_warm_requests_are_counted_apart_from_agent_usage() -> None:
     results = await run(Server(script))
     assert warmth(results) == KeepWarmStats(3, 3 * 17, 3)
     assert results[0].usage == Usage(8100, 4000, 40)
 
 
-async def test_a_touch_that_came_too_late_is_no_hit_and_ends_the_effort() -> None:
+async def test_a_keep_warm_request_without_a_cache_hit_is_the_last_for_its_context() -> None:
     def answer(request: Request) -> Answer:
         return say("!", Usage(4000, 16, 1)) if is_touch(request) else script(request)
 
@@ -132,7 +132,7 @@ async def test_a_touch_that_came_too_late_is_no_hit_and_ends_the_effort() -> Non
     assert warmth(results) == KeepWarmStats(1, 3985, 0)
 
 
-async def test_a_server_that_does_not_say_what_it_found_is_not_judged() -> None:
+async def test_a_server_that_reports_no_cached_tokens_counts_as_neither_hit_nor_miss() -> None:
     def answer(request: Request) -> Answer:
         return say("!", Usage(4000, 0, 1)) if is_touch(request) else script(request)
 
@@ -141,7 +141,7 @@ async def test_a_server_that_does_not_say_what_it_found_is_not_judged() -> None:
     assert warmth(results).hits == 0
 
 
-async def test_without_kvflow_there_are_no_touches() -> None:
+async def test_without_kvflow_there_are_no_keep_warm_requests() -> None:
     backend = Server(script)
     results = await run(backend, kvflow=False)
     assert backend.touches == []
@@ -149,13 +149,13 @@ async def test_without_kvflow_there_are_no_touches() -> None:
 
 
 @pytest.mark.parametrize("traits", [{"kv_tokens": None}, {"has_agent_sessions": True}, {"managed_cache": True}])
-async def test_there_are_none_where_they_cannot_help(traits: dict[str, Any]) -> None:
+async def test_keep_warm_requests_are_not_sent_to_backends_without_a_cache_to_keep(traits: dict[str, Any]) -> None:
     backend = Server(script, **traits)
     await run(backend)
     assert backend.touches == []
 
 
-async def test_there_are_none_for_a_server_that_reports_no_load() -> None:
+async def test_keep_warm_requests_are_not_sent_to_a_server_that_reports_no_load() -> None:
     class Silent(Server):
         async def load(self) -> ServerLoad | None:
             return None
@@ -167,7 +167,7 @@ async def test_there_are_none_for_a_server_that_reports_no_load() -> None:
 
 
 @pytest.mark.parametrize("state", [{"waiting": 1}, {"kv_usage": 0.9}, {"rate": 0.0}])
-async def test_a_server_that_is_busy_or_has_no_other_users_is_left_alone(state: dict[str, Any]) -> None:
+async def test_a_busy_server_or_one_without_other_users_gets_no_keep_warm_requests(state: dict[str, Any]) -> None:
     backend = Server(script)
     for name, value in state.items():
         setattr(backend, name, value)
@@ -175,14 +175,14 @@ async def test_a_server_that_is_busy_or_has_no_other_users_is_left_alone(state: 
     assert backend.touches == []
 
 
-async def test_a_server_that_computes_all_it_can_is_left_alone() -> None:
+async def test_a_server_at_full_compute_gets_no_keep_warm_requests() -> None:
     backend = Server(script)
     backend.rate = 50_000.0  # its best was 4000 in a tenth of a second
     await run(backend)
     assert backend.touches == []
 
 
-async def test_a_run_whose_own_agents_wait_for_slots_touches_nothing() -> None:
+async def test_a_run_whose_agents_wait_for_slots_sends_no_keep_warm_requests() -> None:
     async def answer(request: Request) -> Answer:
         if asked(request) == "1":
             await asyncio.sleep(40)
@@ -193,7 +193,7 @@ async def test_a_run_whose_own_agents_wait_for_slots_touches_nothing() -> None:
     assert "0" not in map(asked, backend.touches)  # whose context would have gone while the other one was answered
 
 
-async def test_a_tool_that_takes_as_long_as_always_is_waited_for_without_touches() -> None:
+async def test_a_tool_wait_of_the_expected_length_gets_no_keep_warm_requests() -> None:
     backend = Server(script)
     results = await run(backend, 8, seconds=8.7, max_dispatched=1)
     assert all(result.ok for result in results)
@@ -201,7 +201,7 @@ async def test_a_tool_that_takes_as_long_as_always_is_waited_for_without_touches
     assert [asked(request) for request in backend.touches] == ["0", "1", "2", "3"]
 
 
-async def test_a_touch_under_way_is_called_off_when_the_tools_return(no_slot_is_lost: list[Slots]) -> None:
+async def test_a_keep_warm_request_in_flight_is_cancelled_when_the_tools_return(no_slot_is_lost: list[Slots]) -> None:
     async def answer(request: Request) -> Answer:
         if is_touch(request):
             await asyncio.sleep(20)
@@ -216,7 +216,7 @@ async def test_a_touch_under_way_is_called_off_when_the_tools_return(no_slot_is_
     assert in_use(no_slot_is_lost) == [0]
 
 
-async def test_a_touch_that_hangs_is_given_up(no_slot_is_lost: list[Slots]) -> None:
+async def test_a_hanging_keep_warm_request_is_given_up(no_slot_is_lost: list[Slots]) -> None:
     async def answer(request: Request) -> Answer:
         if is_touch(request):
             await asyncio.Event().wait()
@@ -229,7 +229,7 @@ async def test_a_touch_that_hangs_is_given_up(no_slot_is_lost: list[Slots]) -> N
     assert in_use(no_slot_is_lost) == [0]
 
 
-async def test_an_agent_that_ends_during_a_touch_leaves_nothing_behind(no_slot_is_lost: list[Slots]) -> None:
+async def test_an_agent_that_ends_during_a_keep_warm_request_leaves_no_task(no_slot_is_lost: list[Slots]) -> None:
     async def answer(request: Request) -> Answer:
         if is_touch(request):
             await asyncio.sleep(20)
@@ -243,7 +243,7 @@ async def test_an_agent_that_ends_during_a_touch_leaves_nothing_behind(no_slot_i
 
 
 @pytest.mark.parametrize("after", [8.2, 8.5, 8.6, 8.7, 8.8, 9.0])
-async def test_a_run_that_is_cancelled_during_a_touch_leaves_nothing_behind(
+async def test_a_run_cancelled_during_a_keep_warm_request_leaves_no_task(
     after: float, no_slot_is_lost: list[Slots]
 ) -> None:
     backend = Server(script, seconds=1.0)
@@ -283,7 +283,7 @@ async def test_a_failed_keep_warm_request_is_not_repeated_soon_and_affects_no_ag
     assert in_use(no_slot_is_lost) == [0]
 
 
-async def test_a_server_that_says_for_how_long_is_left_alone_for_so_long() -> None:
+async def test_retry_after_of_a_keep_warm_request_is_honored() -> None:
     def answer(request: Request) -> Answer:
         if is_touch(request) and now() < 10:
             return BackendError(ErrorKind.RATE_LIMITED, "slow down", retry_after=60.0)
@@ -300,7 +300,7 @@ async def test_a_server_that_says_for_how_long_is_left_alone_for_so_long() -> No
 
 
 @pytest.mark.parametrize("kvflow", [False, True])
-async def test_a_budget_that_is_used_up_ends_agents_as_without_touches(
+async def test_an_exhausted_budget_ends_agents_as_without_keep_warm_requests(
     kvflow: bool, no_slot_is_lost: list[Slots]
 ) -> None:
     backend = Server(script)
@@ -311,7 +311,7 @@ async def test_a_budget_that_is_used_up_ends_agents_as_without_touches(
     assert in_use(no_slot_is_lost) == [0]
 
 
-async def test_a_deadline_that_passes_during_a_touch_ends_as_without_it() -> None:
+async def test_a_deadline_during_a_keep_warm_request_ends_the_agent_as_without_it() -> None:
     async def answer(request: Request) -> Answer:
         if is_touch(request):
             await asyncio.sleep(20)
@@ -335,7 +335,7 @@ async def test_a_restarted_server_gets_no_keep_warm_requests_for_lost_contexts()
     assert backend.touches == []
 
 
-async def test_many_agents_are_kept_at_once_and_no_slot_is_exceeded(no_slot_is_lost: list[Slots]) -> None:
+async def test_keep_warm_requests_of_many_agents_never_exceed_the_slots(no_slot_is_lost: list[Slots]) -> None:
     backend = Server(script, inflight=4, fixed_inflight=True)
     results = await run(backend, 12)
     assert all(result.ok for result in results)
@@ -351,7 +351,7 @@ async def test_waits_for_tools_started_early_are_kept_warm_too() -> None:
     assert len(backend.touches) == 3
 
 
-async def test_an_agent_that_waits_again_is_kept_again() -> None:
+async def test_each_tool_wait_of_an_agent_is_kept_warm() -> None:
     turns = by_turn(wants(Usage(4000, 0, 20)), wants(Usage(4100, 4000, 20)), say("done", Usage(4200, 4100, 20)))
     backend = Server(lambda request: script(request) if is_touch(request) else turns(request))
     results = await run(backend, seconds=12.0)

@@ -25,7 +25,7 @@ def others() -> set[asyncio.Task[object]]:
     return asyncio.all_tasks() - {asyncio.current_task()}
 
 
-async def test_leaving_the_block_by_break_is_the_end_of_the_run() -> None:
+async def test_leaving_the_stream_block_by_break_ends_the_run() -> None:
     backend = slow()
     async with stream(backend, list("abcd")) as results:
         async for _ in results:
@@ -35,7 +35,7 @@ async def test_leaving_the_block_by_break_is_the_end_of_the_run() -> None:
     assert not others()
 
 
-async def test_leaving_the_block_by_an_exception_is_the_end_of_the_run() -> None:
+async def test_leaving_the_stream_block_by_an_exception_ends_the_run() -> None:
     backend = slow()
     with pytest.raises(KeyError):  # noqa: PT012
         async with stream(backend, list("abcd")) as results:
@@ -46,7 +46,7 @@ async def test_leaving_the_block_by_an_exception_is_the_end_of_the_run() -> None
     assert not others()
 
 
-async def test_a_loop_that_is_left_without_a_block_ends_the_run_as_soon_as_the_loop_runs_again() -> None:
+async def test_leaving_an_async_for_without_a_block_ends_the_run() -> None:
     backend = slow()
     async for _ in stream(backend, list("abcd")):
         break
@@ -56,7 +56,7 @@ async def test_a_loop_that_is_left_without_a_block_ends_the_run_as_soon_as_the_l
     assert not others()
 
 
-async def test_a_loop_that_is_left_by_an_exception_ends_the_run_as_soon_as_the_loop_runs_again() -> None:
+async def test_an_exception_in_an_async_for_without_a_block_ends_the_run() -> None:
     backend = slow()
     with pytest.raises(KeyError):  # noqa: PT012
         async for _ in stream(backend, list("abcd")):
@@ -78,7 +78,7 @@ async def test_aclose_ends_the_run_and_the_iteration() -> None:
     await results.aclose()
 
 
-async def test_a_stream_that_is_closed_before_it_began_never_begins() -> None:
+async def test_a_stream_that_is_closed_before_its_first_read_never_starts() -> None:
     backend = slow()
     results = stream(backend, list("abcd"))
     await results.aclose()
@@ -99,7 +99,7 @@ async def test_a_reader_in_another_task_stops_quietly_when_the_stream_is_closed(
     assert reader.result() == []
 
 
-async def test_cancelling_run_from_outside_leaves_nothing_behind() -> None:
+async def test_cancelling_run_from_outside_leaves_no_task_behind() -> None:
     backend = slow()
     running = asyncio.create_task(run(backend, list("abcd"), max_inflight=2))
     await asyncio.sleep(5)
@@ -112,14 +112,14 @@ async def test_cancelling_run_from_outside_leaves_nothing_behind() -> None:
     assert not others()
 
 
-async def test_a_timeout_around_run_is_a_timeout() -> None:
+async def test_a_timeout_around_run_raises_timeout_error() -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(5):
             await run(slow(), list("abcd"))
     assert now() == 5
 
 
-async def test_leaving_early_cancels_the_tools_that_run() -> None:
+async def test_leaving_a_stream_early_cancels_running_tools() -> None:
     ended: list[str] = []
 
     @Tool.define
@@ -140,7 +140,7 @@ async def test_leaving_early_cancels_the_tools_that_run() -> None:
     assert sorted(ended) == ["b", "c"]
 
 
-async def test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot() -> None:
+async def test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot() -> None:
     def answer(request: Request) -> Answer:
         return say("done") if asked(request) == "a" else BackendError(ErrorKind.SERVER, "no", retry_after=200.0)
 
@@ -151,7 +151,7 @@ async def test_leaving_early_ends_agents_that_wait_for_a_retry_or_for_a_slot() -
     assert not others()
 
 
-async def test_leaving_early_ends_a_run_whose_inputs_have_not_come_yet() -> None:
+async def test_leaving_a_stream_early_ends_a_run_that_waits_for_inputs() -> None:
     async def inputs() -> AsyncIterator[str]:
         yield "a"
         await asyncio.Event().wait()
@@ -162,7 +162,7 @@ async def test_leaving_early_ends_a_run_whose_inputs_have_not_come_yet() -> None
     assert not others()
 
 
-async def test_leaving_early_ends_agents_that_wait_for_a_slow_caller() -> None:
+async def test_leaving_a_stream_early_ends_agents_that_wait_for_a_slow_reader() -> None:
     backend = ScriptedBackend(by_turn(say("done")))
     async with stream(backend, map(str, range(1500))) as results:
         await anext(results)
@@ -170,7 +170,7 @@ async def test_leaving_early_ends_agents_that_wait_for_a_slow_caller() -> None:
     assert not others()
 
 
-async def test_a_run_that_failed_unobserved_is_reported_when_its_block_ends(
+async def test_an_unread_failure_of_a_run_is_raised_when_its_block_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def inputs() -> AsyncIterator[str]:

@@ -49,7 +49,7 @@ async def run(backend: ScriptedBackend, **options: Any) -> Any:
     ],
     ids=["list", "dict", "root model", "set"],
 )
-async def test_a_plan_is_a_list_in_any_form(schema: Any, said: Any) -> None:
+async def test_a_plan_may_be_a_list_in_any_form(schema: Any, said: Any) -> None:
     backend = ScriptedBackend(saying({"Plan": said, "Sum": "all"}))
     results, summary = await run(backend, plan_output_schema=schema)
     assert sorted(result.input["item"] for result in results) == ["a", "b"]
@@ -57,7 +57,7 @@ async def test_a_plan_is_a_list_in_any_form(schema: Any, said: Any) -> None:
     assert list(results.stages) == ["plan", "map", "reduce"]
 
 
-async def test_items_may_be_models_whose_parts_a_task_names() -> None:
+async def test_items_may_be_models_whose_fields_the_task_names() -> None:
     plan = {"items": [{"title": "a", "pages": 2}, {"title": "b"}]}
     backend = ScriptedBackend(saying({"Plan": plan}))
     results, _ = await run(backend, plan_output_schema=Plan, task="Write {item.title}, {item.pages} pages, as {index}")
@@ -72,7 +72,7 @@ async def test_items_may_be_models_whose_parts_a_task_names() -> None:
     }
 
 
-async def test_the_reducer_is_given_the_plan_before_the_results() -> None:
+async def test_the_reduce_prompt_has_the_plan_before_the_results() -> None:
     plan = {"items": [{"title": "a", "pages": 2}], "why": "because"}
     backend = ScriptedBackend(saying({"Plan": plan}))
     await run(backend, plan_output_schema=Plan)
@@ -82,14 +82,14 @@ async def test_the_reducer_is_given_the_plan_before_the_results() -> None:
     assert [entry["index"] for entry in json.loads(results)] == [0]
 
 
-async def test_the_reduce_may_say_where_the_plan_stands() -> None:
+async def test_the_reduce_task_may_say_where_the_plan_is_inserted() -> None:
     backend = ScriptedBackend(saying({"Plan": {"answer": ["a", "b"]}}))
     await run(backend, reduce="Sum up {results} of {plan} please")
     [prompt] = prompts(backend, beginning="Sum up [")
     assert prompt.endswith('of ["a","b"] please')
 
 
-async def test_of_several_plans_none_is_given_and_indices_say_of_which_an_item_is() -> None:
+async def test_with_several_plans_none_is_shown_and_indices_name_the_plan_of_an_item() -> None:
     backend = ScriptedBackend(saying({"Plan": {"answer": ["a", "b"]}}))
     await run(backend, plan_inputs=[{"topic": "x"}, {"topic": "y"}])
     [prompt] = prompts(backend, beginning="Sum up 4")
@@ -99,7 +99,7 @@ async def test_of_several_plans_none_is_given_and_indices_say_of_which_an_item_i
         await run(backend, plan_inputs=[{"topic": "x"}, {"topic": "y"}], reduce="Sum up {plan}")
 
 
-async def test_a_plan_too_long_for_the_reducer_is_cut_and_says_so() -> None:
+async def test_a_plan_too_long_for_the_reduce_prompt_is_cut_with_a_note() -> None:
     items = [f"item {number} " + "x" * 500 for number in range(20)]
     backend = ScriptedBackend(saying({"Plan": {"answer": items}}), context_tokens=4_000)
     results, _ = await run(backend, max_tokens=100)
@@ -122,7 +122,7 @@ async def test_a_plan_too_long_for_the_reducer_is_cut_and_says_so() -> None:
     ],
     ids=["nothing", "fields", "text", "model", "list", "iterator"],
 )
-async def test_one_thing_is_planned_or_each_of_several(inputs: Any, asked: list[str]) -> None:
+async def test_a_plan_is_made_once_or_for_each_of_several_inputs(inputs: Any, asked: list[str]) -> None:
     backend = ScriptedBackend(saying({"Plan": {"answer": ["a", "b"]}}))
     prompt = "Plan" if inputs is None else "Plan {title}" if isinstance(inputs, Section) else "Plan {topic}"
     results, _ = await run(backend, plan_prompt=prompt, plan_inputs=inputs)
@@ -131,7 +131,7 @@ async def test_one_thing_is_planned_or_each_of_several(inputs: Any, asked: list[
     assert len(prompts(backend, beginning=f"Sum up {2 * len(asked)}\n")) == 1
 
 
-async def test_each_role_has_a_model_and_options_of_its_own() -> None:
+async def test_planner_workers_and_reduce_have_separate_models_and_options() -> None:
     heard: list[AgentResult] = []
     backend = ScriptedBackend(saying({"Plan": {"answer": ["a"]}}))
     await run(
@@ -148,7 +148,7 @@ async def test_each_role_has_a_model_and_options_of_its_own() -> None:
     assert [result.input["item"] for result in heard] == ["a"]
 
 
-async def test_items_of_one_plan_are_worked_on_while_another_is_made() -> None:
+async def test_items_of_one_plan_are_processed_while_another_plan_is_made() -> None:
     backend = ScriptedBackend(saying({"Plan": {"answer": ["a"]}}), seconds=1.0)
     await run(backend, plan_inputs=[{"topic": "x"}, {"topic": "y"}], max_inflight=1)
     assert [prompt.split()[0] for prompt in prompts(backend)] == ["Plan", "Plan", "Do", "Do", "Sum"]

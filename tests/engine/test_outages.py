@@ -22,7 +22,7 @@ def gone_between(start: float, end: float) -> ScriptedBackend:
     return ScriptedBackend(answer, seconds=1.0)
 
 
-async def test_a_server_that_comes_back_in_time_costs_no_agent() -> None:
+async def test_an_outage_shorter_than_the_patience_fails_no_agent() -> None:
     backend = gone_between(5, 15)
     log = EventLog()
     results = await run(backend, [str(n) for n in range(100)], max_inflight=8, events=log)
@@ -33,7 +33,7 @@ async def test_a_server_that_comes_back_in_time_costs_no_agent() -> None:
     assert any(isinstance(event, Paused) and "Cannot connect" in event.reason for event in log.events)
 
 
-async def test_a_server_that_stays_away_stops_the_run_with_one_error_that_holds_what_was_done() -> None:
+async def test_a_lasting_outage_stops_the_run_with_one_error_that_has_the_results() -> None:
     backend = gone_between(5, 10**9)
     with pytest.raises(RunStopped, match="Cannot connect to it") as stopped:
         await run(backend, [str(n) for n in range(1000)], max_inflight=8)
@@ -44,13 +44,13 @@ async def test_a_server_that_stays_away_stops_the_run_with_one_error_that_holds_
     assert len(backend.requests) < 120
 
 
-async def test_max_retries_says_how_long_a_dead_server_is_waited_for() -> None:
+async def test_max_retries_determines_how_long_a_dead_server_is_waited_for() -> None:
     with pytest.raises(RunStopped):
         await run(gone_between(0, 10**9), ["a", "b", "c", "d"], max_retries=0)
     assert now() <= 1.0
 
 
-async def test_a_stream_gives_what_is_done_before_it_raises() -> None:
+async def test_a_stream_yields_finished_results_before_it_raises() -> None:
     seen: list[AgentResult] = []
 
     async def read() -> None:
@@ -62,7 +62,7 @@ async def test_a_stream_gives_what_is_done_before_it_raises() -> None:
     assert len(seen) == 4
 
 
-async def test_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+async def test_a_run_stopped_by_an_outage_resumes_from_its_checkpoint(tmp_path: Path) -> None:
     inputs, answered = [str(n) for n in range(40)], set[str]()
 
     def answer(request: Request) -> Answer:
@@ -79,7 +79,7 @@ async def test_the_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     assert sorted(map(asked, backend.requests)) == sorted(set(inputs) - answered)
 
 
-async def test_a_wrong_key_is_one_error_and_not_one_for_each_agent() -> None:
+async def test_a_wrong_api_key_is_one_error_and_not_one_per_agent() -> None:
     backend = ScriptedBackend(lambda request: BackendError(ErrorKind.AUTH, "HTTP 401: bad key", status=401))
     with pytest.raises(RunStopped, match="bad key") as stopped:
         await run(backend, [str(n) for n in range(10_000)])
@@ -107,7 +107,7 @@ async def test_three_poisoned_prompts_in_a_row_do_not_end_the_run() -> None:
     assert [result.index for result in results if not result.ok] == [0, 1, 2]
 
 
-async def test_every_agent_that_ends_is_said_to_leave() -> None:
+async def test_backend_leave_is_called_for_every_agent_that_ends() -> None:
     backend = ScriptedBackend(lambda request: say("fine"), has_agent_sessions=True)
     results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend)
     assert sorted(backend.left) == sorted(result.key for result in results)

@@ -79,7 +79,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
 EVERY_NUMBER = " ".join(f"number {n * n}" for n in range(60))
 
 
-async def test_an_input_that_does_not_fit_is_refused_before_anything_of_it_is_sent() -> None:
+async def test_an_input_beyond_the_context_window_is_refused_before_any_request() -> None:
     backend = Counting(numbers)
     results = await run(backend, [SHORT, TEXT, SHORT], oversized="refuse")
     assert [result.ok for result in results] == [True, False, True]
@@ -91,14 +91,14 @@ async def test_an_input_that_does_not_fit_is_refused_before_anything_of_it_is_se
     assert len(backend.requests) == 2
 
 
-async def test_inputs_that_are_clearly_short_are_not_counted() -> None:
+async def test_clearly_short_inputs_are_not_tokenized() -> None:
     backend = Counting(numbers)
     results = await run(backend, [f"{n} is short" for n in range(200)])
     assert all(result.ok for result in results)
     assert backend.counted <= 3  # for the run, not for its inputs
 
 
-async def test_an_input_that_does_not_fit_is_answered_in_parts_and_merged() -> None:
+async def test_an_input_beyond_the_context_window_is_answered_in_chunks_and_merged() -> None:
     backend = Counting(numbers)
     [result, short] = await run(backend, [TEXT, SHORT], task="Which numbers? {it}")
     assert result.output == EVERY_NUMBER
@@ -134,7 +134,7 @@ def _told(request: Request) -> list[int]:
 
 
 @pytest.mark.parametrize("wrap", [lambda body: Doc(title="T", body=body), lambda body: {"title": "T", "body": body}])
-async def test_the_longest_field_is_cut_and_every_part_has_the_others(wrap: Callable[[str], Any]) -> None:
+async def test_the_longest_field_is_split_and_every_chunk_has_the_other_fields(wrap: Callable[[str], Any]) -> None:
     backend = Counting(as_json)
     [result] = await run(backend, [wrap(TEXT)], task="{title}: {body}", output_schema=Found)
     assert result.output == Found(numbers=[n * n for n in range(60)])
@@ -143,7 +143,7 @@ async def test_the_longest_field_is_cut_and_every_part_has_the_others(wrap: Call
 
 
 @pytest.mark.parametrize("task", ["{question} {text}", Fields("Answer.", "question", "text")])
-async def test_a_text_that_all_inputs_share_is_cut_wherever_the_layout_puts_it(task: str | Fields) -> None:
+async def test_a_field_shared_by_all_inputs_is_split_in_any_layout(task: str | Fields) -> None:
     backend = Counting(numbers)
     inputs = [{"question": f"Question {n}?", "text": TEXT} for n in range(3)]
     results = await BatchAgent.run(task=task, inputs=inputs, backend=backend, oversized="chunk")
@@ -174,14 +174,14 @@ async def test_chunks_may_use_tools_and_their_total_usage_is_reported() -> None:
 
 
 @pytest.mark.parametrize("options", [{"max_inflight": 2}, {"max_dispatched": 1}])
-async def test_parts_keep_to_the_limits_of_the_run(options: dict[str, Any]) -> None:
+async def test_chunks_respect_the_limits_of_the_run(options: dict[str, Any]) -> None:
     backend = Counting(numbers, seconds=1, inflight=100)
     results = await run(backend, [f"{TEXT} {n}" for n in range(5)], **options)
     assert [result.output for result in results] == [EVERY_NUMBER] * 5
     assert backend.most_in_flight == options.get("max_inflight", 1)
 
 
-async def test_answers_that_do_not_fit_together_are_merged_in_rounds() -> None:
+async def test_chunk_answers_that_do_not_fit_one_prompt_are_merged_in_rounds() -> None:
     def wordy(request: Request) -> Answer:
         said = numbers(request)
         assert not isinstance(said, BackendError)
@@ -197,7 +197,7 @@ async def test_answers_that_do_not_fit_together_are_merged_in_rounds() -> None:
     assert result.turns == len(backend.requests)
 
 
-async def test_answers_too_long_to_be_merged_end_the_agent_and_say_so() -> None:
+async def test_chunk_answers_too_long_to_merge_fail_the_agent_with_a_reason() -> None:
     [result, other] = await run(Counting(lambda request: say("x" * 3000)), [TEXT, SHORT])
     assert result.error is not None
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
@@ -213,7 +213,7 @@ async def test_answers_too_long_to_be_merged_end_the_agent_and_say_so() -> None:
         ("{a}", {"a": list(range(3000))}, "no text that could be split"),
     ],
 )
-async def test_what_cannot_be_split_is_refused(task: str, value: Any, says: str) -> None:
+async def test_an_input_that_cannot_be_split_is_refused(task: str, value: Any, says: str) -> None:
     backend = Counting(numbers)
     [result] = await run(backend, [value], task=task)
     assert result.error is not None
@@ -248,7 +248,7 @@ async def test_a_failed_chunk_fails_only_its_own_agent() -> None:
     assert now() < 60
 
 
-async def test_each_part_has_the_time_of_an_agent() -> None:
+async def test_each_chunk_has_the_timeout_of_an_agent() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(100 if part_of(request) == (3, 4) or part_of(request) == (3, 5) else 20)
         return numbers(request)
@@ -261,12 +261,12 @@ async def test_each_part_has_the_time_of_an_agent() -> None:
     assert result.turns == 2
 
 
-async def test_a_run_that_stops_stops_from_inside_a_part_too() -> None:
+async def test_a_stop_during_a_chunk_stops_the_run() -> None:
     with pytest.raises(RunStopped):
         await run(Counting(lambda request: BackendError(ErrorKind.AUTH, "who are you?", status=401)), [TEXT])
 
 
-async def test_something_that_is_cancelled_inside_a_part_is_a_failure_of_its_agent_only() -> None:
+async def test_a_cancellation_inside_a_chunk_fails_only_its_agent() -> None:
     async def answer(request: Request) -> Answer:
         if part_of(request):
             raise asyncio.CancelledError
@@ -278,7 +278,7 @@ async def test_something_that_is_cancelled_inside_a_part_is_a_failure_of_its_age
     assert results[0].error.kind is ErrorKind.INTERNAL
 
 
-async def test_a_run_that_is_cancelled_cancels_its_parts() -> None:
+async def test_cancelling_a_run_cancels_its_chunks() -> None:
     async def answer(request: Request) -> Answer:
         await asyncio.sleep(3600)
         return numbers(request)
@@ -302,14 +302,14 @@ class Log:
         self.events.append(event)
 
 
-async def test_parts_are_not_shown_as_agents_of_their_own() -> None:
+async def test_chunks_are_not_reported_as_agents() -> None:
     log = Log()
     await run(Counting(numbers), [TEXT, SHORT], events=log)
     assert sorted(event.index for event in log.events if isinstance(event, AgentStarted)) == [0, 1]
     assert sorted(event.result.index for event in log.events if isinstance(event, AgentFinished)) == [0, 1]
 
 
-async def test_parts_leave_the_backend_when_they_are_done() -> None:
+async def test_backend_leave_is_called_for_finished_chunks() -> None:
     backend = Counting(numbers, has_agent_sessions=True)
     [result] = await run(backend, [TEXT])
     assert len(backend.left) == len(backend.requests)
@@ -338,7 +338,7 @@ async def interrupted_after(parts: int, store: MemoryStore) -> int:
     return len(backend.requests)
 
 
-async def test_parts_that_are_done_are_not_asked_again(store: MemoryStore) -> None:
+async def test_finished_chunks_are_not_requested_again(store: MemoryStore) -> None:
     await interrupted_after(2, store)
     backend = Counting(numbers)
     [result] = await run(backend, [TEXT])
@@ -349,7 +349,7 @@ async def test_parts_that_are_done_are_not_asked_again(store: MemoryStore) -> No
     assert result.usage.input == 10 * result.turns
 
 
-async def test_an_input_whose_merge_is_known_needs_nothing_else(store: MemoryStore) -> None:
+async def test_an_input_with_a_recorded_merge_sends_no_request(store: MemoryStore) -> None:
     [first] = await run(Counting(numbers), [TEXT])
     backend, log = Counting(numbers), Log()
     [again] = await run(backend, [TEXT], events=log)
@@ -361,7 +361,7 @@ async def test_an_input_whose_merge_is_known_needs_nothing_else(store: MemorySto
     assert backend.requests == []
 
 
-async def test_a_failed_part_is_asked_again_by_the_next_run_and_those_that_were_done_are_not(
+async def test_a_resumed_run_requests_failed_chunks_again_and_no_others(
     store: MemoryStore,
 ) -> None:
     def second_fails(request: Request) -> Answer:
@@ -387,7 +387,7 @@ async def test_another_window_gives_other_chunks_which_are_requested_again(store
     assert sum(isinstance(fact, Replied) for fact in facts) == 1
 
 
-async def test_an_input_that_fits_by_now_is_asked_as_a_whole(
+async def test_an_input_that_fits_a_larger_window_is_requested_whole(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"{__name__}.WINDOW", 100_000)

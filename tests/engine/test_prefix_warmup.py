@@ -37,13 +37,13 @@ async def test_one_request_warms_the_prefix_before_all_others_are_sent_together(
         ({"system_prompt": LONG, "warm_prefix": False}, ["a", "b"], True),
     ],
 )
-async def test_nothing_is_warmed_where_it_does_not_pay(options: Any, inputs: list[str], managed: bool) -> None:
+async def test_the_prefix_is_not_warmed_where_it_does_not_pay(options: Any, inputs: list[str], managed: bool) -> None:
     served = backend(managed_cache=managed)
     await run(served, inputs, **options)
     assert len(served.requests) == len(inputs)
 
 
-async def test_a_run_may_ask_for_it() -> None:
+async def test_warm_prefix_true_forces_the_warmup() -> None:
     served = backend(managed_cache=False)
     await run(served, ["a"], warm_prefix=True)
     assert len(served.requests) == 2
@@ -55,4 +55,4 @@ async def test_a_failed_prefix_warmup_stops_no_agent(capsys: pytest.CaptureFixtu
 
     results = await run(ScriptedBackend(answer), ["a", "b"], warm_prefix=True)
     assert all(result.ok for result in results)
-    assert "could not be warmed: max_tokens is too small" in capsys.readouterr().err
+    assert "shared prefix failed: max_tokens is too small" in capsys.readouterr().err

@@ -51,7 +51,7 @@ async def test_the_results_come_with_a_typed_summary_of_all_of_them() -> None:
     assert entries(prompt)[1] == {"status": "ok", "index": 1, "input": {"path": "b"}, "output": {"verdict": "fine"}}
 
 
-async def test_failures_reach_the_reduce_as_what_they_are() -> None:
+async def test_failures_reach_the_reduce_as_errors() -> None:
     backend = ScriptedBackend(reviewing)
     results, summary = await run(backend, paths("a", "bad", "c"), reduce_schema=Summary, max_retries=0)
     assert [result.ok for result in results] == [True, False, True]
@@ -78,7 +78,7 @@ async def test_one_result_is_reduced_too() -> None:
     assert (len(results), summary) == (1, Summary(total=1))
 
 
-async def test_a_run_in_which_every_agent_fails_is_still_summed_up() -> None:
+async def test_a_run_in_which_every_agent_fails_is_still_reduced() -> None:
     backend = ScriptedBackend(reviewing)
     results, summary = await run(backend, paths("bad 1", "bad 2"), reduce_schema=Summary, max_retries=0)
     assert not any(result.ok for result in results)
@@ -86,7 +86,7 @@ async def test_a_run_in_which_every_agent_fails_is_still_summed_up() -> None:
     assert results.stages["map"].failed == 2
 
 
-async def test_results_stand_where_the_task_says() -> None:
+async def test_results_are_inserted_where_the_reduce_task_says() -> None:
     backend = ScriptedBackend(reviewing)
     await run(backend, paths("a"), reduce='Sum up <<{results}>> as {{"total": 1}}, of {n}')
     [prompt] = prompts(backend, beginning="Sum")
@@ -111,7 +111,7 @@ async def test_a_reduce_that_fails_loses_no_result(context_tokens: int | None) -
     assert flow.stages["reduce"].failed >= 1
 
 
-async def test_what_was_done_before_a_backend_died_keeps_its_number() -> None:
+async def test_results_before_a_backend_failure_keep_their_index() -> None:
     async def dying(request: Request) -> Answer:
         await asyncio.sleep(2.5 if asked(request) == "Review 0" else 1.0)
         return say(asked(request)) if now() < 2.4 else BackendError(ErrorKind.UNAVAILABLE, "Nobody is there.")
@@ -124,7 +124,7 @@ async def test_what_was_done_before_a_backend_died_keeps_its_number() -> None:
     ]
 
 
-async def test_inputs_may_come_one_by_one() -> None:
+async def test_a_reduce_accepts_lazy_inputs() -> None:
     def one_by_one() -> Iterator[dict[str, str]]:
         yield from paths("a", "b", "c")
 
@@ -139,14 +139,14 @@ async def test_inputs_may_come_one_by_one() -> None:
         assert summary == Summary(total=3)
 
 
-async def test_equal_inputs_are_each_answered_and_each_summed_up() -> None:
+async def test_equal_inputs_are_each_answered_and_each_reduced() -> None:
     backend = ScriptedBackend(reviewing)
     results, summary = await run(backend, paths(*["same"] * 5), reduce_schema=Summary)
     assert len({result.key for result in results}) == 5
     assert summary == Summary(total=5)
 
 
-async def test_a_list_that_changes_meanwhile_changes_nothing() -> None:
+async def test_changing_the_input_list_during_the_run_does_not_change_the_reduce() -> None:
     inputs = paths("a", "b", "c")
 
     def answer(request: Request) -> Answer:
@@ -199,14 +199,14 @@ async def test_workers_and_reduce_have_models_tools_and_options_of_their_own() -
         ({"context_tokens": 200, "reduce": "Sum " * 200}, "leave no room for results"),
     ],
 )
-async def test_what_cannot_work_is_refused_before_anything_is_asked(options: dict[str, Any], match: str) -> None:
+async def test_invalid_reduce_options_are_rejected_before_any_request(options: dict[str, Any], match: str) -> None:
     backend = ScriptedBackend(reviewing)
     with pytest.raises(SpecError, match=match):
         await run(backend, paths("a"), **options)
     assert not backend.requests
 
 
-async def test_a_task_and_inputs_are_needed() -> None:
+async def test_a_reduce_needs_a_task_and_inputs() -> None:
     with pytest.raises(SpecError, match="task= is missing"):
         await BatchAgent.run_with_reduce(reduce="Sum", inputs=[])  # type: ignore[call-overload]
     with pytest.raises(SpecError, match="inputs= is missing"):

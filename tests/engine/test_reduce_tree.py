@@ -34,7 +34,7 @@ def numbers(count: int) -> list[str]:
 
 @pytest.mark.parametrize("kind", [ScriptedBackend, Counting])
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
-async def test_every_result_comes_to_the_last_reduce_once(kind: type[ScriptedBackend], count: int) -> None:
+async def test_every_result_reaches_the_final_reduce_once(kind: type[ScriptedBackend], count: int) -> None:
     backend = kind(joining, context_tokens=WINDOW)
     results, summary = await run(backend, count)
     assert summary.split() == numbers(count)
@@ -84,7 +84,7 @@ async def test_prompts_do_not_depend_on_which_item_finishes_first(kind: type[Scr
     assert seen == [sorted(prompts(backend))] * 3
 
 
-async def test_a_part_is_reduced_while_a_slow_result_elsewhere_is_waited_for() -> None:
+async def test_a_group_is_reduced_while_another_group_waits_for_a_slow_result() -> None:
     began: list[tuple[float, list[Any]]] = []
 
     async def answer(request: Request) -> Answer:
@@ -115,7 +115,7 @@ async def test_a_reduce_that_does_not_fit_after_all_is_halved(told_by: str) -> N
     assert summary.split() == numbers(30)
 
 
-async def test_answers_that_never_fit_are_an_error_and_not_an_endless_tale() -> None:
+async def test_reduce_answers_that_never_fit_are_an_error() -> None:
     def strict(request: Request) -> Answer:
         task = asked(request)
         if task.startswith("Join") and len(entries(task)) > 1:
@@ -144,7 +144,7 @@ async def test_a_result_too_large_for_any_prompt_is_shown_as_an_error() -> None:
     assert "too long to be shown" in told["error"]["message"]
 
 
-async def test_an_error_of_many_short_fields_is_shown_without_them() -> None:
+async def test_an_error_entry_with_many_fields_is_shown_without_them() -> None:
     fields = {f"field_{number}": "z" * 190 for number in range(20)}
     backend = ScriptedBackend(joining, context_tokens=WINDOW)
     results, _ = await BatchAgent.run_with_reduce(task="Do {field_0}", inputs=[fields], reduce="Join", backend=backend)
@@ -154,7 +154,7 @@ async def test_an_error_of_many_short_fields_is_shown_without_them() -> None:
     assert results[0].ok
 
 
-async def test_without_a_known_window_prompts_stay_of_a_size_that_any_model_reads() -> None:
+async def test_without_a_known_window_reduce_prompts_have_a_default_size() -> None:
     backend = ScriptedBackend(joining)
     _, summary = await run(backend, 400)
     joins = prompts(backend, beginning="Join")
@@ -163,7 +163,7 @@ async def test_without_a_known_window_prompts_stay_of_a_size_that_any_model_read
     assert max(map(len, joins)) < 35_000
 
 
-async def test_whatever_the_size_of_results_prompts_leave_room_for_the_answer() -> None:
+async def test_reduce_prompts_leave_room_for_the_answer_for_any_result_sizes() -> None:
     for size in range(380, 480, 4):
 
         def answer(request: Request, size: int = size) -> Answer:
@@ -175,7 +175,7 @@ async def test_whatever_the_size_of_results_prompts_leave_room_for_the_answer() 
         assert longest <= WINDOW - WINDOW // 8 - WINDOW // 32
 
 
-async def test_after_a_part_has_failed_no_more_is_asked_for_its_group() -> None:
+async def test_after_a_failed_partial_reduce_its_group_sends_no_more_requests() -> None:
     async def answer(request: Request) -> Answer:
         task = asked(request)
         if task.startswith("Join") and '"index":0,' in task:
@@ -191,7 +191,7 @@ async def test_after_a_part_has_failed_no_more_is_asked_for_its_group() -> None:
     assert not any('"status":"merged"' in join for join in joins)
 
 
-async def test_groups_too_large_for_a_prompt_have_a_tree_of_their_own() -> None:
+async def test_each_group_too_large_for_a_prompt_has_its_own_reduce_tree() -> None:
     backend = ScriptedBackend(joining, context_tokens=WINDOW)
     inputs = [{"it": str(number), "kind": "even" if number % 2 == 0 else "odd"} for number in range(60)]
     outcome = await (
@@ -203,7 +203,7 @@ async def test_groups_too_large_for_a_prompt_have_a_tree_of_their_own() -> None:
     ]
 
 
-async def test_an_error_in_one_part_ends_its_group_alone() -> None:
+async def test_a_failed_partial_reduce_fails_only_its_group() -> None:
     def answer(request: Request) -> Answer:
         task = asked(request)
         is_poisoned = task.startswith("Join") and "These are" in task and "odd" in task.split("\n")[0]

@@ -42,7 +42,7 @@ async def reduced(inputs: list[Any], **options: Any) -> list[Any]:
     return entries(prompt)
 
 
-async def test_answers_are_shown_as_json_whatever_they_are_made_of() -> None:
+async def test_answers_of_any_type_are_shown_as_json() -> None:
     answer = {"tags": ["b", "ü", "a"], "price": "1.10", "on": "2024-02-29", "more": {"x": None}}
     backend = ScriptedBackend(saying({"Look": answer, "Sum": "all"}))
     results, _ = await BatchAgent.run_with_reduce(
@@ -69,7 +69,7 @@ async def test_answers_are_shown_as_json_whatever_they_are_made_of() -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_inputs_of_any_kind_are_shown(value: Any, shown: Any) -> None:
+async def test_inputs_of_any_type_are_shown(value: Any, shown: Any) -> None:
     assert await reduced([{"it": value}]) == [
         {"status": "ok", "index": 0, "input": {"it": shown}, "output": "ok"},
     ]
@@ -92,7 +92,7 @@ async def test_an_input_that_cannot_be_serialized_is_only_an_error_entry() -> No
         (lambda item: {1, 2}, [1, 2]),
     ],
 )
-async def test_what_is_shown_is_up_to_the_flow(shown: Any, entry: Any) -> None:
+async def test_a_flow_may_choose_the_shown_fields(shown: Any, entry: Any) -> None:
     backend = ScriptedBackend(saying({}))
     flow = Flow([{"it": "a"}], backend=backend).map("do", "Do {it}").reduce("all", "Sum <{results}>", shown=shown)
     await flow.run()

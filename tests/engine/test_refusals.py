@@ -110,7 +110,7 @@ async def by_a_loop(server: Server, requests: int, inflight: int) -> float:
 @pytest.mark.parametrize("agents", [10, 100, 1000])
 @pytest.mark.parametrize("retry_after", [None, 0.0, 1.0, 2.0, 60.0])
 @pytest.mark.parametrize(("share", "status"), [(0.05, 429), (0.2, 429), (0.2, 503)])
-def test_random_refusals_cost_no_more_than_a_loop_with_the_same_retries_waits_for(
+def test_random_refusals_take_no_longer_than_a_plain_loop_with_the_same_retries(
     agents: int, retry_after: float | None, share: float, status: int
 ) -> None:
     random.seed(1)
@@ -124,14 +124,14 @@ def test_random_refusals_cost_no_more_than_a_loop_with_the_same_retries_waits_fo
     assert ours < 1.15 * theirs
 
 
-def test_random_refusals_do_not_keep_a_limit_that_is_looked_for_from_growing() -> None:
+def test_random_refusals_do_not_keep_the_concurrency_limit_from_growing() -> None:
     random.seed(1)
     _, limits = run_virtual(by_agents(Server(1, 0.2, retry_after=1.0), 1000, 32, is_found=True))
     assert limits[:3] == [64, 128, 256]
 
 
 @pytest.mark.parametrize("retry_after", [None, 1.0])
-def test_a_rate_limit_is_used_to_the_full_with_few_refusals(retry_after: float | None) -> None:
+def test_a_rate_limit_is_fully_used_with_few_refusals(retry_after: float | None) -> None:
     random.seed(1)
     server = Server(1, rate=20, burst=20, retry_after=retry_after)
     seconds, limits = run_virtual(by_agents(server, 300, 16))
@@ -143,7 +143,7 @@ def test_a_rate_limit_is_used_to_the_full_with_few_refusals(retry_after: float |
 @pytest.mark.slow
 @pytest.mark.parametrize("retry_after", [None, 1.0])
 @pytest.mark.parametrize("share", [0.0, 0.1])
-def test_a_bound_of_requests_in_service_is_found_within_seconds_and_kept(
+def test_a_server_limit_on_concurrent_requests_is_found_within_seconds_and_kept(
     retry_after: float | None, share: float
 ) -> None:
     random.seed(1)
@@ -153,7 +153,7 @@ def test_a_bound_of_requests_in_service_is_found_within_seconds_and_kept(
     assert all(90 <= limit <= 110 for limit in limits[8:])
 
 
-def test_a_fixed_limit_above_what_the_server_takes_is_lowered_to_it() -> None:
+def test_a_fixed_limit_above_the_server_limit_is_lowered_to_it() -> None:
     random.seed(1)
     server = Server(1, most=12)
     seconds, limits = run_virtual(by_agents(server, 1000, 16))
@@ -163,7 +163,7 @@ def test_a_fixed_limit_above_what_the_server_takes_is_lowered_to_it() -> None:
 
 
 @pytest.mark.parametrize("retry_after", [None, 1.0])
-def test_after_an_outage_the_run_goes_on_as_before_it(retry_after: float | None) -> None:
+def test_after_an_outage_the_concurrency_is_as_before(retry_after: float | None) -> None:
     random.seed(1)
     server = Server(1, outage=(2.0, 5.0), retry_after=retry_after)
     seconds, limits = run_virtual(by_agents(server, 1000, 16))

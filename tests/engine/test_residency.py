@@ -123,7 +123,7 @@ async def test_residency_is_not_counted_where_contexts_are_not_reused(traits: di
     assert backend.most_in_flight == 10
 
 
-async def test_agents_bigger_than_the_whole_cache_ask_one_after_another() -> None:
+async def test_agents_larger_than_the_whole_cache_take_turns() -> None:
     script = UnderWay(by_turn(say("done", Usage(1000, 0, 10))))
     backend = ScriptedBackend(script, seconds=1, kv_tokens=500, inflight=100)
     results = await run(backend, inputs(4), tools=[waiting_tool(0.01)])
@@ -140,7 +140,7 @@ async def test_while_the_tools_of_an_agent_bigger_than_the_whole_cache_run_other
     assert now() < 4 * 23
 
 
-async def test_a_server_that_reports_no_usage_is_judged_by_what_it_was_sent() -> None:
+async def test_without_reported_usage_residency_uses_the_estimated_prompt_size() -> None:
     script = UnderWay(by_turn(call("wait"), say("done")))
     backend = ScriptedBackend(script, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(12), tools=[waiting_tool(0.01)])
@@ -161,7 +161,7 @@ async def test_a_nonsensical_load_report_stops_no_agent() -> None:
     assert [result.text for result in results] == ["done"] * 12
 
 
-async def test_an_engine_whose_agents_all_wait_for_their_tools_lets_others_in() -> None:
+async def test_an_engine_whose_residents_all_wait_for_tools_admits_other_agents() -> None:
     script = UnderWay(by_turn(wants("wait", Usage(1000, 0, 10)), say("done", Usage(1100, 1000, 10))))
     backend = ScriptedBackend(script, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     results = await run(backend, inputs(12), tools=[waiting_tool(60)])
@@ -248,7 +248,7 @@ async def test_a_run_cancelled_while_agents_wait_for_residency_leaves_nothing_be
     assert armed() == []
 
 
-async def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
+async def test_a_stream_left_early_releases_all_residency() -> None:
     backend = ScriptedBackend(ORDINARY, seconds=1, kv_tokens=KV_TOKENS, inflight=100)
     async with stream(backend, inputs(20), tools=[waiting_tool(0.5)]) as results:
         async for _ in results:
@@ -327,7 +327,7 @@ async def test_more_interrupted_agents_than_the_cache_holds_all_resume(
 
 
 @pytest.mark.slow
-async def test_hundreds_of_agents_come_to_their_end() -> None:
+async def test_hundreds_of_agents_with_residency_finish() -> None:
     script = UnderWay(ORDINARY)
     backend = ScriptedBackend(script, seconds=1, kv_tokens=10 * KV_TOKENS, inflight=16)
     results = await run(backend, inputs(400), tools=[waiting_tool(3)])
@@ -352,7 +352,7 @@ SIZES = st.sampled_from([0, 1, 300, 1000, 9000])
     agent_timeout=st.sampled_from([None, 3.0, 100.0]),
     fails=st.integers(2, 9),
 )
-def test_every_agent_ends_whatever_it_needs_and_whichever_fails(
+def test_every_agent_ends_whatever_its_size_and_whichever_agent_fails(
     kv_tokens: int | None,
     limit: int | None,
     thinking: list[float],

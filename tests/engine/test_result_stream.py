@@ -15,14 +15,14 @@ from batch_agent.observe.text.summary import summary_lines
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 
-async def test_a_result_is_there_as_soon_as_its_agent_is_done() -> None:
+async def test_a_result_is_yielded_as_soon_as_its_agent_is_done() -> None:
     times = []
     async for _ in stream(ScriptedBackend(lambda request: say("done"), seconds=1), list("abc"), max_inflight=1):
         times.append(now())
     assert times == [1, 2, 3]
 
 
-async def test_a_caller_that_reads_slowly_slows_the_run_down() -> None:
+async def test_a_slow_reader_of_a_stream_slows_the_run_down() -> None:
     read = 0
 
     def inputs() -> Iterator[str]:
@@ -37,7 +37,7 @@ async def test_a_caller_that_reads_slowly_slows_the_run_down() -> None:
     await results.aclose()
 
 
-async def test_a_caller_that_reads_slowly_gets_everything_in_the_end() -> None:
+async def test_a_slow_reader_of_a_stream_gets_every_result() -> None:
     results = stream(ScriptedBackend(lambda request: say("done")), map(str, range(2500)))
     got = {(await anext(results)).index}
     await asyncio.sleep(1000)
@@ -78,7 +78,7 @@ async def test_on_result_may_be_async_and_slow() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("not my day"), asyncio.CancelledError()])
-async def test_an_on_result_that_raises_is_reported_once_and_loses_nothing(
+async def test_an_on_result_that_raises_is_reported_once_and_no_result_is_lost(
     error: BaseException, caplog: pytest.LogCaptureFixture
 ) -> None:
     def on_result(result: AgentResult) -> None:
@@ -91,7 +91,7 @@ async def test_an_on_result_that_raises_is_reported_once_and_loses_nothing(
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("bug"), TimeoutError("bug"), asyncio.CancelledError("leak")])
-async def test_an_exception_that_no_backend_may_raise_becomes_an_internal_result(error: BaseException) -> None:
+async def test_an_unexpected_backend_exception_becomes_an_internal_error_result(error: BaseException) -> None:
     async def answer(request: Request) -> Reply:
         if len(backend.requests) == 2:
             raise error
@@ -106,7 +106,7 @@ async def test_an_exception_that_no_backend_may_raise_becomes_an_internal_result
     assert results[1].input == "b"
 
 
-async def test_a_tool_that_ends_in_a_foreign_cancellation_costs_no_agent() -> None:
+async def test_a_tool_that_raises_cancelled_error_itself_fails_no_agent() -> None:
     @Tool.define
     async def look() -> str:
         lost = asyncio.create_task(asyncio.sleep(10))

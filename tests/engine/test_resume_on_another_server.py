@@ -34,7 +34,7 @@ class Refusing(ScriptedBackend):
         super().__init__(lambda _: pytest.fail("somebody asked"), **traits)
 
 
-async def test_agents_that_ran_out_of_turns_go_on_where_they_were_when_there_are_more(tmp_path: Path) -> None:
+async def test_agents_that_ran_out_of_turns_resume_with_a_higher_max_turns(tmp_path: Path) -> None:
     tools = [waiting_tool(1)]
     eager = ScriptedBackend(by_turn(call("wait"), call("wait"), call("wait")))
     [failed] = await run(eager, ["a"], tools=tools, max_turns=3, checkpoint_dir=tmp_path)
@@ -48,7 +48,7 @@ async def test_agents_that_ran_out_of_turns_go_on_where_they_were_when_there_are
     assert len(result.tool_calls) == 3
 
 
-async def test_fewer_turns_do_not_take_an_answer_back(tmp_path: Path) -> None:
+async def test_a_lower_max_turns_keeps_recorded_answers(tmp_path: Path) -> None:
     tools = [waiting_tool(1)]
     first = ScriptedBackend(by_turn(call("wait"), call("wait"), say("done")))
     [before] = await run(first, ["a"], tools=tools, max_turns=5, checkpoint_dir=tmp_path)
@@ -57,7 +57,7 @@ async def test_fewer_turns_do_not_take_an_answer_back(tmp_path: Path) -> None:
     assert again.transcript == before.transcript
 
 
-async def test_answers_that_were_cut_off_are_asked_again_when_there_is_more_room(tmp_path: Path) -> None:
+async def test_truncated_answers_are_requested_again_with_a_higher_max_tokens(tmp_path: Path) -> None:
     short = ScriptedBackend(lambda request: cut("half") if asked(request) == "a" else say("whole"))
     first = await run(short, ["a", "b"], max_tokens=16, checkpoint_dir=tmp_path)
     assert [result.output for result in first] == ["half", "whole"]
@@ -73,7 +73,7 @@ async def test_answers_that_were_cut_off_are_asked_again_when_there_is_more_room
     assert [result.output for result in back] == ["all of it", "whole"]
 
 
-async def test_truncated_answers_of_a_schema_are_asked_again_when_there_is_more_room(tmp_path: Path) -> None:
+async def test_truncated_structured_answers_are_requested_again_with_a_higher_max_tokens(tmp_path: Path) -> None:
     options: dict[str, Any] = {"output_schema": Name, "checkpoint_dir": tmp_path}
     [failed] = await run(ScriptedBackend(lambda _: cut('{"name": "A')), ["a"], max_tokens=16, **options)
     assert failed.error is not None
@@ -84,7 +84,7 @@ async def test_truncated_answers_of_a_schema_are_asked_again_when_there_is_more_
     assert [len(request.messages) for request in wide.requests] == [1]
 
 
-async def test_more_retries_go_on_with_the_next_try(tmp_path: Path) -> None:
+async def test_a_higher_max_retries_resumes_with_the_next_attempt(tmp_path: Path) -> None:
     options: dict[str, Any] = {"output_schema": Name, "checkpoint_dir": tmp_path}
     [failed] = await run(ScriptedBackend(lambda _: say("no")), ["a"], max_retries=1, **options)
     assert not failed.ok
@@ -96,7 +96,7 @@ async def test_more_retries_go_on_with_the_next_try(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("output", [None, Name, list[str]])
 @pytest.mark.parametrize("tools", [True, False])
-async def test_another_server_for_the_same_question_goes_on(tmp_path: Path, output: Any, tools: bool) -> None:
+async def test_a_run_resumes_on_another_server(tmp_path: Path, output: Any, tools: bool) -> None:
     answers = {None: "text", Name: '{"name": "Ann"}', list[str]: '["x"]'}
     text = answers[output]
     options: dict[str, Any] = {"output_schema": output, "checkpoint_dir": tmp_path}
@@ -110,7 +110,7 @@ async def test_another_server_for_the_same_question_goes_on(tmp_path: Path, outp
     assert {asked(request) for request in loose.requests} == {"c"}
 
 
-async def test_agents_go_on_in_the_tool_mode_that_they_began_in(tmp_path: Path) -> None:
+async def test_resumed_agents_keep_their_tool_mode(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tools": [waiting_tool(0)], "checkpoint_dir": tmp_path}
     weak = ScriptedBackend(lambda _: say('{"final": "done"}'), native_tools=False)
     [first] = await run(weak, ["a"], **options)
@@ -120,7 +120,7 @@ async def test_agents_go_on_in_the_tool_mode_that_they_began_in(tmp_path: Path) 
     assert [result.output for result in results] == ["done", "more"]
 
 
-async def test_a_server_that_cannot_go_on_with_tool_calls_is_named(tmp_path: Path) -> None:
+async def test_resuming_tool_calls_on_a_server_without_them_is_an_error(tmp_path: Path) -> None:
     options: dict[str, Any] = {"tools": [waiting_tool(0)], "checkpoint_dir": tmp_path}
     await run(ScriptedBackend(echo), ["a"], **options)
     with pytest.raises(PlanMismatch, match="native tool calls, which weakling does not support") as mismatch:
@@ -128,7 +128,7 @@ async def test_a_server_that_cannot_go_on_with_tool_calls_is_named(tmp_path: Pat
     assert "tool mode" in mismatch.value.changes
 
 
-async def test_a_mismatch_names_what_changed_and_nothing_else(tmp_path: Path) -> None:
+async def test_a_checkpoint_mismatch_names_only_what_changed(tmp_path: Path) -> None:
     long = "Be kind. " * 30
     await run(ScriptedBackend(echo), ["a"], system_prompt=long + "Now.", checkpoint_dir=tmp_path)
     other = ScriptedBackend(echo, model="other", json_schema=False)
@@ -184,7 +184,7 @@ async def test_a_finished_run_starts_no_tool_server(tmp_path: Path) -> None:
     assert (again.output, provider.started) == ("a", 1)
 
 
-async def test_a_finished_stream_whose_inputs_break_off_gives_what_is_there(tmp_path: Path) -> None:
+async def test_a_finished_stream_whose_inputs_raise_yields_recorded_results(tmp_path: Path) -> None:
     def broken() -> Iterator[str]:
         yield from "ab"
         raise OSError("gone")

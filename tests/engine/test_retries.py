@@ -26,7 +26,7 @@ def failing(times: int, error: BackendError) -> ScriptedBackend:
     return ScriptedBackend(answer)
 
 
-async def test_a_retry_comes_no_sooner_than_the_server_asked_and_not_much_later() -> None:
+async def test_a_retry_waits_for_retry_after_and_not_much_longer() -> None:
     backend = failing(1, BackendError(ErrorKind.RATE_LIMITED, "slow down", retry_after=7.0))
     [result] = await run(backend, ["a"])
     assert result.ok
@@ -51,7 +51,7 @@ async def test_an_agent_that_waits_for_its_retry_holds_no_slot() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(RETRYABLE - {ErrorKind.UNAVAILABLE}))
-async def test_what_another_try_may_help_is_tried_max_retries_times_more(kind: ErrorKind) -> None:
+async def test_a_retryable_error_is_retried_max_retries_times(kind: ErrorKind) -> None:
     backend = failing(10**6, BackendError(kind, "no luck"))
     [result] = await run(backend, ["a"], max_retries=2)
     patience = 10 if kind is ErrorKind.RATE_LIMITED else 1
@@ -61,7 +61,7 @@ async def test_what_another_try_may_help_is_tried_max_retries_times_more(kind: E
 
 
 @pytest.mark.parametrize("kind", sorted(set(ErrorKind) - RETRYABLE - {ErrorKind.TLS}))
-async def test_what_no_other_try_can_help_is_sent_once(kind: ErrorKind) -> None:
+async def test_a_permanent_error_is_not_retried(kind: ErrorKind) -> None:
     backend = failing(10**6, BackendError(kind, "never"))
     [result] = await run(backend, ["a"])
     assert len(backend.requests) == 1
@@ -69,7 +69,7 @@ async def test_what_no_other_try_can_help_is_sent_once(kind: ErrorKind) -> None:
     assert (result.error.kind, result.error.retryable) == (kind, False)
 
 
-async def test_every_retry_is_an_event_that_says_why_and_how_long() -> None:
+async def test_every_retry_is_an_event_with_its_reason_and_delay() -> None:
     log = EventLog()
     backend = failing(2, BackendError(ErrorKind.SERVER, "boom"))
     await run(backend, ["a"], events=log)
@@ -78,7 +78,7 @@ async def test_every_retry_is_an_event_that_says_why_and_how_long() -> None:
     assert 0 < sum(event.delay for event in retries) == pytest.approx(now())
 
 
-async def test_the_attempts_of_one_turn_do_not_count_for_the_next() -> None:
+async def test_attempts_are_counted_per_turn() -> None:
     failed: set[int] = set()
 
     def answer(request: Request) -> Answer:
@@ -94,7 +94,7 @@ async def test_the_attempts_of_one_turn_do_not_count_for_the_next() -> None:
     assert failed == {1, 3}
 
 
-async def test_a_reply_that_ends_without_its_end_is_a_broken_connection() -> None:
+async def test_a_reply_without_a_final_delta_is_a_broken_connection() -> None:
     class CutOff(ScriptedBackend):
         async def _deltas(self, request: Request):  # type: ignore[no-untyped-def]
             async for delta in super()._deltas(request):
@@ -107,7 +107,7 @@ async def test_a_reply_that_ends_without_its_end_is_a_broken_connection() -> Non
 
 
 @pytest.mark.parametrize("retry_after", [None, 1.0])
-async def test_a_busy_server_is_left_alone_for_a_moment_and_then_asked_less(retry_after: float | None) -> None:
+async def test_a_busy_server_gets_a_pause_and_then_fewer_requests(retry_after: float | None) -> None:
     async def answer(request: Request) -> Reply:
         if backend.in_flight > 4:
             raise BackendError(ErrorKind.RATE_LIMITED, "busy", retry_after=retry_after)
@@ -121,7 +121,7 @@ async def test_a_busy_server_is_left_alone_for_a_moment_and_then_asked_less(retr
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_server_that_fails_now_and_then_costs_no_agent_and_hardly_any_time(seed: int) -> None:
+async def test_occasional_server_failures_fail_no_agent_and_cost_little_time(seed: int) -> None:
     chance = random.Random(seed)
 
     async def answer(request: Request) -> Reply:
@@ -140,14 +140,14 @@ async def test_a_server_that_fails_now_and_then_costs_no_agent_and_hardly_any_ti
     assert not any(isinstance(event, LimitChanged) for event in log.events)
 
 
-async def test_refusals_do_not_use_up_the_patience_for_failures() -> None:
+async def test_refusals_do_not_count_as_failed_attempts() -> None:
     busy, boom = BackendError(ErrorKind.RATE_LIMITED, "busy"), BackendError(ErrorKind.SERVER, "boom")
     script: Iterator[Answer] = iter([busy, busy, busy, boom, busy, boom, busy, boom, say("done")])
     [result] = await run(ScriptedBackend(lambda request: next(script)), ["a"], max_retries=3)
     assert result.ok
 
 
-async def test_a_server_that_wants_to_be_left_alone_for_an_hour_is_not_waited_for() -> None:
+async def test_a_retry_after_of_an_hour_is_not_waited_for() -> None:
     backend = failing(10**6, BackendError(ErrorKind.RATE_LIMITED, "come back tomorrow", retry_after=3600.0))
     results = await run(backend, list(map(str, range(20))), max_inflight=4)
     assert all(result.error and result.error.kind is ErrorKind.RATE_LIMITED for result in results)

@@ -38,14 +38,14 @@ def one_of_ten(request: Request) -> Reply:
 TEN = [str(n) for n in range(10)]
 
 
-async def test_an_async_tool_ends_at_the_deadline_and_what_is_done_is_returned() -> None:
+async def test_an_async_tool_ends_at_the_deadline_and_finished_results_are_returned() -> None:
     results = await run(ScriptedBackend(one_of_ten), TEN, tools=[waiting_tool(50)], deadline=2)
     assert results[0].text == "done"
     assert_late(results[1:])
     assert {result.turns for result in results[1:]} == {1}
 
 
-async def test_a_tool_in_a_thread_is_left_and_that_is_said(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_tool_in_a_thread_is_abandoned_at_the_deadline_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     hang, runs = threading.Event(), threading.Event()
 
     @Tool.define
@@ -64,7 +64,7 @@ async def test_a_tool_in_a_thread_is_left_and_that_is_said(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize("error", [ErrorKind.RATE_LIMITED, ErrorKind.UNAVAILABLE])
-async def test_a_pause_that_the_server_asks_for_ends_at_the_deadline(error: ErrorKind) -> None:
+async def test_a_retry_after_pause_ends_at_the_deadline(error: ErrorKind) -> None:
     refusal = BackendError(error, "later", retry_after=60, status=429)
     assert_late(await run(ScriptedBackend(lambda request: refusal), TEN, deadline=2, max_inflight=4))
 
@@ -98,7 +98,7 @@ async def test_a_wait_for_the_budget_ends_at_the_deadline() -> None:
     assert len(backend.requests) == 1
 
 
-async def test_a_wait_for_room_among_agents_ends_at_the_deadline() -> None:
+async def test_a_wait_for_residency_ends_at_the_deadline() -> None:
     backend = ScriptedBackend(by_turn(call("wait")))
     assert_late(await run(backend, TEN, tools=[waiting_tool(50)], deadline=2, max_dispatched=1))
 
@@ -112,7 +112,7 @@ class SlowTools:
         yield []
 
 
-async def test_the_start_of_a_server_of_tools_ends_at_the_deadline() -> None:
+async def test_the_start_of_a_tool_server_ends_at_the_deadline() -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     with pytest.raises(RunStopped, match="deadline of 2 s has passed") as stopped:
         await run(backend, TEN, tools=[SlowTools()], deadline=2)
@@ -121,7 +121,7 @@ async def test_the_start_of_a_server_of_tools_ends_at_the_deadline() -> None:
     assert not backend.requests
 
 
-async def test_a_first_input_that_does_not_come_ends_the_start_at_the_deadline() -> None:
+async def test_waiting_for_the_first_input_ends_at_the_deadline() -> None:
     async def never() -> AsyncIterator[str]:
         await asyncio.Event().wait()
         yield "a"
@@ -131,7 +131,7 @@ async def test_a_first_input_that_does_not_come_ends_the_start_at_the_deadline()
     assert now() == 2.0
 
 
-async def test_inputs_that_have_not_come_by_the_deadline_stay_where_they_are() -> None:
+async def test_inputs_not_yet_read_at_the_deadline_are_not_read() -> None:
     async def some() -> AsyncIterator[str]:
         for name in "abc":
             yield name
@@ -142,7 +142,7 @@ async def test_inputs_that_have_not_come_by_the_deadline_stay_where_they_are() -
     assert now() == 2.0
 
 
-async def test_inputs_without_an_end_are_read_until_the_deadline() -> None:
+async def test_endless_inputs_are_read_until_the_deadline() -> None:
     def endless() -> Iterator[str]:
         while True:
             yield "a"
@@ -153,7 +153,7 @@ async def test_inputs_without_an_end_are_read_until_the_deadline() -> None:
     assert_late(results[6:], seconds=1.75)
 
 
-async def test_parts_of_a_long_input_end_at_the_deadline() -> None:
+async def test_chunks_of_a_long_input_end_at_the_deadline() -> None:
     text = "\n\n".join(f"Paragraph {n}. " + "It has some words. " * 12 for n in range(60))
     refusal = BackendError(ErrorKind.RATE_LIMITED, "later", retry_after=60, status=429)
     backend = ScriptedBackend(lambda request: refusal, context_tokens=1_000)
@@ -173,26 +173,26 @@ async def test_summaries_of_a_compaction_end_at_the_deadline() -> None:
     assert_late(await run(backend, ["a"], tools=[wait], deadline=2, **options))
 
 
-async def test_a_deadline_is_not_taken_for_the_agents_own_time() -> None:
+async def test_the_run_deadline_is_not_reported_as_an_agent_timeout() -> None:
     backend = ScriptedBackend(for_ever)
     results = await run(backend, ["a"], deadline=2, timeout_per_agent=2, timeout_per_turn=2)
     assert_late(results)
 
 
-async def test_an_agents_own_time_is_not_taken_for_the_deadline() -> None:
+async def test_an_agent_timeout_is_not_reported_as_the_run_deadline() -> None:
     [result] = await run(ScriptedBackend(for_ever), ["a"], deadline=20, timeout_per_agent=2)
     assert result.error is not None
     assert result.error.kind is ErrorKind.AGENT_TIMEOUT
 
 
 @pytest.mark.parametrize("script", [for_ever, by_turn(call("wait"))], ids=["request", "tool"])
-async def test_a_deadline_holds_where_there_is_no_other_limit(script: Script) -> None:
+async def test_a_deadline_applies_without_any_other_timeout(script: Script) -> None:
     none = dict.fromkeys(["timeout_per_agent", "timeout_per_turn", "timeout_per_tool"])
     assert_late(await run(ScriptedBackend(script), TEN, tools=[waiting_tool(50)], deadline=2, **none))
 
 
 @pytest.mark.parametrize("timeout", ["timeout_per_agent", "deadline"])
-async def test_an_agents_time_ends_pauses_backoffs_and_tools_too(timeout: str) -> None:
+async def test_an_agent_timeout_ends_pauses_backoffs_and_tools(timeout: str) -> None:
     refusal = BackendError(ErrorKind.RATE_LIMITED, "later", retry_after=60, status=429)
     scripts: list[Script] = [by_turn(call("wait")), lambda request: refusal]
     for script in scripts:
@@ -202,7 +202,7 @@ async def test_an_agents_time_ends_pauses_backoffs_and_tools_too(timeout: str) -
         assert now() - began == 2.0
 
 
-async def test_a_call_off_at_the_deadline_is_still_a_call_off() -> None:
+async def test_a_cancellation_at_the_deadline_is_still_a_cancellation() -> None:
     running = asyncio.create_task(run(ScriptedBackend(for_ever), TEN, deadline=2))
     asyncio.get_running_loop().call_at(2.0, running.cancel)
     with pytest.raises(asyncio.CancelledError):
@@ -230,7 +230,7 @@ async def test_every_stage_of_a_flow_ends_at_the_deadline() -> None:
     assert stages["first"] == [True] + [False] * 9
 
 
-async def test_the_inputs_of_a_flow_that_do_not_come_end_it_at_the_deadline() -> None:
+async def test_a_flow_that_waits_for_inputs_ends_at_the_deadline() -> None:
     async def some() -> AsyncIterator[str]:
         yield "a"
         await asyncio.Event().wait()
@@ -241,7 +241,7 @@ async def test_the_inputs_of_a_flow_that_do_not_come_end_it_at_the_deadline() ->
     assert [each.ok for each in result.stages["first"].results] == [True]
 
 
-async def test_a_flow_whose_start_takes_too_long_is_stopped() -> None:
+async def test_a_flow_whose_start_exceeds_the_deadline_is_stopped() -> None:
     flow = Flow(inputs=TEN, backend=ScriptedBackend(lambda request: say("done")), deadline=2, tools=[SlowTools()])
     with pytest.raises(RunStopped, match="deadline of 2 s"):
         await flow.map("first", "First {it}").run()
@@ -249,7 +249,7 @@ async def test_a_flow_whose_start_takes_too_long_is_stopped() -> None:
         await Flow(inputs=TEN, backend=ScriptedBackend(by_turn(say("a"))), deadline=-1).map("first", "{it}").run()
 
 
-async def test_a_shared_run_ends_at_the_deadline_of_its_caller() -> None:
+async def test_a_shared_run_ends_at_the_deadline_of_its_submitter() -> None:
     link, log = Link(), EventLog()
     backend = ScriptedBackend(lambda request: say("done") if asked(request) == "0" else call("wait"))
     options: dict[str, Any] = {"backend": backend, "tools": [waiting_tool(500)], "deadline": 2.0}
@@ -261,7 +261,7 @@ async def test_a_shared_run_ends_at_the_deadline_of_its_caller() -> None:
     assert 2.0 <= now() <= 7.0  # a write that has begun has a moment to end
 
 
-async def test_a_caller_that_only_collects_does_not_wait_past_its_deadline() -> None:
+async def test_a_submitter_that_only_collects_does_not_wait_past_its_deadline() -> None:
     link = Link()
     backend = ScriptedBackend(lambda request: say("done"))
     options: dict[str, Any] = {"backend": backend, "deadline": 2.0}

@@ -36,7 +36,7 @@ class Forgetful(Link):
 
 
 @pytest.mark.parametrize("works", [True, False])
-async def test_jobs_that_a_server_has_lost_are_posted_again(works: bool) -> None:
+async def test_jobs_lost_by_the_coordinator_are_posted_again(works: bool) -> None:
     link, backend = Forgetful(), ScriptedBackend(YES)
     async with asyncio.TaskGroup() as group:
         found = group.create_task(answers(calling(link, inputs("a", "b", "c"), works=works, backend=backend)))
@@ -54,7 +54,7 @@ class Silent(Link):
         return await self.coordinator.poll(await self.coordinator.position(), wait=0.0)
 
 
-async def test_an_ending_that_was_not_in_the_news_is_found_all_the_same() -> None:
+async def test_a_completion_missing_from_the_updates_is_still_found() -> None:
     assert await answers(calling(Silent(), inputs("a", "b"), backend=ScriptedBackend(YES))) == {0: "yes", 1: "yes"}
 
 
@@ -72,7 +72,7 @@ class Amnesiac(Link):
         return await self.coordinator.facts(key)
 
 
-async def test_an_agent_whose_facts_the_server_has_lost_is_done_again() -> None:
+async def test_an_agent_whose_facts_the_coordinator_lost_is_run_again() -> None:
     link, backend = Amnesiac(1), ScriptedBackend(YES)
     async with asyncio.TaskGroup() as group:
         found = group.create_task(answers(calling(link, inputs("a", "b"), works=False, backend=backend)))
@@ -105,7 +105,7 @@ async def test_nothing_is_posted_again_while_agents_take_long() -> None:
     assert posted == [1]
 
 
-async def test_callers_that_ask_in_another_order_each_have_their_own_numbers_and_inputs() -> None:
+async def test_submitters_with_another_input_order_get_their_own_indices_and_inputs() -> None:
     backend, link = ScriptedBackend(lambda request: say(asked(request))), Link()
     names = [str(n) for n in range(20)]
 
@@ -128,13 +128,13 @@ class Slow(Link):
         return await self.coordinator.pending_count()
 
 
-async def test_a_caller_that_has_all_its_results_takes_nothing_any_more() -> None:
+async def test_a_submitter_with_all_its_results_leases_no_more_jobs() -> None:
     link, backend = Slow(), ScriptedBackend(YES)
     assert len(await answers(calling(link, inputs("a"), backend=backend))) == 1
     assert now() < 3.0  # two questions of a second; no more waiting for work that is not wanted
 
 
-async def test_a_caller_with_all_its_results_returns_the_jobs_it_has_not_started() -> None:
+async def test_a_submitter_with_all_its_results_returns_the_jobs_it_has_not_started() -> None:
     link, quick = Link(), ScriptedBackend(YES)
     names = [str(n) for n in range(40)]
 
@@ -162,7 +162,7 @@ class Together(Link):
         return found
 
 
-async def test_of_two_that_begin_at_the_same_time_and_ask_something_else_one_is_refused() -> None:
+async def test_of_two_submitters_that_start_at_once_with_different_tasks_one_is_refused() -> None:
     link, backend = Together(), ScriptedBackend(YES)
 
     async def one(at: Link, **options: Any) -> Any:
@@ -175,7 +175,7 @@ async def test_of_two_that_begin_at_the_same_time_and_ask_something_else_one_is_
     assert sorted(map(str, found)) == ["PlanMismatch", "{0: 'yes'}"]
 
 
-async def test_a_fact_that_cannot_be_sent_ends_the_run() -> None:
+async def test_a_fact_that_cannot_be_serialized_ends_the_run() -> None:
     class Broken(Link):
         async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
             raise ValueError("half a character")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.engine_harness import EventLog, asked, run, waiting_tool
-from tests.support.shared_run_workers import LEASE, LONG, Link, answers, calling, hub_over, working
+from tests.support.shared_run_workers import LEASE, LONG, Link, answers, calling, link_to_coordinator_of, working
 
 from batch_agent import RunStopped, Tool
 from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
@@ -63,14 +63,14 @@ class Gone:
             await self._task
 
 
-async def test_a_run_on_a_hub_gives_every_input_its_result() -> None:
+async def test_a_shared_run_gives_every_input_its_result() -> None:
     backend = ScriptedBackend(lambda request: say(asked(request)))
     found = await answers(calling(Link(), inputs(100), backend=backend))
     assert found == {n: str(n) for n in range(100)}
     assert len(backend.requests) == 100
 
 
-async def test_two_callers_of_the_same_run_share_the_work_and_both_get_everything() -> None:
+async def test_two_submitters_of_one_run_share_the_work_and_both_get_all_results() -> None:
     backend, link = ScriptedBackend(TWO_TURNS), Link()
 
     async def one(at: Link) -> dict[int, Any]:
@@ -81,7 +81,7 @@ async def test_two_callers_of_the_same_run_share_the_work_and_both_get_everythin
     assert len(backend.requests) == 80
 
 
-async def test_workers_do_the_work_of_a_caller_that_does_none_itself() -> None:
+async def test_workers_run_the_agents_of_a_submitter_that_runs_none() -> None:
     link, mine, theirs = Link(), slow(1.0), slow(1.0)
     options: dict[str, Any] = {"tools": [waiting_tool(1.0)]}
     async with asyncio.TaskGroup() as group:
@@ -108,7 +108,7 @@ async def test_results_of_other_workers_are_complete() -> None:
     assert result.timing.total >= 1.0
 
 
-async def test_a_killed_workers_agents_go_on_elsewhere_from_their_last_fact() -> None:
+async def test_agents_of_a_killed_worker_resume_elsewhere_from_their_last_fact() -> None:
     link, dying, living = Link(), slow(1.0), slow(1.0)
     options: dict[str, Any] = {"tools": [waiting_tool(2.0)], "max_inflight": 16}
     async with asyncio.TaskGroup() as group:
@@ -125,7 +125,7 @@ async def test_a_killed_workers_agents_go_on_elsewhere_from_their_last_fact() ->
     assert set(turns(living).values()) == {1}
 
 
-async def test_a_worker_that_was_cut_off_past_its_lease_writes_nothing_when_it_is_back() -> None:
+async def test_a_worker_disconnected_past_its_lease_writes_nothing_afterwards() -> None:
     link, cut, living, log = Link(), slow(1.0), slow(1.0), EventLog()
     options: dict[str, Any] = {"tools": [Tool.define(effect="read")(waiting_tool(1.0).function)]}
     async with asyncio.TaskGroup() as group:
@@ -145,7 +145,7 @@ async def test_a_worker_that_was_cut_off_past_its_lease_writes_nothing_when_it_i
         assert [type(fact).__name__ for fact in facts] == ["Started", "Replied", "Returned", "Replied"]
 
 
-async def test_what_changes_something_is_done_once_also_when_its_worker_is_lost_in_between() -> None:
+async def test_a_write_is_made_once_even_if_its_worker_is_lost() -> None:
     made: list[str] = []
     may_go = asyncio.Event()
 
@@ -179,7 +179,7 @@ async def test_what_changes_something_is_done_once_also_when_its_worker_is_lost_
     assert all("It is not known whether this call was made" in answer for answer in results.result().values())
 
 
-async def test_an_agent_that_takes_its_workers_with_it_is_given_up() -> None:
+async def test_an_agent_that_crashes_its_workers_is_given_up() -> None:
     link = Link()
     deadly = inputs(1)
     async with asyncio.TaskGroup() as group:
@@ -193,7 +193,7 @@ async def test_an_agent_that_takes_its_workers_with_it_is_given_up() -> None:
     assert results.result() == {0: ErrorKind.INTERNAL}
 
 
-async def test_failed_agents_start_again_when_the_run_is_started_again() -> None:
+async def test_failed_agents_are_run_again_when_the_shared_run_is_resumed() -> None:
     link, is_down = Link(), True
 
     def answer(request: Request) -> Any:
@@ -208,18 +208,18 @@ async def test_failed_agents_start_again_when_the_run_is_started_again() -> None
     assert len(backend.requests) == 4
 
 
-async def test_a_run_that_is_started_again_asks_nothing_that_was_answered(tmp_path: Path) -> None:
+async def test_a_resumed_shared_run_repeats_no_answered_request(tmp_path: Path) -> None:
     for number in (20, 30):
         backend, store = ScriptedBackend(lambda request: say(asked(request))), SqliteStore(tmp_path)
-        link = hub_over(store)
+        link = link_to_coordinator_of(store)
         await link.coordinator.open()
         assert len(await answers(calling(link, inputs(number), backend=backend, lease=LONG))) == number
         await link.coordinator.aclose()
     assert len(backend.requests) == 10
 
 
-async def test_a_shared_checkpoint_is_an_ordinary_one(tmp_path: Path) -> None:
-    link = hub_over(SqliteStore(tmp_path))
+async def test_a_checkpoint_of_a_shared_run_can_be_used_by_a_plain_run(tmp_path: Path) -> None:
+    link = link_to_coordinator_of(SqliteStore(tmp_path))
     await link.coordinator.open()
     await answers(calling(link, inputs(5), backend=ScriptedBackend(by_turn(say("first"))), lease=LONG))
     await link.coordinator.aclose()
@@ -228,12 +228,12 @@ async def test_a_shared_checkpoint_is_an_ordinary_one(tmp_path: Path) -> None:
     assert [result.output for result in results] == ["first"] * 5 + ["second"]
 
 
-async def test_inputs_that_cannot_be_used_fail_alone() -> None:
+async def test_invalid_inputs_of_a_shared_run_fail_alone() -> None:
     found = await answers(calling(Link(), [{"it": "0"}, {"other": 1}], backend=ScriptedBackend(by_turn(say("yes")))))
     assert found == {0: "yes", 1: ErrorKind.BAD_INPUT}
 
 
-async def test_no_inputs_are_no_results() -> None:
+async def test_a_shared_run_without_inputs_has_no_results() -> None:
     assert await answers(calling(Link(), [], backend=ScriptedBackend(by_turn(say("yes"))))) == {}
 
 
@@ -249,7 +249,7 @@ async def test_a_broken_input_iterator_is_reported_after_the_submitted_jobs_fini
     assert sorted(found) == [0, 1, 2]
 
 
-async def test_inputs_that_come_slowly_are_asked_as_they_come() -> None:
+async def test_slow_inputs_of_a_shared_run_are_posted_as_they_arrive() -> None:
     backend = ScriptedBackend(by_turn(say("yes")))
 
     async def slowly() -> Any:
@@ -261,7 +261,7 @@ async def test_inputs_that_come_slowly_are_asked_as_they_come() -> None:
     assert len(await answers(calling(Link(), slowly(), backend=backend))) == 3
 
 
-async def test_leaving_early_gives_the_agents_back_at_once() -> None:
+async def test_leaving_a_shared_run_early_returns_its_leases_at_once() -> None:
     link, backend = Link(), slow(1.0)
     async with calling(link, inputs(30), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         async for _ in stream:
@@ -272,7 +272,7 @@ async def test_leaving_early_gives_the_agents_back_at_once() -> None:
     assert len(leases) == left
 
 
-async def test_a_worker_that_would_ask_something_else_is_refused() -> None:
+async def test_a_worker_with_a_different_task_is_refused() -> None:
     link, backend = Link(), slow(1.0)
     async with calling(link, inputs(3), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         await anext(stream)
@@ -289,7 +289,7 @@ async def test_a_run_cannot_be_changed_while_workers_process_it() -> None:
     assert len(await answers(calling(link.another(), inputs(3), backend=backend, plan_changed="rerun"))) == 3
 
 
-async def test_long_inputs_in_parts_are_shared_too() -> None:
+async def test_chunks_of_long_inputs_are_shared_between_workers() -> None:
     words = " ".join(f"word{n}" for n in range(600))
     backend = ScriptedBackend(by_turn(say("part")))
     options: dict[str, Any] = {"backend": backend, "context_tokens": 600, "oversized": "chunk", "max_tokens": 50}
@@ -303,12 +303,12 @@ async def test_long_inputs_in_parts_are_shared_too() -> None:
     assert result.turns == alone[0].turns > 2
 
 
-async def test_many_agents_are_shared_without_much_talk() -> None:
+async def test_many_agents_are_shared_with_few_coordinator_calls() -> None:
     backend, link = ScriptedBackend(by_turn(say("yes"))), Link()
     assert len(await answers(calling(link, inputs(2_000), backend=backend, max_inflight=256))) == 2_000
     assert link.calls < 2_000
 
 
-async def test_a_memory_store_is_enough() -> None:
-    link = hub_over(MemoryStore())
+async def test_a_shared_run_works_with_a_memory_store() -> None:
+    link = link_to_coordinator_of(MemoryStore())
     assert len(await answers(calling(link, inputs(3), backend=ScriptedBackend(by_turn(say("yes")))))) == 3

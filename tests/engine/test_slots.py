@@ -21,7 +21,7 @@ async def test_a_slot_is_held_only_while_the_model_generates() -> None:
     assert 200 <= now() <= 211  # 1,200 if the slot were held during the tools
 
 
-async def test_fresh_agents_wait_behind_those_that_come_back_from_their_tools() -> None:
+async def test_new_agents_wait_behind_agents_that_return_from_their_tools() -> None:
     backend = ScriptedBackend(by_turn(call("wait"), say("done")), seconds=1)
     await run(backend, ["a", "b", "c"], tools=[waiting_tool(0.5)], max_inflight=1)
     assert [asked(request) for request in backend.requests] == ["a", "b", "a", "b", "c", "c"]
@@ -44,13 +44,13 @@ async def test_agents_that_wait_for_their_tools_are_bounded_by_max_dispatched() 
     assert most == 4
 
 
-async def test_the_limit_is_the_backends_own_when_the_user_names_none() -> None:
+async def test_without_max_inflight_the_limit_is_that_of_the_backend() -> None:
     backend = ScriptedBackend(lambda request: say("done"), seconds=1, inflight=3, fixed_inflight=True)
     await run(backend, list("abcdefghij"))
     assert backend.most_in_flight == 3
 
 
-async def test_a_resumed_agent_that_waits_for_its_tools_gives_its_first_slot_back(tmp_path: Any) -> None:
+async def test_a_resumed_agent_that_waits_for_its_tools_releases_its_first_slot(tmp_path: Any) -> None:
     waiting, all_wait, go_on = 0, asyncio.Event(), asyncio.Event()
 
     @Tool.define(effect="stateful")
@@ -95,7 +95,7 @@ durations = st.sampled_from([0.0, 0.5, 1.0, 2.5])
     tools=st.lists(durations, min_size=1, max_size=12),
     agent_timeout=st.sampled_from([None, 1.0, 2.0, 3.0]),
 )
-def test_the_limit_is_never_exceeded_and_every_agent_ends_whichever_times_out(
+def test_the_slot_limit_is_never_exceeded_and_every_agent_ends(
     limit: int, models: list[float], tools: list[float], agent_timeout: float | None
 ) -> None:
     @Tool.define

@@ -40,7 +40,7 @@ def told(served: ScriptedBackend) -> set[str]:
     return {result.content for message in last if isinstance(message, ToolResults) for result in message.results}
 
 
-async def test_one_summary_serves_all_agents_and_its_tokens_are_counted() -> None:
+async def test_one_summary_of_a_tool_result_serves_all_agents_and_its_tokens_are_counted() -> None:
     served, log = backend(say("It says word.", Usage(500, 0, 9))), EventLog()
     results = await run(served, ["a", "b", "c"], tools=[Tool.summarizable(long_tool())], events=log)
     assert all(result.ok for result in results)
@@ -50,14 +50,14 @@ async def test_one_summary_serves_all_agents_and_its_tokens_are_counted() -> Non
     assert used.summaries == Usage(500, 0, 9)
 
 
-async def test_without_it_a_long_result_is_cut_and_says_so() -> None:
+async def test_without_summaries_a_long_tool_result_is_cut_with_a_note() -> None:
     served = backend(say("never asked"))
     await run(served, ["a"], tools=[long_tool()])
     assert not summaries(served)
     assert told(served) == {f"{LONG[:400]}\n[cut here: 400 of {len(LONG)} characters are shown]"}
 
 
-async def test_a_text_that_does_not_fit_the_window_is_shortened_in_parts() -> None:
+async def test_a_tool_result_beyond_the_window_is_summarized_in_chunks() -> None:
     served = backend(say("short"), context_tokens=1_100)
     await run(served, ["a"], tools=[long_tool(summarize=True)])
     asked = summaries(served)
@@ -66,7 +66,7 @@ async def test_a_text_that_does_not_fit_the_window_is_shortened_in_parts() -> No
     assert told(served) == {f"[a summary of {len(LONG)} characters]\n" + "\n".join(["short"] * 5)}
 
 
-async def test_a_model_that_cannot_shorten_it_leaves_it_cut() -> None:
+async def test_a_tool_result_that_the_model_does_not_shorten_is_cut() -> None:
     served = backend(BackendError(ErrorKind.BAD_REQUEST, "too long"))
     [result] = await run(served, ["a"], tools=[long_tool(summarize=True)])
     assert result.ok
@@ -76,7 +76,7 @@ async def test_a_model_that_cannot_shorten_it_leaves_it_cut() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 400])
-async def test_a_short_result_is_left_as_it_is(length: int) -> None:
+async def test_a_short_tool_result_is_not_summarized(length: int) -> None:
     @Tool.define(effect="read", max_tokens=100, summarize=True)
     async def look() -> str:
         return "x" * length

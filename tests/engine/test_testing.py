@@ -10,7 +10,7 @@ from batch_agent import BackendError, BatchAgent, ErrorKind, virtual_time
 from batch_agent.testing import ScriptedBackend, by_turn, call, run_virtual, say
 
 
-async def test_a_day_passes_at_once_and_in_order() -> None:
+async def test_a_day_of_virtual_time_passes_at_once_and_in_order() -> None:
     seen: list[tuple[float, float]] = []
 
     async def wait(hours: float) -> None:
@@ -23,7 +23,7 @@ async def test_a_day_passes_at_once_and_in_order() -> None:
     assert seen == [(1, 3600), (12, 12 * 3600), (24, 24 * 3600)]
 
 
-async def test_a_thread_still_wakes_the_loop() -> None:
+async def test_a_thread_wakes_the_loop_in_virtual_time() -> None:
     assert await asyncio.to_thread(lambda: threading.current_thread() is not threading.main_thread())
 
 
@@ -37,14 +37,14 @@ def test_a_deadlock_of_all_tasks_is_reported(monkeypatch: pytest.MonkeyPatch) ->
         run_virtual(main())
 
 
-def test_a_whole_run_fits_into_a_plain_test() -> None:
+def test_a_run_on_a_scripted_backend_needs_no_fixtures() -> None:
     backend = ScriptedBackend(by_turn(call("wait"), say("42")), seconds=30)
     [result] = run_virtual(BatchAgent.run(task="{it}", inputs=["a"], tools=[waiting_tool(10)], backend=backend))
     assert result.text == "42"
     assert result.timing.total == 70
 
 
-async def test_a_script_may_fail_by_returning_or_by_raising() -> None:
+async def test_a_script_may_return_or_raise_an_error() -> None:
     def raises(request: object) -> None:
         raise BackendError(ErrorKind.AUTH, "who are you")
 
@@ -53,7 +53,7 @@ async def test_a_script_may_fail_by_returning_or_by_raising() -> None:
         assert str(result.error) == "auth: who are you"
 
 
-async def test_a_backend_that_was_given_stays_open_for_the_next_run() -> None:
+async def test_a_backend_object_stays_open_for_the_next_run() -> None:
     backend = ScriptedBackend(by_turn(say("42")), inflight=2, model="mine")
     await run(backend, ["a"])
     await run(backend, ["b"])

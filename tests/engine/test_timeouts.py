@@ -16,7 +16,7 @@ async def never(request: Request) -> Reply:
     raise AssertionError
 
 
-async def test_a_turn_that_takes_too_long_says_so() -> None:
+async def test_a_turn_timeout_is_reported_as_such() -> None:
     backend = ScriptedBackend(never)
     [result] = await run(backend, ["a"], timeout_per_turn=20.0, max_retries=0)
     assert result.error is not None
@@ -26,7 +26,7 @@ async def test_a_turn_that_takes_too_long_says_so() -> None:
     assert backend.in_flight == 0
 
 
-async def test_a_turn_that_took_too_long_is_tried_again() -> None:
+async def test_a_turn_that_timed_out_is_retried() -> None:
     async def answer(request: Request) -> Reply:
         return await never(request) if len(backend.requests) == 1 else say("done")
 
@@ -35,7 +35,7 @@ async def test_a_turn_that_took_too_long_is_tried_again() -> None:
     assert result.ok
 
 
-async def test_an_agent_that_takes_too_long_says_so() -> None:
+async def test_an_agent_timeout_is_reported_as_such() -> None:
     backend = ScriptedBackend(by_turn(call("wait")), seconds=1)
     [result] = await run(backend, ["a"], tools=[waiting_tool(1)], max_turns=1000, timeout_per_agent=30.5)
     assert result.error is not None
@@ -46,13 +46,13 @@ async def test_an_agent_that_takes_too_long_says_so() -> None:
     assert result.turns == 15
 
 
-async def test_an_agents_clock_does_not_run_while_it_is_queued_for_its_first_turn() -> None:
+async def test_the_agent_timeout_does_not_include_the_wait_for_the_first_slot() -> None:
     backend = ScriptedBackend(lambda request: say("done"), seconds=10)
     results = await run(backend, list("abcdef"), max_inflight=1, timeout_per_agent=15.0)
     assert all(result.ok for result in results)
 
 
-async def test_an_agents_clock_goes_on_while_it_waits_for_a_retry() -> None:
+async def test_the_agent_timeout_includes_waits_for_retries() -> None:
     backend = ScriptedBackend(never)
     [result] = await run(backend, ["a"], timeout_per_turn=20.0, timeout_per_agent=50.0)
     assert result.error is not None
@@ -60,13 +60,13 @@ async def test_an_agents_clock_goes_on_while_it_waits_for_a_retry() -> None:
     assert now() == 50.0
 
 
-async def test_when_the_turn_and_the_agent_run_out_together_it_is_the_agent_that_ends() -> None:
+async def test_simultaneous_turn_and_agent_timeouts_end_the_agent() -> None:
     [result] = await run(ScriptedBackend(never), ["a"], timeout_per_turn=20.0, timeout_per_agent=20.0)
     assert result.error is not None
     assert result.error.kind is ErrorKind.AGENT_TIMEOUT
 
 
-async def test_a_tool_that_takes_too_long_says_so_to_the_model_and_the_agent_goes_on() -> None:
+async def test_a_tool_timeout_is_reported_to_the_model_and_the_agent_continues() -> None:
     backend = ScriptedBackend(by_turn(call("wait"), say("done")))
     [result] = await run(backend, ["a"], tools=[waiting_tool(1e6)], timeout_per_tool=12.0)
     assert result.text == "done"
@@ -77,7 +77,7 @@ async def test_a_tool_that_takes_too_long_says_so_to_the_model_and_the_agent_goe
     assert "12 s (timeout_per_tool)" in told.results[0].content
 
 
-async def test_a_hung_async_tool_leaves_the_other_agents_alone() -> None:
+async def test_a_hung_async_tool_does_not_affect_other_agents() -> None:
     @Tool.define
     async def look(name: str) -> str:
         if name == "a":
@@ -97,7 +97,7 @@ async def test_a_hung_async_tool_leaves_the_other_agents_alone() -> None:
     assert times == {"a": 60.0, "b": 0.0, "c": 0.0, "d": 0.0}
 
 
-async def test_hung_tools_in_threads_leave_the_other_agents_alone() -> None:
+async def test_hung_tools_in_threads_do_not_affect_other_agents() -> None:
     hang = threading.Event()
 
     @Tool.define
@@ -125,7 +125,7 @@ async def test_hung_tools_in_threads_leave_the_other_agents_alone() -> None:
     assert times == {"a": 5.0, "b": 5.0, "c": 0.0, "d": 0.0}
 
 
-async def test_a_tool_that_raises_timeout_error_itself_is_not_said_to_be_over_its_time() -> None:
+async def test_a_timeout_error_raised_by_a_tool_is_not_reported_as_a_tool_timeout() -> None:
     @Tool.define
     async def fetch() -> str:
         raise TimeoutError("the site did not answer")

@@ -39,7 +39,7 @@ async def checks(url: str) -> dict[str, DiagnosticCheck]:
 
 
 @pytest.mark.parametrize("scheme", ["http", "vllm", "anthropic"])
-async def test_vllm_is_seen_as_it_is(vllm_url: str, scheme: str) -> None:
+async def test_vllm_is_recognized_with_its_traits(vllm_url: str, scheme: str) -> None:
     traits = await seen(as_scheme(vllm_url, scheme))
     assert (traits.name, traits.model, traits.context_tokens) == ("vllm", MODEL_NAME, 4096)
     assert traits.native_tools
@@ -47,31 +47,31 @@ async def test_vllm_is_seen_as_it_is(vllm_url: str, scheme: str) -> None:
     assert "prefix cache on" in traits.detected
 
 
-async def test_dynamo_is_seen_as_it_is(dynamo_url: str) -> None:
+async def test_dynamo_is_recognized_with_its_traits(dynamo_url: str) -> None:
     traits = await seen(dynamo_url)
     assert (traits.name, traits.model, traits.native_tools) == ("dynamo", MODEL_NAME, True)
 
 
 @pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
-async def test_the_doctor_finds_vllm_sound_in_both_dialects(vllm_url: str, scheme: str) -> None:
+async def test_doctor_finds_no_problem_with_vllm_in_both_dialects(vllm_url: str, scheme: str) -> None:
     found = await checks(as_scheme(vllm_url, scheme))
     wanted = ("answers", "streaming", "tool calls", "JSON schema", "prefix cache", "metrics", "cached tokens")
     assert {name: found[name].state for name in wanted} == dict.fromkeys(wanted, "ok")
 
 
-async def test_the_doctor_finds_dynamo_sound(dynamo_url: str) -> None:
+async def test_doctor_finds_no_problem_with_dynamo(dynamo_url: str) -> None:
     found = await checks(dynamo_url)
     wanted = ("answers", "streaming", "tool calls", "cached tokens")
     assert {name: found[name].state for name in wanted} == dict.fromkeys(wanted, "ok")
 
 
-async def test_a_wrong_model_is_named_with_what_is_close(vllm_url: str) -> None:
+async def test_an_unknown_model_is_an_error_with_the_closest_name(vllm_url: str) -> None:
     with pytest.raises(SpecError, match=f"Did you mean '{MODEL_NAME}'"):
         await connect(vllm_url, "smollm3", uses_tools=False, notify=lambda text: None)
 
 
 @pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
-async def test_the_second_agent_finds_the_first_ones_prefix(vllm_url: str, scheme: str) -> None:
+async def test_the_second_agent_hits_the_cached_prefix_of_the_first(vllm_url: str, scheme: str) -> None:
     results = await BatchAgent.run(
         task="What is {word}?",
         inputs=[{"word": word} for word in ("a quay", "a buoy", "a tide")],
@@ -84,7 +84,7 @@ async def test_the_second_agent_finds_the_first_ones_prefix(vllm_url: str, schem
     assert all(result.usage.cached >= 128 for result in results[1:]), [result.usage for result in results]
 
 
-async def test_another_salt_shares_nothing(vllm_url: str) -> None:
+async def test_prompts_with_another_cache_salt_share_no_prefix(vllm_url: str) -> None:
     cached = []
     one, two = str(uuid4()), str(uuid4())
     for salt in (one, one, two):

@@ -23,7 +23,7 @@ def look_up(name: str) -> str:
     return f"{name} is 36 years old."
 
 
-async def test_agents_share_the_prefix_that_vllm_has_computed(vllm_url: str) -> None:
+async def test_agents_share_a_cached_prefix_on_vllm(vllm_url: str) -> None:
     results = await BatchAgent.run(
         task="What is {word}?",
         inputs=[{"word": word} for word in ("rain", "snow", "hail", "fog")],
@@ -39,7 +39,7 @@ async def test_agents_share_the_prefix_that_vllm_has_computed(vllm_url: str) -> 
     assert first.usage.input > 128
 
 
-async def test_vllm_keeps_answers_to_the_schema(vllm_url: str) -> None:
+async def test_vllm_enforces_the_answer_schema(vllm_url: str) -> None:
     results = await BatchAgent.run(
         task="Judge: {text}",
         inputs=["What a lovely day!", "It broke at once."],
@@ -52,7 +52,7 @@ async def test_vllm_keeps_answers_to_the_schema(vllm_url: str) -> None:
     assert all(result.turns == 1 for result in results)
 
 
-async def test_agents_act_on_vllm_and_their_second_turn_finds_its_prefix(vllm_url: str) -> None:
+async def test_agents_in_action_mode_on_vllm_hit_their_prefix_in_the_second_turn(vllm_url: str) -> None:
     results = await BatchAgent.run(
         task="How old is {name}? Look the name up first.",
         inputs=[{"name": "Ada"}, {"name": "Bob"}],
@@ -94,19 +94,19 @@ async def test_streamed_turns_have_a_time_to_first_token(vllm_url: str) -> None:
     assert 0 < ttft <= result.timing.total
 
 
-async def test_a_prompt_that_does_not_fit_is_its_own_kind_of_error(vllm_url: str) -> None:
+async def test_a_prompt_beyond_the_window_is_a_context_overflow_error(vllm_url: str) -> None:
     [result] = await BatchAgent.run(task="Summarize: {text}", inputs=["word " * 20_000], backend=vllm_url)
     assert result.error is not None
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
     assert not result.error.retryable
 
 
-async def test_a_wrong_model_name_is_refused_with_the_right_one(vllm_url: str) -> None:
+async def test_a_wrong_model_name_is_refused_with_a_suggestion(vllm_url: str) -> None:
     with pytest.raises(SpecError, match=f"Did you mean '{MODEL_NAME}'"):
         await BatchAgent.run(task="Say {word}.", inputs=["hello"], backend=vllm_url, model=MODEL_NAME + "x")
 
 
-async def test_dynamo_takes_every_field_that_we_send(dynamo_url: str) -> None:
+async def test_dynamo_accepts_every_field_of_a_request(dynamo_url: str) -> None:
     results = await BatchAgent.run(
         task="Say {word}.",
         inputs=["hello", "world", "again"],
@@ -141,7 +141,7 @@ async def test_a_tool_call_that_dynamo_parsed_is_executed(dynamo_url: str) -> No
 
 
 @pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
-async def test_the_last_turn_keeps_to_the_schema_with_native_tools(vllm_url: str, scheme: str) -> None:
+async def test_the_last_turn_follows_the_schema_with_native_tools(vllm_url: str, scheme: str) -> None:
     [result] = await BatchAgent.run(
         task=CALL_BY_HEART,
         inputs=[{"name": "Ada"}],

@@ -111,7 +111,7 @@ def answers(folder: Path) -> list[Any]:
     return [[who, output] for who, output, _ in json.loads((folder / "told").read_text())]
 
 
-def test_200_kills_lose_nothing_double_nothing_and_change_no_answer(
+def test_a_run_killed_200_times_loses_repeats_and_changes_no_answer(
     nursery: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:
     whole = tmp_path / "whole"
@@ -161,7 +161,7 @@ except StoreError as error:
 """
 
 
-def test_a_disk_that_is_full_is_one_clear_error_and_what_was_stored_is_not_asked_again(tmp_path: Path) -> None:
+def test_a_full_disk_is_one_clear_error_and_stored_answers_are_not_requested_again(tmp_path: Path) -> None:
     def attempt(most: int) -> tuple[int, int, str]:
         command = [sys.executable, "-c", FULL_DISK, str(tmp_path / "run"), str(most)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

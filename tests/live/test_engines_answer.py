@@ -91,7 +91,7 @@ async def test_vllm_streams_text_and_then_usage(vllm_url: str, caller: Caller) -
     assert events[-1][1]["usage"]["completion_tokens"] > 0
 
 
-async def test_vllm_calls_the_tool_it_was_told_to_call(vllm_url: str, caller: Caller) -> None:
+async def test_vllm_calls_the_forced_tool(vllm_url: str, caller: Caller) -> None:
     for choice in ("required", {"type": "function", "function": {"name": "search"}}):
         message = await caller.message(vllm_url, tools=[STRICT_SEARCH], tool_choice=choice, max_tokens=64)
         [call] = message["tool_calls"]
@@ -108,12 +108,12 @@ async def test_vllm_streams_a_tool_call_in_pieces(vllm_url: str, caller: Caller)
     assert list(json.loads("".join(delta["function"].get("arguments") or "" for delta in deltas))) == ["query"]
 
 
-async def test_vllm_keeps_to_a_json_schema(vllm_url: str, caller: Caller) -> None:
+async def test_vllm_follows_a_json_schema(vllm_url: str, caller: Caller) -> None:
     message = await caller.message(vllm_url, response_format=CITY, max_tokens=64)
     assert set(json.loads(message["content"])) == {"city", "population"}
 
 
-async def test_a_schema_on_vllm_rules_out_calls_of_a_tool_that_is_not_strict(vllm_url: str, caller: Caller) -> None:
+async def test_a_schema_on_vllm_prevents_calls_of_a_tool_that_is_not_strict(vllm_url: str, caller: Caller) -> None:
     fields: Json = {"messages": [{"role": "user", "content": CALL_BY_HEART}], "max_tokens": 64}
     called = await caller.message(vllm_url, tools=[SEARCH], **fields)
     assert called["tool_calls"][0]["function"]["name"] == "search"
@@ -137,7 +137,7 @@ async def test_vllm_reports_the_cached_tokens_of_a_shared_prefix(vllm_url: str, 
     assert cached[1] >= 128
 
 
-async def test_vllm_says_what_is_wrong_with_a_request(vllm_url: str, caller: Caller) -> None:
+async def test_vllm_reports_what_is_wrong_with_a_request(vllm_url: str, caller: Caller) -> None:
     status, body = await caller.chat(vllm_url, model="nobody")
     assert (status, body["error"]["type"]) == (404, "NotFoundError")
 
@@ -184,7 +184,7 @@ async def test_dynamo_reports_the_cached_tokens_of_a_shared_prefix(dynamo_url: s
     assert max(cached[1:]) >= 128  # two workers: the second request may go to the other one
 
 
-async def test_dynamo_says_what_is_wrong_with_a_request(dynamo_url: str, caller: Caller) -> None:
+async def test_dynamo_reports_what_is_wrong_with_a_request(dynamo_url: str, caller: Caller) -> None:
     status, body = await caller.chat(dynamo_url, model="nobody")
     assert (status, body) == (404, {"message": "Model not found", "type": "Not Found", "code": 404})
 

@@ -49,7 +49,7 @@ def prompt(result: AgentResult) -> str:
     return str(result.transcript[0].text)  # type: ignore[union-attr]
 
 
-async def test_results_of_vllm_are_reduced_and_a_second_run_asks_nothing(vllm_url: str, tmp_path: Path) -> None:
+async def test_results_of_vllm_are_reduced_and_a_second_run_sends_no_request(vllm_url: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "task": "Judge: {text}",
         "inputs": ["What a lovely day!", "It broke at once.", "I would buy it again.", "Never again."],
@@ -77,7 +77,7 @@ async def test_results_of_vllm_are_reduced_and_a_second_run_asks_nothing(vllm_ur
     assert await answered(vllm_url) - before == asked
 
 
-async def test_what_does_not_fit_a_small_window_is_merged_in_parts_that_do(small_vllm: str, tmp_path: Path) -> None:
+async def test_results_beyond_a_small_window_are_reduced_in_parts(small_vllm: str, tmp_path: Path) -> None:
     """Two of three inputs stay, with four parts each: too much for one prompt."""
     length = PART * 100 // await count(small_vllm, digits(0, 100))
     inputs = [{"name": name, "place": place} for place, name in enumerate(("sun", "rain", "noise"))]
@@ -111,7 +111,7 @@ async def test_what_does_not_fit_a_small_window_is_merged_in_parts_that_do(small
     assert await answered(small_vllm) - before == asked
 
 
-async def test_stages_on_dynamo_hand_on_whatever_their_agents_say(dynamo_url: str) -> None:
+async def test_stages_on_dynamo_pass_on_any_answer(dynamo_url: str) -> None:
     inputs = [{"word": word, "kind": kind} for word, kind in (("quay", "stone"), ("buoy", "float"), ("pier", "stone"))]
     outcome = await (
         Flow(inputs, backend=dynamo_url.replace("http", "dynamo", 1), max_tokens=8)

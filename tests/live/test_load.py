@@ -17,7 +17,7 @@ BLOCK = 32
 ANSWER = 24
 
 
-async def test_vllms_load_is_seen_while_it_works_and_its_room_is_the_real_one(vllm_url: str) -> None:
+async def test_load_and_kv_capacity_of_vllm_are_read_while_it_works(vllm_url: str) -> None:
     backend = await connect(vllm_url, None, uses_tools=False, notify=lambda text: None)
     assert isinstance(backend, HttpBackend)
     try:

@@ -47,7 +47,9 @@ def asked(request: Request) -> str:
 
 
 @pytest.mark.parametrize(("mode", "count"), [("serve", 8), ("process", 2)])
-async def test_agents_at_once_work_apart_and_ask_alike(project: Path, mode: Mode, count: int) -> None:
+async def test_concurrent_agents_have_separate_workspaces_and_equal_prompts(
+    project: Path, mode: Mode, count: int
+) -> None:
     backend = ScriptedBackend(notes, context_tokens=32_000)
     names = [f"ship{number}" for number in range(count)]
     results = await BatchAgent.run(
@@ -75,7 +77,7 @@ def told(transcript: Any) -> str:
     return "".join(result.content for each in transcript if isinstance(each, ToolResults) for result in each.results)
 
 
-async def test_an_answer_that_does_not_fit_is_asked_for_again_in_the_same_session(project: Path) -> None:
+async def test_an_invalid_answer_is_requested_again_in_the_same_session(project: Path) -> None:
     class Note(BaseModel):
         ships: int
 
@@ -92,7 +94,7 @@ async def test_an_answer_that_does_not_fit_is_asked_for_again_in_the_same_sessio
     assert "one ship" in str(backend.requests[1].messages)
 
 
-async def test_only_the_tools_that_are_named_are_shown_and_the_prompt_is_ours() -> None:
+async def test_only_the_named_tools_are_shown_and_the_system_prompt_is_ours() -> None:
     backend = ScriptedBackend(by_turn(say("done")), context_tokens=4_000)
     runtime = opencode(tools=("read", "bash"), prompt="You keep {env:HOME} short.")
     await BatchAgent.run(task="Do {it}", inputs=["it"], backend=backend, runtime=runtime)
@@ -114,7 +116,7 @@ async def test_access_outside_the_project_is_denied_and_the_agent_is_informed(pr
 
 
 @pytest.mark.parametrize("mode", ["serve", "process"])
-async def test_what_an_agent_started_is_gone_when_its_time_is_up(project: Path, mode: Mode) -> None:
+async def test_processes_started_by_an_agent_are_killed_at_its_timeout(project: Path, mode: Mode) -> None:
     mark = f"60{os.getpid()}"
     command = f"setsid sleep {mark}1 & trap '' TERM; sleep {mark}2; sleep {mark}3"
     backend = ScriptedBackend(by_turn(call("bash", command=command, description="wait")), context_tokens=32_000)
@@ -149,7 +151,7 @@ async def test_an_error_of_the_model_is_reported_unchanged(project: Path) -> Non
     assert results[0].error.kind is ErrorKind.BUDGET
 
 
-async def test_a_configuration_that_it_does_not_take_is_said_before_anything_is_asked(project: Path) -> None:
+async def test_a_configuration_rejected_by_opencode_is_an_error_before_any_request(project: Path) -> None:
     backend = ScriptedBackend(lambda _: say("never"), context_tokens=32_000)
     for mode in ("serve", "process"):
         runtime = opencode(project, mode=mode, config={"permission": {"bash": 5}})

@@ -59,7 +59,7 @@ async def test_on_vllm_tools_are_shown_to_the_model(vllm_url: str, project: Path
     assert min(result.usage.input for result in results if result.ok) > 300
 
 
-async def test_on_the_embedded_model_tools_are_called_by_actions(project: Path) -> None:
+async def test_on_the_embedded_model_tools_are_called_in_action_mode(project: Path) -> None:
     results = await said("local://", project, tools=("read",))
     assert all(result.ok or kind(result) is ErrorKind.MAX_TURNS for result in results)
     assert results.usage.input > 0

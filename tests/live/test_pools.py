@@ -46,7 +46,7 @@ def user(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-async def test_a_wrapped_prompt_has_the_tokens_that_vllm_gives_the_conversation(vllm_url: str) -> None:
+async def test_a_templated_prompt_has_the_same_tokens_as_the_conversation_on_vllm(vllm_url: str) -> None:
     backend = await connect(vllm_url, None, uses_tools=False, notify=lambda text: None)
     assert isinstance(backend, HttpBackend)
     wrapping = await find_chat_template(backend.server, MODEL_NAME)
@@ -82,7 +82,7 @@ async def test_a_prompt_too_long_for_vllm_fails_alone(vllm_url: str) -> None:
     assert asked <= 1 + 2 * 3, "each halving costs a request, and one more for what was not at fault"
 
 
-async def test_agents_do_without_an_endpoint_that_is_not_there(vllm_url: str, dead_url: str) -> None:
+async def test_a_run_works_without_an_unreachable_endpoint(vllm_url: str, dead_url: str) -> None:
     results = await BatchAgent.run(
         task="{it}", inputs=QUESTIONS[:4], backend=[dead_url, vllm_url], max_tokens=LIMIT, progress=False
     )
@@ -90,7 +90,7 @@ async def test_agents_do_without_an_endpoint_that_is_not_there(vllm_url: str, de
     assert all(result.output for result in results)
 
 
-async def test_dynamo_which_does_not_show_its_template_gets_each_prompt_as_a_conversation(
+async def test_dynamo_without_a_visible_template_gets_prompts_as_conversations(
     dynamo_url: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with VLLMPool([f"{dynamo_url}/v1"], max_tokens=LIMIT) as pool:
@@ -102,7 +102,7 @@ async def test_dynamo_which_does_not_show_its_template_gets_each_prompt_as_a_con
     assert len(said) == 1
 
 
-async def test_dynamo_takes_raw_texts_in_one_list(dynamo_url: str) -> None:
+async def test_dynamo_accepts_a_batch_of_raw_prompts(dynamo_url: str) -> None:
     async with VLLMPool([f"{dynamo_url}/v1"], max_tokens=LIMIT, raw=True) as pool:
         responses = await pool.send_all_batched(QUESTIONS)
         assert pool.requests == 1

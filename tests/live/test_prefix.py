@@ -66,7 +66,7 @@ class Noted:
 
 @each_dialect
 @pytest.mark.parametrize("tools", [[], [look_up]], ids=["no tools", "tools"])
-async def test_an_agent_finds_exactly_what_it_shares_with_those_before_it(
+async def test_the_cached_tokens_of_an_agent_are_exactly_its_shared_prefix(
     vllm_url: str, scheme: str, tools: list[Tool]
 ) -> None:
     turns = await _run(
@@ -88,7 +88,7 @@ async def test_an_agent_finds_exactly_what_it_shares_with_those_before_it(
 
 
 @each_dialect
-async def test_a_turn_finds_all_that_the_turn_before_it_asked(vllm_url: str, scheme: str) -> None:
+async def test_a_turn_hits_the_whole_prompt_of_the_turn_before_it(vllm_url: str, scheme: str) -> None:
     turns = await _run(
         vllm_url, scheme, task=HEART, inputs=["Ada", "Bob", "Eve"], tools=[look_up], max_tokens=48, max_turns=2
     )

@@ -166,7 +166,7 @@ def wait_until(is_so: Callable[[], bool], seconds: float = 30.0, pause: float = 
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_200_agents_run_on_all_nodes_with_tools_and_models_of_a_notebook(
+async def test_two_hundred_agents_run_on_all_ray_nodes_with_tools_and_models_of_a_notebook(
     sim: SimServer, notebook: Notebook
 ) -> None:
     log = Log()
@@ -178,7 +178,7 @@ async def test_200_agents_run_on_all_nodes_with_tools_and_models_of_a_notebook(
     assert any("3 nodes; 3 workers" in notice for notice in log.notices), log.notices
 
 
-async def test_a_worker_and_a_node_that_are_killed_cost_what_was_under_way_there(
+async def test_a_killed_worker_or_node_repeats_only_the_turns_in_flight_there(
     cluster: Cluster, sim: SimServer, notebook: Notebook
 ) -> None:
     results: dict[int, AgentResult] = {}
@@ -196,7 +196,7 @@ async def test_a_worker_and_a_node_that_are_killed_cost_what_was_under_way_there
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_ray_restarts_the_only_worker(sim: SimServer, notebook: Notebook) -> None:
+async def test_ray_restarts_the_only_worker_of_a_run(sim: SimServer, notebook: Notebook) -> None:
     results: dict[int, AgentResult] = {}
     log = Log()
     async with on_ray(log, **notebook.options(sim, 40, workers=1, max_inflight=4, lease=3.0)) as stream:
@@ -210,9 +210,7 @@ async def test_ray_restarts_the_only_worker(sim: SimServer, notebook: Notebook) 
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_a_run_that_was_begun_on_ray_goes_on_without_it_and_the_other_way_round(
-    sim: SimServer, notebook: Notebook, tmp_path: Path
-) -> None:
+async def test_a_run_can_be_resumed_with_or_without_ray(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
     options = notebook.options(sim, 60, checkpoint_dir=tmp_path / "run", max_inflight=8)
     on_one = options | {"workers": 1}
     await collected(on_ray(**on_one), until=15)
@@ -228,7 +226,7 @@ async def test_a_run_that_was_begun_on_ray_goes_on_without_it_and_the_other_way_
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_a_run_that_is_left_leaves_no_actors(sim: SimServer, notebook: Notebook) -> None:
+async def test_a_cancelled_run_leaves_no_ray_actors(sim: SimServer, notebook: Notebook) -> None:
     import ray
 
     await collected(on_ray(**notebook.options(sim, 200, workers=2)), until=20)
@@ -244,7 +242,7 @@ asyncio.run(collected(on_ray(**pickle.loads(bytes.fromhex(sys.argv[1])))))
 """
 
 
-async def test_a_caller_that_is_killed_takes_its_actors_with_it_and_loses_nothing(
+async def test_a_killed_submitter_leaves_no_ray_actors_and_loses_no_results(
     cluster: Cluster, sim: SimServer, notebook: Notebook, tmp_path: Path
 ) -> None:
     from ray import cloudpickle
@@ -263,7 +261,7 @@ async def test_a_caller_that_is_killed_takes_its_actors_with_it_and_loses_nothin
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_a_ray_that_was_there_before_stays(sim: SimServer, notebook: Notebook) -> None:
+async def test_a_running_ray_cluster_is_left_running(sim: SimServer, notebook: Notebook) -> None:
     import ray
 
     await asyncio.to_thread(ray.init, log_to_driver=False)
@@ -277,7 +275,7 @@ async def test_a_ray_that_was_there_before_stays(sim: SimServer, notebook: Noteb
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_rays_client_reaches_a_cluster_from_outside(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
+async def test_ray_client_reaches_a_cluster_from_outside(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
     options = notebook.options(sim, 40, checkpoint_dir=tmp_path / "run", workers=1)
     options["cluster"] = f"ray://127.0.0.1:{CLIENT_PORT}"
     notebook.check(await collected(on_ray(**options)), 40)
@@ -299,7 +297,7 @@ def kill_the_next_server_of_a_client() -> None:
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_a_server_of_rays_client_that_crashes_is_asked_for_again(sim: SimServer, notebook: Notebook) -> None:
+async def test_a_crashed_ray_client_server_is_connected_to_again(sim: SimServer, notebook: Notebook) -> None:
     killing = asyncio.create_task(asyncio.to_thread(kill_the_next_server_of_a_client))
     options = notebook.options(sim, 8, workers=1, cluster=f"ray://127.0.0.1:{CLIENT_PORT}")
     notebook.check(await collected(on_ray(**options)), 8)
@@ -307,7 +305,7 @@ async def test_a_server_of_rays_client_that_crashes_is_asked_for_again(sim: SimS
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_after_a_cluster_that_cannot_be_reached_another_can_be_used(sim: SimServer, notebook: Notebook) -> None:
+async def test_after_an_unreachable_ray_cluster_another_can_be_used(sim: SimServer, notebook: Notebook) -> None:
     options = notebook.options(sim, 8, workers=1)
     with SimServer() as gone:
         nowhere = f"ray://{urlsplit(gone.url).netloc}"
@@ -317,7 +315,7 @@ async def test_after_a_cluster_that_cannot_be_reached_another_can_be_used(sim: S
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_workers_on_ray_meet_at_a_redis_server_if_there_is_one(
+async def test_workers_on_ray_use_a_redis_coordinator_if_one_is_given(
     sim: SimServer, notebook: Notebook, redis_server: Any
 ) -> None:
     coordinators: list[str] = []
@@ -331,7 +329,7 @@ async def test_workers_on_ray_meet_at_a_redis_server_if_there_is_one(
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_a_checkpoint_that_is_in_use_is_the_callers_to_know(
+async def test_a_checkpoint_in_use_is_an_error_at_the_submitter(
     sim: SimServer, notebook: Notebook, tmp_path: Path
 ) -> None:
     lock = DirectoryLock(tmp_path)
@@ -363,7 +361,7 @@ def holding(what: Any, note: Tool) -> Tool:
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_what_no_node_can_load_ends_the_run_and_says_what_to_do(sim: SimServer, notebook: Notebook) -> None:
+async def test_code_that_no_ray_node_can_load_ends_the_run_with_advice(sim: SimServer, notebook: Notebook) -> None:
     def loads() -> str:
         raise ModuleNotFoundError("No module named 'my_tools'")
 
@@ -393,7 +391,7 @@ async def test_a_failed_worker_is_reported_and_the_others_continue(
 
 
 @pytest.mark.usefixtures("cluster")
-async def test_a_server_that_goes_away_stops_the_run_and_keeps_its_results(sim: SimServer, notebook: Notebook) -> None:
+async def test_a_lost_server_stops_a_run_on_ray_and_keeps_its_results(sim: SimServer, notebook: Notebook) -> None:
     found = []
 
     async def run() -> None:
@@ -408,19 +406,19 @@ async def test_a_server_that_goes_away_stops_the_run_and_keeps_its_results(sim: 
     assert len(found) >= 20
 
 
-async def test_a_server_that_is_not_there_is_said_as_without_ray(cluster: Cluster, notebook: Notebook) -> None:
+async def test_an_unreachable_server_is_the_same_error_as_without_ray(cluster: Cluster, notebook: Notebook) -> None:
     with SimServer() as gone:
         options = notebook.options(gone, 4, workers=1)
     with pytest.raises(BackendError):
         await collected(on_ray(**options))
 
 
-async def test_a_backend_that_is_open_here_cannot_be_used_elsewhere(notebook: Notebook) -> None:
-    with pytest.raises(SpecError, match="give its URL instead"):
+async def test_an_open_backend_object_cannot_be_used_on_ray(notebook: Notebook) -> None:
+    with pytest.raises(SpecError, match="pass its URL instead"):
         await collected(on_ray(task="{it}", inputs=["a"], backend=ScriptedBackend(lambda request: say("b"))))
 
 
-async def test_a_tool_that_cannot_be_sent_is_named(sim: SimServer, notebook: Notebook) -> None:
+async def test_the_error_names_a_tool_that_cannot_be_pickled(sim: SimServer, notebook: Notebook) -> None:
     options = notebook.options(sim, 4, tools=[holding(threading.Lock(), notebook.note)])
     with pytest.raises(SpecError, match="Tool 'note' cannot be sent to other processes"):
         await collected(on_ray(**options))
@@ -437,7 +435,7 @@ print(len(results), left)
 """
 
 
-def test_without_a_cluster_one_is_started_and_ended(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
+def test_without_a_ray_cluster_one_is_started_and_stopped(sim: SimServer, notebook: Notebook, tmp_path: Path) -> None:
     from ray import cloudpickle
 
     packed = cloudpickle.dumps(notebook.options(sim, 20, workers=2)).hex()

@@ -67,7 +67,7 @@ async def meet(actor: Any, tmp_path: Path) -> Meet:
     return one
 
 
-async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(actor: Any, meet: Meet) -> None:
+async def test_the_leases_of_a_replaced_worker_are_released(actor: Any, meet: Meet) -> None:
     first, second, other = await opened(actor, "1"), await opened(actor, "1"), await meet()
     await first.renew("before", {}, ttl=LONG)
     held = await leased(first, "before", "a", "b")
@@ -79,7 +79,9 @@ async def test_what_a_worker_held_is_free_when_its_seat_is_taken_by_another(acto
     assert lost == {"a", "b"}
 
 
-async def test_a_worker_is_notified_of_calls_and_callers_but_not_of_other_workers(actor: Any, meet: Meet) -> None:
+async def test_a_worker_is_notified_of_tool_calls_and_submitters_but_not_of_other_workers(
+    actor: Any, meet: Meet
+) -> None:
     caller, one, other = await meet(), await opened(actor, "1"), await opened(actor, "2")
     since = await caller.position()
     lease = (await leased(caller, "other", "a"))["a"]
@@ -93,9 +95,9 @@ async def test_a_worker_is_notified_of_calls_and_callers_but_not_of_other_worker
     heard = await caller.poll(since, wait=0)
     assert heard.published == (b"I am busy", b"Is anybody there?")
     assert [ending.key for ending in heard.completions] == ["a"]
-    before = await actor.asked.remote()
+    before = await actor.call_counts.remote()
     assert await caller.facts("a") == (STARTED,)
-    assert await actor.asked.remote() == before, "facts come with the news"
+    assert await actor.call_counts.remote() == before, "facts come with the news"
     assert await caller.facts("a") == (STARTED,)
 
 
@@ -110,7 +112,7 @@ async def test_a_cancelled_waiter_gets_no_work(meet: Meet) -> None:
     assert by_key(await other.lease("other", 1, ttl=LONG, wait=LONG)).keys() == {"a"}
 
 
-async def test_a_folder_that_is_not_the_callers_is_refused(actor: Any, tmp_path: Path) -> None:
+async def test_a_checkpoint_folder_missing_on_the_node_is_refused(actor: Any, tmp_path: Path) -> None:
     from ray.exceptions import RayTaskError
 
     with pytest.raises(RayTaskError) as told:
@@ -119,7 +121,7 @@ async def test_a_folder_that_is_not_the_callers_is_refused(actor: Any, tmp_path:
 
 
 @pytest.mark.usefixtures("actor")
-async def test_a_hub_that_is_gone_is_an_error_that_says_how_to_go_on() -> None:
+async def test_a_lost_coordinator_is_an_error_that_says_how_to_resume() -> None:
     import ray
 
     actor = ray.remote(CoordinatorActor).options(num_cpus=0).remote(None)

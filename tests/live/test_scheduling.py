@@ -13,7 +13,7 @@ AGENTS = 16
 TURNS = 3
 
 
-async def test_agents_take_turns_in_a_small_cache_and_find_their_contexts_again(small_vllm: str) -> None:
+async def test_agents_take_turns_in_a_small_cache_and_hit_their_cached_contexts(small_vllm: str) -> None:
     backend = await connect(small_vllm, None, uses_tools=False, notify=lambda text: None)
     scene, watch = scene_of(), Watch()
     try:

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.breakable_proxy import Way
+from tests.support.breakable_proxy import BreakableProxy
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
 from tests.support.shared_run_process import STORE_FAILED
-from tests.support.shared_run_scene import LEASE, Nursery, Player, Scene, agent, agents, engine
+from tests.support.shared_run_scene import LEASE, ProcessParent, Scene, SharedRunProcess, agent, agents, engine
 
 from batch_agent.sim import SimServer
 
@@ -28,8 +28,8 @@ EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def parent() -> Iterator[ProcessParent]:
+    with ProcessParent() as started:
         yield started
 
 
@@ -46,8 +46,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, nursery: Nursery, sim: SimServer, server: RedisServer) -> Iterator[Scene]:
-    with Scene(tmp_path, nursery, sim.url, server.url) as opened:
+def scene(tmp_path: Path, parent: ProcessParent, sim: SimServer, server: RedisServer) -> Iterator[Scene]:
+    with Scene(tmp_path, parent, sim.url, server.url) as opened:
         yield opened
 
 
@@ -64,7 +64,7 @@ def check_results(scene: Scene, number: int, caller: str = "caller") -> None:
         assert put[f"n{result['index']}"] == 1 or not is_made, "a lost write"
 
 
-def check_asked_again(scene: Scene, victim: Player, at: float) -> None:
+def check_asked_again(scene: Scene, victim: SharedRunProcess, at: float) -> None:
     """Only, and only once, what the victim had asked and had no answer to when it happened; or one which was still on
     its way to the server."""
     again = scene.asked_again()
@@ -79,7 +79,7 @@ def check_nothing_was_asked_again(scene: Scene, number: int) -> None:
     assert len(scene.turns()) == 2 * number
 
 
-def test_a_thousand_agents_over_four_workers_are_each_done_once(scene: Scene, sim: SimServer) -> None:
+def test_a_thousand_agents_on_four_workers_each_run_once(scene: Scene, sim: SimServer) -> None:
     before = sim.metrics()["sim:http_requests_total"]
     caller, workers = scene.call(agents(MANY)), scene.workers(WORKERS)
     scene.end(caller, *workers)
@@ -90,7 +90,7 @@ def test_a_thousand_agents_over_four_workers_are_each_done_once(scene: Scene, si
     assert sim.metrics()["sim:http_requests_total"] - before == 2 * MANY + looks
 
 
-def test_callers_that_work_too_share_the_work_and_each_has_all_results(scene: Scene) -> None:
+def test_submitters_that_also_work_share_the_agents_and_each_get_all_results(scene: Scene) -> None:
     callers = [scene.call(agents(SOME), f"caller {n}", works=True) for n in range(3)]
     scene.end(*callers)
     for caller in callers:
@@ -99,7 +99,7 @@ def test_callers_that_work_too_share_the_work_and_each_has_all_results(scene: Sc
     assert len({turn.name for turn in scene.turns()}) == len(callers)
 
 
-def test_a_killed_worker_costs_the_turns_that_it_had_under_way(scene: Scene) -> None:
+def test_a_killed_worker_repeats_only_its_turns_in_flight(scene: Scene) -> None:
     caller, [victim, *workers] = scene.call(agents(MANY)), scene.workers(WORKERS)
     scene.until_results(MANY * 3 // 10)
     killed = victim.kill()
@@ -108,7 +108,7 @@ def test_a_killed_worker_costs_the_turns_that_it_had_under_way(scene: Scene) -> 
     check_asked_again(scene, victim, killed)
 
 
-def test_a_killed_caller_that_is_started_again_asks_nothing_that_was_answered(scene: Scene) -> None:
+def test_a_restarted_submitter_repeats_no_answered_request(scene: Scene) -> None:
     first, workers = scene.call(agents(MANY), "first"), scene.workers(WORKERS)
     scene.until_results(MANY // 2, "first")
     first.kill()
@@ -118,7 +118,7 @@ def test_a_killed_caller_that_is_started_again_asks_nothing_that_was_answered(sc
     check_nothing_was_asked_again(scene, MANY)
 
 
-def test_a_killed_caller_that_works_too_costs_the_turns_that_it_had_under_way(scene: Scene) -> None:
+def test_a_killed_submitter_that_works_repeats_only_its_turns_in_flight(scene: Scene) -> None:
     first, workers = scene.call(agents(SOME), "first", works=True), scene.workers(2)
     scene.until_results(SOME // 2, "first")
     killed = first.kill()
@@ -129,10 +129,10 @@ def test_a_killed_caller_that_works_too_costs_the_turns_that_it_had_under_way(sc
 
 
 @pytest.mark.parametrize("options", [AOF, EVERY_SECOND], ids=["always", "everysec"])
-def test_a_run_goes_on_by_itself_when_its_server_was_killed_and_is_back(
-    tmp_path: Path, nursery: Nursery, sim: SimServer, options: tuple[str, ...]
+def test_a_run_continues_when_its_coordinator_is_restarted(
+    tmp_path: Path, parent: ProcessParent, sim: SimServer, options: tuple[str, ...]
 ) -> None:
-    with redis_of_its_own(*options) as server, Scene(tmp_path, nursery, sim.url, server.url) as scene:
+    with redis_of_its_own(*options) as server, Scene(tmp_path, parent, sim.url, server.url) as scene:
         caller, workers = scene.call(agents(SOME)), scene.workers(WORKERS)
         scene.until_results(SOME // 3)
         server.kill()
@@ -143,7 +143,7 @@ def test_a_run_goes_on_by_itself_when_its_server_was_killed_and_is_back(
         check_nothing_was_asked_again(scene, SOME)
 
 
-def test_what_a_server_has_lost_of_its_last_second_is_done_again(scene: Scene, server: RedisServer) -> None:
+def test_work_lost_in_the_last_second_of_the_coordinator_is_repeated(scene: Scene, server: RedisServer) -> None:
     scene.tools = ["look"]
     caller = scene.call([agent(n, looks_for=f"k{n}") for n in range(SOME)], held_back=HELD_BACK)
     workers = scene.workers(WORKERS)
@@ -176,10 +176,10 @@ def test_a_removed_run_ends_with_advice_and_no_process_waits_forever(scene: Scen
         assert worker.wait() in (0, STORE_FAILED)
 
 
-def test_a_worker_that_was_cut_off_past_its_lease_does_no_harm_and_goes_on_with_other_work(
+def test_a_worker_disconnected_past_its_lease_does_no_harm_and_takes_other_agents(
     scene: Scene, server: RedisServer
 ) -> None:
-    with Way(server.port).open() as way:
+    with BreakableProxy(server.port).open() as way:
         caller = scene.call(agents(SOME), held_back=HELD_BACK)
         victim, workers = scene.work("victim", way.url), scene.workers(WORKERS - 1)
         scene.until_results(SOME // 4)
@@ -194,11 +194,9 @@ def test_a_worker_that_was_cut_off_past_its_lease_does_no_harm_and_goes_on_with_
     assert max(turn.at for turn in scene.turns() if turn.name == victim.name) > mended
 
 
-def test_what_a_worker_has_to_say_of_an_agent_that_another_has_begun_is_refused(
-    scene: Scene, server: RedisServer
-) -> None:
+def test_writes_about_an_agent_leased_by_another_worker_are_refused(scene: Scene, server: RedisServer) -> None:
     scene.seconds_of_tools = 4 * LEASE  # long enough for both to be at it
-    with Way(server.port).open() as way:
+    with BreakableProxy(server.port).open() as way:
         caller, victim = scene.call(agents(40)), scene.work("victim", way.url)
         scene.until(lambda: bool(scene.turns()))
         cut = way.cut()  # it has not said yet that it puts something there
@@ -212,7 +210,7 @@ def test_what_a_worker_has_to_say_of_an_agent_that_another_has_begun_is_refused(
     assert {turn.key for turn in scene.turns("moved")} >= taken_over
 
 
-def test_a_worker_that_stood_still_past_its_lease_does_no_harm_and_goes_on_with_other_work(scene: Scene) -> None:
+def test_a_worker_suspended_past_its_lease_does_no_harm_and_takes_other_agents(scene: Scene) -> None:
     caller = scene.call(agents(SOME), held_back=HELD_BACK)
     [victim, *workers] = scene.workers(WORKERS)
     scene.until_results(SOME // 4)
@@ -238,7 +236,7 @@ def test_a_stopped_worker_hands_over_its_agents_at_once(scene: Scene, number: si
     check_asked_again(scene, victim, told)
 
 
-def test_what_two_hundred_agents_of_four_workers_look_up_is_looked_up_once(scene: Scene) -> None:
+def test_equal_reads_of_two_hundred_agents_on_four_workers_are_executed_once(scene: Scene) -> None:
     scene.tools = ["look"]
     caller = scene.call([agent(n, looks_for="the_same") for n in range(200)])
     workers = scene.workers(WORKERS)
@@ -248,7 +246,7 @@ def test_what_two_hundred_agents_of_four_workers_look_up_is_looked_up_once(scene
     assert len(scene.made("looked")) == 1
 
 
-def test_what_a_killed_worker_was_looking_up_for_all_is_looked_up_by_another(scene: Scene) -> None:
+def test_a_shared_read_of_a_killed_worker_is_executed_by_another(scene: Scene) -> None:
     scene.tools, scene.seconds_of_tools = ["look"], 1.0
     caller = scene.call([agent(n, looks_for="the_same") for n in range(40)])
     workers = {worker.name: worker for worker in scene.workers(WORKERS)}
@@ -259,7 +257,7 @@ def test_what_a_killed_worker_was_looking_up_for_all_is_looked_up_by_another(sce
     assert len(scene.made("looked")) == 2
 
 
-def test_what_a_killed_worker_was_changing_is_not_changed_again(scene: Scene) -> None:
+def test_a_write_of_a_killed_worker_is_not_repeated(scene: Scene) -> None:
     scene.seconds_of_tools = 2.0
     caller, victim = scene.call(agents(20)), scene.work("victim")
     scene.until(lambda: bool(scene.made("put")))
@@ -270,7 +268,7 @@ def test_what_a_killed_worker_was_changing_is_not_changed_again(scene: Scene) ->
     assert unknown >= {made.what for made in scene.made("put") if made.name == victim.name}
 
 
-def test_workers_keep_the_rate_of_a_tool_together(scene: Scene) -> None:
+def test_workers_share_the_rate_limit_of_a_tool(scene: Scene) -> None:
     scene.tools, scene.rate = ["look"], 20.0
     caller = scene.call([agent(n, looks_for=f"k{n}") for n in range(60)])
     workers = scene.workers(WORKERS)
@@ -281,7 +279,7 @@ def test_workers_keep_the_rate_of_a_tool_together(scene: Scene) -> None:
     assert times[-1] - times[0] >= 58 / scene.rate  # one may be late at first, and none is early
 
 
-def test_workers_have_no_more_requests_in_flight_than_all_of_them_may(scene: Scene) -> None:
+def test_workers_together_never_exceed_max_inflight(scene: Scene) -> None:
     scene.options["max_inflight"] = 8
     caller, [victim, *workers] = scene.call(agents(SOME)), scene.workers(WORKERS)
     scene.until_results(SOME // 2)
@@ -304,7 +302,7 @@ def most_at_once(scene: Scene, ends: dict[str, float]) -> int:
     return most
 
 
-def test_workers_spend_no_more_than_all_of_them_may_also_when_one_is_killed(scene: Scene, sim: SimServer) -> None:
+def test_workers_together_never_exceed_the_budget_even_if_one_is_killed(scene: Scene, sim: SimServer) -> None:
     budget = 60_000  # enough for about half of the agents
     scene.options |= {"max_total_tokens": budget, "max_tokens": 60}
     before = tokens(sim)

@@ -58,7 +58,7 @@ async def test_a_conversation_that_outgrows_the_window_fails_without_compaction(
 
 
 @pytest.mark.parametrize("way", ["elide", "summarize"])
-async def test_a_conversation_that_is_compacted_comes_to_its_end(small_vllm: str, way: str) -> None:
+async def test_a_conversation_with_compaction_reaches_its_answer(small_vllm: str, way: str) -> None:
     results = await play(small_vllm, compact_with=way)
     assert [(result.error, result.turns) for result in results] == [(None, TURNS)] * 2
     assert all(result.compactions >= 1 for result in results)
@@ -72,7 +72,7 @@ async def count(url: str, text: str) -> int:
 
 
 @pytest.mark.parametrize("piece", ["word ", "7 3 ", "日本"])
-async def test_what_is_let_through_fits_the_window_whatever_the_language(small_vllm: str, piece: str) -> None:
+async def test_accepted_inputs_fit_the_window_in_any_language(small_vllm: str, piece: str) -> None:
     """Near the window the server counts: it takes all that we send, and what we refuse is really too long."""
     per_piece = await count(small_vllm, piece * 100) / 100
     sizes = [SMALL_WINDOW - 400, SMALL_WINDOW + 200]
@@ -87,7 +87,7 @@ async def test_what_is_let_through_fits_the_window_whatever_the_language(small_v
     assert too_long.usage.input == 0, "it was never sent"
 
 
-async def test_an_input_that_does_not_fit_is_answered_in_parts(small_vllm: str) -> None:
+async def test_an_input_beyond_the_window_is_answered_in_chunks(small_vllm: str) -> None:
     text = "\n\n".join(f"Paragraph {number}. {WORDS.text(f'paragraph {number}', 90)}" for number in range(36))
     assert await count(small_vllm, text) > 1.5 * SMALL_WINDOW
     [result] = await BatchAgent.run(
@@ -105,7 +105,7 @@ async def test_an_input_that_does_not_fit_is_answered_in_parts(small_vllm: str) 
     assert result.usage.input > SMALL_WINDOW
 
 
-async def test_a_plan_foresees_the_tokens_of_a_run(vllm_url: str) -> None:
+async def test_a_plan_predicts_the_tokens_of_a_run(vllm_url: str) -> None:
     start = nonce()
     options: dict[str, Any] = {
         "task": f"{start} Answer in a word. {{text}}",
@@ -115,6 +115,6 @@ async def test_a_plan_foresees_the_tokens_of_a_run(vllm_url: str) -> None:
     }
     forecast = await BatchAgent.plan(canary=4, **options)
     results = await BatchAgent.run(progress=False, **options)
-    compared = forecast.against(results, 1.0)
+    compared = forecast.compare(results, 1.0)
     assert compared.row("prompt tokens").ratio == pytest.approx(1, abs=0.1)
     assert forecast.seconds is not None

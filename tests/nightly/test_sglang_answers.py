@@ -95,14 +95,14 @@ async def server(sglang_url: str) -> AsyncIterator[Server]:
         yield Server(http, sglang_url)
 
 
-async def test_it_answers_a_chat(server: Server) -> None:
+async def test_sglang_answers_a_chat(server: Server) -> None:
     body = await server.answer()
     assert body["choices"][0]["message"]["content"].strip()
     assert body["usage"]["prompt_tokens"] > 0
     assert 0 < body["usage"]["completion_tokens"] <= 24
 
 
-async def test_it_streams_text_and_then_usage(server: Server) -> None:
+async def test_sglang_streams_text_and_then_usage(server: Server) -> None:
     *events, last = await server.stream()
     deltas = [choice["delta"] for event in events for choice in event["choices"]]
     assert "".join(delta.get("content") or "" for delta in deltas).strip()
@@ -110,12 +110,12 @@ async def test_it_streams_text_and_then_usage(server: Server) -> None:
     assert last["usage"]["completion_tokens"] > 0
 
 
-async def test_it_keeps_to_a_json_schema(server: Server) -> None:
+async def test_sglang_follows_a_json_schema(server: Server) -> None:
     message = await server.message(response_format=CITY, max_tokens=64)
     assert set(json.loads(message["content"])) == {"city", "population"}
 
 
-async def test_it_parses_a_tool_call(server: Server) -> None:
+async def test_sglang_parses_a_tool_call(server: Server) -> None:
     body = await server.answer(messages=BY_HEART, tools=[SEARCH], max_tokens=64)
     [choice] = body["choices"]
     [call] = choice["message"]["tool_calls"]
@@ -124,7 +124,7 @@ async def test_it_parses_a_tool_call(server: Server) -> None:
     assert json.loads(call["function"]["arguments"]) == {"query": "paris"}
 
 
-async def test_it_streams_a_tool_call_in_pieces(server: Server) -> None:
+async def test_sglang_streams_a_tool_call_in_pieces(server: Server) -> None:
     events = await server.stream(messages=BY_HEART, tools=[SEARCH], max_tokens=64)
     deltas = [delta for event in events for choice in event["choices"] for delta in _calls(choice["delta"])]
     # Only the first piece has the name and the id; the later ones have null.
@@ -133,14 +133,14 @@ async def test_it_streams_a_tool_call_in_pieces(server: Server) -> None:
     assert json.loads("".join(delta["function"]["arguments"] for delta in deltas)) == {"query": "paris"}
 
 
-async def test_a_call_of_a_tool_that_is_not_offered_is_dropped(server: Server) -> None:
+async def test_sglang_drops_a_call_of_an_unknown_tool(server: Server) -> None:
     message = await server.message(messages=UNKNOWN_BY_HEART, tools=[SEARCH], max_tokens=64)
     assert not _calls(message)
     assert message["content"] == ""
 
 
 @pytest.mark.parametrize("tool", [SEARCH, STRICT_SEARCH], ids=["loose", "strict"])
-async def test_a_schema_rules_out_calls(server: Server, tool: Json) -> None:
+async def test_a_schema_on_sglang_prevents_tool_calls(server: Server, tool: Json) -> None:
     message = await server.message(messages=BY_HEART, tools=[tool], response_format=CITY, max_tokens=64)
     assert not _calls(message)
     assert set(json.loads(message["content"])) == {"city", "population"}
@@ -150,7 +150,7 @@ async def test_a_schema_rules_out_calls(server: Server, tool: Json) -> None:
     assert "cannot be combined with response_format" in body["message"]
 
 
-async def test_tool_choice_none_takes_the_tools_out_of_the_prompt(server: Server) -> None:
+async def test_tool_choice_none_on_sglang_removes_the_tools_from_the_prompt(server: Server) -> None:
     without = await server.prompt_tokens()
     assert await server.prompt_tokens(tools=[]) == without
     assert await server.prompt_tokens(tools=[SEARCH], tool_choice="none") == without
@@ -161,7 +161,7 @@ async def test_tool_choice_none_takes_the_tools_out_of_the_prompt(server: Server
     assert await server.prompt_tokens(tools=[SEARCH], response_format=CITY) == offered
 
 
-async def test_it_reports_the_cached_tokens_of_a_shared_prefix(server: Server) -> None:
+async def test_sglang_reports_the_cached_tokens_of_a_shared_prefix(server: Server) -> None:
     system = {"role": "system", "content": " ".join(f"Rule {number}: be brief." for number in range(30))}
     cached = []
     for question in ("Who are you?", "What is a cache?"):
@@ -170,21 +170,21 @@ async def test_it_reports_the_cached_tokens_of_a_shared_prefix(server: Server) -
     assert cached[1] >= 128
 
 
-async def test_a_salt_keeps_prefixes_apart(server: Server) -> None:
+async def test_prompts_with_different_cache_salts_share_no_prefix_on_sglang(server: Server) -> None:
     for salt in ("one", "two"):
         await server.answer(cache_salt=salt, max_tokens=1)
     body = await server.answer(cache_salt="three", max_tokens=1)
     assert body["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-async def test_it_takes_priorities_as_whole_numbers(server: Server) -> None:
+async def test_sglang_accepts_integer_priorities(server: Server) -> None:
     for priority in (-5, 0, 5):
         await server.answer(priority=priority, max_tokens=1)
     status, body = await server.chat(priority=1.5)
     assert (status, body["code"]) == (400, 400)
 
 
-async def test_a_session_opens_with_its_first_request_and_can_be_closed_at_any_time(server: Server) -> None:
+async def test_an_sglang_session_opens_with_its_first_request_and_can_be_closed_any_time(server: Server) -> None:
     await server.answer(session_id="agent-1", max_tokens=1)
     for name in ("agent-1", "agent-1", "nobody"):
         assert await server.post("/close_session", {"session_id": name}) == (200, None)
@@ -192,12 +192,12 @@ async def test_a_session_opens_with_its_first_request_and_can_be_closed_at_any_t
     assert await server.post("/close_session", {"session_id": "agent-1"}) == (200, None)
 
 
-async def test_a_session_is_closed_by_a_body_that_says_it_is_json_and_by_no_other(server: Server) -> None:
+async def test_an_sglang_session_is_closed_only_by_a_body_with_a_json_content_type(server: Server) -> None:
     async with server.http.post(server.url + "/close_session", data=b'{"session_id": "agent-1"}') as response:
         assert response.status == 400
 
 
-async def test_it_takes_thoughts_and_calls_with_arguments_that_are_an_object(server: Server) -> None:
+async def test_sglang_accepts_reasoning_and_calls_with_object_arguments(server: Server) -> None:
     await server.answer(messages=_history('{"query": "paris"}', reasoning_content="I should search."), tools=[SEARCH])
     for arguments, complaint in (
         ('{"query": "par', "must be valid JSON"),
@@ -209,7 +209,7 @@ async def test_it_takes_thoughts_and_calls_with_arguments_that_are_an_object(ser
         assert complaint in body["message"]
 
 
-async def test_it_says_what_is_wrong_with_a_request(server: Server) -> None:
+async def test_sglang_reports_what_is_wrong_with_a_request(server: Server) -> None:
     status, body = await server.chat(messages=[{"role": "user", "content": "word " * 5000}])
     assert (status, body["type"]) == (400, "BadRequestError")
     assert body["message"] == "The input (5022 tokens) is longer than the model's context length (4096 tokens)."
@@ -219,12 +219,12 @@ async def test_it_says_what_is_wrong_with_a_request(server: Server) -> None:
     assert body["message"].startswith("Requested token count exceeds the model's maximum context length of 4096 tokens")
 
 
-async def test_it_answers_to_any_model_name(server: Server) -> None:
+async def test_sglang_accepts_any_model_name(server: Server) -> None:
     body = await server.answer(model="nobody", max_tokens=1)
     assert body["model"] == "nobody"
 
 
-async def test_it_says_what_it_serves_and_what_is_switched_on(server: Server) -> None:
+async def test_sglang_reports_its_model_and_enabled_features(server: Server) -> None:
     status, models = await server.get("/v1/models")
     [model] = json.loads(models)["data"]
     assert (status, model["id"], model["owned_by"]) == (200, MODEL_NAME, "sglang")
@@ -246,7 +246,7 @@ async def test_it_says_what_it_serves_and_what_is_switched_on(server: Server) ->
     assert json.loads(info).items() >= expected.items()
 
 
-async def test_it_says_how_busy_it_is(server: Server) -> None:
+async def test_sglang_reports_its_load(server: Server) -> None:
     status, loads = await server.get("/v1/loads")
     [load] = json.loads(loads)["loads"]
     assert status == 200
@@ -259,13 +259,13 @@ async def test_it_says_how_busy_it_is(server: Server) -> None:
         assert f"\nsglang:{name}{{" in metrics
 
 
-async def test_it_counts_tokens_as_it_will_see_them(server: Server) -> None:
+async def test_sglang_counts_the_tokens_of_a_prompt(server: Server) -> None:
     status, body = await server.post("/tokenize", {"model": MODEL_NAME, "messages": [QUESTION], "tools": [SEARCH]})
     assert status == 200
     assert body["count"] == len(body["tokens"]) == await server.prompt_tokens(tools=[SEARCH])
 
 
-async def test_it_speaks_the_messages_api_too(server: Server) -> None:
+async def test_sglang_supports_the_messages_api(server: Server) -> None:
     tool = {"name": "search", "description": "Search.", "input_schema": SEARCH["function"]["parameters"]}
     body = {"model": MODEL_NAME, "max_tokens": 64, "temperature": 0, "messages": BY_HEART, "tools": [tool]}
     status, answer = await server.post("/v1/messages", body)

@@ -47,7 +47,7 @@ async def sessions_closed(sglang_url: str) -> Callable[[], Awaitable[int]]:
     return count
 
 
-async def test_agents_share_the_prefix_that_was_computed_once(
+async def test_agents_share_a_cached_prefix_on_sglang(
     backend: str, sessions_closed: Callable[[], Awaitable[int]]
 ) -> None:
     before = await sessions_closed()
@@ -66,7 +66,7 @@ async def test_agents_share_the_prefix_that_was_computed_once(
     assert await sessions_closed() == before + 4
 
 
-async def test_answers_keep_to_the_schema(backend: str) -> None:
+async def test_sglang_enforces_the_answer_schema(backend: str) -> None:
     results = await BatchAgent.run(
         task="Judge: {text}",
         inputs=["What a lovely day!", "It broke at once."],
@@ -79,7 +79,7 @@ async def test_answers_keep_to_the_schema(backend: str) -> None:
     assert all(result.turns == 1 for result in results)
 
 
-async def test_agents_act_and_their_second_turn_finds_its_prefix(backend: str) -> None:
+async def test_agents_in_action_mode_on_sglang_hit_their_prefix_in_the_second_turn(backend: str) -> None:
     results = await BatchAgent.run(
         task="How old is {name}? Look the name up first.",
         inputs=[{"name": "Ada"}, {"name": "Bob"}],
@@ -97,7 +97,7 @@ async def test_agents_act_and_their_second_turn_finds_its_prefix(backend: str) -
     assert all(result.usage.cached >= 256 for result in called), [result.usage for result in results]
 
 
-async def test_a_native_tool_call_is_executed_and_answered(backend: str) -> None:
+async def test_a_native_tool_call_of_sglang_is_executed_and_answered(backend: str) -> None:
     [result] = await BatchAgent.run(
         task=CALL_BY_HEART,
         inputs=[{"name": "Ada"}],
@@ -112,7 +112,7 @@ async def test_a_native_tool_call_is_executed_and_answered(backend: str) -> None
     assert result.turns == 2
 
 
-async def test_it_takes_every_field_that_we_send(backend: str) -> None:
+async def test_sglang_accepts_every_field_of_a_request(backend: str) -> None:
     results = await BatchAgent.run(
         task="Say {word}.",
         inputs=["hello", "world"],
@@ -129,13 +129,13 @@ async def test_it_takes_every_field_that_we_send(backend: str) -> None:
     assert all(ttft is not None for result in results for ttft in result.timing.ttft)
 
 
-async def test_a_prompt_that_does_not_fit_is_its_own_kind_of_error(backend: str) -> None:
+async def test_a_prompt_beyond_the_window_is_a_context_overflow_error(backend: str) -> None:
     [result] = await BatchAgent.run(task="Summarize: {text}", inputs=["word " * 20_000], backend=backend)
     assert result.error is not None
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
     assert not result.error.retryable
 
 
-async def test_a_wrong_model_name_is_refused_though_the_server_would_take_it(backend: str) -> None:
+async def test_a_wrong_model_name_is_refused_though_sglang_would_accept_it(backend: str) -> None:
     with pytest.raises(SpecError, match=f"Did you mean '{MODEL_NAME}'"):
         await BatchAgent.run(task="Say {word}.", inputs=["hello"], backend=backend, model=MODEL_NAME + "x")

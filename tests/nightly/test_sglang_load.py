@@ -14,7 +14,7 @@ ROOM = 8_192
 ANSWER = 32
 
 
-async def test_sglangs_load_is_seen_while_it_works_and_its_room_is_the_real_one(sglang_url: str) -> None:
+async def test_load_and_kv_capacity_of_sglang_are_read_while_it_works(sglang_url: str) -> None:
     backend = await connect(f"sglang://{sglang_url.removeprefix('http://')}", None, uses_tools=False, notify=print)
     assert isinstance(backend, HttpBackend)
     try:

@@ -90,7 +90,7 @@ async def test_a_second_run_with_the_checkpoint_starts_no_program(
     assert (tmp_path / "kept" / "report.html").exists()
 
 
-async def test_an_answer_that_does_not_fit_is_asked_of_the_program_again(program: list[str]) -> None:
+async def test_an_invalid_answer_is_requested_from_the_program_again(program: list[str]) -> None:
     class Count(BaseModel):
         notes: int
 
@@ -105,7 +105,7 @@ async def test_an_answer_that_does_not_fit_is_asked_of_the_program_again(program
 
 
 @pytest.mark.slow
-async def test_a_budget_counts_what_programs_ask(program: list[str]) -> None:
+async def test_a_budget_counts_the_requests_of_programs(program: list[str]) -> None:
     results = await BatchAgent.run(
         task="Note {it}",
         inputs=[str(n) for n in range(8)],
@@ -120,7 +120,7 @@ async def test_a_budget_counts_what_programs_ask(program: list[str]) -> None:
     assert {result.error.kind for result in results if result.error} == {ErrorKind.BUDGET}
 
 
-async def test_without_the_gateway_programs_ask_the_server_themselves(program: list[str]) -> None:
+async def test_without_the_gateway_programs_call_the_server_directly(program: list[str]) -> None:
     with SimServer(SimConfig(zero_latency=True), Script()) as sim:
         runtime = ProcessRuntime(program, gateway=False, backend=sim.url)
         results = await BatchAgent.run(task="Note {it}", inputs=["a", "b"], runtime=runtime)
@@ -128,7 +128,7 @@ async def test_without_the_gateway_programs_ask_the_server_themselves(program: l
         assert results.usage == Usage()  # a program that does not tell is not known to have asked anything
 
 
-async def test_a_program_that_fails_says_why(project: Path) -> None:
+async def test_a_failed_program_is_reported_with_its_reason(project: Path) -> None:
     runtime = ProcessRuntime([sys.executable, "-c", "import sys; sys.exit('no such model: x')"], workdir=project)
     [result] = await BatchAgent.run(task="Note {it}", inputs=["a"], backend=scripted(), runtime=runtime)
     assert result.error is not None
@@ -136,7 +136,7 @@ async def test_a_program_that_fails_says_why(project: Path) -> None:
     assert "no such model: x" in result.error.message
 
 
-async def test_what_a_runtime_cannot_do_is_said_before_anything_starts(program: list[str]) -> None:
+async def test_options_that_a_runtime_does_not_support_are_rejected_before_anything_starts(program: list[str]) -> None:
     runtime, backend = ProcessRuntime(program), scripted()
     asked: dict[str, Any] = {"task": "Note {it}", "inputs": ["a"], "backend": backend, "runtime": runtime}
     for options, why in (
@@ -162,7 +162,7 @@ def programs() -> Iterator[Programs]:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_programs_too(programs: Programs, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_programs_of_a_run(programs: Programs, tmp_path: Path) -> None:
     mark = f"batch-agent-test-{os.getpid()}-{time.monotonic_ns()}"
     began = tmp_path / "began"
     (tmp_path / "mine.py").write_text(

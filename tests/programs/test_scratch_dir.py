@@ -77,7 +77,7 @@ def precious(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_folder_of_a_run_that_was_killed_goes_and_no_link_is_followed(precious: Path, temporary: Path) -> None:
+def test_the_scratch_dir_of_a_killed_run_is_removed_without_following_links(precious: Path, temporary: Path) -> None:
     folders = {killed(precious) for _ in range(2)}
     assert set(temporary.iterdir()) == folders
     remove_abandoned()
@@ -86,7 +86,7 @@ def test_the_folder_of_a_run_that_was_killed_goes_and_no_link_is_followed(precio
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, None])
-def test_the_folder_of_a_run_that_lives_stays(precious: Path, number: signal.Signals | None) -> None:
+def test_the_scratch_dir_of_a_running_run_is_kept(precious: Path, number: signal.Signals | None) -> None:
     process, folder = holder(precious)
     try:
         if number is not None:
@@ -98,7 +98,9 @@ def test_the_folder_of_a_run_that_lives_stays(precious: Path, number: signal.Sig
         process.communicate()
 
 
-def test_the_folder_of_another_run_in_this_process_stays(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_scratch_dir_of_another_run_in_this_process_is_kept(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with scratch_folder() as one, scratch_folder() as other:
         remove_abandoned()
         assert {*temporary.iterdir()} == {one, other}
@@ -108,7 +110,7 @@ def test_the_folder_of_another_run_in_this_process_stays(temporary: Path, monkey
     assert list(temporary.iterdir()) == []
 
 
-def test_a_fork_that_still_works_there_keeps_the_folder(precious: Path) -> None:
+def test_a_forked_child_that_is_still_running_keeps_the_scratch_dir(precious: Path) -> None:
     process, folder = holder(precious, "forks")
     try:
         process.kill()
@@ -123,7 +125,7 @@ def test_a_fork_that_still_works_there_keeps_the_folder(precious: Path) -> None:
 @pytest.mark.parametrize(
     "change", ["no marker", "linked marker", "other words", "other machine", "open to others", "marker with two names"]
 )
-def test_what_is_in_doubt_stays(change: str, precious: Path, tmp_path: Path) -> None:
+def test_a_scratch_dir_with_a_doubtful_owner_is_kept(change: str, precious: Path, tmp_path: Path) -> None:
     folder = killed(precious)
     marker = folder / "owner.lock"
     magic, host, boot = marker.read_text().splitlines()
@@ -145,7 +147,7 @@ def test_what_is_in_doubt_stays(change: str, precious: Path, tmp_path: Path) -> 
     assert (folder / "copy" / "read-only" / "file").exists()
 
 
-def test_names_like_ours_that_are_something_else_stay(precious: Path, temporary: Path) -> None:
+def test_other_files_with_similar_names_are_kept(precious: Path, temporary: Path) -> None:
     (temporary / "batch-agent-run-link").symlink_to(precious)
     (temporary / "batch-agent-run-file").write_text("x")
     (temporary / "batch-agent-run-folder").mkdir(mode=0o700)
@@ -156,7 +158,9 @@ def test_names_like_ours_that_are_something_else_stay(precious: Path, temporary:
     assert (precious / "work").exists()
 
 
-def test_what_cannot_be_removed_now_is_removed_later(precious: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_dir_that_cannot_be_removed_is_removed_by_a_later_run(
+    precious: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = killed(precious)
     with monkeypatch.context() as patch:
         patch.setattr(scratch, "erase", lambda path: False)
@@ -166,14 +170,16 @@ def test_what_cannot_be_removed_now_is_removed_later(precious: Path, monkeypatch
     assert not folder.exists()
 
 
-def test_a_temporary_folder_that_cannot_be_listed_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_temporary_directory_that_cannot_be_listed_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     remove_abandoned()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-async def test_a_run_removes_what_a_killed_one_left(
+async def test_a_run_removes_the_scratch_dir_of_a_killed_run(
     number: signal.Signals, temporary: Path, precious: Path, tmp_path: Path
 ) -> None:
     script = f"echo there > {tmp_path}/note; exec sleep 600"

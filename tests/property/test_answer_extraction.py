@@ -56,7 +56,7 @@ def test_a_list_is_found_in_prose(value: Any, layout: dict[str, Any], before: st
 
 
 @given(value=JSON, layout=LAYOUTS)
-def test_any_value_is_found_when_it_is_all_there_is(value: Any, layout: dict[str, Any]) -> None:
+def test_a_text_that_is_one_json_value_is_found(value: Any, layout: dict[str, Any]) -> None:
     text = json.dumps(value, **layout)
     assume(not isinstance(value, dict) or list(value) not in (["answer"], ["final"]))
     for said in (text, f" \n{text}\n", f"<think>hm {{}}</think>{text}", f"hm [] </think>\n{text}"):
@@ -77,7 +77,7 @@ def test_of_several_objects_the_last_that_fits_is_the_answer(values: list[Any], 
 
 @settings(max_examples=75)
 @given(value=CONTAINERS, layout=LAYOUTS, before=PROSE, data=st.data())
-def test_what_was_cut_off_is_never_an_answer(
+def test_a_truncated_value_is_never_an_answer(
     value: Any, layout: dict[str, Any], before: str, data: st.DataObject
 ) -> None:
     text = json.dumps(value, **layout)
@@ -107,7 +107,7 @@ NASTY = st.text(alphabet="{}[]\"\\`\n:,'#/*<think>01-eENaIu\ud800 ", max_size=60
 @example('{"a":' * 5000, True)
 @example('{"n": ' + "1" * 5000 + "}", False)
 @example("```" * 5000, True)
-def test_no_text_makes_more_trouble_than_an_invalid_output(text: str, is_whole: bool) -> None:
+def test_any_text_gives_an_answer_or_an_invalid_output_error(text: str, is_whole: bool) -> None:
     for schema in (WRAPPED, ANYTHING, made(int), made(list[str]), made(dict[str, int] | None)):
         with suppress(InvalidOutput):
             find_answer(text, schema, is_whole=is_whole)
@@ -117,7 +117,7 @@ def test_no_text_makes_more_trouble_than_an_invalid_output(text: str, is_whole: 
 
 
 @given(text=NASTY)
-def test_what_is_left_of_a_text_without_its_thoughts_stays_as_it_is(text: str) -> None:
+def test_removing_reasoning_leaves_the_rest_of_a_text_unchanged(text: str) -> None:
     left = without_thoughts(text, is_whole=False)
     assert left == left.strip()
     assert without_thoughts(left, is_whole=False) == left
@@ -125,7 +125,7 @@ def test_what_is_left_of_a_text_without_its_thoughts_stays_as_it_is(text: str) -
 
 @given(value=OBJECTS, layout=LAYOUTS, before=PROSE, after=PROSE)
 @example(value={"v": 'return {"a": x["b"], "c": "it"}'}, layout={}, before="", after="")
-def test_a_comma_too_many_changes_nothing_else(value: Any, layout: dict[str, Any], before: str, after: str) -> None:
+def test_a_trailing_comma_is_repaired(value: Any, layout: dict[str, Any], before: str, after: str) -> None:
     broken = json.dumps(value, **layout)[:-1].rstrip() + ",\n}"
     assert find_answer(f"{before} {broken} {after}", WRAPPED) == value
     assert find_answer(f"{before}\n```json\n{broken}\n```\n{after}", WRAPPED) == value
@@ -134,7 +134,7 @@ def test_a_comma_too_many_changes_nothing_else(value: Any, layout: dict[str, Any
 @given(value=OBJECTS, layout=LAYOUTS, before=PROSE)
 @example(value={"v": 'return {"a": x["b"], "c": "it"}'}, layout={}, before="")
 @example(value={"v": {"```": None}}, layout={}, before="")
-def test_a_forgotten_end_changes_nothing_else(value: Any, layout: dict[str, Any], before: str) -> None:
+def test_missing_closing_brackets_are_repaired(value: Any, layout: dict[str, Any], before: str) -> None:
     broken = json.dumps(value, **layout).rstrip("]} \n")
     assume(not broken.endswith(("[", "{")))
     assert find_answer(f"{before} {broken}", WRAPPED) == value

@@ -105,7 +105,9 @@ cuts = st.lists(st.integers(0, 4000), max_size=12)
 
 
 @given(st.lists(stream_events, max_size=10), line_ends, names, cuts)
-def test_the_same_deltas_for_any_chunking(events: list[bytes], end: bytes, name: bytes, at: list[int]) -> None:
+def test_the_deltas_of_a_stream_are_the_same_for_any_chunking(
+    events: list[bytes], end: bytes, name: bytes, at: list[int]
+) -> None:
     data = b"".join(name + end + b"data: " + event + end + end for event in events) + b":"
     whole = until_it_fails(lambda: decode([data]))
     assert until_it_fails(lambda: decode(pieces(data, at))) == whole
@@ -209,19 +211,19 @@ def assert_is_read_or_failed(deltas: list[Delta | str]) -> None:
 
 
 @given(st.sampled_from(places(REPLY)), json_values)
-def test_nonsense_anywhere_in_an_answer_is_read_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
+def test_any_corruption_of_an_answer_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     body = orjson.dumps(replaced(REPLY, path, nonsense))
     assert_is_read_or_failed(until_it_fails(lambda: iter(decode_reply(body))))
 
 
 @given(st.sampled_from(places(STREAM)[1:]), json_values)
-def test_nonsense_anywhere_in_a_stream_is_read_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
+def test_any_corruption_of_a_stream_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     events = replaced(STREAM, path, nonsense)
     assert_is_read_or_failed(until_it_fails(lambda: decode(map(as_event, events))))
 
 
 @given(st.lists(json_values, max_size=3))
-def test_a_stream_of_anything_is_read_or_is_a_backend_error(events: list[Any]) -> None:
+def test_any_stream_is_decoded_or_is_a_backend_error(events: list[Any]) -> None:
     assert_is_read_or_failed(until_it_fails(lambda: decode(map(as_event, events))))
 
 
@@ -246,7 +248,7 @@ def up_to_its_messages(dialect: AnthropicMessages, request: Request) -> bytes:
 
 
 @given(st.lists(messages, min_size=1, max_size=8), any_text, st.booleans(), st.booleans(), st.booleans())
-def test_the_bytes_of_a_turn_up_to_its_last_message_begin_those_of_the_next(
+def test_an_encoded_turn_up_to_its_last_message_is_a_prefix_of_the_next_turn(
     story: list[Message], system: str, with_tools: bool, streams: bool, strict: bool
 ) -> None:
     tools = (ToolSpec("look", "Look it up", {"type": "object", "properties": {}}),) if with_tools else ()
@@ -265,7 +267,7 @@ def test_the_bytes_of_a_turn_up_to_its_last_message_begin_those_of_the_next(
 
 
 @given(st.lists(messages, min_size=1, max_size=4), any_text, st.booleans())
-def test_nothing_is_sent_that_the_api_refuses(story: list[Message], system: str, strict: bool) -> None:
+def test_encoded_requests_satisfy_the_rules_of_the_api(story: list[Message], system: str, strict: bool) -> None:
     asked = Request(Prompt(system), tuple(story), "m", Sampling())
     body = orjson.loads(AnthropicMessages(strict_schema=strict).encode(asked))
     assert all(block["text"].strip() for block in body.get("system", []))

@@ -101,7 +101,7 @@ stream_frames = st.one_of(
 
 
 @given(st.lists(stream_frames, max_size=10), cuts)
-def test_the_same_deltas_for_any_chunking(frames: list[bytes], at: list[int]) -> None:
+def test_the_deltas_of_a_stream_are_the_same_for_any_chunking(frames: list[bytes], at: list[int]) -> None:
     data = b"".join(frames)
     whole = until_it_fails(lambda: decode([data]))
     assert until_it_fails(lambda: decode(pieces(data, at))) == whole
@@ -111,7 +111,7 @@ def test_the_same_deltas_for_any_chunking(frames: list[bytes], at: list[int]) ->
 
 
 @given(st.binary(max_size=60), cuts)
-def test_any_bytes_are_read_or_are_a_backend_error(data: bytes, at: list[int]) -> None:
+def test_any_bytes_are_decoded_or_are_a_backend_error(data: bytes, at: list[int]) -> None:
     whole = until_it_fails(lambda: decode([data]))
     assert isinstance(whole[-1], str)
     assert until_it_fails(lambda: decode(pieces(data, at))) == whole
@@ -194,12 +194,12 @@ def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @given(st.sampled_from(places(REPLY)), json_values)
-def test_nonsense_anywhere_in_an_answer_is_read_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
+def test_any_corruption_of_an_answer_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     sound(until_it_fails(lambda: iter(decode_reply(orjson.dumps(replaced(REPLY, path, nonsense))))))
 
 
 @given(st.integers(0, len(EVENTS) - 1), st.data(), json_values)
-def test_nonsense_anywhere_in_a_stream_is_read_or_is_a_backend_error(
+def test_any_corruption_of_a_stream_is_decoded_or_is_a_backend_error(
     number: int, data: st.DataObject, nonsense: Any
 ) -> None:
     told = list(EVENTS)
@@ -235,7 +235,7 @@ def first_turn(story: list[Message], system: str, with_tools: bool, model: str) 
 
 
 @given(stories, any_text, st.booleans(), st.booleans(), models)
-def test_the_bytes_of_a_turn_up_to_its_last_block_begin_those_of_the_next(
+def test_an_encoded_turn_up_to_its_last_block_is_a_prefix_of_the_next_turn(
     story: list[Message], system: str, with_tools: bool, streams: bool, model: str
 ) -> None:
     dialect = BedrockConverse()
@@ -251,7 +251,7 @@ def test_the_bytes_of_a_turn_up_to_its_last_block_begin_those_of_the_next(
 
 
 @given(stories, any_text, st.booleans(), models)
-def test_any_conversation_is_one_that_the_service_model_takes(
+def test_any_conversation_is_valid_for_the_service_model(
     story: list[Message], system: str, with_tools: bool, model: str
 ) -> None:
     request = replace(first_turn(story, system, with_tools, model), messages=tuple(story))

@@ -44,13 +44,15 @@ def said(events: list[bytes], *, apart: bool) -> list[tuple[str, str]]:
 
 
 @given(st.lists(deltas, max_size=12), around, writers)
-def test_a_stream_says_what_its_chunks_say(told: list[dict[str, str]], same: dict[str, Any], write: Write) -> None:
+def test_the_fast_path_gives_the_same_text_as_the_chunks(
+    told: list[dict[str, str]], same: dict[str, Any], write: Write
+) -> None:
     events = [write({**same, "choices": [{"delta": {**same, **delta}, **same}]}) for delta in told]
     assert said(events, apart=False) == said(events, apart=True)
 
 
 @given(st.lists(alike, max_size=8))
-def test_what_is_elsewhere_in_a_chunk_is_not_taken_for_its_text(chunks: list[Any]) -> None:
+def test_other_fields_of_a_chunk_are_not_taken_for_its_text(chunks: list[Any]) -> None:
     events = [orjson.dumps(chunk) for chunk in chunks]
     assert said(events, apart=False) == said(events, apart=True)
 

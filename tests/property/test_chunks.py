@@ -28,7 +28,7 @@ TEXTS = st.text() | st.lists(PIECES | st.text(max_size=5), max_size=60).map("".j
 @given(TEXTS, st.integers(2, 60))
 @example("\ud83d\ude00" * 5, 3)
 @example("x" * 7, 2)
-def test_the_parts_are_the_text_and_none_is_over_the_limit(text: str, most: int) -> None:
+def test_chunks_add_up_to_the_text_and_none_exceeds_the_limit(text: str, most: int) -> None:
     parts = split(text, most)
     assert "".join(parts) == text
     assert all(0 < len(part) <= most for part in parts) or parts == [""]
@@ -39,13 +39,13 @@ def test_the_parts_are_the_text_and_none_is_over_the_limit(text: str, most: int)
     st.lists(st.sampled_from(["\ud83d\ude00", "a", "\ude00", "\ud83d", " "]), max_size=40).map("".join),
     st.integers(2, 9),
 )
-def test_no_pair_of_surrogates_is_cut(text: str, most: int) -> None:
+def test_no_surrogate_pair_is_split(text: str, most: int) -> None:
     cuts = zip(split(text, most), split(text, most)[1:], strict=False)
     assert not any("\ud800" <= before[-1] <= "\udbff" and "\udc00" <= after[0] <= "\udfff" for before, after in cuts)
 
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=60), st.integers(30, 200))
-def test_paragraphs_that_fit_are_never_cut_and_there_are_as_few_parts_as_can_be(sizes: list[int], most: int) -> None:
+def test_paragraphs_that_fit_are_never_split_and_chunks_are_as_few_as_possible(sizes: list[int], most: int) -> None:
     paragraphs = ["x" * size + "\n\n" for size in sizes]
     parts = split("".join(paragraphs), most + 2)
     grain = (most + 2) // 32  # smaller ones may be taken together

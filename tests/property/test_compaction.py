@@ -116,7 +116,7 @@ def compactions(life: Life) -> list[tuple[Conversation, Conversation, CompactCon
 @pytest.mark.slow
 @settings(max_examples=30)
 @given(lives())
-def test_a_replayed_life_is_the_life_that_was_lived_byte_for_byte(life: Life) -> None:
+def test_a_replayed_conversation_equals_the_live_one_byte_for_byte(life: Life) -> None:
     kept = [decode(*encode(fact)) for fact in life.facts]
     assert kept == life.facts
     for lived in range(len(kept) + 1):
@@ -154,7 +154,7 @@ def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life
 
 @settings(max_examples=30)
 @given(lives())
-def test_no_result_grows_errors_stay_and_each_compaction_makes_room(life: Life) -> None:
+def test_compaction_shrinks_results_and_keeps_errors(life: Life) -> None:
     for before, after, step in compactions(life):
         for one, other in zip(results(before), results(after), strict=True):
             assert one.content == other.content or (len(other.content) < len(one.content) and not one.is_error)
@@ -165,7 +165,7 @@ def test_no_result_grows_errors_stay_and_each_compaction_makes_room(life: Life) 
 
 @settings(max_examples=30)
 @given(lives())
-def test_what_the_model_has_not_read_stays_whole_unless_it_alone_does_not_fit(life: Life) -> None:
+def test_unread_results_stay_whole_unless_they_alone_exceed_the_window(life: Life) -> None:
     assert life.rules.compaction is not None
     for before, after, _ in compactions(life):
         newest = [message for message in after._messages if isinstance(message, ToolResults)][-1]
@@ -183,7 +183,7 @@ def test_what_the_model_has_not_read_stays_whole_unless_it_alone_does_not_fit(li
 
 @settings(max_examples=30)
 @given(lives())
-def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> None:
+def test_after_compaction_the_request_fits_or_nothing_can_be_shortened(life: Life) -> None:
     made = life.rules.compaction
     assert made is not None
     for _, after, step in compactions(life):
@@ -198,7 +198,7 @@ def test_after_it_the_request_fits_or_nothing_is_left_to_shorten(life: Life) -> 
 
 @settings(max_examples=30)
 @given(lives())
-def test_there_is_at_most_one_compaction_for_each_turn_and_none_without_tool_results(life: Life) -> None:
+def test_there_is_at_most_one_compaction_per_turn_and_none_without_tool_results(life: Life) -> None:
     for step, following in pairwise([*life.steps, life.end.next()]):
         assert not (isinstance(step, CompactContext) and isinstance(following, CompactContext))
     count = sum(isinstance(step, CompactContext) for step in life.steps)
@@ -208,7 +208,7 @@ def test_there_is_at_most_one_compaction_for_each_turn_and_none_without_tool_res
 
 @settings(max_examples=30)
 @given(lives())
-def test_the_size_is_what_was_counted_and_what_came_since(life: Life) -> None:
+def test_the_context_size_is_the_last_count_plus_later_additions(life: Life) -> None:
     talk = Conversation(life.rules, JOB)
     for fact in life.facts:
         talk.apply(fact)
@@ -249,7 +249,7 @@ HELD = st.lists(
 
 @settings(max_examples=80)
 @given(HELD, st.integers(0, 3), st.integers(1, 3_000), st.booleans(), st.integers(0, 20_000))
-def test_a_plan_takes_no_more_than_it_needs_from_the_oldest(
+def test_a_compaction_plan_shortens_no_more_old_results_than_needed(
     held: list[ToolOutputSize], newest: int, most: int, summarizes: bool, other: int
 ) -> None:
     placed = [replace(each, index=place, is_newest=place >= len(held) - newest) for place, each in enumerate(held)]
@@ -267,6 +267,6 @@ def test_a_plan_takes_no_more_than_it_needs_from_the_oldest(
     assert plan.done({}) == plan.done({}) == replace(plan.done({}), before=plan.tokens)
 
 
-def test_a_fact_of_an_earlier_version_needs_no_figures() -> None:
+def test_a_compaction_fact_of_an_earlier_version_needs_no_token_counts() -> None:
     fact = decode("compacted", b'{"results": [{"place": 1, "content": "x"}]}')
     assert fact == Compacted((Shortened(1, "x"),))

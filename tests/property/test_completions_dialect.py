@@ -113,7 +113,7 @@ def test_every_prompt_gets_its_own_answer_for_any_interleaving_and_chunking(
 
 
 @given(mixed(), st.integers(0, 6000), cuts)
-def test_a_stream_that_breaks_anywhere_fails_unless_all_was_done(
+def test_a_stream_broken_anywhere_fails_unless_all_prompts_were_finished(
     stream: tuple[list[Told], list[bytes]], end: int, at: list[int]
 ) -> None:
     answers, events = stream
@@ -141,7 +141,7 @@ odd_events = st.sampled_from(
 
 
 @given(mixed(), st.lists(st.tuples(st.integers(0, 30), odd_events), max_size=3), cuts)
-def test_the_same_for_any_chunking_whatever_the_server_says(
+def test_any_server_stream_is_decoded_the_same_for_any_chunking(
     stream: tuple[list[Told], list[bytes]], odd: list[tuple[int, bytes]], at: list[int]
 ) -> None:
     answers, events = stream
@@ -157,7 +157,7 @@ def test_the_same_for_any_chunking_whatever_the_server_says(
 
 
 @given(st.lists(told, min_size=1, max_size=5).flatmap(lambda some: st.permutations(list(enumerate(some)))), st.data())
-def test_a_plain_answer_is_the_same_in_any_order_and_says_what_it_lacks(
+def test_a_plain_answer_is_decoded_in_any_order_and_missing_prompts_are_reported(
     shuffled: list[tuple[int, Told]], data: st.DataObject
 ) -> None:
     kept = data.draw(st.lists(st.sampled_from(shuffled), unique_by=lambda pair: pair[0]))
@@ -177,7 +177,7 @@ PARTS = ("index", "text", "message", "finish_reason", "choices", "usage", "choic
 
 
 @given(st.sampled_from(PARTS), json_values)
-def test_nonsense_anywhere_is_read_or_is_a_backend_error(part: str, nonsense: Any) -> None:
+def test_any_corruption_of_a_response_is_decoded_or_is_a_backend_error(part: str, nonsense: Any) -> None:
     choice: Any = {"index": 1, "text": "a", "finish_reason": "stop"}
     if part in ("index", "text", "message", "finish_reason"):
         choice[part] = nonsense

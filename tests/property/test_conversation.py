@@ -100,7 +100,7 @@ def requests(life: Life) -> list[Request]:
 @pytest.mark.slow
 @settings(max_examples=60)
 @given(lives())
-def test_a_replayed_life_is_the_life_that_was_lived(life: Life) -> None:
+def test_a_replayed_conversation_equals_the_live_one(life: Life) -> None:
     for lived in range(len(life.facts) + 1):
         again = Conversation(life.rules, JOB)
         again.replay(life.facts[:lived])
@@ -113,7 +113,7 @@ def test_a_replayed_life_is_the_life_that_was_lived(life: Life) -> None:
 
 
 @given(lives())
-def test_asking_what_is_next_changes_nothing(life: Life) -> None:
+def test_reading_the_next_step_does_not_change_the_conversation(life: Life) -> None:
     twice = Conversation(life.rules, JOB)
     for fact, step in zip(life.facts, life.steps, strict=True):
         assert twice.next() == twice.next() == step
@@ -123,7 +123,7 @@ def test_asking_what_is_next_changes_nothing(life: Life) -> None:
 
 @settings(max_examples=60)
 @given(lives())
-def test_every_life_ends_within_its_turns_and_retries(life: Life) -> None:
+def test_every_conversation_ends_within_its_turns_and_retries(life: Life) -> None:
     replies = [fact for fact in life.facts if isinstance(fact, Replied)]
     assert len(replies) <= life.rules.max_turns + life.rules.max_retries
     result = life.talk.result(0.0)
@@ -133,7 +133,7 @@ def test_every_life_ends_within_its_turns_and_retries(life: Life) -> None:
 
 @settings(max_examples=60)
 @given(lives())
-def test_a_request_starts_with_the_one_before_it_except_while_asking_again(life: Life) -> None:
+def test_a_request_begins_with_the_request_before_it_except_for_repeated_answers(life: Life) -> None:
     previous: tuple[Message, ...] = ()
     was_asking_again = False
     for place, step in enumerate(life.steps):
@@ -152,7 +152,7 @@ def test_a_request_starts_with_the_one_before_it_except_while_asking_again(life:
 
 
 @given(lives())
-def test_all_requests_share_what_is_the_same_and_only_the_last_turn_forbids_tools(life: Life) -> None:
+def test_all_requests_share_their_prompt_and_only_the_last_turn_forbids_tools(life: Life) -> None:
     for step in life.steps:
         if isinstance(step, Generate):
             request, is_last = step.request, step.turns_left == 1
@@ -166,7 +166,7 @@ def test_all_requests_share_what_is_the_same_and_only_the_last_turn_forbids_tool
 
 
 @given(lives())
-def test_calls_can_be_told_apart_and_every_server_can_read_their_history(life: Life) -> None:
+def test_call_ids_are_unique_and_the_history_is_valid_for_every_server(life: Life) -> None:
     for step in life.steps:
         if isinstance(step, CallTools):
             ids = [call.id for call in step.calls]
@@ -184,7 +184,7 @@ def test_calls_can_be_told_apart_and_every_server_can_read_their_history(life: L
 
 @settings(max_examples=60)
 @given(lives())
-def test_a_good_end_has_an_answer_and_a_bad_one_says_why(life: Life) -> None:
+def test_a_success_has_an_answer_and_a_failure_has_a_reason(life: Life) -> None:
     result = life.talk.result(0.0)
     last = life.facts[-1]
     assert isinstance(last, Replied)
@@ -206,7 +206,7 @@ def _data(value: Any) -> Any:
 
 
 @given(lives())
-def test_costs_are_the_sum_of_the_turns_and_the_transcript_is_what_was_said(life: Life) -> None:
+def test_usage_is_the_sum_of_the_turns_and_the_transcript_has_all_messages(life: Life) -> None:
     replies = [fact for fact in life.facts if isinstance(fact, Replied)]
     results = [result for fact in life.facts if isinstance(fact, Returned) for result in fact.results]
     end = life.talk.result(2.0)

@@ -145,9 +145,7 @@ async def entered(stack: AsyncExitStack, opening: Callable[[], AbstractAsyncCont
 @pytest.mark.slow
 @settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 6), st.integers(1, 12))
-def test_workers_never_have_more_in_flight_than_there_are_slots_and_come_to_their_end(
-    seed: int, workers: int, total: int
-) -> None:
+def test_workers_never_exceed_the_slots_and_all_finish(seed: int, workers: int, total: int) -> None:
     dice = random.Random(seed)
 
     async def main() -> None:
@@ -194,7 +192,7 @@ def test_workers_never_have_more_in_flight_than_there_are_slots_and_come_to_thei
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 5), st.integers(50, 3000), st.booleans(), st.booleans())
-def test_workers_never_spend_more_than_there_is_and_stop_only_when_nothing_is_left(
+def test_workers_never_exceed_the_budget_and_stop_only_when_it_is_used_up(
     seed: int, workers: int, most: int, in_dollars: bool, is_calm: bool
 ) -> None:
     dice = random.Random(seed)

@@ -34,7 +34,7 @@ def test_different_inputs_have_different_keys(one: Any, other: Any) -> None:
 
 
 @given(st.lists(st.sampled_from(["a", "b", 1, {"x": 1}]), max_size=12))
-def test_all_keys_of_a_run_are_different_and_come_again(values: list[Any]) -> None:
+def test_the_keys_of_a_run_are_unique_and_reproducible(values: list[Any]) -> None:
     first, again = Keys(b"run"), Keys(b"run")
     keys = [first.key(value) for value in values]
     assert len(set(keys)) == len(values)

@@ -56,7 +56,7 @@ def test_indices_follow_the_order_of_positions_not_of_messages(tree: tuple[int, 
 
 
 @given(trees)
-def test_an_index_is_known_once_everything_before_it_is(tree: tuple[int, Tree]) -> None:
+def test_an_index_is_known_once_all_earlier_positions_are(tree: tuple[int, Tree]) -> None:
     depth, shape = tree
     places = ItemOrder(depth - 1)
     heard = sorted(expansions(shape, depth))

@@ -174,7 +174,7 @@ class Accounts(RuleBasedStateMachine):
         assert self.ledger.residents == self._residents()
         assert all(self.ledger.is_resident(name) == known.is_resident for name, known in self.agents.items())
         counts = self.ledger.counts
-        assert (counts.evictions, counts.overcommitted, counts.most_residents) == (
+        assert (counts.evictions, counts.overcommitted, counts.max_residents) == (
             self.evictions,
             self.overcommitted,
             self.most,
@@ -224,7 +224,7 @@ TestLedgerWithoutCapacity.settings = settings(max_examples=25, stateful_step_cou
 
 
 @given(size=st.floats(0.0, 1e12), capacity=st.integers(1, 10_000), shared=st.floats(0.0, 1e6))
-def test_a_lone_agent_is_let_in_however_big(size: float, capacity: int, shared: float) -> None:
+def test_a_lone_agent_of_any_size_is_admitted(size: float, capacity: int, shared: float) -> None:
     ledger = KvLedger(capacity, shared)
     ledger.register("a", size)
     assert ledger.admit("a", 0.0)
@@ -258,7 +258,7 @@ def test_residency_is_given_up_in_the_order_of_lease_expiry(sizes: list[int], wa
     capacity=st.none() | st.integers(1000, 100_000),
     agents=st.integers(1, 12),
 )
-def test_corrections_of_the_capacity_stay_within_it(
+def test_corrections_of_the_kv_capacity_stay_within_it(
     turns: list[tuple[int, bool]], capacity: int | None, agents: int
 ) -> None:
     ledger = KvLedger(capacity)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
 from batch_agent.core.task_fields import Fields
-from batch_agent.plan.layout import Layout, lay_out
+from batch_agent.plan.layout import Layout, compute_layout
 from batch_agent.plan.template import BadInput, Template, block, parse_template, template_of
 
 LONG = "The same for all, and long enough to be worth its way to the front. " * 4
@@ -49,7 +49,7 @@ tasks = st.lists(
 
 
 def asked_order(layout: Layout, rows: Sequence[Any]) -> Sequence[int]:
-    return range(len(rows)) if layout.asking is None else layout.asking
+    return range(len(rows)) if layout.run_order is None else layout.run_order
 
 
 def check(layout: Layout, rows: Sequence[Any]) -> list[str]:
@@ -81,12 +81,12 @@ def best_shared(texts: list[str]) -> int:
 
 
 @given(tasks, rows_of(NAMES), flags, flags)
-def test_a_text_keeps_all_of_its_fields_in_order(
+def test_a_task_template_keeps_all_of_its_fields_in_order(
     task: str, rows: list[dict[str, Any]], hoist: bool, reorder: bool
 ) -> None:
     template = parse_template(task)
     rows = [row for row in rows if fits(template, row)]
-    layout = lay_out(template, rows, hoist=hoist, reorder=reorder)
+    layout = compute_layout(template, rows, hoist=hoist, reorder=reorder)
     texts = check(layout, rows)
     for row, text in zip(rows, texts, strict=True):
         assert unhoisted(template, row, text) == template.render(row)
@@ -124,31 +124,31 @@ def unhoisted(template: Template, row: Any, text: str) -> str:
 
 
 @given(tasks, rows_of(NAMES))
-def test_with_nothing_to_move_a_text_is_rendered_as_it_is(task: str, rows: list[dict[str, Any]]) -> None:
+def test_a_task_without_movable_fields_is_rendered_unchanged(task: str, rows: list[dict[str, Any]]) -> None:
     template = parse_template(task)
     rows = [row for row in rows if fits(template, row)]
-    layout = lay_out(template, rows, hoist=False, reorder=False)
+    layout = compute_layout(template, rows, hoist=False, reorder=False)
     assert [layout.task(at, row)[0] for at, row in enumerate(rows)] == [template.render(row) for row in rows]
-    assert layout.asking is None
+    assert layout.run_order is None
 
 
 @given(rows_of(NAMES), flags, flags)
 @example([dict.fromkeys(NAMES, "x")] * 3, True, True)
 @example([dict.fromkeys(NAMES, "")] * 3, True, True)
 @example([{name: f"{at % 2}{name}" for name in NAMES} for at in range(5)], False, True)
-def test_free_fields_are_all_there_each_once(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
+def test_every_free_field_is_rendered_once(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     check_fields(NAMES, rows, hoist, reorder)
 
 
 @given(rows_of(ODD, values), flags, flags)
-def test_names_may_be_anything(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
+def test_field_names_may_be_any_text(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     check_fields(ODD, rows, hoist, reorder)
 
 
 def check_fields(names: Sequence[str], rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     instruction = "Which {one} is it?"
     template = template_of(Fields(instruction, *names))
-    layout = lay_out(template, rows, hoist=hoist, reorder=reorder)
+    layout = compute_layout(template, rows, hoist=hoist, reorder=reorder)
     for row, text in zip(rows, check(layout, rows), strict=True):
         start = f"{instruction}\n\n"
         assert text.startswith(start)
@@ -166,14 +166,14 @@ def is_made_of(text: str, blocks: Counter[str]) -> bool:
 
 
 @given(rows_of(("a", "b"), values), st.lists(st.integers(0, 6), max_size=3), flags)
-def test_inputs_that_do_not_fit_change_nothing_for_the_others(
+def test_invalid_inputs_do_not_change_the_layout_of_other_inputs(
     rows: list[dict[str, Any]], places: list[int], is_free: bool
 ) -> None:
     template = template_of(Fields("Do it.", "a", "b") if is_free else "{a} and {b}")
     mixed: list[Any] = list(rows)
     for place in places:
         mixed.insert(place, {"a": "only"} if place % 2 else 17)
-    layout, alone = lay_out(template, mixed), lay_out(template, rows)
+    layout, alone = compute_layout(template, mixed), compute_layout(template, rows)
     assert sorted(asked_order(layout, mixed)) == list(range(len(mixed)))
     good = [at for at, row in enumerate(mixed) if fits(template, row)]
     assert [layout.task(at, mixed[at]) for at in good] == [alone.task(at, row) for at, row in enumerate(rows)]
@@ -190,10 +190,10 @@ class Model(BaseModel):
 
 
 @given(rows_of(("a", "b"), values), flags)
-def test_a_model_is_laid_out_as_its_fields_are(rows: list[dict[str, Any]], is_free: bool) -> None:
+def test_a_pydantic_input_is_laid_out_like_its_dict(rows: list[dict[str, Any]], is_free: bool) -> None:
     template = template_of(Fields("Do it.", "a", "b") if is_free else "{a} and {b} of {b}")
-    layout = lay_out(template, rows)
-    models = lay_out(template, [Model(**row) for row in rows])
+    layout = compute_layout(template, rows)
+    models = compute_layout(template, [Model(**row) for row in rows])
     assert models == layout
 
 
@@ -201,19 +201,19 @@ def test_a_model_is_laid_out_as_its_fields_are(rows: list[dict[str, Any]], is_fr
     st.lists(values, max_size=6),
     st.sampled_from(["{it}", f"{{it}}{LONG}{{it}}", Fields("Do it."), Fields("Do.", "it")]),
 )
-def test_strings_are_laid_out_as_the_only_field(texts: list[str], task: str | Fields) -> None:
+def test_string_inputs_are_laid_out_as_the_only_field(texts: list[str], task: str | Fields) -> None:
     template = template_of(task, texts[:1])
-    layout = lay_out(template, texts)
+    layout = compute_layout(template, texts)
     tasks = check(layout, texts) if texts else []
     assert all(text in task for text, task in zip(texts, tasks, strict=True))
 
 
 @given(rows_of(("a", "b"), values), st.data(), flags)
-def test_an_input_that_changed_since_is_still_shown_whole(
+def test_an_input_changed_after_the_layout_is_still_rendered_whole(
     rows: list[dict[str, Any]], data: st.DataObject, is_free: bool
 ) -> None:
     template = template_of(Fields("Do it.", "a", "b") if is_free else "{a}|{b}")
-    layout = lay_out(template, rows)
+    layout = compute_layout(template, rows)
     for at in range(len(rows)):
         changed = {"a": data.draw(values), "b": data.draw(values)}
         text, _ = layout.task(at, changed)
@@ -230,9 +230,9 @@ half_characters = st.text(st.sampled_from("ab\ud83d\ude00\n"), max_size=4)
 @given(
     rows_of(("a", "b"), half_characters), st.sampled_from(["{a}{b}", "\ud83d{a}", Fields("Do it.", "a", "b")]), flags
 )
-def test_halves_of_characters_do_no_harm(rows: list[dict[str, Any]], task: str | Fields, reorder: bool) -> None:
+def test_lone_surrogates_do_not_break_the_layout(rows: list[dict[str, Any]], task: str | Fields, reorder: bool) -> None:
     template = template_of(task)
-    layout = lay_out(template, rows, reorder=reorder)
+    layout = compute_layout(template, rows, reorder=reorder)
     for at, row in enumerate(rows):
         text, shared = layout.task(at, row)
         text.encode()
@@ -241,18 +241,18 @@ def test_halves_of_characters_do_no_harm(rows: list[dict[str, Any]], task: str |
 
 
 @given(st.lists(st.dates(date(2026, 1, 1), date(2026, 1, 3)), max_size=5), st.sampled_from(["{d:%Y}|{d}|{n.m.d:%d}"]))
-def test_dates_and_nested_paths(days: list[date], task: str) -> None:
+def test_dates_and_nested_paths_are_laid_out(days: list[date], task: str) -> None:
     inner = create_model("inner", d=(date, ...))
     rows = [{"d": day, "n": {"m": inner(d=day + timedelta(1))}} for day in days]
     template = parse_template(task)
-    texts = check(lay_out(template, rows), rows)
+    texts = check(compute_layout(template, rows), rows)
     assert texts == [f"{day:%Y}|{day}|{day + timedelta(1):%d}" for day in days]
 
 
 @given(rows_of(("a", "b"), values), flags, flags)
-def test_a_layout_is_the_same_every_time(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
+def test_a_layout_is_deterministic(rows: list[dict[str, Any]], hoist: bool, reorder: bool) -> None:
     template = template_of(Fields("Do it.", "a", "b"))
-    make: Callable[[], Layout] = lambda: lay_out(template, rows, hoist=hoist, reorder=reorder)  # noqa: E731
+    make: Callable[[], Layout] = lambda: compute_layout(template, rows, hoist=hoist, reorder=reorder)  # noqa: E731
     assert make() == make()
 
 
@@ -260,8 +260,8 @@ def test_a_layout_is_the_same_every_time(rows: list[dict[str, Any]], hoist: bool
 @given(rows_of(NAMES, values))
 def test_free_fields_share_no_less_than_they_would_as_named(rows: list[dict[str, Any]]) -> None:
     template = template_of(Fields("Do it.", *NAMES))
-    best = lay_out(template, rows).sharing
-    as_named = lay_out(template, rows, hoist=False, reorder=False).sharing
+    best = compute_layout(template, rows).sharing
+    as_named = compute_layout(template, rows, hoist=False, reorder=False).sharing
     if best is not None and as_named is not None:
         assert best.shared >= as_named.shared
         assert best.total == as_named.total

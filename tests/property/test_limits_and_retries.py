@@ -49,7 +49,7 @@ EVENTS = st.builds(Answered, st.floats(0.0, 1e3), st.booleans(), st.integers(1, 
     ceiling=st.none() | st.integers(0, 20),
     events=st.lists(st.tuples(st.floats(0.0, 5.0), EVENTS | LOADS), max_size=40),
 )
-def test_the_limit_stays_in_its_bounds_says_whenever_it_changes_and_has_a_reason_to(
+def test_the_concurrency_limit_stays_in_its_bounds_and_reports_every_change(
     start: int, fixed: bool, ceiling: int | None, events: list[tuple[float, Answered | Refused | ServerLoad]]
 ) -> None:
     """An event comes so much after the one before it."""
@@ -90,7 +90,7 @@ def tell(limit: InflightLimit, event: Answered | Refused | ServerLoad, now: floa
     failures=st.integers(1, 5000),
     jitter=st.floats(0.0, 1.0, exclude_max=True),
 )
-def test_a_delay_is_bounded_never_sooner_than_asked_and_only_for_what_can_pass(
+def test_a_retry_delay_is_bounded_honors_retry_after_and_is_for_retryable_errors(
     retry: Retry, kind: ErrorKind, retry_after: float | None, failures: int, jitter: float
 ) -> None:
     delay = retry_delay(retry, BackendError(kind, "no", retry_after=retry_after), failures, jitter)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.messages import ToolSpec
-from batch_agent.plan.lint import MOST_FINDINGS, find_breaks
+from batch_agent.plan.lint import MAX_FINDINGS, find_prefix_breaks
 
 KINDS = {
     *("timestamp", "uuid", "leading_id", "unordered"),
@@ -38,7 +38,7 @@ TOOLS = st.lists(st.builds(ToolSpec, TEXTS, TEXTS, st.just({})), max_size=3)
 
 @pytest.mark.slow
 @given(TEXTS, TEXTS, TOOLS, ROWS | ALIKE, st.lists(NAMES, unique=True), st.booleans(), st.booleans())
-def test_findings_are_few_short_and_the_same_each_time(
+def test_lint_findings_are_few_short_and_deterministic(
     system: str,
     lead: str,
     tools: list[ToolSpec],
@@ -48,10 +48,11 @@ def test_findings_are_few_short_and_the_same_each_time(
     keeps: bool,
 ) -> None:
     found, again = (
-        find_breaks(system, lead, tools, rows, order, unordered_tools=unordered, keeps_preamble=keeps) for _ in "12"
+        find_prefix_breaks(system, lead, tools, rows, order, unordered_tools=unordered, keeps_preamble=keeps)
+        for _ in "12"
     )
     assert found == again
-    assert len(found) <= MOST_FINDINGS
+    assert len(found) <= MAX_FINDINGS
     assert len(set(found)) == len(found)
     assert {finding.kind for finding in found} <= KINDS
     for finding in found:
@@ -61,7 +62,7 @@ def test_findings_are_few_short_and_the_same_each_time(
 
 
 @given(TEXTS)
-def test_what_is_found_in_a_text_does_not_depend_on_the_rows(text: str) -> None:
+def test_findings_about_the_task_do_not_depend_on_the_rows(text: str) -> None:
     rows = [{"a": text, "b": at} for at in range(3)]
-    alone = find_breaks(text, text, (), (), ())
-    assert find_breaks(text, text, (), rows, ("b", "a"))[: len(alone)] == alone
+    alone = find_prefix_breaks(text, text, (), (), ())
+    assert find_prefix_breaks(text, text, (), rows, ("b", "a"))[: len(alone)] == alone

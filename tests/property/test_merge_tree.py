@@ -67,7 +67,7 @@ sizes = st.lists(st.none() | st.integers(1, 90), max_size=70)
 @given(sizes, st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 70), st.integers(0, 70))
 @example([60], 0, 1, 0, 1)
 @example([60, 60, 60], 0, 1, 0, 3)
-def test_neither_the_order_nor_when_their_number_is_known_changes_what_is_merged(
+def test_merges_do_not_depend_on_arrival_order_or_on_when_the_count_is_known(
     given_sizes: list[int | None], one: int, other: int, known_at: int, known_later: int
 ) -> None:
     first, _ = play(given_sizes, one, expect_at=known_at)
@@ -76,7 +76,7 @@ def test_neither_the_order_nor_when_their_number_is_known_changes_what_is_merged
 
 
 @given(sizes, st.integers(0, 1000))
-def test_every_result_comes_to_the_last_merge_once_and_in_order(given_sizes: list[int | None], seed: int) -> None:
+def test_every_result_reaches_the_last_merge_once_and_in_order(given_sizes: list[int | None], seed: int) -> None:
     merges, final = play(given_sizes, seed)
     assert final == [str(place) for place, size in enumerate(given_sizes) if size is not None]
     assert sum(merge.is_last for merge in merges) == (1 if final else 0)
@@ -85,7 +85,7 @@ def test_every_result_comes_to_the_last_merge_once_and_in_order(given_sizes: lis
 
 
 @given(sizes, st.integers(0, 1000))
-def test_every_merge_fits(given_sizes: list[int | None], seed: int) -> None:
+def test_every_merge_fits_the_size_limit(given_sizes: list[int | None], seed: int) -> None:
     merges, _ = play(given_sizes, seed)
     assert all(sum(entry.size for entry in merge.entries) <= ROOM for merge in merges)
 
@@ -98,7 +98,7 @@ def test_few_merges_are_made(given_sizes: list[int], seed: int) -> None:
 
 
 @given(st.lists(st.integers(1, 90), min_size=1, max_size=40), st.integers(0, 1000), st.integers(0, 1000))
-def test_what_did_not_fit_after_all_is_halved_until_it_does(given_sizes: list[int], one: int, other: int) -> None:
+def test_a_merge_that_is_too_large_is_halved_until_it_fits(given_sizes: list[int], one: int, other: int) -> None:
     first, final = play(given_sizes, one, overflows=50)
     second, _ = play(given_sizes, other, overflows=50)
     assert final == [str(place) for place in range(len(given_sizes))]
@@ -112,7 +112,7 @@ def test_what_did_not_fit_after_all_is_halved_until_it_does(given_sizes: list[in
     st.integers(0, 1000),
     st.integers(0, 1000),
 )
-def test_however_long_answers_are_it_comes_to_an_end_in_the_same_way(
+def test_merging_ends_the_same_way_for_answers_of_any_length(
     given_sizes: list[int | None], answer: int, overflows: int, one: int, other: int
 ) -> None:
     first, final = play(given_sizes, one, answer=answer, overflows=overflows)
@@ -123,14 +123,14 @@ def test_however_long_answers_are_it_comes_to_an_end_in_the_same_way(
 
 
 @given(st.lists(st.integers(1, 90), min_size=2, max_size=40), st.integers(1, 100), st.integers(0, 1000))
-def test_only_answers_that_are_too_long_themselves_do_not_fit(given_sizes: list[int], answer: int, seed: int) -> None:
+def test_only_answers_that_are_too_long_by_themselves_fail(given_sizes: list[int], answer: int, seed: int) -> None:
     merges, _ = play(given_sizes, seed, answer=answer, overflows=10**9)
     for merge in merges:
         is_too_long = sum(entry.size for entry in merge.entries) > ROOM
         assert not is_too_long or all(entry.is_merged for entry in merge.entries)
 
 
-def test_what_was_merged_is_not_merged_again_because_its_neighbour_is_too_long() -> None:
+def test_a_merged_answer_is_not_merged_again_because_of_a_long_neighbor() -> None:
     tree = MergeTree(ROOM)
     tree.expect(4)
     under_way = [merge for place in range(4) for merge in tree.put(place, TreeEntry([place], 40))]
@@ -139,7 +139,7 @@ def test_what_was_merged_is_not_merged_again_because_its_neighbour_is_too_long()
     assert tree.overflowed(answered[0]) == []
 
 
-def test_a_late_result_holds_up_only_its_neighbours() -> None:
+def test_a_late_result_delays_only_its_neighbors() -> None:
     tree = MergeTree(ROOM)
     tree.expect(64)
     ready = [merge for place in range(1, 64) for merge in tree.put(place, TreeEntry([place], 20))]
@@ -154,5 +154,5 @@ def test_results_that_all_fit_are_merged_once(count: int, seed: int, known_at: i
     assert len(final) == count
 
 
-def test_of_nothing_at_all_nothing_is_merged() -> None:
+def test_without_results_nothing_is_merged() -> None:
     assert MergeTree(ROOM).expect(0) == []

@@ -52,7 +52,7 @@ sse_lines = st.one_of(
 
 
 @given(st.lists(st.tuples(sse_lines, line_ends), max_size=20), cuts)
-def test_the_same_events_for_any_chunking(lines: list[tuple[bytes, bytes]], at: list[int]) -> None:
+def test_the_events_of_a_stream_are_the_same_for_any_chunking(lines: list[tuple[bytes, bytes]], at: list[int]) -> None:
     data = b"".join(line + end for line, end in lines) + b":"
 
     def read(chunks: Iterable[bytes]) -> list[SseEvent]:
@@ -110,7 +110,9 @@ stream_events = st.one_of(
 
 
 @given(st.lists(stream_events, max_size=10), line_ends, st.sampled_from([b"", b": keep-alive"]), cuts)
-def test_the_same_deltas_for_any_chunking(events: list[bytes], end: bytes, comment: bytes, at: list[int]) -> None:
+def test_the_deltas_of_a_stream_are_the_same_for_any_chunking(
+    events: list[bytes], end: bytes, comment: bytes, at: list[int]
+) -> None:
     data = b"".join(comment + end + b"data: " + event + end + end for event in events) + b":"
 
     def decode(chunks: Iterable[bytes]) -> Iterator[Delta]:
@@ -186,7 +188,7 @@ def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 
 @given(st.sampled_from(places(REPLY)), json_values)
-def test_nonsense_anywhere_in_an_answer_is_read_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
+def test_any_corruption_of_an_answer_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     body = replaced(REPLY, path, nonsense)
     plain = until_it_fails(lambda: iter(decode_reply(orjson.dumps(body))))
     assert isinstance(plain[-1], Finished | str)
@@ -209,7 +211,7 @@ messages: st.SearchStrategy[Message] = st.one_of(
 
 
 @given(st.lists(messages, min_size=1, max_size=8), any_text, st.booleans(), st.booleans())
-def test_the_bytes_of_a_turn_up_to_its_last_message_begin_those_of_the_next(
+def test_an_encoded_turn_up_to_its_last_message_is_a_prefix_of_the_next_turn(
     story: list[Message], system: str, with_tools: bool, streams: bool
 ) -> None:
     tools = (ToolSpec("look", "Look it up", {"type": "object", "properties": {}}),) if with_tools else ()

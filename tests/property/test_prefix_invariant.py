@@ -215,7 +215,7 @@ def lives(draw: st.DrawFn, wire: Wire, mode: ToolMode | None = None) -> list[Tur
     """The turns of one agent, to its end."""
     chosen = draw(st.sampled_from(wire.modes)) if mode is None else mode
     made = _plan(wire, tool_mode=chosen, **draw(OPTIONS))
-    talk = Conversation(made.rules, made.job(0, {"it": draw(any_text)}))
+    talk = Conversation(made.config, made.job(0, {"it": draw(any_text)}))
     turns: list[Turn] = []
     was_told = True
     while not isinstance(step := talk.next(), Done):
@@ -297,9 +297,7 @@ def _end(text: str, start: int) -> int:
 @on_every_wire
 @settings(max_examples=15)
 @given(data=st.data())
-def test_what_the_model_reads_in_a_turn_begins_with_what_it_read_in_the_one_before(
-    wire: Wire, data: st.DataObject
-) -> None:
+def test_the_prompt_of_a_turn_begins_with_the_prompt_of_the_turn_before(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()
     turns = data.draw(lives(wire))
     readings = [_read(wire, dialect.encode(turn.request)) for turn in turns]
@@ -317,9 +315,7 @@ def test_what_the_model_reads_in_a_turn_begins_with_what_it_read_in_the_one_befo
 @on_every_wire_with_calls
 @settings(max_examples=15)
 @given(data=st.data())
-def test_the_tools_are_the_same_bytes_in_every_turn_and_the_last_only_forbids_them(
-    wire: Wire, data: st.DataObject
-) -> None:
+def test_tools_are_the_same_bytes_in_every_turn_and_the_last_turn_forbids_them(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()
     turns = data.draw(lives(wire, "native"))
     bodies = [dialect.encode(turn.request) for turn in turns]
@@ -353,7 +349,7 @@ def test_cache_routing_fields_and_headers_are_the_same_in_every_turn(wire: Wire,
 @on_every_wire_with_calls
 @settings(max_examples=15)
 @given(data=st.data())
-def test_the_models_own_arguments_are_sent_back_as_they_were(wire: Wire, data: st.DataObject) -> None:
+def test_arguments_of_the_model_are_sent_back_byte_for_byte(wire: Wire, data: st.DataObject) -> None:
     dialect = wire.dialect()
     turns = data.draw(lives(wire, "native"))
     made = [_shown(call, turn.reply) for turn in turns[:-1] for call in turn.reply.calls]
@@ -388,7 +384,7 @@ def _arguments(message: str) -> Iterator[str]:
 @on_every_wire
 @settings(max_examples=15)
 @given(data=st.data())
-def test_agents_of_a_run_share_its_bytes_and_the_start_of_their_task(wire: Wire, data: st.DataObject) -> None:
+def test_agents_of_a_run_share_the_encoded_prompt_and_the_start_of_their_task(wire: Wire, data: st.DataObject) -> None:
     said = st.text(st.characters(exclude_characters="{}", exclude_categories=["Cs"]), max_size=8)
     start = f"Read this: {data.draw(said)}{data.draw(st.sampled_from(['', LONG]))}"
     options: dict[str, Any] = {
@@ -401,7 +397,7 @@ def test_agents_of_a_run_share_its_bytes_and_the_start_of_their_task(wire: Wire,
     own = any_text.filter(str.strip)  # a task that ends in nothing may be one block of text where others are two
 
     def first_turn(of: Plan, number: int, encoder: Dialect) -> bytes:
-        step = Conversation(of.rules, of.job(number, {"it": data.draw(own)})).next()
+        step = Conversation(of.config, of.job(number, {"it": data.draw(own)})).next()
         assert isinstance(step, Generate)
         return _read(wire, encoder.encode(step.request)).whole
 

@@ -25,7 +25,7 @@ EFFORTS = st.sampled_from([0, 2000, 100_000])
 
 @settings(max_examples=100)
 @given(TABLES, st.booleans(), EFFORTS)
-def test_an_arrangement_has_every_row_and_field_once_and_shares_what_it_says(
+def test_an_arrangement_has_every_row_and_field_once_and_the_reported_sharing(
     table: Table, free_fields: bool, effort: int
 ) -> None:
     width = len(table[0]) if table else 0
@@ -41,9 +41,7 @@ def test_an_arrangement_has_every_row_and_field_once_and_shares_what_it_says(
 
 @settings(max_examples=100)
 @given(TABLES, EFFORTS)
-def test_free_fields_share_no_less_than_given_ones_and_these_no_less_than_the_table_as_it_is(
-    table: Table, effort: int
-) -> None:
+def test_free_fields_share_at_least_as_much_as_fixed_fields_and_those_as_the_table(table: Table, effort: int) -> None:
     width = len(table[0]) if table else 0
     as_it_is = counted(table, range(len(table)), [range(width)] * len(table))
     given = arrange(table, free_fields=False)
@@ -55,14 +53,14 @@ def test_free_fields_share_no_less_than_given_ones_and_these_no_less_than_the_ta
 
 
 @given(TABLES)
-def test_in_given_fields_rows_that_begin_alike_are_together_in_the_order_of_their_first(table: Table) -> None:
+def test_with_fixed_fields_rows_with_equal_beginnings_are_grouped_in_order(table: Table) -> None:
     rows = arrange(table, free_fields=False).rows
     if rows != tuple(range(len(table))):
         assert rows == tuple(walked(table, list(range(len(table))), 0))
 
 
 @given(TABLES)
-def test_the_same_table_is_arranged_the_same(table: Table) -> None:
+def test_the_arrangement_of_a_table_is_deterministic(table: Table) -> None:
     assert arrange(table) == arrange([["".join(list(text)) for text in row] for row in table])
 
 
@@ -74,7 +72,7 @@ def test_nothing_shares_more_than_the_arrangement_of_a_small_table(table: Table)
 
 @settings(max_examples=60)
 @given(tables(rows=5, fields=3))
-def test_no_order_of_rows_shares_more_in_given_fields(table: Table) -> None:
+def test_with_fixed_fields_no_order_of_rows_shares_more(table: Table) -> None:
     width = len(table[0]) if table else 0
     fields = [range(width)] * len(table)
     most = max(counted(table, rows, fields) for rows in permutations(range(len(table))))

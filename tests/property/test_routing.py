@@ -156,9 +156,7 @@ TestRoutes.settings = settings(max_examples=80, stateful_step_count=50, deadline
 
 
 @given(sent=st.lists(st.tuples(PLACES, WEIGHTS), max_size=30), seed=SEEDS)
-def test_when_every_ticket_is_back_nothing_is_under_way_whatever_the_order(
-    sent: list[tuple[int, float]], seed: int
-) -> None:
+def test_when_every_ticket_is_returned_no_load_is_left(sent: list[tuple[int, float]], seed: int) -> None:
     routing, order = Routing(["a", "b", "c"]), Random(seed)
     tickets = [routing.sent(endpoint, weight, float(at)) for at, (endpoint, weight) in enumerate(sent)]
     order.shuffle(tickets)
@@ -184,7 +182,7 @@ WORK = st.lists(st.just(0.0) | st.floats(0.01, 50.0), min_size=ENDPOINTS, max_si
 
 
 @given(speeds=SPEEDS, work=WORK, weight=st.floats(0.01, 10.0), home=PLACES, draw=DRAWS)
-def test_an_agent_stays_at_home_exactly_until_it_would_wait_too_much_longer_there(
+def test_an_agent_stays_on_its_endpoint_until_the_wait_there_is_too_long(
     speeds: list[float], work: list[float], weight: float, home: int, draw: tuple[float, float]
 ) -> None:
     routing = loaded(speeds, work)
@@ -197,7 +195,7 @@ def test_an_agent_stays_at_home_exactly_until_it_would_wait_too_much_longer_ther
 
 
 @given(speeds=SPEEDS, work=WORK, weight=st.floats(0.01, 10.0), holders=st.lists(PLACES, max_size=4), draw=DRAWS)
-def test_a_prefix_goes_to_the_better_of_those_that_have_it_but_never_beyond_the_cap(
+def test_a_prefix_goes_to_the_less_loaded_endpoint_that_has_it_up_to_the_cap(
     speeds: list[float], work: list[float], weight: float, holders: list[int], draw: tuple[float, float]
 ) -> None:
     routing = loaded(speeds, work)
@@ -212,7 +210,7 @@ def test_a_prefix_goes_to_the_better_of_those_that_have_it_but_never_beyond_the_
 
 
 @given(agents=st.integers(1, 500), seed=SEEDS)
-def test_agents_that_all_begin_alike_are_spread_as_evenly_as_those_that_do_not(agents: int, seed: int) -> None:
+def test_agents_with_one_prefix_are_spread_as_evenly_as_agents_without(agents: int, seed: int) -> None:
     routing, random = Routing("abcd"), Random(seed)
     for _ in range(agents):
         endpoint = routing.choose(1.0, 0.0, prefix="text", draw=(random.random(), random.random()))
@@ -223,7 +221,7 @@ def test_agents_that_all_begin_alike_are_spread_as_evenly_as_those_that_do_not(a
 
 
 @given(work=WORK, weight=st.floats(0.01, 10.0), draw=DRAWS)
-def test_without_ties_the_worst_of_all_is_never_chosen(
+def test_without_ties_the_most_loaded_endpoint_is_never_chosen(
     work: list[float], weight: float, draw: tuple[float, float]
 ) -> None:
     routing = loaded([1.0] * ENDPOINTS, work)
@@ -274,9 +272,7 @@ class Shared:
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(place=st.integers(0, 3), agents=st.sampled_from([32, 64]), seed=SEEDS)
-def test_one_of_four_that_is_four_times_slower_costs_no_more_than_its_part_of_the_throughput(
-    place: int, agents: int, seed: int
-) -> None:
+def test_a_slow_endpoint_of_four_costs_only_its_part_of_the_throughput(place: int, agents: int, seed: int) -> None:
     speeds = [1.0] * 4
     speeds[place] = 0.25
     engines = Shared(speeds, 1, Routing("abcd"), Random(seed))
@@ -293,9 +289,7 @@ def test_one_of_four_that_is_four_times_slower_costs_no_more_than_its_part_of_th
 
 @settings(max_examples=12)
 @given(agents=st.integers(4, 64), knee=st.sampled_from([1, 16]), seed=SEEDS)
-def test_agents_hardly_ever_leave_home_when_endpoints_are_alike_and_have_as_many_each(
-    agents: int, knee: int, seed: int
-) -> None:
+def test_agents_rarely_change_between_equal_endpoints(agents: int, knee: int, seed: int) -> None:
     engines = Shared([1.0] * 4, knee, Routing("abcd"), Random(seed))
     homes = [engines.send(agent, sticks=True) for agent in range(4 * (agents // 4))]
     moves = turns = 0
@@ -309,7 +303,7 @@ def test_agents_hardly_ever_leave_home_when_endpoints_are_alike_and_have_as_many
 
 @settings(max_examples=12)
 @given(agents=st.integers(20, 60), seed=SEEDS)
-def test_an_endpoint_that_was_only_seen_with_little_to_do_gets_its_part_all_the_same(agents: int, seed: int) -> None:
+def test_an_endpoint_measured_only_under_low_load_gets_its_share(agents: int, seed: int) -> None:
     routing = Routing("ab")
     engines = Shared([1.0, 1.0], 16, routing, Random(seed), now=16.0)
     routing.done(routing.sent(1, 1.0, 0.0), 16.0)

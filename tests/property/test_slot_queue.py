@@ -112,7 +112,7 @@ TestAdmission.settings = settings(max_examples=60, stateful_step_count=50, deadl
     ranks=st.lists(RANKS, min_size=1, max_size=30),
     arrivals=st.lists(st.integers(0, 3), min_size=1, max_size=12),
 )
-def test_no_waiter_is_passed_over_more_often_than_allowed(
+def test_no_waiting_agent_is_overtaken_more_often_than_allowed(
     limits: list[int], ranks: list[Priority], arrivals: list[int]
 ) -> None:
     """However the others rank, and whoever comes after it: at most PATIENCE rounds, and those who were there first."""

@@ -51,7 +51,7 @@ def test_escaped_braces_come_out_as_the_text_that_was_escaped(text: str) -> None
 
 
 @given(TEXT, TEXT, NAMES)
-def test_it_means_what_format_means_where_format_understands_it(before: str, value: str, name: str) -> None:
+def test_a_template_renders_like_str_format_where_that_is_defined(before: str, value: str, name: str) -> None:
     task = before.replace("{", "{{").replace("}", "}}") + f"{{{name}}} {{{name}!r}} {{{name}:>9}}"
     assert parse_template(task).render({name: value}) == task.format(**{name: value})
 
@@ -71,7 +71,7 @@ ANYTHING = st.recursive(
 @example("{a:%}", {"a": "x"})
 @example("{a!z}", {"a": "x"})
 @example("{a}", {"a": "\ud800"})
-def test_no_task_and_no_input_make_more_trouble_than_a_bad_input(task: str, value: Any) -> None:
+def test_any_task_and_input_render_or_are_a_bad_input(task: str, value: Any) -> None:
     for given_value in (value, {"a": value}, {"a": {"b": value}}):
         with suppress(BadInput):
             parse_template(task).render(given_value).encode()

@@ -262,10 +262,10 @@ def run_histories(seeds: Sequence[int], grain: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("share", range(SHARE))
-def test_no_history_has_a_stale_read_or_a_doubled_or_lost_write_or_a_call_without_a_result(share: int) -> None:
+def test_no_history_has_a_stale_read_a_repeated_or_lost_write_or_an_unanswered_call(share: int) -> None:
     run_histories(range(share, HISTORIES, SHARE), 0.0)
 
 
 @pytest.mark.slow
-def test_nor_has_one_in_which_much_happens_at_the_same_time() -> None:
+def test_no_history_with_many_concurrent_calls_has_a_stale_read_or_a_lost_write() -> None:
     run_histories(range(400), 1.0)

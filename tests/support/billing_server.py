@@ -1,4 +1,4 @@
-"""A server on loopback that keeps books of its own: whatever it began to answer is billed, whether anybody gets it."""
+"""Loopback server that bills every request it began to answer, whether or not the reply arrives."""
 
 import asyncio
 import random

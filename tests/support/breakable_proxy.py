@@ -1,4 +1,4 @@
-"""A way to a server that can be cut, and mended: as a network that carries nothing for a while."""
+"""TCP proxy whose connection can be cut and mended, like a network that carries nothing for a while."""
 
 import asyncio
 import contextlib
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 
-class Way:
-    """Carries bytes to a port of this machine, in a thread of its own. Cut, it carries none in either direction; what
-    is under way by then arrives when it is mended, as what a machine sends again and again does."""
+class BreakableProxy:
+    """Forwards bytes to a local port, in its own thread. While it is cut, it forwards none in either direction; bytes
+    sent meanwhile arrive when it is mended, like TCP retransmissions."""
 
     def __init__(self, port: int) -> None:
         self._to = port
@@ -32,7 +32,7 @@ class Way:
         return self._do(self._is_whole.set)
 
     @contextlib.contextmanager
-    def open(self) -> Iterator["Way"]:
+    def open(self) -> Iterator["BreakableProxy"]:
         thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         thread.start()
         try:

@@ -1,4 +1,4 @@
-"""Short ways to a conversation and to what happens in it."""
+"""Builders of conversations and of the facts that are applied to them."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the tests of the engine share: short ways to run agents against a scripted backend, and to look at a run."""
+"""Helpers of the engine tests: runs of agents on a scripted backend, and a log of their events."""
 
 import asyncio
 from typing import Any

@@ -1,4 +1,4 @@
-"""Logs of runs for tests: of real ones, and written by hand."""
+"""Event logs for tests: of real runs, and written by hand."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""A pool without servers: it answers what it is told to, and knows what it was asked."""
+"""Prompt pool without servers: scripted answers, and a record of the requests."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

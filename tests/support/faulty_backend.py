@@ -1,4 +1,4 @@
-"""A backend with every fault at once, that keeps books of its own."""
+"""Backend with every kind of fault, which counts the tokens it bills."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What the tests of flows share: a backend that answers every task with what it was asked, and a look at a reduce."""
+"""Helpers of the flow tests: scripts that answer with the prompt, and readers of reduce prompts."""
 
 import json
 import re

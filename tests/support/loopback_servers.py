@@ -1,4 +1,4 @@
-"""Small servers on loopback that behave as badly as a test asks for, byte by byte."""
+"""Loopback servers that send exactly the bytes that a test gives them, faults included."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Results as a run of peers leaves them, with numbers that are easy to reckon with."""
+"""Results of a peer benchmark with round numbers."""
 
 from typing import Any
 

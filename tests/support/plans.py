@@ -1,4 +1,4 @@
-"""Short ways to a plan."""
+"""Builders of compiled plans."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from batch_agent.core.messages import ToolSpec
 from batch_agent.core.protocols import Traits
 from batch_agent.core.spec import BatchSpec
 from batch_agent.plan.compile import Plan, compile_plan
-from batch_agent.plan.layout import as_they_come
+from batch_agent.plan.layout import default_layout
 from batch_agent.plan.template import parse_template
 
 SEARCH = ToolSpec(
@@ -27,10 +27,10 @@ def plan(
     tools: tuple[ToolSpec, ...] = (), output: Any = None, traits: Traits = CAPABLE, task: str = "{it}", **options: Any
 ) -> Plan:
     spec = BatchSpec.of(task=task, inputs=[], **options)
-    return compile_plan(spec, as_they_come(parse_template(task)), tools, output_type(output), traits)
+    return compile_plan(spec, default_layout(parse_template(task)), tools, output_type(output), traits)
 
 
 def rules(
     tools: tuple[ToolSpec, ...] = (), output: Any = None, traits: Traits = CAPABLE, **options: Any
 ) -> AgentConfig:
-    return plan(tools, output, traits, **options).rules
+    return plan(tools, output, traits, **options).config

@@ -1,4 +1,4 @@
-"""What the tests of processes start, and how they see what is left of it."""
+"""Commands for the tests of processes, and a search for processes that are left."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""What processes there are, for tests that must leave none behind."""
+"""Table of running processes, for tests that must leave none behind."""
 
 import asyncio
 from contextlib import suppress

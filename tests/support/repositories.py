@@ -1,4 +1,4 @@
-"""Real folders, real repositories, for the tests of working copies."""
+"""Folders and git repositories for the tests of workspaces."""
 
 import asyncio
 import os

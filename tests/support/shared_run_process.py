@@ -121,7 +121,7 @@ class Part:
             return BatchAgent.stream(inputs=self._asked(), events=turns, **self._options)
         spec = BatchSpec.of(inputs=self._asked(), **self._options)
         return ResultStream(
-            partial(runner.run, RunSetup.validate(spec, turns), coordinator=coordinator_of(spec), works=False)
+            partial(runner.run, RunSetup.validate(spec, turns), coordinator=coordinator_of(spec), runs_agents=False)
         )
 
     async def _asked(self) -> AsyncIterator[str]:

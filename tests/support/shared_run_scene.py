@@ -1,4 +1,4 @@
-"""What is needed for a run that processes share: a server, an engine, the processes, and what they have noted."""
+"""Shared run of several processes: server, engine, processes, and the files they write."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ LIMIT = 60.0
 ENGINE = SimConfig(step_base_ms=6, step_us_per_seq=0, prefill_us_per_token=5, chunk_tokens=64, max_num_seqs=1024)
 
 
-class Nursery:
+class ProcessParent:
     """Where the processes of a test are started. All that are left are killed at its end."""
 
     def __enter__(self) -> Self:
@@ -76,12 +76,12 @@ class Nursery:
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class SharedRunProcess:
     """A process of the run."""
 
     name: str
     pid: int
-    nursery: Nursery
+    parent: ProcessParent
 
     def kill(self) -> float:
         """As `kill -9` does. When that was, as in what processes note."""
@@ -91,11 +91,11 @@ class Player:
 
     def signal(self, number: signal.Signals) -> float:
         at = time.monotonic()
-        self.nursery.signal(self.pid, number)
+        self.parent.signal(self.pid, number)
         return at
 
     def wait(self) -> int:
-        return self.nursery.wait(self.pid)
+        return self.parent.wait(self.pid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ class Turn:
 class Scene:
     """One run. Everything that its processes do is in its folder; they end with it."""
 
-    def __init__(self, folder: Path, nursery: Nursery, engine: str, store: str) -> None:
+    def __init__(self, folder: Path, parent: ProcessParent, engine: str, store: str) -> None:
         self.folder = folder
-        self.nursery = nursery
+        self.parent = parent
         self.engine = engine
         self.store = store
         self.options: dict[str, Any] = {"lease": LEASE, "max_inflight": SLOTS, "model": "sim"}
@@ -142,31 +142,33 @@ class Scene:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.nursery.end_all()
+        self.parent.end_all()
 
-    def work(self, name: str, store: str | None = None) -> Player:
+    def work(self, name: str, store: str | None = None) -> SharedRunProcess:
         return self._start("work", name, store or self.store, [])
 
-    def workers(self, number: int) -> list[Player]:
+    def workers(self, number: int) -> list[SharedRunProcess]:
         return [self.work(f"worker {n}") for n in range(number)]
 
-    def call(self, inputs: list[str], name: str = "caller", *, works: bool = False, held_back: int = 0) -> Player:
+    def call(
+        self, inputs: list[str], name: str = "caller", *, works: bool = False, held_back: int = 0
+    ) -> SharedRunProcess:
         """`held_back`: so many of the inputs come when the test says so, by `go`."""
         return self._start("both" if works else "call", name, self.store, inputs, held_back)
 
     def go(self) -> None:
         (self.folder / "go").touch()
 
-    def _start(self, kind: str, name: str, store: str, inputs: list[str], held_back: int = 0) -> Player:
+    def _start(self, kind: str, name: str, store: str, inputs: list[str], held_back: int = 0) -> SharedRunProcess:
         plan = {"kind": kind, "name": name, "store": store, "engine": self.engine}
         asked = {"inputs": inputs, "held_back": held_back}
         settings = {"folder": str(self.folder), "options": self.options}
         tools = {"tools": self.tools, "seconds": self.seconds_of_tools, "rate": self.rate}
-        return Player(name, self.nursery.start({**plan, **asked, **settings, **tools}), self.nursery)
+        return SharedRunProcess(name, self.parent.start({**plan, **asked, **settings, **tools}), self.parent)
 
-    def end(self, *players: Player) -> None:
+    def end(self, *processes: SharedRunProcess) -> None:
         """They come to their ends, by themselves and well."""
-        assert [player.wait() for player in players] == [0] * len(players), self.said()
+        assert [process.wait() for process in processes] == [0] * len(processes), self.said()
 
     def lines(self, file: str) -> list[str]:
         path = self.folder / file

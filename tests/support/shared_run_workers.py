@@ -1,4 +1,4 @@
-"""Several workers of one run, in one process and in virtual time."""
+"""Workers of one shared run, in one process and in virtual time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ LONG = 1e6
 
 
 class Link:
-    """One worker's way to a hub that others use too. Cut, whoever asks waits until it is mended."""
+    """Connection of one worker to a shared coordinator. While it is cut, calls wait until it is mended."""
 
     def __init__(self, coordinator: MemoryCoordinator | None = None) -> None:
         self.coordinator = coordinator or MemoryCoordinator(MemoryStore())
@@ -37,7 +37,7 @@ class Link:
         self._is_whole.set()
 
     async def open(self) -> None:
-        """It stays open for the others."""
+        """Does nothing: the coordinator stays open for the other workers."""
 
     async def aclose(self) -> None:
         pass
@@ -53,7 +53,7 @@ class Link:
         return through
 
 
-def hub_over(store: Store) -> Link:
+def link_to_coordinator_of(store: Store) -> Link:
     return Link(MemoryCoordinator(store))
 
 
@@ -62,7 +62,7 @@ def calling(
 ) -> ResultStream:
     """One who asks, and usually works too."""
     spec = BatchSpec.of(**{"task": "{it}", "inputs": inputs, "lease": LEASE, **options})
-    return ResultStream(partial(runner.run, RunSetup.validate(spec, events), coordinator=link, works=works))
+    return ResultStream(partial(runner.run, RunSetup.validate(spec, events), coordinator=link, runs_agents=works))
 
 
 async def answers(stream: ResultStream) -> dict[int, Any]:

@@ -44,6 +44,6 @@ async def test_a_failed_task_group_raises_its_first_exception() -> None:
     assert error.__suppress_context__
 
 
-def test_what_is_no_group_passes_through() -> None:
+def test_an_exception_that_is_not_a_group_passes_through() -> None:
     with pytest.raises(KeyError), aio.ungrouped():
         raise KeyError("x")

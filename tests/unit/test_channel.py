@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from batch_agent.channel import Channel
 
 
-async def test_what_is_put_is_got_in_order() -> None:
+async def test_values_are_read_from_a_channel_in_order() -> None:
     channel = Channel[int](10)
     for index in range(3):
         await channel.send(index)
@@ -71,7 +71,7 @@ def test_every_writer_is_released_however_many_there_are_and_whichever_is_cancel
     asyncio.run(main())
 
 
-async def test_values_come_out_in_order_until_it_is_closed() -> None:
+async def test_values_are_read_in_order_until_the_channel_is_closed() -> None:
     channel = Channel[Any](10)
     channel.put(1)
     channel.put(None)
@@ -91,15 +91,15 @@ async def test_a_reader_waits_for_the_next_value() -> None:
     assert reader.result() == "here"
 
 
-async def test_there_is_room_until_it_is_full_and_again_when_one_has_left() -> None:
+async def test_a_channel_has_room_until_it_is_full_and_after_a_read() -> None:
     channel = Channel[Any](2)
-    await channel.room()
+    await channel.wait_for_room()
     channel.put(1)
-    await channel.room()
+    await channel.wait_for_room()
     channel.put(2)
     channel.put(3)  # it never refuses
     async with asyncio.TaskGroup() as group:
-        waiting = group.create_task(channel.room())
+        waiting = group.create_task(channel.wait_for_room())
         await anext(channel)
         await asyncio.sleep(0.001)
         assert not waiting.done()

@@ -37,9 +37,9 @@ def test_every_public_name_is_found_by_a_star_import() -> None:
 
 
 def test_names_of_packages_are_complete_whether_imported_at_once_or_not() -> None:
-    assert {"Tool", "toolsets", "MCP", "sql_tool"} <= set(vars(batch_agent.tools)["__all__"])
+    assert {"Tool", "group_by_tools", "MCP", "sql_tool"} <= set(vars(batch_agent.tools)["__all__"])
     assert {"SqlQuery", "read_inputs", "as_row", "open_results"} <= set(vars(batch_agent.data)["__all__"])
-    assert callable(batch_agent.tools.toolsets)
+    assert callable(batch_agent.tools.group_by_tools)
 
 
 def test_packages_can_be_imported_by_threads_at_once_with_what_others_import() -> None:
@@ -54,7 +54,7 @@ threads = [threading.Thread(target=load, args=(name,)) for name in names]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 assert builtins.__import__ is real
-from batch_agent.tools import MCP, toolsets
+from batch_agent.tools import MCP, group_by_tools
 from batch_agent.data import as_row
 from batch_agent import BatchAgent
 print(BatchAgent.__name__, MCP.__name__, as_row.__name__, sys.modules["csv"].reader.__name__)

@@ -81,14 +81,14 @@ class CompactContext:
         return Compacted(made, self.tokens, after, seconds)
 
 
-def plan_compaction(rules: Compaction, results: Sequence[ToolOutputSize], size: ContextSize) -> CompactContext | None:
+def plan_compaction(limits: Compaction, results: Sequence[ToolOutputSize], size: ContextSize) -> CompactContext | None:
     """Plan of a compaction; None if the next request fits, or nothing can be saved.
 
     The oldest results are shortened first, summaries of earlier compactions only if the others are not enough; last,
     the newest, which the model has not read, are cut. Going down to `target_tokens` changes the prefix rarely."""
-    if size.tokens <= rules.trigger_tokens:
+    if size.tokens <= limits.trigger_tokens:
         return None
-    plan = _Plan(rules, size)
+    plan = _Plan(limits, size)
     long = [output for output in results if len(output.content) > _MIN_CHARS and not output.stays]
     old = [output for output in long if not output.is_newest]
     plan.shorten([output for output in old if not output.is_summary])
@@ -103,18 +103,18 @@ def plan_compaction(rules: Compaction, results: Sequence[ToolOutputSize], size: 
 class _Plan:
     """Replacements chosen so far, by index."""
 
-    def __init__(self, rules: Compaction, size: ContextSize) -> None:
+    def __init__(self, limits: Compaction, size: ContextSize) -> None:
         self.chosen: dict[int, ShortenedResult] = {}
-        self._rules = rules
+        self._limits = limits
         self._size = size
         self._gained = 0
 
     def shorten(self, old: Sequence[ToolOutputSize]) -> None:
         """Shortens down to `target_tokens`; results that save little only if the others are not enough."""
         options = [self._shorter(output) for output in old]
-        little = _MIN_GAIN_SHARE * self._excess(self._rules.target_tokens)
+        little = _MIN_GAIN_SHARE * self._excess(self._limits.target_tokens)
         for option in sorted(options, key=lambda option: option.gain < little):
-            if self._excess(self._rules.target_tokens) > 0:
+            if self._excess(self._limits.target_tokens) > 0:
                 self._choose(option)
 
     def elide(self, old: Sequence[ToolOutputSize]) -> None:
@@ -125,7 +125,7 @@ class _Plan:
 
     def cut(self, newest: Sequence[ToolOutputSize]) -> None:
         """Cuts the longest to the same length, so that the request fits even if the estimate is off by a third."""
-        if self._excess(self._rules.trigger_tokens) <= 0:
+        if self._excess(self._limits.trigger_tokens) <= 0:
             return
         marks = {output.index: _cut_mark(output, output.chars) for output in newest}
         over = self._excess(self._midway) + sum(map(len, marks.values()))
@@ -137,7 +137,7 @@ class _Plan:
 
     @property
     def _midway(self) -> float:
-        return (self._rules.target_tokens + self._rules.trigger_tokens) / 2
+        return (self._limits.target_tokens + self._limits.trigger_tokens) / 2
 
     def _excess(self, tokens: float) -> float:
         """Characters above this number of tokens."""
@@ -151,7 +151,7 @@ class _Plan:
             self._gained += more
 
     def _shorter(self, output: ToolOutputSize) -> ShortenedResult:
-        if not self._rules.summarizes:
+        if not self._limits.summarizes:
             return ShortenedResult(output, output.note)
         tokens = len(output.content) / self._size.chars_per_token
         wanted = int(min(_MAX_SUMMARY_TOKENS, max(_MIN_SUMMARY_TOKENS, _SUMMARY_SHARE * tokens)))
@@ -203,11 +203,11 @@ class CompactionState:
         self._summaries = _NO_INDEXES
         self._is_done = False
 
-    def plan(self, rules: Compaction, messages: Sequence[Message], changes: frozenset[int]) -> CompactContext | None:
+    def plan(self, limits: Compaction, messages: Sequence[Message], changes: frozenset[int]) -> CompactContext | None:
         """Results to shorten before the next request, if any. `changes`: indexes of calls that changed something."""
-        if self._is_done or self.size.tokens <= rules.trigger_tokens:
+        if self._is_done or self.size.tokens <= limits.trigger_tokens:
             return None
-        return plan_compaction(rules, list(self._outputs(messages, changes)), self.size)
+        return plan_compaction(limits, list(self._outputs(messages, changes)), self.size)
 
     def apply(self, fact: Compacted, messages: Sequence[Message]) -> list[Message]:
         """The messages with their results replaced as the fact says; nothing else changes."""

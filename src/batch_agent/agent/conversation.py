@@ -74,7 +74,7 @@ class _Unusable:
 Step = Generate | CallTools | CompactContext | Done
 
 PRIORITY_STEP = 100
-MOST_FOR_TURNS = 9
+MAX_TURN_PRIORITY = 9
 """Within a run, agents with more turns go first; between runs, the priorities of the runs decide. SGLang preempts a
 running request for one whose priority is higher by more than 10, so the turns of a run add less than that."""
 
@@ -87,6 +87,7 @@ class Conversation:
     __slots__ = (
         "_calls",
         "_compaction_state",
+        "_config",
         "_done",
         "_finish",
         "_job",
@@ -94,7 +95,6 @@ class Conversation:
         "_queued",
         "_reask",
         "_reasks",
-        "_rules",
         "_text",
         "_traces",
         "_ttft",
@@ -103,13 +103,13 @@ class Conversation:
         "_usage",
     )
 
-    def __init__(self, rules: AgentConfig, job: Job) -> None:
-        self._rules = rules
+    def __init__(self, config: AgentConfig, job: Job) -> None:
+        self._config = config
         self._job = job
         self._messages: list[Message] = [User(job.task, job.shared)]
         self._reask: tuple[Message, ...] = ()
         self._calls = CallState()
-        limits = rules.compaction
+        limits = config.compaction
         self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
@@ -189,34 +189,34 @@ class Conversation:
     @property
     def _turns_left(self) -> int:
         """Turns left, including the next one. Reasks for the same answer are not counted."""
-        return self._rules.max_turns - (self._turns - self._reasks)
+        return self._config.max_turns - (self._turns - self._reasks)
 
     def _history(self) -> tuple[Message, ...]:
         history = (*self._messages, *self._reask)
-        return history if self._rules.tool_mode == "native" else tuple(map(render_history, history))
+        return history if self._config.tool_mode == "native" else tuple(map(render_history, history))
 
     def _request(self) -> Request:
-        rules = self._rules
-        is_last, seed = self._turns_left <= 1, rules.sampling.seed
+        config = self._config
+        is_last, seed = self._turns_left <= 1, config.sampling.seed
         return Request(
-            prompt=rules.prompt,
+            prompt=config.prompt,
             messages=self._history(),
-            model=rules.model,
-            sampling=rules.sampling,
-            answer_schema=rules.last_turn_schema if is_last else rules.turn_schema,
+            model=config.model,
+            sampling=config.sampling,
+            answer_schema=config.last_turn_schema if is_last else config.turn_schema,
             may_call_tools=not is_last,
-            stream=rules.stream,
+            stream=config.stream,
             agent=self._job.key,
             turn=self._turns,
-            priority=rules.priority * PRIORITY_STEP + min(self._turns, MOST_FOR_TURNS),
+            priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
             seed=None if seed is None else repeated_seed(seed, self._job.key),
         )
 
     def _compaction(self) -> CompactContext | None:
-        rules = self._rules.compaction
-        if rules is None or self._compaction_state is None:
+        limits = self._config.compaction
+        if limits is None or self._compaction_state is None:
             return None
-        return self._compaction_state.plan(rules, self._messages, self._calls.changes)
+        return self._compaction_state.plan(limits, self._messages, self._calls.changes)
 
     def _compact(self, fact: Compacted) -> None:
         if self._compaction_state is None:  # a replay without the context window
@@ -241,7 +241,7 @@ class Conversation:
             self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, f"The model declined: {reply.text[:500]}")))
             return
         try:
-            read = read_reply(self._rules, reply, self._turns, self._job.input)
+            read = read_reply(self._config, reply, self._turns, self._job.input)
         except InvalidOutput as error:
             self._ask_for_valid_answer(reply, error)
             return
@@ -253,7 +253,7 @@ class Conversation:
 
     def _end_at_limits(self) -> None:
         """Ends the agent if no turn is left for the results of calls, or no retry for an answer that fits."""
-        if self._unusable is not None and self._reasks > self._rules.max_retries:
+        if self._unusable is not None and self._reasks > self._config.max_retries:
             unusable, self._reasks = self._unusable, self._reasks - 1
             self._reask = unusable.previous_reask
             self._end(unusable.reply, Done(error=unusable.error(self._reasks)))
@@ -277,7 +277,7 @@ class Conversation:
             self._compaction_state.size.add(chars_in(self._reask) - chars_in(previous) - chars_of_turn(reply))
 
     def _commit_calls(self, reply: Reply, calls: tuple[ToolCall, ...]) -> None:
-        echoed = tuple(map(echo, calls)) if self._rules.tool_mode == "native" else ()
+        echoed = tuple(map(echo, calls)) if self._config.tool_mode == "native" else ()
         self._messages += [*self._reask, Assistant(reply.text, echoed, reply.thoughts)]
         self._reask = ()
         self._calls.pending = calls
@@ -295,5 +295,5 @@ class Conversation:
     def _out_of_turns(self) -> AgentError:
         return AgentError(
             ErrorKind.MAX_TURNS,
-            f"No final answer in {self._rules.max_turns} turns: the model still wanted to call tools. Raise max_turns.",
+            f"No final answer in {self._config.max_turns} turns: the model kept calling tools. Raise max_turns.",
         )

@@ -10,7 +10,7 @@ import orjson
 from ..core.agent_config import InvalidOutput, OutputType
 from ..core.errors import SpecError
 from ..core.schema import JsonSchema, without_titles
-from ..core.validation import DEEPEST, is_too_deep
+from ..core.validation import MAX_NESTING, is_too_deep
 
 _MAX_PROBLEMS = 5
 _MAX_PROBLEM_CHARS = 300
@@ -86,7 +86,7 @@ def _serialization_problem(value: Any) -> str:
         orjson.dumps(value)
     except TypeError:
         if is_too_deep(value):
-            return f"it is nested more than {DEEPEST} levels deep"
+            return f"it is nested more than {MAX_NESTING} levels deep"
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:

@@ -22,16 +22,16 @@ class FinalAnswer:
 
 
 def read_reply(
-    rules: AgentConfig, reply: Reply, turn: int, agent_input: Any = None
+    config: AgentConfig, reply: Reply, turn: int, agent_input: Any = None
 ) -> FinalAnswer | tuple[ToolCall, ...]:
     """Final answer or tool calls of a reply. `agent_input`: for validators. Raises InvalidOutput if it has neither."""
     is_whole = reply.finish != "length"
-    if rules.tool_mode == "action":
+    if config.tool_mode == "action":
         action = read_action(reply.text, f"call_{turn}", is_whole=is_whole)
-        return (action,) if isinstance(action, ToolCall) else FinalAnswer(_final(rules, action, agent_input))
+        return (action,) if isinstance(action, ToolCall) else FinalAnswer(_final(config, action, agent_input))
     if reply.calls:
         return _with_unique_ids(reply.calls, turn, is_whole)
-    return FinalAnswer(_answer(rules, reply.text, is_whole, agent_input))
+    return FinalAnswer(_answer(config, reply.text, is_whole, agent_input))
 
 
 def echo(call: ToolCall) -> ToolCall:
@@ -60,21 +60,21 @@ def _with_unique_ids(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> 
     )
 
 
-def _final(rules: AgentConfig, action: FinalAction, agent_input: Any) -> Any:
-    if rules.output is not None:
-        return fit(action.value, rules.output, agent_input)
+def _final(config: AgentConfig, action: FinalAction, agent_input: Any) -> Any:
+    if config.output is not None:
+        return fit(action.value, config.output, agent_input)
     text = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
     if not text.strip():
         raise InvalidOutput("it is empty")
     return text
 
 
-def _answer(rules: AgentConfig, text: str, is_whole: bool, agent_input: Any) -> Any:
-    if rules.output is not None:
-        return find_answer(text, rules.output, agent_input, is_whole=is_whole)
+def _answer(config: AgentConfig, text: str, is_whole: bool, agent_input: Any) -> Any:
+    if config.output is not None:
+        return find_answer(text, config.output, agent_input, is_whole=is_whole)
     visible = without_thoughts(text, is_whole=is_whole)
     if not visible:
         raise InvalidOutput("it is empty")
-    if not is_whole and rules.sampling.max_tokens is None:
+    if not is_whole and config.sampling.max_tokens is None:
         raise InvalidOutput("it was cut off before its end")
     return visible

@@ -122,7 +122,9 @@ def _as_typed(message: str) -> str:
     from .options.cluster import ClusterOptions
     from .options.command_options import CommandOptions
 
-    return with_flags(message, (*CommandOptions.__slots__, *ClusterOptions.__slots__))
+    names = (*CommandOptions.__slots__, *ClusterOptions.__slots__, "canary", "plan_changed")
+    said = with_flags(message, names)
+    return said.replace("--run-id", "--run") if sys.argv[1] == "worker" else said
 
 
 def _fail(message: str) -> NoReturn:

@@ -43,7 +43,7 @@ class RemoteRun:
 
     async def has_submitter(self, coordinator: Coordinator) -> bool:
         """Whether a submitter is collecting results."""
-        return await ClientPresence(coordinator, self._spec.together.lease).any_present()
+        return await ClientPresence(coordinator, self._spec.distribution.lease).any_present()
 
     @asynccontextmanager
     async def publish(self, command: bytes) -> AsyncIterator[None]:
@@ -67,7 +67,7 @@ class RemoteRun:
             if await self.has_submitter(coordinator):
                 raise StoreError(
                     f"Another process is running {self.name!r} at {self.url}. Wait until it ends, or choose another "
-                    f"name with --run-id. If it was killed, its lease expires after {self._spec.together.lease:g} "
+                    f"name with --run-id. If it was killed, its lease expires after {self._spec.distribution.lease:g} "
                     "seconds."
                 )
             await coordinator.delete_run()

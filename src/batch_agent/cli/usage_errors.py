@@ -73,7 +73,7 @@ def check_values(typed: Sequence[str]) -> None:
 
 _BOTH = re.compile(r"\b\w+(?:='[^']*')? \((--[a-z-]+[^()]*)\)")
 """An option of Python, and the flag for it in parentheses."""
-_OTHER_FLAGS = {"output_schema": "--schema", "checkpoint_dir": "--checkpoint", "run_id": "--run-id"}
+_OTHER_FLAGS = {"output_schema": "--schema", "checkpoint_dir": "--checkpoint"}
 _PRICES = re.compile(r"--prices \{'([^']*)': \([^)]*\)\}")
 _NEGATED = re.compile(r"\b(hoist|reorder)=False\b")
 

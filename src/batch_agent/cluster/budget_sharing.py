@@ -139,7 +139,7 @@ class _BudgetSharing:
         await change(self._coordinator, _BUDGET, self._edit)
         stops_at = began + SAFETY_FACTOR * self._ttl
         if aio.now() >= stops_at:
-            raise ContentionError("The coordinator took so long to respond that this worker may count as gone.")
+            raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
         self._reported = self._pending
         self._in_force = self._reported.leased
         self._pool.lease(self._reported.leased, self._reported.elsewhere)
@@ -174,7 +174,7 @@ class _BudgetSharing:
         return _encode(_decode(document).without(self._worker, self._budget.committed_here - self._uncounted))
 
     def _stop(self) -> None:
-        """Spends nothing more: this worker may count as gone."""
+        """Spends nothing more: other workers may consider this one dead."""
         self._put(Amount())
 
     def _put(self, leased: Amount) -> None:

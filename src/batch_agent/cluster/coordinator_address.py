@@ -8,13 +8,13 @@ from ..core.spec import BatchSpec
 
 def coordinator_of(spec: BatchSpec) -> Coordinator | None:
     """None for a run that is not shared. Raises SpecError if the client library is missing."""
-    if spec.together.store is None:
+    if spec.distribution.store is None:
         return None
     from .redis.redis_coordinator import RedisCoordinator  # an extra
 
-    return RedisCoordinator(spec.together.store, run_id_of(spec))
+    return RedisCoordinator(spec.distribution.store, run_id_of(spec))
 
 
 def run_id_of(spec: BatchSpec) -> str:
     """The name under which other processes find the run."""
-    return spec.together.run_id or blake2b(str(spec.task).encode(errors="replace"), digest_size=4).hexdigest()
+    return spec.distribution.run_id or blake2b(str(spec.task).encode(errors="replace"), digest_size=4).hexdigest()

@@ -121,14 +121,14 @@ class _Quota:
     in_force: int | None = None
     wants: int | None = 0
 
-    def put(self, most: int | None) -> None:
-        if most != self.in_force:
-            self.in_force = most
-            self.shared.set_quota(most)
+    def put(self, limit: int | None) -> None:
+        if limit != self.in_force:
+            self.in_force = limit
+            self.shared.set_quota(limit)
 
-    def lower(self, most: int | None) -> None:
-        if most is not None and (self.in_force is None or most < self.in_force):
-            self.put(most)
+    def lower(self, limit: int | None) -> None:
+        if limit is not None and (self.in_force is None or limit < self.in_force):
+            self.put(limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,8 @@ class LimitSharing:
         """Entries of all workers that are alive, with this worker's current one."""
         self._portions: dict[str, int | None] = {}
         self.is_isolated = False
-        """The coordinator was unreachable for so long that this worker may count as gone. Nothing is granted then."""
+        """The coordinator was unreachable for so long that other workers may consider this one dead: nothing is
+        granted."""
 
     @property
     def workers(self) -> int:
@@ -173,7 +174,7 @@ class LimitSharing:
         began = aio.now()
         await change(self._coordinator, _MEMBERS, self._edit)
         if aio.now() >= began + SAFETY_FACTOR * self._ttl:
-            raise ContentionError("The coordinator took so long to respond that this worker may count as gone.")
+            raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
         mine = self._members[self._worker]
         for name, gate in self._gates.items():
             claims = [each.claims[f"slots {name}"] for each in self._members.values() if f"slots {name}" in each.claims]
@@ -208,9 +209,9 @@ class LimitSharing:
         before = known or SlotClaim(0, 0, None, None, now)
         wants = None if known is None else demand_for(demand, before.held if quota.wants is None else quota.wants)
         claim = SlotClaim(before.held, demand.used, wants, demand.total, before.since)
-        most = self._portions[name] = allocate({**claims, self._worker: claim}, self._worker, now)
-        quota.lower(most)
-        held = max(most or 0, demand.used)
+        share = self._portions[name] = allocate({**claims, self._worker: claim}, self._worker, now)
+        quota.lower(share)
+        held = max(share or 0, demand.used)
         return SlotClaim(
             held, demand.used, wants, demand.total, before.since if bool(held) == bool(before.held) else now
         )

@@ -23,7 +23,7 @@ async def best_effort(action: Awaitable[object]) -> None:
         async with asyncio.timeout(_BEST_EFFORT_TIMEOUT):
             await action
     except (StoreError, TimeoutError) as error:
-        _log.warning("A worker could not sign off; its leases expire on their own. %s", error)
+        _log.warning("A worker could not leave the run cleanly; its leases will expire. %s", error)
 
 
 _RENEWALS = 3

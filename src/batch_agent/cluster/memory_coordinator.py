@@ -149,7 +149,7 @@ class MemoryCoordinator:
         if (await self.read(name)).data != old:
             return False
         if name == PLAN and new is not None:
-            await self._store.keep_plan(orjson.loads(new))
+            await self._store.save_plan(orjson.loads(new))
         elif new is None:
             self._documents.pop(name, None)
         else:

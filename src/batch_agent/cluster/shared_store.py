@@ -115,7 +115,7 @@ class SharedStore:
         plan: Mapping[str, Any] | None = None if data is None else orjson.loads(data)
         return plan
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         """Raises PlanMismatch if another process has stored a different plan at the same time."""
         coordinator = self._member.coordinator
         if (
@@ -150,7 +150,7 @@ class SharedStore:
         """None: workers share an account of their own (cluster/budget_sharing.py)."""
         return None
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         pass
 
     def record(self, key: str, fact: Fact) -> None:

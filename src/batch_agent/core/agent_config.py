@@ -5,7 +5,7 @@ from typing import Any, Literal, Protocol
 
 from .fast_dataclass import dataclass
 from .messages import Prompt
-from .options import Context
+from .options import ContextLimits
 from .requests import Sampling
 from .results import AgentError
 from .schema import JsonSchema
@@ -51,7 +51,7 @@ class Compaction:
 
     @classmethod
     def of(
-        cls, context: Context, window: int | None, max_tokens: int | None = None, prompt_chars: int = 0
+        cls, context: ContextLimits, window: int | None, max_tokens: int | None = None, prompt_chars: int = 0
     ) -> "Compaction | None":
         """Settings for a context window, `window` tokens if the backend reports it; None if the window is unknown or
         compaction is off. An answer of `max_tokens` must fit into the window too."""

@@ -24,14 +24,14 @@ class ContentDecoder:
         self._decoder = zlib.decompressobj(wbits=_ANY_WINDOW)
         self._is_empty = True
 
-    def feed(self, data: bytes, most: int) -> bytes:
-        """The decoded bytes. If more than `most` are returned, the limit is exceeded: the rest is not decoded, and the
-        decoder cannot be fed again. Raises BadContent."""
+    def feed(self, data: bytes, max_bytes: int) -> bytes:
+        """The decoded bytes. If more than `max_bytes` are returned, the limit is exceeded: the rest is not decoded, and
+        the decoder cannot be fed again. Raises BadContent."""
         if not data:
             return b""
         self._is_empty = False
         try:
-            content = self._decoder.decompress(data, max(most, 0) + 1)
+            content = self._decoder.decompress(data, max(max_bytes, 0) + 1)
         except zlib.error as error:
             raise BadContent(f"its body is not valid {self._encoding}: {error}") from error
         if self._decoder.unused_data:

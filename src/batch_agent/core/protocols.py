@@ -202,10 +202,10 @@ class Store(Protocol):
         ...
 
     async def plan(self) -> Mapping[str, Any] | None:
-        """Plan of the run that recorded these facts, as saved by `keep_plan`; None for a new store."""
+        """Plan of the run that recorded these facts, as saved by `save_plan`; None for a new store."""
         ...
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None: ...
+    async def save_plan(self, plan: Mapping[str, Any]) -> None: ...
 
     async def identity(self) -> str:
         """Random id of the run, the same after each resume. Empty in stores of versions without one."""
@@ -220,10 +220,10 @@ class Store(Protocol):
         ...
 
     async def account(self) -> Account | None:
-        """Account as last saved by `keep_account`; None if there is none."""
+        """Account as last saved by `save_account`; None if there is none."""
         ...
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         """Saves the account, durable on return. Raises StoreError."""
         ...
 

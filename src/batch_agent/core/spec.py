@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from .errors import SpecError
 from .fast_dataclass import dataclass
-from .options import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Together, Tooling
+from .options import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 from .options.extra_fields import check_extra
 from .options.run_options import SpecOptions
 from .program_runtime import Runtime
@@ -16,7 +16,7 @@ from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs
-from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, whole_characters
+from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, valid_unicode
 
 _MAX_AGENTS = 10_000
 _MAX_PROGRAMS = 20
@@ -59,11 +59,11 @@ class BatchSpec:
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: Retry = field(default_factory=Retry)
-    context: Context = field(default_factory=Context)
+    context: ContextLimits = field(default_factory=ContextLimits)
     prefix: Prefix = field(default_factory=Prefix)
-    tooling: Tooling = field(default_factory=Tooling)
-    spend: Spend = field(default_factory=Spend)
-    together: Together = field(default_factory=Together)
+    tool_caching: ToolCaching = field(default_factory=ToolCaching)
+    spending: SpendingLimits = field(default_factory=SpendingLimits)
+    distribution: Distributed = field(default_factory=Distributed)
     sampling: Sampling = field(default_factory=Sampling)
 
     def __post_init__(self) -> None:
@@ -74,11 +74,11 @@ class BatchSpec:
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
             raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
         if isinstance(self.task, str):
-            whole_characters("task", self.task)
+            valid_unicode("task", self.task)
         self._apply_runtime()
         text_or_none("model", self.model)
         if self.model == "":
-            raise SpecError("model must be the name of a model, or None for the only one that a server has; got ''.")
+            raise SpecError("model must be a model name, or None if the server has only one model; got ''.")
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
@@ -111,15 +111,15 @@ class BatchSpec:
         if runtime is None:
             return
         if isinstance(runtime, type) or not callable(getattr(runtime, "open", None)):
-            raise SpecError(f"runtime must be such as OpenCodeRuntime(...) or ProcessRuntime(...); got {runtime!r}.")
+            raise SpecError(f"runtime must be a runtime, such as OpenCodeRuntime(...); got {runtime!r}.")
         if self.tools:
             raise SpecError(
                 "tools= are for agents without a runtime: a program brings its own. Pass either runtime= or tools=."
             )
-        if self.together.cluster is not None:
+        if self.distribution.cluster is not None:
             raise SpecError("cluster= cannot start the programs of a runtime. Share the work with store='redis://...'.")
         if self.context.oversized == "chunk":
-            raise SpecError("oversized='chunk' is for agents without a runtime: a program reads its folder by itself.")
+            raise SpecError("oversized='chunk' is for agents without a runtime: a program reads its files itself.")
         for name in ("backend", "model"):
             if getattr(runtime, name) is not None:
                 object.__setattr__(self, name, getattr(runtime, name))
@@ -147,11 +147,11 @@ OPTION_GROUPS: dict[str, type[Any]] = {
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
-    "context": Context,
+    "context": ContextLimits,
     "prefix": Prefix,
-    "tooling": Tooling,
-    "spend": Spend,
-    "together": Together,
+    "tool_caching": ToolCaching,
+    "spending": SpendingLimits,
+    "distribution": Distributed,
     "sampling": Sampling,
 }
 
@@ -182,13 +182,13 @@ def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
             group, member = _FLAT[name]
             given = grouped.setdefault(group, {})
             if member in given:
-                raise SpecError(f"{given[member]}= and {name}= say the same thing twice; keep {_current_name(name)}=.")
+                raise SpecError(f"{given[member]}= and {name}= set the same option; keep {_current_name(name)}=.")
             given[member] = name
         else:
             raise SpecError(f"Unknown option {name!r}.{explain_unknown_name('option', name, OPTION_NAMES)}")
     for group, given in grouped.items():
         if group in own:
-            raise SpecError(f"{group}= and {', '.join(given.values())}= say the same thing twice; keep one of them.")
+            raise SpecError(f"{group}= and {', '.join(given.values())}= set the same options; keep one of them.")
         own[group] = _build_group(
             group, {member: options[name] for member, name in given.items()}, list(given.values())
         )
@@ -239,12 +239,12 @@ def _check_sampling(sampling: Sampling) -> None:
     if sampling.max_tokens is not None:
         at_least("max_tokens", sampling.max_tokens, 1)
     if sampling.temperature is not None and not (is_number(sampling.temperature) and sampling.temperature >= 0):
-        raise SpecError(f"temperature must be a number of at least 0; got {sampling.temperature!r}.")
+        raise SpecError(f"temperature must be a number >= 0; got {sampling.temperature!r}.")
     if sampling.top_p is not None and not (is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
-        raise SpecError(f"top_p must be a number above 0 and up to 1; got {sampling.top_p!r}.")
+        raise SpecError(f"top_p must be a number > 0 and <= 1; got {sampling.top_p!r}.")
     if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MAX_SEED):
         raise SpecError(f"seed must be an integer of at most 64 bits; got {sampling.seed!r}.")
     if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
         raise SpecError(f"stop must be a list of strings; got {sampling.stop!r}: write stop=[...].")
     for text in sampling.stop:
-        whole_characters("stop", text)
+        valid_unicode("stop", text)

@@ -13,17 +13,17 @@ from typing import Any, TypeGuard
 
 from .errors import SpecError
 
-MOST = 2**53
+MAX_INTEGER = 2**53
 """Largest integer that JSON, Lua and SQLite all represent exactly."""
-LONGEST = 1e9
+MAX_SECONDS = 1e9
 """Seconds, some 30 years: event loops cannot wait longer."""
 
 
 def at_least(name: str, value: Any, least: int) -> None:
     if not is_whole(value) or value < least:
         raise SpecError(f"{name} must be an integer >= {least}; got {value!r}.")
-    if value > MOST:
-        raise SpecError(f"{name} must be an integer <= {MOST}; got {value!r}.")
+    if value > MAX_INTEGER:
+        raise SpecError(f"{name} must be an integer <= {MAX_INTEGER}; got {value!r}.")
 
 
 def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False) -> None:
@@ -34,8 +34,8 @@ def seconds(name: str, value: Any, *, least: float = 0.0, or_none: bool = False)
     if not is_number(value) or (value < least if least else value <= 0):
         wanted = f"at least {least:g} second" if least else "more than 0 seconds"
         raise SpecError(f"{name} must be {wanted}{none}; got {value!r}.")
-    if value > LONGEST:
-        raise SpecError(f"{name} must be at most {LONGEST:,.0f} seconds{none}; got {value!r}.")
+    if value > MAX_SECONDS:
+        raise SpecError(f"{name} must be at most {MAX_SECONDS:,.0f} seconds{none}; got {value!r}.")
 
 
 def port(name: str, value: Any, *, least: int = 0) -> None:
@@ -49,10 +49,10 @@ def text_or_none(name: str, value: Any) -> None:
         return
     if not isinstance(value, str):
         raise SpecError(f"{name} must be a string or None; got {value!r}.")
-    whole_characters(name, value)
+    valid_unicode(name, value)
 
 
-def whole_characters(name: str, text: str) -> None:
+def valid_unicode(name: str, text: str) -> None:
     """Raises SpecError for a lone surrogate, which comes from text in another encoding and cannot be sent."""
     try:
         text.encode()
@@ -90,14 +90,14 @@ def is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int) or math.isfinite(value)
 
 
-DEEPEST = 200
+MAX_NESTING = 200
 """Levels of nesting that every library in use supports: recursive code has a limit."""
 
 
 def is_too_deep(value: Any) -> bool:
-    """Whether lists and dicts are nested deeper than DEEPEST."""
+    """Whether lists and dicts are nested deeper than MAX_NESTING."""
     level = [value]
-    for _ in range(DEEPEST):
+    for _ in range(MAX_NESTING):
         level = [
             child
             for parent in level
@@ -117,7 +117,7 @@ _MAX_SUGGESTIONS = 3
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Names that are spelled like this one or contain its words (turns: max_turns); best first, at most three."""
+    """Names that are spelled like this one or contain parts of it (turns: max_turns); best first, at most three."""
     wanted = _plain(name)
     scored = [(_likeness(wanted, _plain(other)), other) for other in dict.fromkeys(known)]
     least = _ALIKE_IF_SHORT if len(wanted) <= _SHORT else _ALIKE
@@ -168,8 +168,8 @@ FORMER: Mapping[str, Mapping[str, str]] = {
     "runtime option": {
         "opencode_bin": "write `command=`",
         "working_dir": "write `workdir=`: each agent works in a copy of it, and `result.changes` has what it changed",
-        "model_alias": "leave it out: OpenCode is told the model's own name",
-        "context_limit": "leave it out: OpenCode is told the server's window, or `context_tokens=` of `BatchAgent.run`",
+        "model_alias": "leave it out: OpenCode gets the model's own name",
+        "context_limit": "leave it out: OpenCode gets the server's window, or `context_tokens=` of `BatchAgent.run`",
         "output_limit": "write `max_tokens=` of `BatchAgent.run`",
         "temperature": "write `temperature=`, a number, of `BatchAgent.run`",
         "tool_call": "leave it out: OpenCode always calls tools; `tools=` says which",
@@ -186,7 +186,7 @@ FORMER: Mapping[str, Mapping[str, str]] = {
         "registry": "pass the object that `@Tool.define` gives, as in `tools=[search]`",
     },
     "result field": {
-        "attempts": "read `turns` and `usage`: requests that were sent again are no attempts of an agent",
+        "attempts": "read `turns` and `usage`: retried requests are not attempts of an agent",
         "type": "read `kind`, an `ErrorKind`, where 0.2 had the name of an exception class",
     },
     "command option": {

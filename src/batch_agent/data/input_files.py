@@ -257,7 +257,7 @@ def _json(file: InputFile) -> Iterator[Any]:
             text.decode()  # raises UnicodeDecodeError for another encoding
             raise SpecError(f"{file.name}: not valid JSON ({error}).") from error
     if not isinstance(data, list):
-        raise SpecError(f"{file.name}: the file must hold a list of inputs, not one {type(data).__name__}.")
+        raise SpecError(f"{file.name}: the file must contain a list of inputs, not a single {type(data).__name__}.")
     yield from data
 
 

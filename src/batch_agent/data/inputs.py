@@ -53,7 +53,7 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notic
     return found if select is None else _selected(found, select)
 
 
-async def gather_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
+async def read_inputs_async(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
     """`read_inputs` without blocking the event loop."""
     if is_path(source) or isinstance(source, SqlQuery) or table_library(source):
         notices: list[str] = []
@@ -96,7 +96,7 @@ class _SelectedRows:
         return self.select.select(self.rows)
 
 
-def check_apart(inputs: Any, out: Path, label: str = "out") -> None:
+def check_output_path(inputs: Any, out: Path, label: str = "out") -> None:
     """Raises SpecError if the results would overwrite the inputs, or be among them in the next run."""
     if not is_path(inputs) or is_url(inputs) or inputs == STDIN:
         return

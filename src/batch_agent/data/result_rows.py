@@ -26,6 +26,7 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "turns": result.turns,
         "tool_calls": result.tool_calls,
         "usage": result.usage,
+        "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
     if result.artifacts:

@@ -30,7 +30,7 @@ class SqlQuery:
 
     def __init__(self, url: str, query: str, /, **parameters: Any) -> None:
         if not isinstance(url, str) or "://" not in url:
-            raise SpecError(f"SqlQuery(...) begins with a database URL such as sqlite:///data.db; got {url!r}.")
+            raise SpecError(f"SqlQuery(...) needs a database URL, such as sqlite:///data.db, first; got {url!r}.")
         if not isinstance(query, str) or not query.strip():
             raise SpecError("SqlQuery(url, ...) needs a query, such as 'SELECT id, text FROM reviews'.")
         object.__setattr__(self, "url", url)
@@ -43,7 +43,7 @@ class SqlQuery:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._rows() as rows:
-            names = check_unique(rows.keys(), "The query", "give one another name with AS")
+            names = check_unique(rows.keys(), "The query", "rename one of them with AS")
             for row in rows:
                 yield {name: plain_value(value) for name, value in zip(names, row, strict=True)}
 

@@ -45,7 +45,7 @@ def _relation(source: Any) -> Rows:
         raise SpecError(
             f"inputs cannot be read from a {_kind(source)}: pass a relation, such as connection.sql(...) returns."
         )
-    names = check_unique(source.columns, "The relation", "give one another name with AS")
+    names = check_unique(source.columns, "The relation", "rename one of them with AS")
     try:
         rows = source.fetchall()  # at once: another query on its connection would end this one
     except duckdb.Error as error:

@@ -155,7 +155,7 @@ class AdmissionController:
             limits,
             kv_tokens=self.residency.capacity,
             kv_limit=None if ledger.limit is None else int(ledger.limit),
-            max_residents=counts.most_residents,
+            max_residents=counts.max_residents,
             evictions=counts.evictions,
             overcommitted=counts.overcommitted,
             cache_misses=ledger.cache_misses.total,
@@ -240,7 +240,7 @@ def build_admission(
     if (
         spec.prefix.kvflow
         and traits.kv_tokens is not None
-        and not (traits.has_agent_sessions or spec.spend.counts_tokens)
+        and not (traits.has_agent_sessions or spec.spending.counts_tokens)
     ):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
     has_slower_tier = traits.kv_tokens != traits.kv_running_tokens

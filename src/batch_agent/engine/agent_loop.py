@@ -41,7 +41,7 @@ from .turn_runner import TurnRunner
 class AgentLoop:
     """Executor of a run. All agents of the run share it."""
 
-    rules: AgentConfig
+    config: AgentConfig
     turns: TurnRunner
     tools: ToolSet
     store: Store
@@ -56,10 +56,10 @@ class AgentLoop:
     """In a replay: returns the compaction that was recorded before a turn, once."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
-        return result_from_facts(self.rules, job, facts, retry_failed=self.retry_failed)
+        return result_from_facts(self.config, job, facts, retry_failed=self.retry_failed)
 
     async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
-        conversation = Conversation(self.rules, job)
+        conversation = Conversation(self.config, job)
         conversation.replay(facts)
         if completion.error is not None:
             conversation.fail(completion.error)
@@ -91,45 +91,47 @@ class AgentLoop:
             conversation.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
-            if self.rules.starts_early:
+            if self.config.starts_early:
                 await agent.abandon()
         return conversation.result(now() - started)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation so far. One that had failed starts again, and replies that were truncated by a smaller
         max_tokens are requested again."""
-        conversation = Conversation(self.rules, job)
+        conversation = Conversation(self.config, job)
         if not facts:
             self.store.record(job.key, Started(job.index, job.input, job.task))
-        elif (whole := without_truncated_replies(self.rules, facts)) is not facts:
+        elif (whole := without_truncated_replies(self.config, facts)) is not facts:
             self.store.restart(job.key, whole)
             facts = whole
         conversation.replay(facts)
         if facts and isinstance(conversation.next(), Done):
-            conversation = Conversation(self.rules, job)
+            conversation = Conversation(self.config, job)
             restarted: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
             self.store.restart(job.key, restarted)
             conversation.replay(restarted)
         return conversation
 
 
-def result_from_facts(rules: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool) -> AgentResult | None:
+def result_from_facts(
+    config: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool
+) -> AgentResult | None:
     """The result of an agent that is finished, or None if it has to continue: because it is not finished, it failed and
     is retried, or its answer was truncated and max_tokens is larger now."""
-    conversation = Conversation(rules, job)
+    conversation = Conversation(config, job)
     conversation.replay(facts)
     step = conversation.next()
     if not isinstance(step, Done) or (step.error is not None and retry_failed and job.problem is None):
         return None
-    if without_truncated_replies(rules, facts) is not facts and (step.error is not None or rules.output is None):
+    if without_truncated_replies(config, facts) is not facts and (step.error is not None or config.output is None):
         return None
     return conversation.result(sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted)))
 
 
-def without_truncated_replies(rules: AgentConfig, facts: Sequence[Fact]) -> Sequence[Fact]:
+def without_truncated_replies(config: AgentConfig, facts: Sequence[Fact]) -> Sequence[Fact]:
     """The facts without replies at their end that were truncated by a smaller max_tokens than the current one; the same
     object if there are none."""
-    max_tokens, kept = rules.sampling.max_tokens, len(facts)
+    max_tokens, kept = config.sampling.max_tokens, len(facts)
     while kept and _is_truncated_below(facts[kept - 1], max_tokens):
         kept -= 1
     return facts if kept == len(facts) else facts[:kept]
@@ -224,7 +226,7 @@ class _Agent:
         if wanted and run.summarizer is not None:
             self._release_slot()  # of an agent that was resumed here: summaries need slots of their own
             texts = {each.output.index: (each.output.content, each.summary_tokens) for each in wanted}
-            model = run.rules.compaction.model if run.rules.compaction else None
+            model = run.config.compaction.model if run.config.compaction else None
             summaries = await run.summarizer.summaries(texts, model, run.turns.turn_time.limit)
         fact = step.done(summaries, self._now() - started)
         run.turns.admission.on_compaction(self._job.key, fact)
@@ -242,7 +244,7 @@ class _Agent:
     def _turn(self, step: Generate) -> Awaitable[Replied]:
         self._request = step.request
         slot, self._slot = self._slot, None
-        on_attempt = self._on_attempt if self._run.rules.starts_early else None
+        on_attempt = self._on_attempt if self._run.config.starts_early else None
         return self._run.turns.turn(self._job, step, slot, self._task, on_attempt)
 
     async def _on_attempt(self, request: Request) -> OnCall | None:

@@ -235,7 +235,7 @@ _UNLIMITED = float("inf")
 
 
 @asynccontextmanager
-async def keep_account(pool: BudgetPool, store: Store) -> AsyncIterator[None]:
+async def persist_account(pool: BudgetPool, store: Store) -> AsyncIterator[None]:
     """While the block runs, no request is sent that the store does not account for. After a kill, everything accounted
     for counts as spent; at a regular end, the account is what was spent. Raises StoreError."""
     account, requested = _KeptAccount(pool, store), asyncio.Event()
@@ -285,7 +285,7 @@ class _KeptAccount:
 
     async def _write(self, amount: Amount) -> None:
         limit = self._budget.limit
-        await self._store.keep_account(
+        await self._store.save_account(
             Account(
                 None if limit.tokens == _UNLIMITED else amount.tokens,
                 None if limit.usd == _UNLIMITED else amount.usd,

@@ -102,7 +102,7 @@ class ContextWindow:
 
 
 async def open_window(
-    spec: BatchSpec, rules: AgentConfig, server: Backend, counts: dict[str, int] | None = None
+    spec: BatchSpec, config: AgentConfig, server: Backend, counts: dict[str, int] | None = None
 ) -> ContextWindow | None:
     """The window of a run's model; None if it is unknown. `counts`: receives the server's counts, by text digest."""
     tokens = spec.context.context_tokens or server.traits.context_tokens
@@ -111,7 +111,7 @@ async def open_window(
     count: Count | None = server.count_tokens if isinstance(server, CountsTokens) else None
     if count is not None and counts is not None:
         count = _recording(count, counts)
-    prefix = _prompt_text(rules.prompt)
+    prefix = _prompt_text(config.prompt)
     counted = await count(prefix) if count is not None and prefix else None
     taken = counted if counted is not None else int(_bytes(prefix) / _BYTES_PER_TOKEN)
     return ContextWindow(tokens, prefix=taken, answer=_answer_reserve(spec, tokens), count=count)

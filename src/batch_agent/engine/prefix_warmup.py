@@ -19,7 +19,7 @@ class PrefixWarmup:
     def __init__(
         self,
         backend: Backend,
-        rules: AgentConfig,
+        config: AgentConfig,
         notify: Callable[[str], None],
         timeout: float | None = None,
         lead: str = "",
@@ -28,7 +28,7 @@ class PrefixWarmup:
         self._lead = lead
         self._timeout = _TIMEOUT if timeout is None else min(_TIMEOUT, timeout)
         self._backend = backend
-        self._rules = rules
+        self._config = config
         self._notify = notify
         self._lock = asyncio.Lock()
         self.is_done = False
@@ -40,13 +40,13 @@ class PrefixWarmup:
                 self.is_done = True
 
     async def _warm(self) -> None:
-        rules = self._rules
-        sampling = replace(rules.sampling, max_tokens=1)
+        config = self._config
+        sampling = replace(config.sampling, max_tokens=1)
         message = User(f"{self._lead}Hi", len(self._lead))
-        request = Request(rules.prompt, (message,), rules.model, sampling, may_call_tools=False)
+        request = Request(config.prompt, (message,), config.model, sampling, may_call_tools=False)
         try:
             async with asyncio.timeout(self._timeout), self._backend.stream(request) as deltas:
                 async for _ in deltas:
                     pass
         except (BackendError, TimeoutError) as error:
-            self._notify(f"The shared prefix could not be warmed: {str(error) or 'no answer in time'}")
+            self._notify(f"The warm-up request for the shared prefix failed: {str(error) or 'no answer in time'}")

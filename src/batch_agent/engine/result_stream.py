@@ -97,7 +97,7 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
 
     def unread(self) -> list[AgentResult[T]]:
         """Results that had arrived but were not read when the stream was closed early."""
-        return self._channel.results.rest()
+        return self._channel.results.drain()
 
     def _start(self) -> asyncio.Task[None]:
         if self._driver is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..core.errors import StoreError
 from ..core.events import Event
-from ..core.options import Spend
+from ..core.options import SpendingLimits
 from ..core.spec import BatchSpec
 from ..run.complete_checkpoint import is_marked
 from ..store.reader import CheckpointReader
@@ -66,7 +66,7 @@ def with_cached_function(step: FlowStep) -> FlowStep:
 
 def trial_spec(spec: BatchSpec) -> BatchSpec:
     """The spec of a stage in a trial run: no callbacks, no output file, no budget."""
-    return replace(spec, on_result=None, out=None, spend=Spend())
+    return replace(spec, on_result=None, out=None, spending=SpendingLimits())
 
 
 def marked_plans(steps: Sequence[FlowStep], options: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:

@@ -11,11 +11,11 @@ from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted, Notice
-from ..core.options import Rows, Spend
+from ..core.options import Rows, SpendingLimits
 from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
-from ..data import gather_inputs
+from ..data import read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..plan.field_paths import root_of
@@ -57,8 +57,12 @@ async def drive(
             "of its own instead: BatchAgent.run(..., store='redis://...')."
         )
     async with AsyncExitStack() as stack:
-        spend = options.get("spend")
-        seconds = spend.deadline if isinstance(spend, Spend) else Spend(deadline=options.get("deadline")).deadline
+        spending = options.get("spending")
+        seconds = (
+            spending.deadline
+            if isinstance(spending, SpendingLimits)
+            else SpendingLimits(deadline=options.get("deadline")).deadline
+        )
         deadline = RunDeadline(seconds)
         with startup_deadline(deadline):
             async with deadline.limit():
@@ -88,7 +92,7 @@ def _notifier(events: EventSink | None) -> Callable[[str], None]:
 
 
 async def _source(inputs: Any, rows: Rows, notify: Callable[[str], None]) -> JobSource:
-    inputs = await gather_inputs(inputs, rows, notify)
+    inputs = await read_inputs_async(inputs, rows, notify)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # later changes of the list do not change the number of inputs
     return JobSource(inputs)

@@ -30,7 +30,7 @@ _FLOW_OPTIONS = frozenset(
         "max_usd",
         "deadline",
         "prices",
-        "spend",
+        "spending",
         "limits",
     }
 )

@@ -60,7 +60,7 @@ class StageRunner:
 
     async def wait_for_room(self) -> None:
         if self._feed is not None:
-            await self._feed.room()
+            await self._feed.wait_for_room()
 
     def close(self) -> None:
         if self._feed is not None:
@@ -84,16 +84,16 @@ class StageRunner:
             ordered = [replace(result, index=index) for index, result in enumerate(ordered)]
         if (resources := self.resources) is None:
             return StageReport(self.name)
-        traits, rules = resources.server.traits, resources.plan.rules
+        traits, config = resources.server.traits, resources.plan.config
         report = StageReport(
             self.name,
             traits.name,
-            rules.model,
+            config.model,
             Results(ordered, resources.admission.report(), resources.measured_report),
             self.skipped,
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
         )
-        price = known_price(rules.model, traits.name, resources.setup.spec.spend.prices)
+        price = known_price(config.model, traits.name, resources.setup.spec.spending.prices)
         return report if price is None else replace(report, usd=price.of(report.usage))
 
     def _begin(self) -> None:

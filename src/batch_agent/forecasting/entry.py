@@ -92,4 +92,4 @@ def _spread(rows: int, count: int) -> list[int]:
 
 def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
     """None if it is unknown, as for a self-hosted server."""
-    return known_price(preview.plan.rules.model, preview.server.traits.name, spec.spend.prices)
+    return known_price(preview.plan.config.model, preview.server.traits.name, spec.spending.prices)

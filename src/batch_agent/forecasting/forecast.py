@@ -114,14 +114,14 @@ class Forecast:
         """Prompt tokens that are not cached."""
         return self.usage.input - self.usage.cached
 
-    def against(self, results: Results, seconds: float, usd: float | None = None) -> "Comparison":
+    def compare(self, results: Results, seconds: float, usd: float | None = None) -> "Comparison":
         """Comparison with the actual results, duration and cost of the run."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
         residents = results.scheduling.max_residents
-        return self.compared(len(results), turns, used, residents=residents, seconds=seconds, usd=usd)
+        return self.compare_totals(len(results), turns, used, residents=residents, seconds=seconds, usd=usd)
 
-    def compared(
+    def compare_totals(
         self, agents: int, turns: int, used: Usage, *, residents: int | None, seconds: float, usd: float | None
     ) -> "Comparison":
         return Comparison(

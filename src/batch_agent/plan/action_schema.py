@@ -103,11 +103,11 @@ def _note(schema: Mapping[str, Any]) -> str:
     return f" ({' '.join(schema['description'].split())})" if schema.get("description") else ""
 
 
-def is_kept(schema: JsonSchema, traits: Traits) -> bool:
+def is_enforced(schema: JsonSchema, traits: Traits) -> bool:
     """Whether the server enforces this schema."""
     return traits.json_schema and (not traits.strict_schema or strict_form(schema) is not None)
 
 
-def inject(schema: JsonSchema) -> str:
+def schema_instruction(schema: JsonSchema) -> str:
     """Text that describes the schema in the prompt, for servers that do not enforce it."""
     return "Answer with JSON only, no other text. It must fit this JSON schema:\n" + orjson.dumps(schema).decode()

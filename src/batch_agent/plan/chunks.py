@@ -36,36 +36,36 @@ _UNITS_PER_CHUNK = 32
 """Units smaller than a chunk by this factor are taken together: a text may have millions of lines."""
 
 
-def split(text: str, most_chars: int) -> list[str]:
-    """Splits a text into chunks of about equal length, at most `most_chars`, that together are the text.
+def split(text: str, max_chars: int) -> list[str]:
+    """Splits a text into chunks of about equal length, at most `max_chars`, that together are the text.
 
     A cut is made at the largest structure that leaves chunks small enough: headings and top-level definitions, then
-    paragraphs, lines, sentences, words, and only then anywhere. Raises ValueError below two characters."""
-    if most_chars < _MIN_CHARS:
-        raise ValueError(f"most_chars must be at least {_MIN_CHARS}; got {most_chars}.")
-    if len(text) <= most_chars:
+    paragraphs, lines, sentences, spaces, and only then anywhere. Raises ValueError below two characters."""
+    if max_chars < _MIN_CHARS:
+        raise ValueError(f"max_chars must be at least {_MIN_CHARS}; got {max_chars}.")
+    if len(text) <= max_chars:
         return [text]
-    pieces = list(_pieces(text, most_chars, 0, 0))
+    pieces = list(_pieces(text, max_chars, 0, 0))
     ends = list(accumulate(length for length, _ in pieces))
-    cuts = _even_cuts(ends, [level for _, level in pieces], most_chars)
+    cuts = _even_cuts(ends, [level for _, level in pieces], max_chars)
     return [text[start:end] for start, end in zip([0, *cuts], cuts, strict=False)]
 
 
-def _pieces(text: str, most: int, level: int, after: int) -> Iterator[tuple[int, int]]:
+def _pieces(text: str, max_chars: int, level: int, after: int) -> Iterator[tuple[int, int]]:
     """Lengths of the largest units that are small enough, with the level of the cut after each. `after`: level of the
     cut after the text."""
-    if len(text) <= most:
+    if len(text) <= max_chars:
         yield len(text), after
         return
     if level == len(_CUT_BEFORE) + len(_CUT_AFTER):
-        yield from _split_anywhere(text, most, after)
+        yield from _split_anywhere(text, max_chars, after)
         return
     cuts = [*_cuts(text, level), len(text)]
     start = 0
     while start < len(text):
-        near = bisect_right(cuts, start + most // _UNITS_PER_CHUNK) - 1
+        near = bisect_right(cuts, start + max_chars // _UNITS_PER_CHUNK) - 1
         end = cuts[near] if near >= 0 and cuts[near] > start else cuts[bisect_right(cuts, start)]
-        yield from _pieces(text[start:end], most, level + 1, level if end < len(text) else after)
+        yield from _pieces(text[start:end], max_chars, level + 1, level if end < len(text) else after)
         start = end
 
 
@@ -75,8 +75,8 @@ def _cuts(text: str, level: int) -> list[int]:
     return [found.end() for found in _CUT_AFTER[level - len(_CUT_BEFORE)].finditer(text)]
 
 
-def _split_anywhere(text: str, most: int, after: int) -> Iterator[tuple[int, int]]:
-    size = -(-len(text) // -(-len(text) // most))
+def _split_anywhere(text: str, max_chars: int, after: int) -> Iterator[tuple[int, int]]:
+    size = -(-len(text) // -(-len(text) // max_chars))
     start = 0
     while start < len(text):
         end = min(start + size, len(text))
@@ -86,16 +86,16 @@ def _split_anywhere(text: str, most: int, after: int) -> Iterator[tuple[int, int
         start = end
 
 
-def _even_cuts(ends: Sequence[int], levels: Sequence[int], most: int) -> list[int]:
+def _even_cuts(ends: Sequence[int], levels: Sequence[int], max_chars: int) -> list[int]:
     """Ends of as few chunks as possible, chosen from the ends of pieces. Of the cuts near the end of an equal chunk,
     the one at the largest structure is taken, otherwise the nearest."""
-    earliest = _earliest_cuts(ends, most)
+    earliest = _earliest_cuts(ends, max_chars)
     cuts: list[int] = []
     at = 0
     for left, soonest in zip(range(len(earliest), 0, -1), earliest, strict=True):
         wanted = at + (ends[-1] - at) / left
         slack = (ends[-1] - at) / left / _SLACK_DIVISOR
-        first, last = bisect_left(ends, soonest), bisect_right(ends, at + most) - 1
+        first, last = bisect_left(ends, soonest), bisect_right(ends, at + max_chars) - 1
         low = min(max(bisect_left(ends, wanted - slack) - 1, first), last)
         high = max(min(bisect_right(ends, wanted + slack), last), first)
         best = min(range(low, high + 1), key=lambda n: _cut_cost(ends[n] - wanted, slack, levels[n]))
@@ -109,11 +109,11 @@ def _cut_cost(off: float, slack: float, level: int) -> tuple[bool, float, float]
     return (is_far, abs(off), level) if is_far else (is_far, level, abs(off))
 
 
-def _earliest_cuts(ends: Sequence[int], most: int) -> list[int]:
+def _earliest_cuts(ends: Sequence[int], max_chars: int) -> list[int]:
     """Earliest end of each chunk that leaves the chunks after it short enough."""
     cuts = [ends[-1]]
-    while cuts[-1] > most:
-        cuts.append(ends[bisect_left(ends, cuts[-1] - most)])
+    while cuts[-1] > max_chars:
+        cuts.append(ends[bisect_left(ends, cuts[-1] - max_chars)])
     return cuts[::-1]
 
 

@@ -16,7 +16,7 @@ from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
 from ..core.task_fields import Fields
 from . import action_schema as actions
-from .action_schema import inject, is_kept
+from .action_schema import is_enforced, schema_instruction
 from .fingerprint import Keys, canonical, fingerprint
 from .layout import Layout
 from .row_keys import RowKeys
@@ -29,12 +29,18 @@ class Plan:
     """Plan of a run: the configuration of all agents, and a job for each input."""
 
     def __init__(
-        self, spec: BatchSpec, layout: Layout, rules: AgentConfig, tools: tuple[ToolSpec, ...], backend: str, stage: str
+        self,
+        spec: BatchSpec,
+        layout: Layout,
+        config: AgentConfig,
+        tools: tuple[ToolSpec, ...],
+        backend: str,
+        stage: str,
     ) -> None:
-        self.rules = rules
-        self.question = _question(spec, layout, rules, tools, stage)
+        self.config = config
+        self.question = _question(spec, layout, config, tools, stage)
         """Everything apart from the input that can change an answer, as JSON data."""
-        self.description = {**_request_format(rules), "backend": backend, "question": self.question}
+        self.description = {**_request_format(config), "backend": backend, "question": self.question}
         """Question, request format and limits for this server, as a checkpoint stores them."""
         self.layout = layout
         run, field = fingerprint(self.question), spec.rows.key
@@ -62,8 +68,8 @@ def compile_plan(
     tool_mode: ToolMode | None = None,
 ) -> Plan:
     """Plan of a run. `tool_mode`: that of a checkpoint with answers to the same question. Raises SpecError."""
-    rules = _rules(spec, tools, output, traits, may_start_early, tool_mode)
-    return Plan(spec, layout, rules, tools, traits.name, stage)
+    config = _agent_config(spec, tools, output, traits, may_start_early, tool_mode)
+    return Plan(spec, layout, config, tools, traits.name, stage)
 
 
 def prefix_chars(prompt: Prompt) -> int:
@@ -71,7 +77,7 @@ def prefix_chars(prompt: Prompt) -> int:
     return len(prompt.system) + sum(len(orjson.dumps(tool)) for tool in prompt.tools)
 
 
-def _rules(
+def _agent_config(
     spec: BatchSpec,
     tools: tuple[ToolSpec, ...],
     output: OutputType | None,
@@ -88,16 +94,16 @@ def _rules(
         answer = output.json_schema if output else _TEXT
         turn, last = actions.turn_schema(tools, answer), actions.last_turn_schema(answer)
         system.append(actions.instructions(tools))
-        if not (is_kept(turn, traits) and is_kept(last, traits)):
-            system.append(inject(turn))
+        if not (is_enforced(turn, traits) and is_enforced(last, traits)):
+            system.append(schema_instruction(turn))
             turn = last = None
     elif output is not None:
         schema = _as_object(output.json_schema)
-        if is_kept(schema, traits):
+        if is_enforced(schema, traits):
             last = schema  # the last turn may not call tools, so the schema cannot suppress a call
             turn = schema if not tools or traits.json_schema_with_tools else None
         if turn is None:
-            system.append(inject(schema if last is not None else output.json_schema))
+            system.append(schema_instruction(schema if last is not None else output.json_schema))
     prompt = Prompt("\n\n".join(system), tools if mode == "native" else (), spec.prefix.cache_salt)
     return AgentConfig(
         prompt=prompt,
@@ -146,12 +152,12 @@ def _as_object(schema: JsonSchema) -> JsonSchema:
 
 
 def _question(
-    spec: BatchSpec, layout: Layout, rules: AgentConfig, tools: tuple[ToolSpec, ...], stage: str
+    spec: BatchSpec, layout: Layout, config: AgentConfig, tools: tuple[ToolSpec, ...], stage: str
 ) -> dict[str, Any]:
     """Everything that can change an answer. Excludes the address and traits of the server, and limits, which cannot
     change an existing answer."""
     task, runtime = spec.task, spec.runtime
-    sampling = asdict(rules.sampling)
+    sampling = asdict(config.sampling)
     del sampling["max_tokens"]
     shape = {
         **({"stage": stage} if stage else {}),  # two stages of a flow may have the same task and inputs
@@ -161,24 +167,24 @@ def _question(
         "system prompt": "\n\n".join(_system_prompt(spec.prefix)),
         "tools": [asdict(tool) for tool in tools],
         **({"tool mode": spec.prefix.tool_mode} if tools else {}),
-        "output schema": rules.output.json_schema if rules.output else None,
-        "model": rules.model,
+        "output schema": config.output.json_schema if config.output else None,
+        "model": config.model,
         "sampling": sampling,
     }
     described: dict[str, Any] = json.loads(canonical(shape))
     return described
 
 
-def _request_format(rules: AgentConfig) -> dict[str, Any]:
+def _request_format(config: AgentConfig) -> dict[str, Any]:
     """Format of the requests to this server, and the limits."""
     shape = {
-        "system prompt": rules.prompt.system,
-        "tools": [asdict(tool) for tool in rules.prompt.tools],
-        "tool mode": rules.tool_mode,
-        "output schema": [rules.turn_schema, rules.last_turn_schema],
-        "model": rules.model,
-        "sampling": asdict(rules.sampling),
-        "max_turns": rules.max_turns,
+        "system prompt": config.prompt.system,
+        "tools": [asdict(tool) for tool in config.prompt.tools],
+        "tool mode": config.tool_mode,
+        "output schema": [config.turn_schema, config.last_turn_schema],
+        "model": config.model,
+        "sampling": asdict(config.sampling),
+        "max_turns": config.max_turns,
     }
     described: dict[str, Any] = json.loads(canonical(shape))
     return described

@@ -18,20 +18,20 @@ _CODE = re.compile(r"""["']|[,;](?:\s|$)""")
 _IN_BRACES = re.compile(r"\{ ?([^\W\d]\w*) ?\}")
 
 
-def settled_by(template: Template, inputs: Sequence[Any]) -> Template:
+def resolve_uncertain_fields(template: Template, inputs: Sequence[Any]) -> Template:
     """The template, with text in braces turned into a field if any of these inputs has a field of that name. For plain
     strings, the only name in braces is the field."""
-    unsure = set(template.unsure)
-    if not unsure or not inputs:
+    uncertain = set(template.uncertain_fields)
+    if not uncertain or not inputs:
         return template
     if isinstance(inputs[0], str):
-        names = list(filter(is_name, unsure))
-        return template.settled(names) if len(names) == 1 and not template.certain_cells else template
+        names = list(filter(is_name, uncertain))
+        return template.with_fields(names) if len(names) == 1 and not template.certain_cells else template
     sample = islice(inputs, _MAX_INPUTS)
-    return template.settled({name for value in sample for name in unsure.intersection(names_in(value))})
+    return template.with_fields({name for value in sample for name in uncertain.intersection(names_in(value))})
 
 
-def check_first(template: Template, value: Any) -> list[str]:
+def check_first_input(template: Template, value: Any) -> list[str]:
     """Check of the task against the first input. Returns the names in braces that are sent as text. Raises SpecError if
     the task does not fit."""
     try:
@@ -44,14 +44,14 @@ def check_first(template: Template, value: Any) -> list[str]:
 def check_names(template: Template, names: Collection[str], where: str) -> list[str]:
     """Check of text in braces against the names of fields alone. Returns the names in braces that are sent as text.
     Raises SpecError if a field was probably meant."""
-    unsure = [path for path in dict.fromkeys(template.unsure) if path not in names]
-    for text in unsure:
+    uncertain = [path for path in dict.fromkeys(template.uncertain_fields) if path not in names]
+    for text in uncertain:
         if meant := _meant(text, names):
             raise SpecError(
                 f"{where}The task has {{{text}}}, which is not a field of the input. Did you mean {{{meant}}}? Write "
                 f"{{{{{text}}}}} if the braces are meant as text."
             )
-    return list(filter(is_name, unsure))
+    return list(filter(is_name, uncertain))
 
 
 def escaped_fields(template: Template, names: Collection[str]) -> list[str]:

@@ -48,7 +48,7 @@ class Layout:
     """Parts after the lead by row, if each row may have its own order."""
     shared: tuple[int, ...] = ()
     """By row: characters at the beginning of its task that its group shares, or all tasks."""
-    asking: tuple[int, ...] | None = None
+    run_order: tuple[int, ...] | None = None
     """Rows in the order in which they run; None: the order of the inputs."""
     sharing: PrefixSharing | None = None
     """None if the inputs were not known in advance."""
@@ -57,7 +57,7 @@ class Layout:
     def varying(self) -> tuple[str, ...]:
         """Names of the fields that differ between inputs, in the order of the task that runs first."""
         names = self.template.cell_names
-        pieces = self.orders[self.asking[0]] if self.orders and self.asking else self.pieces
+        pieces = self.orders[self.run_order[0]] if self.orders and self.run_order else self.pieces
         return tuple(dict.fromkeys(names[piece] for piece in pieces if isinstance(piece, int)))
 
     def task(self, row: int, value: Any) -> tuple[str, int]:
@@ -71,19 +71,19 @@ class Layout:
         return text, min(len(text), self.shared[row] if row < len(self.shared) else len(self.lead))
 
 
-def as_they_come(template: Template) -> Layout:
+def default_layout(template: Template) -> Layout:
     """Layout for inputs that are not known in advance."""
     pieces = _numbered(template)
     at = next((at for at, piece in enumerate(pieces) if isinstance(piece, int)), len(pieces))
     return Layout(template, _joined(pieces[:at]), (), tuple(pieces[at:]))
 
 
-def lay_out(template: Template, rows: Sequence[Any], *, hoist: bool = True, reorder: bool = True) -> Layout:
+def compute_layout(template: Template, rows: Sequence[Any], *, hoist: bool = True, reorder: bool = True) -> Layout:
     """Layout for inputs that are all known. Inputs that do not fit the task are ignored; their jobs carry the error."""
     table = [_cells(template, row) for row in rows]
     known = [at for at, cells in enumerate(table) if cells is not None]
     if len(known) < 2:
-        return as_they_come(template)
+        return default_layout(template)
     fitting = [cells for cells in table if cells is not None]
     constant = _constant(fitting) if hoist else {}
     lead, pieces = _lead(template, constant)
@@ -159,7 +159,7 @@ def _ordered(layout: Layout, fitting: list[list[str]], known: list[int], rows: i
         layout,
         orders=tuple(orders.values()) if is_free else (),
         shared=shared,
-        asking=(*(row.number for row in ordered), *rest) if reorder and sharing.groups else None,
+        run_order=(*(row.number for row in ordered), *rest) if reorder and sharing.groups else None,
         sharing=sharing,
     )
 

@@ -8,8 +8,8 @@ from ..core.run_reports import Finding, PrefixReport
 from ..core.schema import is_model
 from ..core.spec import BatchSpec
 from .compile import prefix_chars
-from .layout import Layout, PrefixSharing, as_they_come
-from .lint import find_breaks
+from .layout import Layout, PrefixSharing, default_layout
+from .lint import find_prefix_breaks
 from .template import BadInput
 
 CHARS_PER_TOKEN = 4.0
@@ -17,7 +17,7 @@ CHARS_PER_TOKEN = 4.0
 
 def prefix_report(
     spec: BatchSpec,
-    rules: AgentConfig,
+    config: AgentConfig,
     layout: Layout,
     rows: Sequence[Any],
     total: int | None,
@@ -26,7 +26,7 @@ def prefix_report(
     """Prefix report of a run. `rows`: the inputs, or the first if no more are known. `chars_per_token`: None if
     unknown."""
     scale = chars_per_token or CHARS_PER_TOKEN
-    prefix = prefix_chars(rules.prompt)
+    prefix = prefix_chars(config.prompt)
     sharing = layout.sharing or _estimate_from_first(layout, rows, total or 1)
     chars = sharing.total + sharing.rows * prefix
     shared = sharing.shared + (sharing.rows - 1) * prefix
@@ -38,15 +38,15 @@ def prefix_report(
         groups=sharing.groups,
         predicted=None if total is None else shared / max(1, chars),
         is_calibrated=chars_per_token is not None,
-        findings=_findings(spec, rules, layout, rows),
+        findings=_findings(spec, config, layout, rows),
     )
 
 
-def _findings(spec: BatchSpec, rules: AgentConfig, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
-    found = find_breaks(
-        rules.prompt.system,
-        as_they_come(layout.template).lead,  # without constants from the inputs
-        rules.prompt.tools,
+def _findings(spec: BatchSpec, config: AgentConfig, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
+    found = find_prefix_breaks(
+        config.prompt.system,
+        default_layout(layout.template).lead,  # without constants from the inputs
+        config.prompt.tools,
         [_as_mapping(row, layout.template.fields) for row in rows],
         layout.varying,
         unordered_tools=not isinstance(spec.tools, tuple) and len(spec.tools) > 1,

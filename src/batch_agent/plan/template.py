@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"(?:[^{}]?[<>=^])?[-+ ]?z?\#?0?\d*[_,]?(?:\.\d+)?[bcdeEfFg
 _MOMENT = re.compile(r"%[A-Za-z]")
 _MAX_WIDTH = 10_000
 """Largest width and precision of a field."""
-_WORDS = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
+_FIELD_NAME = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
 
@@ -44,7 +44,7 @@ class _Field:
     conversion: str | None = None
     spec: str = ""
     is_certain: bool = True
-    """False: text such as `{First Name}`, which is a field only for inputs with exactly this key, until `settled`."""
+    """False: text such as `{First Name}`, which is a field only for inputs with this key, until `with_fields`."""
     is_named: bool = False
     """Rendered with its name, so that it can be moved."""
 
@@ -63,14 +63,14 @@ class Template:
     """Fields may come in any order, each rendered with its name."""
 
     @property
-    def unsure(self) -> tuple[str, ...]:
+    def uncertain_fields(self) -> tuple[str, ...]:
         """Text in braces that is a field only for inputs with exactly this key."""
         return tuple(part.path for part in self.parts if isinstance(part, _Field) and not part.is_certain)
 
     @property
     def has_fields(self) -> bool:
         """Whether it has any field, or text in braces that may be one."""
-        return bool(self.certain_cells) or any(map(is_name, self.unsure))
+        return bool(self.certain_cells) or any(map(is_name, self.uncertain_fields))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ class Template:
         fields = [part for part in self.parts if isinstance(part, _Field)]
         return frozenset(cell for cell, part in enumerate(fields) if part.is_certain)
 
-    def settled(self, names: Collection[str]) -> "Template":
+    def with_fields(self, names: Collection[str]) -> "Template":
         """The template with text in braces that is one of these names as a field of every input."""
         parts = tuple(
             replace(part, is_certain=True) if isinstance(part, _Field) and part.path in names else part
@@ -183,7 +183,7 @@ def _is_format(spec: str) -> bool:
     for number in re.findall(r"\d+", spec):
         if len(number.lstrip("0")) > len(str(_MAX_WIDTH)) or int(number) > _MAX_WIDTH:
             raise SpecError(
-                f"The task has a field with the format {spec[:80]!r}: it may be {_MAX_WIDTH:,} wide at most."
+                f"The task has a field with the format {spec[:80]!r}: its width must be at most {_MAX_WIDTH:,}."
             )
     return True
 
@@ -201,7 +201,7 @@ def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
             return _text(value)
         return format(_CONVERSIONS[part.conversion](value), part.spec)
     except Exception as error:  # the __str__ or __format__ of a user's object may raise anything
-        raise BadInput(f"The field {part.source} cannot show its {type(value).__name__}: {error}.") from error
+        raise BadInput(f"The field {part.source} cannot format its {type(value).__name__}: {error}.") from error
 
 
 def block(name: str, text: str) -> str:
@@ -210,8 +210,8 @@ def block(name: str, text: str) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether text in braces looks like the name of a field: words, with blanks or hyphens between them."""
-    return _WORDS.fullmatch(text) is not None
+    """Whether text in braces looks like the name of a field: letters and digits, with single spaces or hyphens."""
+    return _FIELD_NAME.fullmatch(text) is not None
 
 
 def names_in(value: Any) -> Iterable[str]:

@@ -7,7 +7,7 @@ from ..backends.hostfile import Endpoint, parse_hostfile
 from ..core.errors import SpecError
 from ..core.options.extra_fields import check_extra
 from ..core.requests import Sampling
-from ..core.validation import LONGEST, is_number
+from ..core.validation import MAX_SECONDS, is_number
 
 
 def from_environment(name: str) -> int | None:
@@ -55,5 +55,5 @@ def check_sampling(given: Any) -> None:
 def check_seconds(name: str, seconds: Any, *, may_be_zero: bool) -> None:
     if not is_number(seconds) or not (seconds > 0 or (may_be_zero and seconds == 0)):
         raise SpecError(f"{name} must be a number of seconds {'>=' if may_be_zero else '>'} 0; got {seconds!r}.")
-    if seconds > LONGEST:
-        raise SpecError(f"{name} must be at most {LONGEST:,.0f} seconds; got {seconds!r}.")
+    if seconds > MAX_SECONDS:
+        raise SpecError(f"{name} must be at most {MAX_SECONDS:,.0f} seconds; got {seconds!r}.")

@@ -16,7 +16,7 @@ from ..core.protocols import Traits
 from ..core.requests import Reply, Request, Sampling
 from ..core.schema import JsonSchema
 from ..plan import action_schema as actions
-from ..plan.action_schema import inject, is_kept
+from ..plan.action_schema import is_enforced, schema_instruction
 
 _MAX_PROMPTS = 64
 _TEXT: JsonSchema = {"type": "string"}
@@ -76,8 +76,8 @@ class ActionAdapter:
         answer = completion.answer_schema or _TEXT
         may_call = completion.tool_choice != "none"
         turn = actions.turn_schema(completion.tools, answer) if may_call else actions.last_turn_schema(answer)
-        if not is_kept(turn, self.traits):
-            return None, (inject(turn),)  # the same in each request, to keep the prompt's prefix
+        if not is_enforced(turn, self.traits):
+            return None, (schema_instruction(turn),)  # the same in each request, to keep the prompt's prefix
         if completion.tool_choice == "required":
             turn = actions.call_schema([tool for tool in completion.tools if completion.tool_name in ("", tool.name)])
         return turn, ()
@@ -87,7 +87,9 @@ class ActionAdapter:
         if schema is None:
             return None, ()
         is_possible = not completion.tools or self.traits.json_schema_with_tools
-        return (schema, ()) if is_possible and is_kept(schema, self.traits) else (None, (inject(schema),))
+        return (
+            (schema, ()) if is_possible and is_enforced(schema, self.traits) else (None, (schema_instruction(schema),))
+        )
 
     def _prompt(self, system: str, tools: tuple[ToolSpec, ...]) -> Prompt:
         key = blake2b(orjson.dumps([system, tools]), digest_size=16).digest()

@@ -25,14 +25,14 @@ _WITHOUT_ADDRESS = ("local", "bedrock", "hostfile")
 
 @asynccontextmanager
 async def open_program_host(
-    spec: BatchSpec, rules: AgentConfig, traits: Traits, turn_runner: BackendTurnRunner, notify: Callable[[str], None]
+    spec: BatchSpec, config: AgentConfig, traits: Traits, turn_runner: BackendTurnRunner, notify: Callable[[str], None]
 ) -> AsyncIterator[ProgramTurnRunner]:
     """Yields the turn runner that hands turns to programs; their requests go through `turn_runner`. Raises
     SpecError."""
-    runtime, model = spec.runtime, rules.model
+    runtime, model = spec.runtime, config.model
     assert runtime is not None
     sessions = ProgramSessions(turn_runner.admission, turn_runner.events)
-    adapter = ActionAdapter(rules, traits, uses_actions=_uses_actions(spec, traits))
+    adapter = ActionAdapter(config, traits, uses_actions=_uses_actions(spec, traits))
     service = GatewayService(turn_runner, adapter, sessions, spec.max_turns)
     await asyncio.to_thread(remove_abandoned)
     with scratch_folder() as folder:
@@ -89,7 +89,7 @@ class _DirectAccess:
 
 def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> ModelAccess:
     backend = spec.backend
-    if spec.spend.counts_tokens:
+    if spec.spending.counts_tokens:
         raise SpecError(
             f"gateway=False: requests that {runtime.name} sends to the server itself cannot be counted in a budget. "
             "Use gateway=True, or leave out max_total_tokens and max_usd."

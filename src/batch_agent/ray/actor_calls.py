@@ -8,7 +8,7 @@ import ray
 from ray.exceptions import RayError
 
 
-async def answer(call: Any) -> Any:
+async def call_result(call: Any) -> Any:
     """Result of an actor call. Raises RayError. If the waiter is cancelled, the call continues: Ray does not support
     futures that its clients cancel."""
     future = asyncio.wrap_future(call.future())
@@ -20,10 +20,10 @@ async def answer(call: Any) -> Any:
     return future.result()
 
 
-async def answer_while_wanted(call: Any) -> Any:
-    """Result of an actor call, as `answer` returns it. If the waiter is cancelled, so is the call."""
+async def cancellable_call_result(call: Any) -> Any:
+    """Result of an actor call, as `call_result` returns it. If the waiter is cancelled, so is the call."""
     try:
-        return await answer(call)
+        return await call_result(call)
     except asyncio.CancelledError:
         with suppress(RayError, ConnectionError):
             ray.cancel(call)

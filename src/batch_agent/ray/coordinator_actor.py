@@ -52,7 +52,7 @@ class CoordinatorActor:
     async def close(self) -> None:
         await self._coordinator.aclose()
 
-    async def ask(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    async def call_method(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Calls a method of the coordinator."""
         self._call_counts[method] += 1
         return await getattr(self._coordinator, method)(*args, **options)
@@ -90,7 +90,7 @@ class CoordinatorActor:
         histories = {each.key: await self._coordinator.facts(each.key) for each in reported}
         return replace(updates, published=tuple(map(bytes, updates.published))), histories
 
-    async def asked(self) -> dict[str, int]:
+    async def call_counts(self) -> dict[str, int]:
         """Number of calls of each method."""
         return dict(self._call_counts)
 

@@ -22,10 +22,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, SpecError, StoreError
 from ..run.setup import RunSetup
-from .actor_calls import answer, first_line, kill
+from .actor_calls import call_result, first_line, kill
 from .coordinator_actor import CoordinatorActor
-from .node_assignment import Node, alive, assign_nodes, is_loopback_per_node
-from .serialization import for_workers, packed
+from .node_assignment import Node, assign_nodes, is_loopback_per_node, live_nodes
+from .serialization import serialize_spec, spec_for_workers
 from .worker_pool import WorkerPool
 
 _ADDRESS = "RAY_ADDRESS"
@@ -83,7 +83,7 @@ class RaySession:
                 ray.shutdown()
 
 
-def is_elsewhere() -> bool:
+def is_ray_client() -> bool:
     """Whether this process is a Ray client: outside the cluster, connected through its client server."""
     return bool(ray.util.client.ray.is_connected())
 
@@ -151,11 +151,11 @@ class RayDeployment:
     def __init__(self, setup: RunSetup) -> None:
         """Raises SpecError for a spec that cannot be sent to workers."""
         spec = setup.spec
-        assert spec.together.cluster is not None
+        assert spec.distribution.cluster is not None
         self._setup = setup
         self._spec = spec
-        self._data = packed(for_workers(spec), cloudpickle.dumps)
-        self._session = RaySession(spec.together.cluster, spec.together.workers)
+        self._data = serialize_spec(spec_for_workers(spec), cloudpickle.dumps)
+        self._session = RaySession(spec.distribution.cluster, spec.distribution.workers)
         self._coordinator: Any = None
         self._is_coordinator_open = asyncio.Event()
         self._pool: WorkerPool | None = None
@@ -171,10 +171,10 @@ class RayDeployment:
         self._setup.notify("Starting Ray ...")
         await asyncio.to_thread(self._session.enter)
         nodes, here = await asyncio.to_thread(_list_nodes)
-        name = None if self._spec.together.store else f"coordinator-{secrets.token_hex(8)}"
+        name = None if self._spec.distribution.store else f"coordinator-{secrets.token_hex(8)}"
         if name is not None:
             await self._open_coordinator(name, here)
-        assigned = assign_nodes(nodes, self._spec.together.workers, here)
+        assigned = assign_nodes(nodes, self._spec.distribution.workers, here)
         self._announce(nodes, len(assigned))
         self._pool = WorkerPool(assigned, name, _NAMESPACE, self._setup.notify)
         await self._pool.work(self._data)
@@ -205,7 +205,7 @@ class RayDeployment:
         )
         try:
             with _marker_file(folder) as marker:
-                await answer(self._coordinator.open.remote(marker))
+                await call_result(self._coordinator.open.remote(marker))
         except RayTaskError as error:
             if isinstance(error.cause, BatchAgentError):
                 raise error.cause from None
@@ -222,7 +222,7 @@ class RayDeployment:
         try:
             with suppress(RayError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_TIMEOUT):
-                    await answer(self._coordinator.close.remote())
+                    await call_result(self._coordinator.close.remote())
         finally:
             kill(self._coordinator)
 
@@ -241,7 +241,7 @@ class RayDeployment:
 
 def _list_nodes() -> tuple[list[Node], str]:
     """The nodes that are alive, and the id of this process's node."""
-    return alive(ray.nodes()), str(ray.get_runtime_context().get_node_id())
+    return live_nodes(ray.nodes()), str(ray.get_runtime_context().get_node_id())
 
 
 def _count(number: int, noun: str) -> str:
@@ -252,7 +252,7 @@ def _count(number: int, noun: str) -> str:
 def _marker_file(folder: Path | None) -> Iterator[str | None]:
     """Temporary file in the folder, by which the coordinator checks that it is on the same file system. None if this
     process is on the cluster."""
-    if folder is None or not is_elsewhere():
+    if folder is None or not is_ray_client():
         yield None
         return
     folder.mkdir(parents=True, exist_ok=True)

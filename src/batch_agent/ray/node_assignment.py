@@ -8,7 +8,7 @@ from yarl import URL
 
 from ..core.fast_dataclass import dataclass
 
-CPUS = 1
+WORKER_CPUS = 1
 """CPUs that a worker reserves on its node."""
 
 
@@ -21,7 +21,7 @@ class Node:
     cpus: float = 0.0
 
 
-def alive(listed: Iterable[Mapping[str, Any]]) -> list[Node]:
+def live_nodes(listed: Iterable[Mapping[str, Any]]) -> list[Node]:
     """The nodes that are alive, from the list that `ray.nodes()` returns."""
     return [
         Node(each["NodeID"], each["NodeManagerAddress"], each["Resources"].get("CPU", 0.0))
@@ -33,7 +33,7 @@ def alive(listed: Iterable[Mapping[str, Any]]) -> list[Node]:
 def assign_nodes(nodes: Sequence[Node], workers: int | None, here: str) -> list[Node | None]:
     """The node of each worker: one worker on each node with a CPU, or `workers` of them, round robin. The submitter's
     node, `here`, comes last, because the submitter uses its CPU. None if no node has a CPU: Ray may add one."""
-    eligible = sorted((node for node in nodes if node.cpus >= CPUS), key=lambda node: node.id == here)
+    eligible = sorted((node for node in nodes if node.cpus >= WORKER_CPUS), key=lambda node: node.id == here)
     if not eligible:
         return [None] * (workers or 1)
     return list(islice(cycle(eligible), workers or len(eligible)))

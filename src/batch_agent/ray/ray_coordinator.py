@@ -13,7 +13,7 @@ from ..core.errors import BatchAgentError, StoreError
 from ..core.facts import Fact
 from ..core.requests import Usage
 from ..store.codec import decode_job, encode_job
-from .actor_calls import answer_while_wanted, first_line
+from .actor_calls import cancellable_call_result, first_line
 
 _RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each retry while the actor is unavailable."""
@@ -114,7 +114,7 @@ class RayCoordinator:
         return float(await self._call("reserve_rate", name, interval=interval, ahead=ahead))
 
     async def _call(self, method: str, *args: Any, **options: Any) -> Any:
-        return await _with_retries(lambda: self._actor.ask.remote(method, args, options))
+        return await _with_retries(lambda: self._actor.call_method.remote(method, args, options))
 
 
 async def _with_retries(call: Callable[[], Any]) -> Any:
@@ -123,10 +123,10 @@ async def _with_retries(call: Callable[[], Any]) -> Any:
     try:
         for delay in _RETRY_DELAYS:
             try:
-                return await answer_while_wanted(call())
+                return await cancellable_call_result(call())
             except ActorUnavailableError:
                 await asyncio.sleep(delay)
-        return await answer_while_wanted(call())
+        return await cancellable_call_result(call())
     except RayTaskError as error:
         if isinstance(error.cause, BatchAgentError):
             raise error.cause from None

@@ -21,7 +21,7 @@ class RayRun:
 
         Raises SpecError, BackendError, RunStopped and StoreError."""
         setup = self._setup
-        option = f"cluster={setup.spec.together.cluster!r}"
+        option = f"cluster={setup.spec.distribution.cluster!r}"
         await asyncio.to_thread(require, "ray", option, "'batch-agent[ray]'")
         from .deployment import RayDeployment  # needs the extra `ray`
         from .ray_coordinator import RayCoordinator
@@ -32,7 +32,7 @@ class RayRun:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
                     working = group.create_task(deployment.work())
-                    await runner.run(setup, outbox, coordinator=coordinator, works=False)
+                    await runner.run(setup, outbox, coordinator=coordinator, runs_agents=False)
                     working.cancel()
         finally:
             await deployment.leave()

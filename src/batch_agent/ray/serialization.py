@@ -12,19 +12,19 @@ Dumps = Callable[[Any], bytes]
 """A `dumps` that also accepts functions and classes defined in a notebook, such as cloudpickle's."""
 
 
-def for_workers(spec: BatchSpec) -> BatchSpec:
+def spec_for_workers(spec: BatchSpec) -> BatchSpec:
     """The spec without what only the submitter uses: workers exchange inputs, facts and results with the coordinator.
     Raises SpecError for a backend that only this process can use."""
     if not isinstance(spec.backend, str | Sequence):
         raise SpecError(
             f"backend={spec.backend!r} was opened in this process and cannot be used by the workers of "
-            f"cluster={spec.together.cluster!r}: give its URL instead."
+            f"cluster={spec.distribution.cluster!r}: pass its URL instead."
         )
-    together = replace(spec.together, cluster=None, workers=None)
-    return replace(spec, inputs=[], on_result=None, out=None, checkpoint_dir=None, together=together)
+    distribution = replace(spec.distribution, cluster=None, workers=None)
+    return replace(spec, inputs=[], on_result=None, out=None, checkpoint_dir=None, distribution=distribution)
 
 
-def packed(spec: BatchSpec, dumps: Dumps) -> bytes:
+def serialize_spec(spec: BatchSpec, dumps: Dumps) -> bytes:
     """The serialized spec. Raises SpecError that names the part that cannot be serialized."""
     try:
         return dumps(spec)
@@ -38,7 +38,7 @@ def packed(spec: BatchSpec, dumps: Dumps) -> bytes:
         raise SpecError(f"The run cannot be sent to other processes: {error}.") from error
 
 
-def unpacked(data: bytes) -> BatchSpec:
+def deserialize_spec(data: bytes) -> BatchSpec:
     """Deserializes a spec in a worker. Raises SpecError if a module that it needs is not installed there."""
     try:
         spec = pickle.loads(data)  # noqa: S301 - sent by the submitter, whose code the cluster runs anyway

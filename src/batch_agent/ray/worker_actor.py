@@ -20,7 +20,7 @@ from ..core.spec import BatchSpec
 from ..run import runner
 from ..run.setup import RunSetup
 from .ray_coordinator import RayCoordinator
-from .serialization import unpacked
+from .serialization import deserialize_spec
 
 _MESSAGE_ONLY: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 
@@ -72,7 +72,7 @@ class WorkerActor:
         """Id of this process and its host name. Returns once Ray has scheduled the actor."""
         return self._process, socket.gethostname()
 
-    async def stay(self) -> None:
+    async def wait_for_exit(self) -> None:
         """Blocks until the process ends, so that a caller notices a restart."""
         await asyncio.Event().wait()
 
@@ -116,7 +116,7 @@ class WorkerActor:
                 f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
                 "version on both."
             )
-        spec = unpacked(data)
+        spec = deserialize_spec(data)
         await runner.work(RunSetup.validate(spec, None), self._coordinator(spec))
 
     def _coordinator(self, spec: BatchSpec) -> Coordinator:

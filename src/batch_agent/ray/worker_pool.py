@@ -11,8 +11,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.run_failure import RunStopped
-from .actor_calls import answer, first_line, kill
-from .node_assignment import CPUS, Node
+from .actor_calls import call_result, first_line, kill
+from .node_assignment import WORKER_CPUS, Node
 from .worker_actor import WorkerActor, own_version
 
 _MAX_RESTARTS = 100
@@ -48,8 +48,8 @@ class WorkerPool:
             await asyncio.sleep(_PENDING_NOTICE_AFTER)
             if pending := len(self._workers) - len(self._started):
                 self._notify(
-                    f"{pending} of {len(self._workers)} workers have not started yet: each needs {CPUS} free CPU on a "
-                    "node."
+                    f"{pending} of {len(self._workers)} workers have not started yet: each needs {WORKER_CPUS} "
+                    "free CPU on a node."
                 )
 
     async def stop(self) -> None:
@@ -59,7 +59,7 @@ class WorkerPool:
             async with asyncio.timeout(_STOP_TIMEOUT):
                 for each in stops:
                     with suppress(RayError):
-                        await answer(each)
+                        await call_result(each)
         except TimeoutError:
             self._notify("Some workers did not stop in time and were killed.")
         finally:
@@ -76,10 +76,10 @@ class WorkerPool:
     async def _failure(self, rank: str, sent: Any) -> BatchAgentError:
         worker = self._workers[rank]
         try:
-            error = await answer(worker.work.remote(sent, own_version()))
+            error = await call_result(worker.work.remote(sent, own_version()))
             while error is None:  # there was no work: the submitter has not submitted jobs yet
                 await asyncio.sleep(_POLL_INTERVAL)
-                error = await answer(worker.work.remote(sent, own_version()))
+                error = await call_result(worker.work.remote(sent, own_version()))
         except RayError as lost:
             return RunStopped(ErrorKind.INTERNAL, f"Ray has lost worker {rank}: {first_line(lost)}")
         failure: BatchAgentError = error.error()
@@ -90,13 +90,13 @@ class WorkerPool:
         worker, previous = self._workers[rank], ""
         with suppress(RayError):  # the worker is lost: `_failure` reports it
             while True:
-                process, host = await answer(worker.location.remote())
+                process, host = await call_result(worker.location.remote())
                 self._started.add(rank)
                 if previous not in ("", process):
                     self._notify(f"Worker {rank} failed; Ray has restarted it on {host}.")
                 previous = process
                 with suppress(RayActorError):
-                    await answer(worker.stay.options(max_task_retries=0).remote())
+                    await call_result(worker.wait_for_exit.options(max_task_retries=0).remote())
                 self._started.discard(rank)
                 await asyncio.sleep(_POLL_INTERVAL)
 
@@ -111,5 +111,10 @@ class WorkerPool:
 
 def _worker(node: Node | None, rank: str, coordinator_name: str | None, namespace: str) -> Any:
     strategy = "SPREAD" if node is None else NodeAffinitySchedulingStrategy(node.id, soft=True)
-    options = {"num_cpus": CPUS, "max_restarts": _MAX_RESTARTS, "max_task_retries": -1, "scheduling_strategy": strategy}
+    options = {
+        "num_cpus": WORKER_CPUS,
+        "max_restarts": _MAX_RESTARTS,
+        "max_task_retries": -1,
+        "scheduling_strategy": strategy,
+    }
     return ray.remote(WorkerActor).options(**options).remote(rank, coordinator_name, namespace)

@@ -63,9 +63,9 @@ class ReadOnlyStore:
         self.is_durable = store.is_durable
         self.open, self.aclose, self.settle = store.open, store.aclose, store.settle
         self.plan, self.identity, self.facts = store.plan, store.identity, store.facts
-        self.spent, self.account, self.keep_account = store.spent, store.account, store.keep_account
+        self.spent, self.account, self.save_account = store.spent, store.account, store.save_account
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> NoReturn:
+    async def save_plan(self, plan: Mapping[str, Any]) -> NoReturn:
         raise CheckpointIncomplete
 
     def record(self, key: str, fact: Fact) -> NoReturn:
@@ -79,7 +79,7 @@ async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mappin
     """Marks the checkpoint as complete, with what a later run has to know about the server. The next run that uses a
     server removes the mark."""
     kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts)}
-    await store.keep_plan({**plan.description, "finished": kept})
+    await store.save_plan({**plan.description, "finished": kept})
 
 
 def is_marked(plan: Mapping[str, Any]) -> bool:
@@ -124,7 +124,7 @@ async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store
     if values is None:
         return False
     source = InputSource(JobSource(values), plan.job, input_order(plan.layout, inputs))
-    window = await open_window(spec, plan.rules, server) if spec.context.oversized == "refuse" else None
+    window = await open_window(spec, plan.config, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)
         if facts and isinstance(facts[0], Started):
@@ -133,6 +133,6 @@ async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store
             if window is None or (await window.fit(job)).problem is None:
                 return False
             continue
-        if result_from_facts(plan.rules, job, facts, retry_failed=spec.retry.retry_failed) is None:
+        if result_from_facts(plan.config, job, facts, retry_failed=spec.retry.retry_failed) is None:
             return False
     return True

@@ -24,13 +24,14 @@ async def check_plan(store: Store, plan: Mapping[str, Any], *, rerun: bool, keep
     if before is not None and not rerun and not is_same_question(before, plan):
         changes = "; ".join(_changes(question_of(before), question_of(plan)))
         raise PlanMismatch(
-            f"The checkpoint holds answers to another question. What changed: {changes}. Undo the change to resume; or "
-            "run with plan_changed='rerun' (--plan-changed rerun), which runs all agents again and keeps the old "
-            "answers in case you undo the change; or use another checkpoint_dir (--checkpoint).",
+            f"The checkpoint belongs to a run with a different definition. What changed: {changes}. Undo the "
+            "change to resume; or run with plan_changed='rerun' (--plan-changed rerun), which runs all "
+            "agents again and keeps the old answers in case you undo the change; or use another checkpoint_dir "
+            "(--checkpoint).",
             changes,
         )
     if before is None or keeps:
-        await store.keep_plan(plan)
+        await store.save_plan(plan)
     elif differing := "; ".join(_changes(_limits_of(before), _limits_of(plan))):
         raise PlanMismatch(
             f"The limits of this worker differ from those of the run: {differing}. Start it with the same limits.",

@@ -15,7 +15,7 @@ from ..core.messages import ToolSpec
 from ..core.protocols import Traits
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
-from ..data import gather_inputs
+from ..data import read_inputs_async
 from ..engine.admission import AdmissionController
 from ..engine.agent_loop import AgentLoop
 from ..engine.engine import Engine, EngineConfig
@@ -25,8 +25,8 @@ from ..engine.slots import Slots
 from ..engine.turn_runner import BackendTurnRunner
 from ..observe.checkpoint_results import answer_schema, recorded_job, recorded_sampling, recorded_tools
 from ..plan.compile import Plan, compile_plan
-from ..plan.field_checks import settled_by
-from ..plan.layout import as_they_come
+from ..plan.field_checks import resolve_uncertain_fields
+from ..plan.layout import default_layout
 from ..plan.template import template_of
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.health import Health
@@ -65,9 +65,9 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     spec = BatchSpec.of(**_with_recorded_options(options, recorded, agents))
     specs = _specs(spec, recorded)
     traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
-    inputs = JobSource(await gather_inputs(spec.inputs, spec.rows))
+    inputs = JobSource(await read_inputs_async(spec.inputs, spec.rows))
     first = await inputs.peek()
-    layout = as_they_come(settled_by(template_of(spec.task, first), inputs.known))
+    layout = default_layout(resolve_uncertain_fields(template_of(spec.task, first), inputs.known))
     plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)
     by_position = {agent.job.index: agent for agent in agents} if "inputs" in options else dict(enumerate(agents))
     recordings = Recordings()
@@ -143,7 +143,7 @@ async def _run(
 ) -> list[AgentResult]:
     store, admission = NoStore(), AdmissionController(Slots(InflightLimit(_INFLIGHT, fixed=True)))
     turns = BackendTurnRunner(backend, admission, Health(max_outage=0.0), Deadlines(None), spec.retry)
-    loop = AgentLoop(plan.rules, turns, tools, store, Deadlines(None), recorded_compaction=recordings.compaction)
+    loop = AgentLoop(plan.config, turns, tools, store, Deadlines(None), recorded_compaction=recordings.compaction)
     results: list[AgentResult] = []
 
     async def deliver(result: AgentResult) -> None:

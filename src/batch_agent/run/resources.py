@@ -34,7 +34,7 @@ from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
 from ..store.memory_store import NoStore
-from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, open_tools, toolsets
+from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group_by_tools, open_tools
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
 from .run_budget import RunBudget
@@ -75,7 +75,7 @@ class RunResources:
     """Set if the run is distributed."""
     is_complete: bool = False
     """Every result is in the checkpoint: no request is sent and no tool is called."""
-    toolbox: ToolSet = field(default_factory=NoTools)
+    tool_set: ToolSet = field(default_factory=NoTools)
     counts: dict[str, int] = field(default_factory=dict)
     """Token counts of the server, by text digest; recorded if the store is durable."""
 
@@ -112,7 +112,7 @@ async def open_resources(
     request that is sent tests whether a server supports tools; it counts against the budget. Raises SpecError,
     BackendError, StoreError, and RunStopped at the deadline."""
     async with AsyncExitStack() as stack:
-        limit = deadline or RunDeadline(setups[0].spec.spend.deadline)
+        limit = deadline or RunDeadline(setups[0].spec.spending.deadline)
         opener = _Opener(setups, stack, limit)
         if deadline is not None or limit.at is None:
             opened = await opener.open(events, coordinator, submits, recorded)
@@ -138,7 +138,7 @@ async def lint_prompts(setup: RunSetup) -> PrefixReport:
     async with AsyncExitStack() as stack:
         tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
         plan = setup.compile(tools, layout, ANY_SERVER, None)
-        return prefix_report(setup.spec, plan.rules, layout, inputs.known, inputs.total, None)
+        return prefix_report(setup.spec, plan.config, layout, inputs.known, inputs.total, None)
 
 
 class _Opener:
@@ -179,8 +179,8 @@ class _Opener:
         stores = [self._cluster.store if self._cluster else await _open_store(each.spec, stack) for each in setups]
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
-        if setups[0].spec.spend.counts_tokens:
-            self._budget = await RunBudget.open(setups[0].spec.spend, stores, stack, self._cluster)
+        if setups[0].spec.spending.counts_tokens:
+            self._budget = await RunBudget.open(setups[0].spec.spending, stores, stack, self._cluster)
             self._trial = replace(await self._budget.trial(stores), on_usage=self._count)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
@@ -197,7 +197,7 @@ class _Opener:
         if self._budget is not None:
             stack.callback(self._budget.report_spent, events)
         await self._monitor(runs)
-        if any(run.tools or run.setup.spec.tooling.tool_cache_dir for run in runs):
+        if any(run.tools or run.setup.spec.tool_caching.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
 
@@ -229,14 +229,14 @@ class _Opener:
             server = await self._backend(setup)
             plan = setup.compile(tools, layout, server.traits, kept)
             known = inputs.known
-            scale = await measure_chars_per_token(server, f"{plan.rules.prompt.system}\n{known[0] if known else ''}")
-        report = cache(partial(prefix_report, spec, plan.rules, layout, inputs.known, inputs.total, scale))
+            scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
+        report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale))
         backend = server
         if self._budget is not None:
-            self._budget.price_earlier(server, spec, plan.rules.model, depth)
+            self._budget.price_earlier(server, spec, plan.config.model, depth)
             backend = self._budget.backend(server, spec)
         scale = scale or CHARS_PER_TOKEN
-        shared_chars = prefix_chars(plan.rules.prompt) + len(layout.lead)
+        shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, scale, depth)
         counts: dict[str, int] = {}
         return RunResources(
@@ -251,9 +251,9 @@ class _Opener:
             store,
             admission,
             health,
-            Summarizer(backend, admission.slots, plan.rules.model),
+            Summarizer(backend, admission.slots, plan.config.model),
             self._deadline,
-            await open_window(spec, plan.rules, server, counts if store.is_durable else None),
+            await open_window(spec, plan.config, server, counts if store.is_durable else None),
             setup.events if self._cluster is None else self._cluster.events,
             self._cluster,
             found is not None,
@@ -346,27 +346,27 @@ class _Opener:
 
     async def _with_tools(self, runs: Sequence[RunResources]) -> list[RunResources]:
         """One tool executor for all runs that can share it. A run with only some of the tools gets a subset."""
-        boxes: dict[int, ToolSet] = {}
-        for group, tools in toolsets([(run.setup.spec, run.tools) for run in runs]):
+        tool_sets: dict[int, ToolSet] = {}
+        for group, tools in group_by_tools([(run.setup.spec, run.tools) for run in runs]):
             spec, summarizer = runs[group[0]].setup.spec, runs[group[0]].summarizer
             tasks = [str(runs[at].setup.spec.task) for at in group]
             calls = None if self._cluster is None else self._cluster.calls
-            fabric = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks, calls))
-            if fabric.names:
-                counts_trials = not boxes  # once for all runs
-                usage = partial(self._used, fabric, [runs[at].summarizer for at in group], counts_trials)
+            executor = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks, calls))
+            if executor.names:
+                counts_trials = not tool_sets  # once for all runs
+                usage = partial(self._used, executor, [runs[at].summarizer for at in group], counts_trials)
                 self._stack.callback(self._report_use, usage)
                 if self._cluster is not None:
                     self._cluster.events.publisher.account = usage
             for at in group:
                 own, artifacts = runs[at].tools, runs[at].setup.artifacts
                 is_all = len(own) == len(tools) and artifacts is None
-                boxes[at] = fabric if is_all else ToolSubset(fabric, own, artifacts)
-        return [replace(run, toolbox=boxes[at]) for at, run in enumerate(runs)]
+                tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts)
+        return [replace(run, tool_set=tool_sets[at]) for at, run in enumerate(runs)]
 
-    def _used(self, fabric: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
+    def _used(self, executor: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
         tried = self._trial_usage if counts_trials else NO_USAGE
-        return ToolsUsed(fabric.uses, sum((each.usage for each in summarizers), tried))
+        return ToolsUsed(executor.uses, sum((each.usage for each in summarizers), tried))
 
     def _report_use(self, used: Callable[[], ToolsUsed]) -> None:
         if self._events is not None:
@@ -391,7 +391,7 @@ async def _join(
     return await stack.enter_async_context(
         join(
             coordinator,
-            ttl=spec.together.lease,
+            ttl=spec.distribution.lease,
             retry_failed=spec.retry.retry_failed,
             events=events,
             is_submitter=submits,

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from ..backends.connect import TrialRequest
 from ..backends.prices import price_of
 from ..core.events import BudgetReported
-from ..core.options import Spend
+from ..core.options import SpendingLimits
 from ..core.protocols import Backend, EventSink, Store
 from ..core.requests import NO_USAGE, Usage
 from ..core.spec import BatchSpec
-from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf, keep_account
+from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf, persist_account
 from ..schedule.budget import FREE, Amount, Budget, Price
 from ..store.memory_store import NoStore
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class RunBudget:
     """The budget that all stages of a flow share."""
 
-    def __init__(self, spend: Spend) -> None:
-        self._spend = spend
-        self.pool = BudgetPool(Budget(max_tokens=spend.max_total_tokens, max_usd=spend.max_usd))
+    def __init__(self, spending: SpendingLimits) -> None:
+        self._spending = spending
+        self.pool = BudgetPool(Budget(max_tokens=spending.max_total_tokens, max_usd=spending.max_usd))
         self._usd_is_known = True
         self._replied: list[Usage] = []
         """Usage that replies of earlier runs reported, for each stage."""
@@ -33,17 +33,17 @@ class RunBudget:
 
     @classmethod
     async def open(
-        cls, spend: Spend, stores: Sequence[Store], stack: AsyncExitStack, cluster: "ClusterSession | None"
+        cls, spending: SpendingLimits, stores: Sequence[Store], stack: AsyncExitStack, cluster: "ClusterSession | None"
     ) -> "RunBudget":
         """The budget with what earlier runs have spent, as far as it is known without prices. Raises StoreError."""
-        opened = cls(spend)
+        opened = cls(spending)
         opened._replied = [await store.spent() for store in stores]
         if cluster is not None:
             opened._usd_is_known = not await stack.enter_async_context(cluster.share_budget_pool(opened.pool))
             return opened
         await opened._count_earlier(stores)
         if not isinstance(stores[0], NoStore):
-            await stack.enter_async_context(keep_account(opened.pool, stores[0]))
+            await stack.enter_async_context(persist_account(opened.pool, stores[0]))
         return opened
 
     async def trial(self, stores: Sequence[Store]) -> TrialRequest:
@@ -88,14 +88,14 @@ class RunBudget:
 
     def _prices(self, backend: Backend) -> PriceOf | None:
         """None if no price is needed."""
-        spend, known = self._spend, dict[str, Price]()
-        if spend.max_usd is None and not spend.prices:
+        spending, known = self._spending, dict[str, Price]()
+        if spending.max_usd is None and not spending.prices:
             return None
 
         def price(model: str) -> Price:
             if model not in known:
-                is_needed = spend.max_usd is not None or model in spend.prices
-                known[model] = price_of(model, backend.traits.name, spend.prices) if is_needed else FREE
+                is_needed = spending.max_usd is not None or model in spending.prices
+                known[model] = price_of(model, backend.traits.name, spending.prices) if is_needed else FREE
             return known[model]
 
         return price

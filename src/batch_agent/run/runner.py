@@ -37,13 +37,13 @@ async def run(
     *,
     only: Sequence[int] | None = None,
     coordinator: Coordinator | None = None,
-    works: bool = True,
+    runs_agents: bool = True,
 ) -> None:
-    """Runs a spec, alone or distributed through a coordinator; the results go to the channel. `only`, `works`: as for
-    `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
+    """Runs a spec, alone or distributed through a coordinator; the results go to the channel. `only`, `runs_agents`: as
+    for `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
     async with open_resources([setup], setup.events, coordinator) as [resources]:
         try:
-            await execute(resources, channel.put, only=only, works=works)
+            await execute(resources, channel.put, only=only, runs_agents=runs_agents)
         finally:
             channel.scheduling, channel.report = resources.scheduling, resources.measured_report
 
@@ -58,21 +58,23 @@ async def work(setup: RunSetup, coordinator: Coordinator) -> None:
         await _Execution(resources).work()
 
 
-async def execute(resources: RunResources, put: Put, *, only: Sequence[int] | None = None, works: bool = True) -> None:
+async def execute(
+    resources: RunResources, put: Put, *, only: Sequence[int] | None = None, runs_agents: bool = True
+) -> None:
     """Drives a run, or one stage of a flow, to its end. Results go to `put` as they finish.
 
-    `only`: indices of the inputs to run, for a sequence; None: all of them. `works`: of a distributed run, whether
-    agents run in this process too. Raises RunStopped and StoreError."""
+    `only`: indices of the inputs to run, for a sequence; None: all of them. `runs_agents`: of a distributed run,
+    whether agents run in this process too. Raises RunStopped and StoreError."""
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
     try:
         if spec.out is None or only is not None:
-            await execution.run(put, None, only, works=works)
+            await execution.run(put, None, only, runs_agents=runs_agents)
         else:
-            from ..data import results_to
+            from ..data import result_file_writer
 
-            async with results_to(spec.out) as write:
-                await execution.run(put, write, only, works=works)
+            async with result_file_writer(spec.out) as write:
+                await execution.run(put, write, only, runs_agents=runs_agents)
         is_new = resources.store.is_durable and not resources.is_complete
         if is_new and only is None and resources.cluster is None:
             await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
@@ -94,8 +96,8 @@ class _Execution:
         agent shares no prompt, and the prompts of programs are unknown."""
         resources, setup = self._resources, self._resources.setup
         if self._events is not None:
-            traits, model = resources.server.traits, resources.plan.rules.model
-            price = known_price(model, traits.name, self._spec.spend.prices)
+            traits, model = resources.server.traits, resources.plan.config.model
+            price = known_price(model, traits.name, self._spec.spending.prices)
             prices = None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
             self._events.emit(self._started(resources.inputs.total, prices))
         if self._spec.runtime is not None or (setup.events is None and resources.inputs.total == 1):
@@ -113,7 +115,7 @@ class _Execution:
         if first_turns.cached and self._spec.runtime is None:
             events.emit(PrefixReported(self._resources.measured_report()))
 
-    async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, works: bool) -> None:
+    async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, runs_agents: bool) -> None:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
         source = InputSource(resources.inputs, resources.plan.job, order)
@@ -124,15 +126,15 @@ class _Execution:
             if resources.cluster is None:
                 await self._engine(source, executor, deliver, fit, self._events, leave).run()
             else:
-                await self._share(source, executor, deliver, fit, leave, works=works)
+                await self._share(source, executor, deliver, fit, leave, runs_agents=runs_agents)
 
         await self._with_turns(run_agents)
 
     def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
         """Adds to a result what only the caller sees: its cost, the key of its row and the files that its tools made.
         None if there is none of these."""
-        traits, model = self._resources.server.traits, self._resources.plan.rules.model
-        price = known_price(model, traits.name, self._spec.spend.prices)
+        traits, model = self._resources.server.traits, self._resources.plan.config.model
+        price = known_price(model, traits.name, self._spec.spending.prices)
         has_row_keys, artifacts = self._spec.rows.key is not None, self._resources.setup.artifacts
         if price is None and not has_row_keys and artifacts is None:
             return None
@@ -172,7 +174,7 @@ class _Execution:
         fit: Fit | None,
         leave: Leave | None,
         *,
-        works: bool,
+        runs_agents: bool,
     ) -> None:
         """Submits the inputs to all workers of the run, and collects the results."""
         from ..cluster.submitter import Submitter
@@ -181,7 +183,7 @@ class _Execution:
         resources, cluster = self._resources, self._resources.cluster
         assert cluster is not None
         submitter = Submitter(cluster, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline)
-        if not works:
+        if not runs_agents:
             await submitter.collect()
             return
         source = cluster.source(resources.admission)
@@ -205,16 +207,16 @@ class _Execution:
             return
         from ..programs.host import open_program_host  # imports a web server, which other runs do not need
 
-        rules, traits = resources.plan.rules, resources.server.traits
-        async with open_program_host(spec, rules, traits, turns, resources.setup.notify) as program_turns:
+        config, traits = resources.plan.config, resources.server.traits
+        async with open_program_host(spec, config, traits, turns, resources.setup.notify) as program_turns:
             await run_agents(program_turns, program_turns.leave)
 
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
         resources, spec = self._resources, self._spec
         loop = AgentLoop(
-            resources.plan.rules,
+            resources.plan.config,
             turns,
-            resources.toolbox,
+            resources.tool_set,
             resources.store,
             Deadlines(spec.timeouts.agent, resources.deadline.at),
             spec.retry.retry_failed,
@@ -269,15 +271,15 @@ class _Execution:
 
     def _warmup(self) -> PrefixWarmup | None:
         resources, wanted = self._resources, self._spec.prefix.warm_prefix
-        rules, lead, total = resources.plan.rules, resources.plan.layout.lead, resources.inputs.total
+        config, lead, total = resources.plan.config, resources.plan.layout.lead, resources.inputs.total
         if wanted is None:
             several = total is None or total > 1
             is_managed = resources.backend.traits.managed_cache
-            wanted = is_managed and several and prefix_chars(rules.prompt) + len(lead) >= _WORTH_WARMING
+            wanted = is_managed and several and prefix_chars(config.prompt) + len(lead) >= _WORTH_WARMING
         if not wanted:
             return None
-        return PrefixWarmup(resources.backend, rules, resources.setup.notify, self._spec.timeouts.turn, lead)
+        return PrefixWarmup(resources.backend, config, resources.setup.notify, self._spec.timeouts.turn, lead)
 
     def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
-        return RunStarted(traits.name, self._resources.plan.rules.model, limit, total, traits.detected, prices)
+        return RunStarted(traits.name, self._resources.plan.config.model, limit, total, traits.detected, prices)

@@ -16,13 +16,13 @@ from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
 from ..core.protocols import EventSink, Traits
 from ..core.spec import BatchSpec
-from ..data import check_apart, gather_inputs
+from ..data import check_output_path, read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
-from ..plan.field_checks import check_first, escaped_fields, settled_by
-from ..plan.layout import Layout, as_they_come, lay_out
+from ..plan.field_checks import check_first_input, escaped_fields, resolve_uncertain_fields
+from ..plan.layout import Layout, compute_layout, default_layout
 from ..plan.row_keys import check_row_keys
 from ..plan.template import Template, names_in, template_of
 from ..tools import Tool, ToolProvider, as_tool, check_names
@@ -71,7 +71,7 @@ class RunSetup:
         if spec.runtime is not None:
             spec.runtime.check()
         if spec.out is not None:
-            check_apart(spec.inputs, spec.out)
+            check_output_path(spec.inputs, spec.out)
         providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
         tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
         if tools:
@@ -97,19 +97,22 @@ class RunSetup:
         """The inputs and the layout of their prompts. Inputs of a later stage are not awaited. Raises SpecError for
         inputs that cannot be read, and for a task that does not fit the first input."""
         if self.input_fields is not None:
-            template = (self.template or template_of(self.spec.task)).settled(self.input_fields)
-            return JobSource(self.spec.inputs, is_fed=True), as_they_come(template)
-        inputs, prefix = JobSource(await gather_inputs(self.spec.inputs, self.spec.rows, self.notify)), self.spec.prefix
+            template = (self.template or template_of(self.spec.task)).with_fields(self.input_fields)
+            return JobSource(self.spec.inputs, is_fed=True), default_layout(template)
+        inputs, prefix = (
+            JobSource(await read_inputs_async(self.spec.inputs, self.spec.rows, self.notify)),
+            self.spec.prefix,
+        )
         first = await inputs.peek()
-        template = settled_by(self.template or template_of(self.spec.task, first), inputs.known)
+        template = resolve_uncertain_fields(self.template or template_of(self.spec.task, first), inputs.known)
         if first:
             self._check_first(template, first[0])
         rows = inputs.rows
         if rows is not None and self.spec.rows.key is not None:
             check_row_keys(rows, self.spec.rows.key)
         if rows is None or not 1 < len(rows) <= _MAX_LAID_OUT:
-            return inputs, as_they_come(template)
-        return inputs, lay_out(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)
+            return inputs, default_layout(template)
+        return inputs, compute_layout(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)
 
     def compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, kept: Mapping[str, Any] | None) -> Plan:
         """The plan for a server. `kept`: the plan of the checkpoint, whose agents continue in their tool mode. Raises
@@ -165,7 +168,7 @@ class RunSetup:
         """Warns of braces that are sent verbatim but look like a field. Raises SpecError."""
         if isinstance(self.spec.task, str) and template.fields and not template.has_fields:
             warnings.warn(_SAME_FOR_ALL, stacklevel=3)  # the braces name no field of the inputs
-        for text in check_first(template, value):
+        for text in check_first_input(template, value):
             self.notify(f"The task contains {{{text}}}, which is not a field of the inputs: it is sent verbatim.")
         if isinstance(value, str):
             return
@@ -184,9 +187,9 @@ class RunSetup:
 
 def input_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
     """Indices of the inputs in the order of the layout, followed by inputs that were appended to the list since."""
-    if layout.asking is None or inputs.rows is None:
+    if layout.run_order is None or inputs.rows is None:
         return None
-    return chain(layout.asking, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.asking))))
+    return chain(layout.run_order, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.run_order))))
 
 
 def _warn_caller(text: str) -> None:

@@ -20,7 +20,7 @@ wait for their tools, and an engine that evicts the least recently used evicts t
 class LedgerCounts:
     """Counters for the scheduling report."""
 
-    most_residents: int = 0
+    max_residents: int = 0
     evictions: int = 0
     """Residents that lost their residency during a tool call."""
     overcommitted: int = 0
@@ -140,7 +140,7 @@ class KvLedger:
         known.is_overcommitted, known.is_cold = overcommit and not fits, True
         self._add(known)
         self.counts.overcommitted += known.is_overcommitted
-        self.counts.most_residents = max(self.counts.most_residents, self._residents)
+        self.counts.max_residents = max(self.counts.max_residents, self._residents)
         return True
 
     def on_usage(self, agent: str, prompt: int, cached: int, output: int, *, has_waiters: bool) -> None:

@@ -46,7 +46,7 @@ def read(text: str) -> list[Mapping[str, Any]]:
     for directive in directives:
         if not isinstance(directive, dict) or not directive.keys() <= _KEYS:
             raise DirectiveError(
-                f"a {MARK} ...]] directive is an object with keys out of {sorted(_KEYS)}, got {directive!r}"
+                f"a {MARK} ...]] directive must be an object with keys from {sorted(_KEYS)}, got {directive!r}"
             )
     return directives
 

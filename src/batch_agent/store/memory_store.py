@@ -23,7 +23,7 @@ class NoStore:
     async def plan(self) -> Mapping[str, Any] | None:
         return None
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         pass
 
     async def identity(self) -> str:
@@ -38,7 +38,7 @@ class NoStore:
     async def account(self) -> Account | None:
         return None
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         pass
 
     def record(self, key: str, fact: Fact) -> None:
@@ -72,7 +72,7 @@ class MemoryStore:
     async def plan(self) -> Mapping[str, Any] | None:
         return self._plan
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         self._plan = plan
 
     async def identity(self) -> str:
@@ -88,7 +88,7 @@ class MemoryStore:
     async def account(self) -> Account | None:
         return self._account
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         self._account = account
 
     def record(self, key: str, fact: Fact) -> None:

@@ -98,7 +98,7 @@ class SqliteStore:
         found: Mapping[str, Any] = orjson.loads(row[0])
         return found
 
-    async def keep_plan(self, plan: Mapping[str, Any]) -> None:
+    async def save_plan(self, plan: Mapping[str, Any]) -> None:
         data = orjson.dumps(plan)
         self._opened.post(lambda db: db.execute("INSERT OR REPLACE INTO plan VALUES (0, ?)", (data,)))
 
@@ -126,7 +126,7 @@ class SqliteStore:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
         return None if row is None else Account(*row)
 
-    async def keep_account(self, account: Account) -> None:
+    async def save_account(self, account: Account) -> None:
         row = (account.tokens, account.usd)
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
 

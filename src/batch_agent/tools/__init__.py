@@ -8,7 +8,7 @@ from .run_tools import NoTools as NoTools
 from .run_tools import ToolSubset as ToolSubset
 from .run_tools import open_tools as open_tools
 from .subsets import check_names as check_names
-from .subsets import toolsets as toolsets
+from .subsets import group_by_tools as group_by_tools
 from .tool import Tool as Tool
 
 with lazy_imports(globals()):

@@ -9,7 +9,7 @@ from typing import Any
 from ..aio import is_being_cancelled, is_failure
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.validation import LONGEST, at_least, is_number
+from ..core.validation import MAX_SECONDS, at_least, is_number
 from .result_text import PlainToolError, ToolTimeout, describe_error
 from .write_claims import ClaimEntry, WriteClaim
 
@@ -32,7 +32,7 @@ class CallBatch:
         at_least("max_batch", self.max_batch, 1)
         if not isinstance(self.key_arg, str) or not self.key_arg.isidentifier():
             raise SpecError(f"key_arg must be the name of the key's parameter, such as 'id'; got {self.key_arg!r}.")
-        if not (is_number(self.window) and 0 <= self.window <= LONGEST):
+        if not (is_number(self.window) and 0 <= self.window <= MAX_SECONDS):
             raise SpecError(f"window must be a number of seconds >= 0; got {self.window!r}.")
 
 

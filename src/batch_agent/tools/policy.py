@@ -53,10 +53,10 @@ class SharingPolicy:
             )
         if (self.idempotency_arg is not None or self.idempotent) and self.effect != "write":
             raise SpecError(
-                f"A tool of effect {self.effect!r} may be repeated anyway: leave out idempotent and idempotency_arg."
+                f"A tool of effect {self.effect!r} can always be repeated: omit idempotent and idempotency_arg."
             )
         if self.history_arg is not None and self.effect != "stateful":
-            raise SpecError(f"A tool of effect {self.effect!r} has no history: leave out history_arg.")
+            raise SpecError(f"A tool of effect {self.effect!r} has no history: omit history_arg.")
 
     @property
     def is_repeatable(self) -> bool:

@@ -38,7 +38,7 @@ async def open_tools(
             tools,
             timeout=spec.timeouts.tool,
             max_tokens=spec.context.max_tool_tokens,
-            cache_bytes=spec.tooling.tool_cache_mb * 1024 * 1024,
+            cache_bytes=spec.tool_caching.tool_cache_mb * 1024 * 1024,
             summarize=summarize,
             disk_cache=disk_cache,
             shared_calls=shared_calls,
@@ -55,7 +55,7 @@ async def open_tools(
 
 @asynccontextmanager
 async def _open_disk_cache(spec: BatchSpec) -> AsyncIterator[ToolDiskCache | None]:
-    folder = spec.tooling.tool_cache_dir
+    folder = spec.tool_caching.tool_cache_dir
     if folder is None:
         yield None
         return
@@ -72,7 +72,7 @@ async def _prewarm(
     executor: ToolExecutor, disk_cache: ToolDiskCache | None, spec: BatchSpec, task: str
 ) -> AsyncIterator[None]:
     """Makes likely calls in parallel to the run, and is cancelled at its end."""
-    if disk_cache is None or not spec.tooling.predictive_prewarm:
+    if disk_cache is None or not spec.tool_caching.predictive_prewarm:
         yield
         return
     likely = await disk_cache.likely_calls(task, _PREWARM_MAX_AGE, _MAX_PREWARMED)

@@ -10,7 +10,7 @@ from .tool import Tool
 Need = tuple[BatchSpec, Sequence[Tool]]
 
 
-def toolsets(needs: Sequence[Need]) -> list[tuple[list[int], list[Tool]]]:
+def group_by_tools(needs: Sequence[Need]) -> list[tuple[list[int], list[Tool]]]:
     """Groups the runs, by their positions in `needs`, with all tools of each group. Runs that differ in their settings
     for tools, or that have different tools of the same name, are in different groups."""
     found: list[tuple[list[int], list[Tool]]] = []
@@ -27,7 +27,7 @@ def toolsets(needs: Sequence[Need]) -> list[tuple[list[int], list[Tool]]]:
 
 
 def _settings(spec: BatchSpec) -> tuple[Any, ...]:
-    return spec.timeouts.tool, spec.context.max_tool_tokens, spec.tooling
+    return spec.timeouts.tool, spec.context.max_tool_tokens, spec.tool_caching
 
 
 def _are_compatible(known: Sequence[Tool], tools: Sequence[Tool]) -> bool:

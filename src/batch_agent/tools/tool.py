@@ -133,8 +133,8 @@ class Tool(metaclass=_ToolClass):
             )
         if self.limits.retries and not self.sharing.is_repeatable:
             raise SpecError(
-                f"Tool {self.name!r}: a write that failed may have been made nevertheless, so it is not retried. "
-                "Set idempotent=True if it may be made twice, or take an idempotency key (idempotency_arg=...)."
+                f"Tool {self.name!r}: a write that failed may have taken effect, so it is not retried. "
+                "Set idempotent=True if it can safely be repeated, or take an idempotency key (idempotency_arg=...)."
             )
         if self.max_tokens is not None:
             at_least(f"Tool {self.name!r}: max_tokens", self.max_tokens, 1)
@@ -281,8 +281,8 @@ def _already_defined(tool: Tool, options: ToolOptions) -> Tool:
     """`Tool.define` of a tool: the tool itself, which takes no further options."""
     if options:
         raise SpecError(
-            f"Tool {tool.name!r} is already a tool. Pass {', '.join(f'{name}=' for name in options)} where it is made, "
-            "as in @Tool.batchable(key_arg=..., ...), and remove @Tool.define."
+            f"Tool {tool.name!r} is already a tool. Pass {', '.join(f'{name}=' for name in options)} where it is "
+            "defined, as in @Tool.batchable(key_arg=..., ...), and remove @Tool.define."
         )
     return tool
 

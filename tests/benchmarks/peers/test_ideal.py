@@ -16,17 +16,17 @@ def test_with_few_slots_the_turns_fill_them_one_after_the_other() -> None:
     assert ideal_s(busy) == pytest.approx(2 * 640 / 64 * MODEL_S)
 
 
-def test_a_slow_tool_is_waited_for_once_by_all_who_share_it() -> None:
+def test_agents_that_share_a_slow_tool_call_wait_for_it_once() -> None:
     workload = replace(WORKLOADS["slow_tool"], agents=32, keys=10)
     assert ideal_s(workload) == pytest.approx(2 * MODEL_S + 0.8)
 
 
-def test_a_call_that_was_made_before_costs_nothing() -> None:
+def test_a_cached_tool_call_costs_nothing() -> None:
     workload = replace(WORKLOADS["one_key_50"], agents=2, inflight=1, tool_s=MODEL_S)
     assert schedule_s(workload, returning_first=False) == pytest.approx(4 * MODEL_S)
 
 
-def test_no_schedule_is_shorter_than_the_work_of_its_slots() -> None:
+def test_no_schedule_is_shorter_than_the_work_of_its_slots_takes() -> None:
     for workload in WORKLOADS.values():
         found = ideal_s(workload)
         if found is not None and workload.tool_s is not None:

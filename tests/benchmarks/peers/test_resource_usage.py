@@ -16,7 +16,7 @@ sys.stdin.read()
 """
 
 
-def test_what_processes_have_used_stays_in_the_account_when_they_are_gone() -> None:
+def test_resource_usage_of_exited_processes_is_still_counted() -> None:
     account = Account()
     stop = account.look_often()
     before = account.cpu_s, account.peak_mb

@@ -30,7 +30,7 @@ def test_peers_do_the_same_work_on_the_same_server() -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_measured_with_and_without() -> None:
+def test_runs_are_measured_with_and_without_a_checkpoint() -> None:
     found = compared("small", replace(SMALL, kind=CHECKPOINTS), ["batch_agent", "expert", "gather"], 1)
     assert found["medians"].keys() == {"batch_agent", "expert"}  # the plain loop has none
     for one in found["medians"].values():
@@ -47,35 +47,35 @@ def test_memory_of_waiting_agents_is_measured() -> None:
     assert found["waiting_kb"] > 1_000
 
 
-def test_a_peer_that_cannot_even_begin_tells_why() -> None:
+def test_a_peer_that_cannot_start_reports_the_reason() -> None:
     with servers(SMALL) as sims, pytest.raises(Broken, match="No module named"):
         measure("nobody", SMALL, sims)
 
 
-def test_a_peer_that_is_not_on_pypi_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_is_not_on_pypi_names_the_variable_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(AURORA, raising=False)
     with pytest.raises(NotThere, match=AURORA):
         python_of("aurora_swarm")
 
 
-def test_a_peer_s_process_has_nothing_of_this_one_s_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_process_does_not_inherit_the_python_path_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", "somewhere")
     assert "PYTHONPATH" not in words_of("expert")
 
 
-def test_every_pin_says_its_version() -> None:
+def test_every_pinned_package_reports_its_version() -> None:
     wanted = [each for name, pins in PINS.items() if name != "bare" for each in pins]
     assert [each for each in wanted if "==" not in each] == []
 
 
-def test_work_of_a_real_server_names_its_model_and_the_length_of_answers() -> None:
+def test_work_for_a_real_server_has_its_model_and_answer_length() -> None:
     work = Work(("http://127.0.0.1:1",), agents=1, inflight=1, model="m", answer_tokens=64)
     assert Work.from_json(work.to_json()) == work
     assert work.options == {"model": "m", "max_tokens": 64, "ignore_eos": True}
     assert list(Work(work.urls, 1, 1, tool_s=0.0).options) == ["model", "tools"]
 
 
-async def test_the_tally_counts_what_failed_what_is_lost_and_what_came_twice() -> None:
+async def test_the_tally_counts_failed_lost_and_duplicate_results() -> None:
     tally = Tally(Work(("http://127.0.0.1:1",), agents=4, inflight=1, tool_s=0.0))
     tally.tell(0, "fine")
     tally.tell(0, "fine")

@@ -27,19 +27,19 @@ def test_good_numbers_meet_every_target() -> None:
     assert "ten_keys_64: wall / ideal" in [each["what"] for each in found]
 
 
-def test_more_cpu_than_the_expert_may_cost_is_a_miss() -> None:
+def test_more_cpu_time_than_the_expert_loop_allows_misses_the_target() -> None:
     found = parts()
     found["single_2000"]["medians"]["batch_agent"] = one(1.31)
     assert missed(found) == ["single_2000: CPU / expert"]
 
 
-def test_a_checkpoint_may_cost_more_than_the_expert_s_loop() -> None:
+def test_a_run_with_a_checkpoint_may_cost_more_than_the_expert_loop() -> None:
     found = parts()
     found["checkpoint_on"]["medians"]["batch_agent"] = one(1.6)
     assert missed(found) == []
 
 
-def test_a_framework_that_is_nearly_as_cheap_is_a_miss() -> None:
+def test_a_framework_that_is_nearly_as_cheap_misses_the_target() -> None:
     found = parts()
     found["faults"]["medians"]["pydantic_ai"] = one(14.0)
     assert missed(found) == ["faults: CPU of pydantic_ai / ours"]
@@ -51,13 +51,13 @@ def test_a_framework_whose_agents_failed_is_not_compared() -> None:
     assert missed(found) == []
 
 
-def test_a_lost_agent_of_ours_is_a_miss() -> None:
+def test_an_agent_lost_by_batch_agent_misses_the_target() -> None:
     found = parts()
     found["faults"]["medians"]["batch_agent"]["lost"] = 1
     assert missed(found) == ["faults: failed, lost, doubled"]
 
 
-def test_a_slow_wall_a_late_loop_and_a_fat_agent_are_misses() -> None:
+def test_wall_time_loop_delay_and_memory_above_their_limits_miss_the_target() -> None:
     found = parts()
     found["slow_tool"]["medians"]["batch_agent"]["wall_s"] = 2.5
     found["lag"]["worst_lag_s"]["batch_agent"]["tools"] = 0.06
@@ -72,18 +72,18 @@ def test_a_slow_wall_a_late_loop_and_a_fat_agent_are_misses() -> None:
     ]
 
 
-def test_medians_are_of_what_all_rounds_have() -> None:
+def test_medians_are_of_the_metrics_that_all_rounds_have() -> None:
     rounds = [{"wall_s": 3.0, "first_words": ""}, {"wall_s": 1.0, "first_words": "no", "ttft_p50_s": 1.0}]
     assert medians(rounds) == {"wall_s": 2.0, "first_words": "no"}
 
 
-def test_an_unknown_part_ends_the_program() -> None:
+def test_an_unknown_benchmark_part_ends_the_program() -> None:
     assert parted("b,a", ["a", "b"], "part") == ["b", "a"]
     with pytest.raises(SystemExit, match="no such part: c; there are a, b"):
         parted("c", ["a", "b"], "part")
 
 
-def test_a_part_measured_again_leaves_the_others_with_when_they_were_measured(tmp_path: Path) -> None:
+def test_measuring_one_part_again_keeps_the_dates_of_the_other_parts(tmp_path: Path) -> None:
     path = tmp_path / "peers.json"
     Kept(path, "first").put("start", {"import_s": 0.1, "names_s": 0.15, "first_s": 0.2})
     later = Kept(path, "second")

@@ -35,7 +35,7 @@ def test_the_system_prompt_has_no_header_of_the_session() -> None:
     assert read().request.system == ""
 
 
-def test_user_text_next_to_results_comes_after_them() -> None:
+def test_user_text_next_to_tool_results_comes_after_them() -> None:
     result = {"type": "tool_result", "tool_use_id": "c1", "content": [block("one"), block("two"), IMAGE]}
     failed = {"type": "tool_result", "tool_use_id": "c2", "content": "no", "is_error": True}
     request = read(
@@ -56,7 +56,7 @@ def test_user_text_next_to_results_comes_after_them() -> None:
     )
 
 
-def test_results_in_several_messages_belong_together() -> None:
+def test_tool_results_in_several_messages_are_one_turn() -> None:
     result = {"type": "tool_result", "tool_use_id": "c1"}
     request = read(
         HI,
@@ -67,14 +67,14 @@ def test_results_in_several_messages_belong_together() -> None:
     assert [len(each.results) for each in request.messages if isinstance(each, ToolResults)] == [2]
 
 
-def test_a_result_of_an_unknown_call_is_an_ordinary_text() -> None:
+def test_a_tool_result_of_an_unknown_call_is_plain_text() -> None:
     lost = {"type": "tool_result", "tool_use_id": "lost", "content": "?"}
     assert read({"role": "user", "content": [lost]}).request.messages == (
         User("[The result of an earlier tool call]\n?"),
     )
 
 
-def test_thoughts_and_their_signatures() -> None:
+def test_reasoning_is_decoded_with_its_signatures() -> None:
     content = [
         {"type": "thinking", "thinking": "Hm.", "signature": "sig"},
         {"type": "redacted_thinking", "data": "xyz"},
@@ -84,17 +84,17 @@ def test_thoughts_and_their_signatures() -> None:
     assert request.messages[1] == Assistant("Yes.", (), (Thought("Hm.", "sig"), Thought(redacted="xyz")))
 
 
-def test_users_messages_are_kept_one_by_one() -> None:
+def test_consecutive_user_messages_are_not_merged() -> None:
     request = read(HI, HI, {"role": "user", "content": [block("a"), block("b")]}).request
     assert request.messages == (User("Hi"), User("Hi"), User("a\nb"))
 
 
-def test_a_system_message_in_the_middle_moves_nothing_that_was_before() -> None:
+def test_a_later_system_message_does_not_change_the_prefix() -> None:
     request = read(HI, {"role": "system", "content": [block("Stop.")]}).request
     assert request.messages == (User("Hi"), User("<system>\nStop.\n</system>"))
 
 
-def test_tools() -> None:
+def test_tool_definitions_are_decoded() -> None:
     request = read(tools=[TOOL, {"type": "custom", "name": "b", "input_schema": {}, "cache_control": {}}]).request
     assert request.tools == (ToolSpec("read", "Reads.", {"type": "object"}), ToolSpec("b", "", {}))
 
@@ -103,13 +103,13 @@ def test_tools() -> None:
     ("choice", "meant"),
     [(None, "auto"), ("auto", "auto"), ("none", "none"), ("any", "required"), ("tool", "required")],
 )
-def test_whether_tools_are_called(choice: Any, meant: str) -> None:
+def test_tool_choice_is_decoded(choice: Any, meant: str) -> None:
     chosen = choice and {"type": choice, "name": "read"}
     assert read(tools=[TOOL], tool_choice=chosen).request.tool_choice == meant
     assert read(tool_choice=chosen).request.tool_choice == "auto"
 
 
-def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
+def test_a_forced_tool_is_decoded_and_all_tools_stay_in_the_prompt() -> None:
     tools = [TOOL, {"name": "beta", "input_schema": {}}]
     request = read(tools=tools, tool_choice={"type": "tool", "name": "beta"}).request
     assert (request.tool_choice, request.tool_name, [tool.name for tool in request.tools]) == (
@@ -124,12 +124,12 @@ def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> No
 
 
 @pytest.mark.parametrize("kind", ["auto", "any"])
-def test_whether_several_calls_may_come_at_once(kind: str) -> None:
+def test_parallel_tool_calls_may_be_disabled(kind: str) -> None:
     assert read(tools=[TOOL], tool_choice={"type": kind, "disable_parallel_tool_use": True}).request.single_call
     assert not read(tools=[TOOL], tool_choice={"type": kind}).request.single_call
 
 
-def test_sampling_and_the_rest() -> None:
+def test_sampling_and_other_fields_are_decoded() -> None:
     parsed = read(temperature=1, top_p=0.9, stop_sequences=["END"], stream=True, model="claude", thinking={"type": "?"})
     chosen = parsed.request.sampling
     assert (chosen.temperature, chosen.top_p, chosen.stop, chosen.max_tokens) == (1, 0.9, ("END",), 9)
@@ -137,7 +137,7 @@ def test_sampling_and_the_rest() -> None:
 
 
 @pytest.mark.parametrize("where", ["output_config", "output_format"])
-def test_the_form_of_the_answer(where: str) -> None:
+def test_the_answer_schema_is_decoded(where: str) -> None:
     form = {"type": "json_schema", "schema": {"type": "array"}}
     request = read(**{where: {"format": form} if where == "output_config" else form}).request
     assert request.answer_schema == {"type": "array"}

@@ -60,7 +60,7 @@ async def test_a_request_without_a_valid_key_is_rejected(path: str, headers: dic
     assert not service.received
 
 
-async def test_an_agent_that_left_is_not_answered_and_comes_back_with_another_key() -> None:
+async def test_the_key_of_a_dismissed_agent_is_rejected_and_a_new_one_works() -> None:
     async with gateway_client(FakeService()) as caller:
         caller.gateway.dismiss("agent-1")
         caller.gateway.dismiss("nobody")
@@ -68,7 +68,7 @@ async def test_an_agent_that_left_is_not_answered_and_comes_back_with_another_ke
         assert caller.gateway.admit("agent-1", {}) != caller.key
 
 
-async def test_what_is_hidden_may_change_while_the_key_stays() -> None:
+async def test_masked_strings_may_change_while_the_key_stays() -> None:
     service = FakeService()
     async with gateway_client(service, hides={"Hi": "Hello"}) as caller:
         await caller.post(CHAT, BODY)
@@ -92,7 +92,7 @@ async def test_messages_are_served_under_all_usual_paths(path: str) -> None:
     assert orjson.loads(body)["model"] == "gpt"
 
 
-async def test_there_is_one_model_by_any_name() -> None:
+async def test_any_model_name_is_accepted() -> None:
     async with gateway_client(FakeService()) as caller:
         headers = {"x-api-key": caller.key}
         for path, name in [("/v1/models", "the-model"), ("/models", "the-model"), ("/v1/models/a/b", "a/b")]:
@@ -145,7 +145,7 @@ async def test_a_body_that_is_not_a_json_object_is_rejected(path: str, body: byt
 
 
 @both
-async def test_half_of_a_pair_of_surrogates_is_replaced(path: str) -> None:
+async def test_a_lone_surrogate_in_a_request_is_replaced(path: str) -> None:
     service = FakeService()
     body = b'{"messages": [{"role": "user", "content": "cut \\ud83d"}]}'
     async with gateway_client(service) as caller:
@@ -155,7 +155,7 @@ async def test_half_of_a_pair_of_surrogates_is_replaced(path: str) -> None:
 
 @both
 @pytest.mark.parametrize("depth", [300, 900])
-async def test_what_is_nested_too_deep_is_refused(path: str, depth: int) -> None:
+async def test_a_request_nested_too_deeply_is_rejected(path: str, depth: int) -> None:
     deep = b'{"a":' * depth + b"{}" + b"}" * depth
     tool = (
         b'{"type":"custom","name":"a","input_schema":%b}'
@@ -169,7 +169,7 @@ async def test_what_is_nested_too_deep_is_refused(path: str, depth: int) -> None
     assert "nested too deep" in error_of(said)["message"]
 
 
-async def test_a_request_may_be_large_but_not_too_large() -> None:
+async def test_a_request_body_is_limited_in_size() -> None:
     service, path = FakeService(), MESSAGES
     async with gateway_client(service) as caller:
         large = b'{"messages": [{"role": "user", "content": "%b"}]}' % (b"x" * 8_000_000)
@@ -181,7 +181,7 @@ async def test_a_request_may_be_large_but_not_too_large() -> None:
     assert len(str(service.request.messages)) > 8_000_000
 
 
-async def test_a_conversation_begins_at_each_turn_as_it_did_before_whatever_the_program_makes_of_it() -> None:
+async def test_each_turn_of_a_program_begins_with_the_prompt_of_the_turn_before() -> None:
     own = Reply("\n\n", "calls", NO_USAGE, (ToolCall("", "read", '{ "b": "/work/x", "a": 1.0 }'),))
     service = FakeService([own, Reply("Found it.\n", "stop", NO_USAGE), HELLO])
     async with gateway_client(service, hides={"/runs/1": "/work"}) as caller:

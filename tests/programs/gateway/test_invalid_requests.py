@@ -109,13 +109,13 @@ def answered(body: dict[str, Any], protocol: ApiProtocol) -> list[bytes]:
 
 
 @pytest.mark.parametrize(("protocol", "body"), BODIES, ids=["openai", "anthropic"])
-def test_a_request_with_everything_in_it_is_answered(protocol: ApiProtocol, body: dict[str, Any]) -> None:
+def test_a_request_with_all_supported_fields_is_answered(protocol: ApiProtocol, body: dict[str, Any]) -> None:
     assert all(answered(body, protocol))
 
 
 @settings(max_examples=60)
 @given(st.data(), st.sampled_from(BODIES))
-def test_a_spoilt_request_is_answered_or_refused(
+def test_a_corrupted_request_is_answered_or_rejected(
     data: st.DataObject, which: tuple[ApiProtocol, dict[str, Any]]
 ) -> None:
     protocol, body = which

@@ -39,49 +39,49 @@ def test_masked_strings_in_invalid_json_are_restored(text: str) -> None:
     assert mask.show.json(mask.hide.json(text)) == text
 
 
-def test_the_longest_text_is_hidden_first() -> None:
+def test_the_longest_string_is_masked_first() -> None:
     mask = Mask({"/tmp/run": "/shared", "/tmp/run/agent-7": "/work"})
     assert mask.hide.text("/tmp/run/agent-7/a.py, /tmp/run/b") == "/work/a.py, /shared/b"
 
 
-def test_what_was_put_in_is_not_hidden_again() -> None:
+def test_a_mask_is_not_masked_again() -> None:
     assert Mask({"one": "two", "two": "three"}).hide.text("one two") == "two three"
 
 
-def test_the_folder_of_another_agent_is_not_taken_for_this_one() -> None:
+def test_the_folder_of_another_agent_is_not_masked() -> None:
     mask = Mask({"/runs/1": "/work"})
     assert mask.hide.text("/runs/1/x /runs/12/x /runs/1.") == "/work/x /runs/12/x /work."
     assert mask.show.text("/work/x /workspaces -I/work/include") == "/runs/1/x /workspaces -I/runs/1/include"
 
 
-def test_of_two_texts_behind_one_mask_the_first_is_put_back() -> None:
+def test_of_two_strings_with_one_mask_the_first_is_restored() -> None:
     mask = Mask({"/tmp/a": "/work", "/private/tmp/a": "/work"})
     assert mask.hide.text("/private/tmp/a/x /tmp/a/y") == "/work/x /work/y"
     assert mask.show.text("/work/x") == "/tmp/a/x"
 
 
-def test_nothing_else_of_the_json_changes() -> None:
+def test_masking_changes_nothing_else_in_the_json() -> None:
     mask = Mask({"/runs/1": "/work"})
     assert mask.show.json('{ "b":1.0,"a" : "/work/x\\n" }') == '{ "b":1.0,"a" : "/runs/1/x\\n" }'
 
 
-def test_a_text_with_quotes_is_escaped_inside_of_json() -> None:
+def test_a_restored_string_with_quotes_is_escaped_in_json() -> None:
     mask = Mask({'C:\\the "dir"': "/work"})
     assert json.loads(mask.show.json('{"path": "/work/x"}')) == {"path": 'C:\\the "dir"/x'}
 
 
-def test_a_slash_that_the_model_escapes_hides_nothing() -> None:
+def test_a_masked_path_is_restored_when_the_model_escapes_its_slashes() -> None:
     mask = Mask({"/runs/1": "/work"})
     assert json.loads(mask.show.json('{"path":"\\/work\\/x"}')) == {"path": "/runs/1/x"}
 
 
-def test_a_letter_that_a_program_escapes_hides_nothing() -> None:
+def test_a_string_is_masked_when_a_program_escapes_its_letters() -> None:
     mask = Mask({"/café/1": "/work"})
     assert json.loads(mask.hide.json('{"path": "/caf\\u00e9/1/x"}')) == {"path": "/work/x"}
 
 
 @pytest.mark.parametrize("hides", [{}, {"": "/work"}, {"/runs/1": ""}])
-def test_an_empty_text_hides_nothing(hides: dict[str, str]) -> None:
+def test_an_empty_string_masks_nothing(hides: dict[str, str]) -> None:
     mask = Mask(hides)
     assert mask.hide.text("/runs/1") == mask.show.text("/runs/1") == "/runs/1"
     assert mask.hide.json('["/runs/1"]') == '["/runs/1"]'

@@ -27,20 +27,20 @@ def test_system_messages_at_the_beginning_are_the_system_prompt() -> None:
     assert request.messages == (User("Hi"),)
 
 
-def test_a_system_message_in_the_middle_moves_nothing_that_was_before() -> None:
+def test_a_later_system_message_does_not_change_the_prefix() -> None:
     request = read(HI, {"role": "system", "content": "Stop."}, HI).request
     assert request.messages == (User("Hi"), User("<system>\nStop.\n</system>"), User("Hi"))
     assert request.system == ""
 
 
-def test_users_messages_are_kept_one_by_one() -> None:
+def test_consecutive_user_messages_are_not_merged() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     request = read(HI, HI, {"role": "user", "content": parts}).request
     assert request.messages == (User("Hi"), User("Hi"), User("a\nb"))
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
-def test_text_thoughts_and_calls_of_the_model_are_read(field: str) -> None:
+def test_text_reasoning_and_calls_of_the_assistant_are_decoded(field: str) -> None:
     request = read(HI, {"role": "assistant", "content": None, "tool_calls": [CALL], field: "Hm."}).request
     assert request.messages[1] == Assistant("", (READ,), (Thought("Hm."),))
 
@@ -51,7 +51,7 @@ def test_arguments_that_are_an_object_become_json_text() -> None:
     assert request.messages[1] == Assistant("", (ToolCall("c1", "read", '{"path":"a"}'),))
 
 
-def test_results_in_a_row_belong_together() -> None:
+def test_consecutive_tool_results_are_one_turn() -> None:
     other = {"id": "c2", "type": "function", "function": {"name": "list", "arguments": ""}}
     parts = [{"type": "text", "text": "two"}, {"type": "image_url", "image_url": {"url": "data:"}}]
     request = read(
@@ -64,7 +64,7 @@ def test_results_in_a_row_belong_together() -> None:
     assert request.messages[2:] == (ToolResults((results, ToolResult(READ, "one"))),)
 
 
-def test_a_result_of_an_unknown_call_is_an_ordinary_text_after_the_others() -> None:
+def test_a_tool_result_of_an_unknown_call_is_plain_text_after_the_other_results() -> None:
     request = read(
         HI,
         {"role": "assistant", "tool_calls": [CALL]},
@@ -76,7 +76,7 @@ def test_a_result_of_an_unknown_call_is_an_ordinary_text_after_the_others() -> N
     assert request.messages[2:] == (ToolResults((ToolResult(READ, "one"),)), *stray)
 
 
-def test_tools() -> None:
+def test_tool_definitions_are_decoded() -> None:
     bare = {"type": "function", "function": {"name": "bare"}}
     request = read(tools=[TOOL, bare]).request
     assert request.tools == (
@@ -97,12 +97,12 @@ def test_tools() -> None:
         ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [ALLOWED]}}, "auto"),
     ],
 )
-def test_whether_tools_are_called(choice: Any, meant: str) -> None:
+def test_tool_choice_is_decoded(choice: Any, meant: str) -> None:
     assert read(tools=[TOOL], tool_choice=choice).request.tool_choice == meant
     assert read(tool_choice=choice).request.tool_choice == "auto"
 
 
-def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> None:
+def test_a_forced_tool_is_decoded_and_all_tools_stay_in_the_prompt() -> None:
     tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
     request = read(tools=tools, tool_choice={"type": "function", "function": {"name": "beta"}}).request
     assert (request.tool_choice, request.tool_name, [tool.name for tool in request.tools]) == (
@@ -115,19 +115,19 @@ def test_a_tool_that_is_named_is_known_and_the_others_stay_in_the_prompt() -> No
         read(tools=tools, tool_choice={"type": "function", "function": {"name": "gamma"}})
 
 
-def test_of_allowed_tools_only_those_are_offered() -> None:
+def test_only_allowed_tools_are_offered() -> None:
     tools = [TOOL, {"type": "function", "function": {"name": "beta"}}]
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [ALLOWED]}}
     assert [tool.name for tool in read(tools=tools, tool_choice=allowed).request.tools] == ["read"]
 
 
-def test_whether_several_calls_may_come_at_once() -> None:
+def test_parallel_tool_calls_may_be_disabled() -> None:
     assert read(tools=[TOOL], parallel_tool_calls=False).request.single_call
     assert not read(tools=[TOOL], parallel_tool_calls=True).request.single_call
     assert not read(tools=[TOOL]).request.single_call
 
 
-def test_sampling() -> None:
+def test_sampling_fields_are_decoded() -> None:
     chosen = read(temperature=0.5, top_p=1, seed=7, stop="END", max_tokens=9, max_completion_tokens=10).request.sampling
     assert (chosen.temperature, chosen.top_p, chosen.seed) == (0.5, 1, 7)
     assert (chosen.stop, chosen.max_tokens) == (("END",), 10)
@@ -145,17 +145,17 @@ def test_sampling() -> None:
         ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "array"}}}, {"type": "array"}),
     ],
 )
-def test_the_form_of_the_answer(form: Any, schema: Any) -> None:
+def test_the_answer_schema_is_decoded(form: Any, schema: Any) -> None:
     assert read(response_format=form).request.answer_schema == schema
 
 
-def test_stream_options() -> None:
+def test_stream_options_are_decoded() -> None:
     plain, streamed = read(model="gpt"), read(stream=True, stream_options={"include_usage": True})
     assert (plain.model, plain.stream, plain.counts) == ("gpt", False, False)
     assert (streamed.model, streamed.stream, streamed.counts) == ("", True, True)
 
 
-def test_unknown_fields_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     strange = {"role": "user", "content": "Hi", "cache_control": {"type": "ephemeral"}, "name": "me"}
     assert read(strange, n=1, user="u", metadata={}, reasoning_effort="high").request.messages == (User("Hi"),)
 

@@ -25,7 +25,7 @@ def said(memory: ReplyMemory, text: str = "", *calls: ToolCall, thoughts: tuple[
         ('"a text"', '{"malformed":"\\"a text\\""}'),
     ],
 )
-def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -> None:
+def test_equivalent_arguments_are_sent_as_the_model_wrote_them(own: str, again: str) -> None:
     memory = ReplyMemory()
     turn = said(memory, "", ToolCall("c1", "read", own))
     assert memory.restore(Assistant(calls=(ToolCall("c1", "read", again),))) == turn
@@ -34,14 +34,14 @@ def test_arguments_that_mean_the_same_are_the_models_own(own: str, again: str) -
 @pytest.mark.parametrize(
     "other", ['{"a":2}', '{"a":true}', '{"a":1,"b":1}', '{"a":[1]}', "{}", "no json", '{"a":"1"}', "[" * 5000]
 )
-def test_arguments_that_mean_something_else_stay_the_programs(other: str) -> None:
+def test_changed_arguments_are_sent_as_the_program_wrote_them(other: str) -> None:
     memory = ReplyMemory()
     said(memory, "", ToolCall("c1", "read", '{"a": 1}'))
     received = Assistant(calls=(ToolCall("c1", "read", other),))
     assert memory.restore(received) == received
 
 
-def test_a_call_of_another_tool_stays_the_programs() -> None:
+def test_a_call_of_another_tool_is_sent_as_the_program_wrote_it() -> None:
     memory = ReplyMemory()
     said(memory, "", ToolCall("c1", "read", "{ }"))
     received = Assistant(calls=(ToolCall("c1", "invalid", "{}"),))
@@ -49,27 +49,27 @@ def test_a_call_of_another_tool_stays_the_programs() -> None:
 
 
 @pytest.mark.parametrize("text", ["\n\nDone.", "Done.\n", " Done. ", "Done."])
-def test_blanks_around_a_text_are_the_models_own(text: str) -> None:
+def test_whitespace_around_a_text_is_restored_as_the_model_wrote_it(text: str) -> None:
     memory = ReplyMemory()
     turn = said(memory, text)
     assert memory.restore(Assistant("Done.")) == memory.restore(Assistant(" Done.\n")) == turn
     assert memory.restore(Assistant("Done!")) == Assistant("Done!")
 
 
-def test_a_text_that_was_said_before_stays_as_it_was_then() -> None:
+def test_a_repeated_text_is_restored_as_at_its_first_occurrence() -> None:
     memory = ReplyMemory()
     first = said(memory, "Done.\n")
     said(memory, "Done.")
     assert memory.restore(Assistant("Done.")) == first
 
 
-def test_a_blank_text_before_a_call_is_not_lost() -> None:
+def test_a_blank_text_before_a_tool_call_is_not_lost() -> None:
     memory = ReplyMemory()
     turn = said(memory, "\n\n", ToolCall("c1", "read", "{}"))
     assert memory.restore(Assistant(calls=(ToolCall("c1", "read", "{}"),))) == turn
 
 
-def test_thoughts_come_back_with_their_signatures_where_a_program_leaves_them_out() -> None:
+def test_reasoning_that_a_program_omits_is_restored_with_its_signatures() -> None:
     memory = ReplyMemory()
     call = ToolCall("c1", "read", "{}")
     turn = said(memory, "Look.", call, thoughts=THOUGHTS)
@@ -79,7 +79,7 @@ def test_thoughts_come_back_with_their_signatures_where_a_program_leaves_them_ou
     assert memory.restore(other) == other
 
 
-def test_a_turn_that_a_program_splits_keeps_its_thoughts_once() -> None:
+def test_a_turn_that_a_program_splits_has_its_reasoning_once() -> None:
     memory = ReplyMemory()
     first, second = ToolCall("c1", "read", '{"a": 1}'), ToolCall("c2", "read", '{"b": 2}')
     said(memory, "\n", first, second, thoughts=THOUGHTS)
@@ -87,7 +87,7 @@ def test_a_turn_that_a_program_splits_keeps_its_thoughts_once() -> None:
     assert memory.restore(Assistant(calls=(ToolCall("c2", "read", '{"b":2}'),))) == Assistant("", (second,))
 
 
-def test_every_call_has_an_id_of_its_own() -> None:
+def test_every_tool_call_has_a_unique_id() -> None:
     memory = ReplyMemory()
     call = ToolCall("", "read", "{}")
     history = (User("Hi"), Assistant(calls=(ToolCall("call_2", "read", "{}"),)))
@@ -98,7 +98,7 @@ def test_every_call_has_an_id_of_its_own() -> None:
     assert again.calls[0].id == "call_5"
 
 
-def test_the_oldest_is_forgotten_first() -> None:
+def test_the_oldest_remembered_reply_is_dropped_first() -> None:
     memory = ReplyMemory(max_chars=100, max_texts=2)
     for number in range(10):
         said(memory, "", ToolCall(f"c{number}", "read", f'{{ "a": "{"x" * 20}{number}" }}'))
@@ -112,7 +112,7 @@ def test_the_oldest_is_forgotten_first() -> None:
     assert [n for n in range(10) if memory.restore(Assistant(str(n))).text.endswith("\n")] == [8, 9]
 
 
-def test_a_turn_that_is_too_long_to_be_remembered_is_given_all_the_same() -> None:
+def test_a_turn_too_long_to_be_remembered_is_sent_as_it_is() -> None:
     memory = ReplyMemory(max_chars=10)
     call = ToolCall("c1", "read", '{ "a": "a long text" }')
     assert said(memory, "", call) == Assistant(calls=(call,))

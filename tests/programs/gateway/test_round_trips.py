@@ -171,9 +171,7 @@ async def ask(backend: HttpBackend, service: FakeService, *messages: Message, st
 
 @dialects
 @ways
-async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
-    dialect: Dialect, stream: bool, is_late: bool
-) -> None:
+async def test_an_http_backend_can_use_the_gateway_as_a_server(dialect: Dialect, stream: bool, is_late: bool) -> None:
     service = FakeService([CALLS, Reply("Done.", "stop", Usage(5, 0, 1))], is_late=is_late)
     async with asking(service, dialect) as backend:
         first = await ask(backend, service, *REQUEST.messages, stream=stream)
@@ -209,7 +207,7 @@ async def test_a_backend_asks_through_the_gateway_as_it_would_ask_a_server(
         (ErrorKind.SERVER, (ErrorKind.SERVER, ErrorKind.UNAVAILABLE)),  # 502 is what a gateway says
     ],
 )
-async def test_a_failure_keeps_its_kind(
+async def test_a_failure_keeps_its_kind_through_the_gateway(
     dialect: Dialect, stream: bool, is_late: bool, kind: ErrorKind, heard: tuple[ErrorKind, ...]
 ) -> None:
     service = FakeService([BackendError(kind, "It went wrong.")], is_late=is_late)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.runtime_contexts import Doors, house
+from tests.support.runtime_contexts import FakeModelAccess, runtime_context
 
 from batch_agent import SpecError
 from batch_agent.core.program_runtime import AgentSession, ModelEndpoint, ProgramFailed
@@ -26,7 +26,7 @@ SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), 
 async def seated(folder: Path, code: str, *words: str, **options: Any) -> AsyncIterator[AgentSession]:
     runtime = ProcessRuntime([*PYTHON, code, *words], **options)
     runtime.check()
-    async with runtime.open(house(folder / "house", Doors())) as crew:
+    async with runtime.open(runtime_context(folder / "runtime_context", FakeModelAccess())) as crew:
         seat = await crew.open_session("one")
         try:
             yield seat
@@ -106,7 +106,7 @@ async def test_an_answer_that_was_not_written_is_a_failure(tmp_path: Path, code:
             await seat.prompt("do it")
 
 
-async def test_a_cancelled_program_is_gone_with_all_that_it_started(tmp_path: Path) -> None:
+async def test_cancelling_a_program_kills_its_whole_process_tree(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     note = f"open({str(pids)!r}, 'a').write(f'{{os.getpid()}} ')"
     code = f"import os, time; os.fork() or os.setsid(); {note}; time.sleep(600)"
@@ -134,12 +134,12 @@ async def test_a_cancelled_program_is_gone_with_all_that_it_started(tmp_path: Pa
         (["sh"], {"workdir": "no/such/folder"}, "no/such/folder"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(command: Any, options: dict[str, Any], why: str) -> None:
+def test_an_invalid_process_runtime_is_rejected_at_once(command: Any, options: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         ProcessRuntime(command, **options).check()
 
 
-def test_the_description_says_nothing_that_may_be_a_key() -> None:
+def test_the_runtime_description_contains_no_possible_key() -> None:
     runtime = ProcessRuntime(["sh", "-c", "{task}"], {"SECRET": "hush"})
     assert runtime.name == "sh"
     assert "SECRET" in json.dumps(runtime.description)
@@ -147,7 +147,7 @@ def test_the_description_says_nothing_that_may_be_a_key() -> None:
     assert "hush" not in repr(runtime)
 
 
-def test_what_is_put_in_is_not_looked_at_again() -> None:
+def test_placeholders_inside_inserted_values_are_not_replaced() -> None:
     words = CommandTemplate(ModelEndpoint("http://u", "{task}", "m"), Path("/f"), "{key}{folder}")
     assert words.command(["{task}{key}", "{folder}"]) == ["{key}{folder}{task}", "/f"]
 
@@ -210,20 +210,18 @@ HARMLESS = [
 ]
 
 
-def test_no_secret_reaches_a_program_however_it_is_written() -> None:
+def test_variables_that_look_like_secrets_are_removed_in_any_spelling() -> None:
     got = user_environment(dict.fromkeys([*SECRETS, *HARMLESS], "value"))
     assert sorted(got.keys() - {"NO_PROXY", "no_proxy"}) == sorted(HARMLESS)
 
 
-def test_a_url_with_a_password_is_a_secret_but_for_a_proxy() -> None:
+def test_a_url_with_a_password_is_a_secret_unless_it_is_a_proxy() -> None:
     kept = {"SERVER": "https://host/a:b@c", "HTTP_PROXY": "http://me:pw@proxy:3128", "WORDS": "see https://a:b@c"}
     got = user_environment({**kept, "DATABASE_URL": "postgres://me:pw@db/x", "BROKER": "amqp+ssl://:pw@host"})
     assert {name: got[name] for name in got if name.lower() != "no_proxy"} == kept
 
 
-async def test_a_real_program_gets_no_secret_but_those_that_it_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_real_program_gets_only_the_given_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in SECRETS:
         monkeypatch.setenv(name, "hush")
     async with seated(tmp_path, SHOW, env={"GH_TOKEN": "given"}) as seat:
@@ -232,7 +230,7 @@ async def test_a_real_program_gets_no_secret_but_those_that_it_is_given(
     assert environment["GH_TOKEN"] == "given"
 
 
-def test_keys_stay_with_us_and_other_things_with_the_user() -> None:
+def test_a_program_environment_has_no_keys_and_keeps_the_users_other_variables() -> None:
     theirs = {"PATH": "/bin", "HTTP_PROXY": "http://p", "no_proxy": "intern,localhost"}
     ours = {"OPENAI_API_KEY": "1", "GROQ_API_KEY": "2", "ANTHROPIC_AUTH_TOKEN": "3", "OPENCODE_CONFIG": "4"}
     others: Mapping[str, str] = {"CLAUDECODE": "1", "CLAUDE_CODE_USE_BEDROCK": "1", "OPENAI_BASE_URL": "http://x"}

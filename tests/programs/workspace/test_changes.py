@@ -54,14 +54,14 @@ async def test_added_modified_and_deleted_files_are_reported_with_their_lines(tm
     assert contents(tmp_path / "user") == contents(copy.path)
 
 
-async def test_in_an_empty_folder_all_is_new(tmp_path: Path) -> None:
+async def test_in_an_empty_folder_all_files_are_new(tmp_path: Path) -> None:
     copies = await copies_of(None, tmp_path)
     copy = await copies.make("one")
     write(copy.path, {"a": "1\n"})
     assert (await copies.changes(copy)).files == (FileChange("a", "added", 1, 0),)
 
 
-async def test_changes_can_be_asked_for_again(tmp_path: Path) -> None:
+async def test_changes_can_be_computed_repeatedly(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     write(copy.path, {"a": "x\n"})
     assert paths(await copies.changes(copy)) == ["a"]
@@ -69,7 +69,7 @@ async def test_changes_can_be_asked_for_again(tmp_path: Path) -> None:
     assert paths(await copies.changes(copy)) == ["b"]
 
 
-async def test_what_was_committed_counts_as_what_was_not(tmp_path: Path) -> None:
+async def test_committed_and_uncommitted_changes_are_both_reported(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     write(copy.path, {"a": "x\n", "new": "1\n"})
     loose = await copies.changes(copy)
@@ -80,7 +80,7 @@ async def test_what_was_committed_counts_as_what_was_not(tmp_path: Path) -> None
     assert paths(loose) == ["a", "new"]
 
 
-async def test_an_edit_right_away_that_keeps_the_size_is_seen(tmp_path: Path) -> None:
+async def test_an_immediate_edit_of_the_same_size_is_detected(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", FILES), tmp_path)
     for attempt in range(5):
         copy = await copies.make(str(attempt))
@@ -90,7 +90,7 @@ async def test_an_edit_right_away_that_keeps_the_size_is_seen(tmp_path: Path) ->
         assert paths(await copies.changes(copy)) == ["a"]
 
 
-async def test_files_that_came_with_a_renamed_folder_are_seen(tmp_path: Path) -> None:
+async def test_files_in_a_renamed_folder_are_reported(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {"x/file": "1\n", "y/file": "2\n"})
     copies = await copies_of(user, tmp_path)
     copy = await copies.make("one")
@@ -99,7 +99,7 @@ async def test_files_that_came_with_a_renamed_folder_are_seen(tmp_path: Path) ->
     assert paths(await copies.changes(copy)) == ["x/file", "y/file"]
 
 
-async def test_new_files_that_are_ignored_are_no_changes(tmp_path: Path) -> None:
+async def test_new_ignored_files_are_not_reported(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     write(
         copy.path,
@@ -108,7 +108,7 @@ async def test_new_files_that_are_ignored_are_no_changes(tmp_path: Path) -> None
     assert paths(await copies.changes(copy)) == ["deep/.gitignore", "deep/x.log", "out"]
 
 
-async def test_what_a_program_keeps_for_itself_is_no_change_unless_the_project_has_it(tmp_path: Path) -> None:
+async def test_files_of_the_program_itself_are_reported_only_if_the_project_has_them(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {".aider.conf.yml": "a: 1\n"})
     copies = await copies_of(user, tmp_path)
     copy = await copies.make("one")
@@ -126,7 +126,7 @@ async def test_an_ignore_file_that_is_a_link_ignores_nothing(tmp_path: Path) -> 
     assert paths(await copies.changes(copy)) == ["deep/.gitignore", "deep/x"]
 
 
-async def test_names_that_mean_something_to_git_are_names(tmp_path: Path) -> None:
+async def test_file_names_with_a_meaning_to_git_are_plain_names(tmp_path: Path) -> None:
     copies, copy = await begun(tmp_path)
     names = [":(top)x", ":!a", ":", "*", "-z", "deep/[a]"]
     write(copy.path, {**dict.fromkeys(names, "1\n"), ":(top)x.log": "1\n"})
@@ -140,7 +140,7 @@ async def test_a_file_of_the_snapshot_cannot_be_hidden_by_ignoring_it(tmp_path: 
 
 
 @pytest.mark.parametrize("how", ["gone", "file", "link", "garbage", "new"])
-async def test_what_became_of_the_repository_of_a_copy_does_not_matter(tmp_path: Path, how: str) -> None:
+async def test_changes_are_found_whatever_happened_to_the_repository_of_the_workspace(tmp_path: Path, how: str) -> None:
     copies, copy = await begun(tmp_path)
     write(copy.path, {"a": "x\n"})
     inner = copy.path / ".git"
@@ -157,7 +157,7 @@ async def test_what_became_of_the_repository_of_a_copy_does_not_matter(tmp_path:
     assert paths(await copies.changes(copy)) == ["a"]
 
 
-async def test_no_program_that_an_agent_has_set_up_is_run(tmp_path: Path) -> None:
+async def test_no_git_hook_or_filter_of_an_agent_is_run(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     copies, copy = await begun(tmp_path)
     program = marking(tmp_path / "program", marker)
@@ -221,7 +221,7 @@ async def test_links_are_never_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instead", ["nothing", "file", "link"])
-async def test_a_copy_that_is_no_folder_any_more_has_lost_all_files(tmp_path: Path, instead: str) -> None:
+async def test_a_workspace_that_is_no_longer_a_folder_has_lost_all_files(tmp_path: Path, instead: str) -> None:
     copies, copy = await begun(tmp_path)
     shutil.rmtree(copy.path)
     if instead == "file":
@@ -345,7 +345,7 @@ async def test_repositories_that_an_agent_made_are_plain_files(tmp_path: Path) -
     assert contents(tmp_path / "user") == contents(copy.path)
 
 
-async def test_what_an_agent_closed_to_itself_is_looked_at_all_the_same() -> None:
+async def test_files_without_read_permission_are_still_compared() -> None:
     async with unprivileged() as place:
         copies, copy = await begun(place)
         write(copy.path, {"a": "x\n", "new/er/y": "1\n"})

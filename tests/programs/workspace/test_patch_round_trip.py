@@ -75,7 +75,7 @@ def _act(path: bytes, dice: Random) -> None:
 
 @pytest.mark.parametrize("make", [write, repository])
 @pytest.mark.parametrize("number", range(5))
-def test_folders_survive_the_way_there_and_back(number: int, make: Callable[..., Path]) -> None:
+def test_applying_a_patch_reproduces_the_changed_folder(number: int, make: Callable[..., Path]) -> None:
     with tempfile.TemporaryDirectory() as place:
         asyncio.run(_there_and_back(Path(place), make, Random(number)))
 

@@ -25,7 +25,7 @@ from batch_agent.programs.workspace.snapshot import Snapshot
 from batch_agent.programs.workspace.tree import FileEntry, erase
 
 
-async def test_what_is_tracked_changed_or_new_is_in_it_and_what_git_ignores_is_not(tmp_path: Path) -> None:
+async def test_a_snapshot_has_tracked_changed_and_new_files_without_ignored_ones(tmp_path: Path) -> None:
     user = repository(
         tmp_path / "user", {"a": "1", "b": "1", "gone": "1", "kept.log": "1", ".gitignore": "*.log\nout/\n"}
     )
@@ -53,7 +53,7 @@ async def test_nothing_is_written_to_the_users_folder(tmp_path: Path) -> None:
     assert stamps(user) == before
 
 
-async def test_a_linked_worktree_is_a_folder_as_any_other(tmp_path: Path) -> None:
+async def test_a_linked_worktree_can_be_copied(tmp_path: Path) -> None:
     main = repository(tmp_path / "main", {"a": "1", ".gitignore": "*.o"})
     git(main, "worktree", "add", "-q", str(tmp_path / "linked"))
     write(tmp_path / "linked", {"new": "1", "x.o": "1"})
@@ -81,23 +81,23 @@ async def test_a_folder_inside_of_a_repository_is_copied_alone_with_all_that_is_
     assert git(copy.path, "status", "--porcelain").split() == ["??", "seen"]
 
 
-async def test_a_folder_that_the_repository_around_it_ignores_is_a_plain_one(tmp_path: Path) -> None:
+async def test_a_folder_ignored_by_its_repository_is_copied_as_a_plain_folder(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {".gitignore": "build/\n"})
     write(user, {"build/a": "1", "build/x/b": "1"})
     assert set(await copied(user / "build", tmp_path)) == {b"a", b"x/b"}
 
 
-async def test_of_a_plain_folder_everything_is_taken_but_histories(tmp_path: Path) -> None:
+async def test_a_plain_folder_is_copied_without_git_histories(tmp_path: Path) -> None:
     names = ["a", ".env", "node_modules/x/y", ".hg/store", "nested/.git/config", "nested/z"]
     user = write(tmp_path / "user", dict.fromkeys(names, "1"))
     assert set(await copied(user, tmp_path)) == {b"a", b".env", b"node_modules/x/y", b"nested/z"}
 
 
-async def test_without_a_folder_there_is_an_empty_one(tmp_path: Path) -> None:
+async def test_without_a_folder_the_snapshot_is_empty(tmp_path: Path) -> None:
     assert await copied(None, tmp_path) == {}
 
 
-async def test_a_new_repository_without_a_commit_is_taken(tmp_path: Path) -> None:
+async def test_a_repository_without_a_commit_is_copied(tmp_path: Path) -> None:
     user = write(tmp_path / "user", {"a": "1"})
     git(user, "init", "-q")
     assert set(await copied(user, tmp_path)) == {b"a"}
@@ -119,7 +119,7 @@ async def test_repositories_inside_are_plain_files(tmp_path: Path) -> None:
     }
 
 
-async def test_a_submodule_that_was_never_fetched_is_what_lies_there(tmp_path: Path) -> None:
+async def test_a_submodule_that_was_not_fetched_is_copied_as_its_files(tmp_path: Path) -> None:
     library = repository(tmp_path / "library", {"lib.c": "1"})
     user = repository(tmp_path / "user", {"a": "1"})
     git(user, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "sub")
@@ -129,7 +129,7 @@ async def test_a_submodule_that_was_never_fetched_is_what_lies_there(tmp_path: P
     assert set(await copied(user, tmp_path)) == {b"a", b".gitmodules", b"sub/pasted"}
 
 
-async def test_links_stay_links_wherever_they_lead(tmp_path: Path) -> None:
+async def test_symbolic_links_are_copied_as_links(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {"a": "1", "folder/x": "1", "was_folder/x": "1"})
     outside = write(tmp_path / "outside", {"x": "secret"})
     (user / "inside").symlink_to("a")
@@ -147,7 +147,7 @@ async def test_links_stay_links_wherever_they_lead(tmp_path: Path) -> None:
     assert b"was_folder/x" not in found
 
 
-async def test_names_of_any_bytes_are_fine(tmp_path: Path) -> None:
+async def test_file_names_of_any_bytes_are_copied(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {})
     names = [
         b"new\nline",
@@ -182,7 +182,7 @@ async def test_names_of_any_bytes_are_fine(tmp_path: Path) -> None:
     assert found == contents(user)
 
 
-async def test_contents_are_those_of_the_folder_whatever_attributes_filters_or_settings_say(tmp_path: Path) -> None:
+async def test_git_attributes_filters_and_settings_do_not_change_copied_contents(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     attributes = "*.bat text eol=crlf\n*.bin filter=evil\n*.id ident\n*.utf working-tree-encoding=UTF-16\n* text=auto\n"
     files = {
@@ -206,7 +206,7 @@ async def test_contents_are_those_of_the_folder_whatever_attributes_filters_or_s
     assert not marker.exists()
 
 
-async def test_no_program_that_the_user_has_set_up_for_git_is_run(tmp_path: Path) -> None:
+async def test_no_git_hook_or_filter_of_the_user_is_run(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     user = repository(tmp_path / "user", {"a": "1"})
     program = marking(tmp_path / "program", marker)
@@ -223,7 +223,9 @@ async def test_no_program_that_the_user_has_set_up_for_git_is_run(tmp_path: Path
     assert not marker.exists()
 
 
-async def test_what_the_caller_has_set_for_git_means_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_git_environment_variables_of_the_caller_have_no_effect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = repository(tmp_path / "other", {"wrong": "1"})
     user = repository(tmp_path / "user", {"right": "1"})
     before = stamps(other)
@@ -245,7 +247,7 @@ async def test_a_repository_of_another_user_can_be_copied(tmp_path: Path) -> Non
     assert set(await copied(user, tmp_path)) == {b"a", b".gitignore"}
 
 
-async def test_pipes_and_sockets_are_left_out_without_waiting_for_anybody(tmp_path: Path) -> None:
+async def test_pipes_and_sockets_are_left_out_without_blocking(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {"a": "1", "b": "1"})
     (user / "b").unlink()
     os.mkfifo(user / "b")
@@ -255,14 +257,14 @@ async def test_pipes_and_sockets_are_left_out_without_waiting_for_anybody(tmp_pa
         assert set(await copied(user, tmp_path)) == {b"a"}
 
 
-async def test_a_file_larger_than_what_is_read_at_once_is_whole(tmp_path: Path) -> None:
+async def test_a_file_larger_than_the_read_buffer_is_copied_whole(tmp_path: Path) -> None:
     files = {"large": os.urandom(3 * 2**20 + 17), "even": b"x" * 2**20, "empty": b""}
     user = repository(tmp_path / "user", {})
     write(user, files)
     assert await copied(user, tmp_path) == contents(user)
 
 
-def test_what_became_a_pipe_or_a_link_after_it_was_listed_is_left_out(tmp_path: Path) -> None:
+def test_a_file_replaced_by_a_pipe_or_link_after_listing_is_left_out(tmp_path: Path) -> None:
     write(tmp_path, {"a": "1", "secret": "secret"})
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("secret")
@@ -273,7 +275,7 @@ def test_what_became_a_pipe_or_a_link_after_it_was_listed_is_left_out(tmp_path: 
     assert (files.imported, files.unread) == ([b"a"], [])
 
 
-def test_a_large_file_is_read_as_long_as_it_was_when_it_was_begun(tmp_path: Path) -> None:
+def test_a_growing_file_is_copied_up_to_its_initial_size(tmp_path: Path) -> None:
     path = write(tmp_path, {"a": b"x" * (2**20 + 5)}) / "a"
     reading = iter(Import(os.fsencode(tmp_path), {b"a": FileEntry("100644", 1, 1, 1)}))
     assert next(reading) == b"blob\nmark :1\ndata 1048581\n"
@@ -288,12 +290,12 @@ def test_a_large_file_is_read_as_long_as_it_was_when_it_was_begun(tmp_path: Path
         b"".join(reading)
 
 
-async def test_our_own_folder_is_not_copied_when_it_lies_in_the_users(tmp_path: Path) -> None:
+async def test_a_scratch_dir_inside_the_users_folder_is_not_copied(tmp_path: Path) -> None:
     write(tmp_path, {"a": "1"})
     assert set(await copied(tmp_path, tmp_path)) == {b"a"}
 
 
-async def test_folders_that_tools_fill_are_left_out_of_a_plain_folder_that_is_too_large_with_them(
+async def test_generated_folders_are_left_out_of_a_plain_folder_that_is_too_large(
     tmp_path: Path,
 ) -> None:
     user = write(tmp_path / "user", {"a": "1", **{f"node_modules/{n}": "1" for n in range(20)}})
@@ -314,7 +316,7 @@ async def test_a_folder_that_is_too_large_is_refused_with_advice(
 
 @pytest.mark.parametrize("make", [write, repository])
 @pytest.mark.parametrize("closed", ["closed", "folder"])
-async def test_what_cannot_be_read_is_named(make: object, closed: str) -> None:
+async def test_an_unreadable_file_is_named_in_the_error(make: object, closed: str) -> None:
     assert callable(make)
     async with unprivileged() as place:
         user = make(place / "user", {"a": "1"})
@@ -327,7 +329,7 @@ async def test_what_cannot_be_read_is_named(make: object, closed: str) -> None:
             (user / closed).chmod(0o700)
 
 
-async def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
+async def test_a_path_that_is_not_a_folder_is_rejected(tmp_path: Path) -> None:
     for workdir in (tmp_path / "nothing", write(tmp_path, {"file": "1"}) / "file"):
         with pytest.raises(SpecError, match="does not exist or is not a directory"):
             await Snapshot.take(workdir, tmp_path)

@@ -16,7 +16,7 @@ from batch_agent.programs.workspace.tree import erase
 from batch_agent.programs.workspace.workspace import folder_name
 
 
-async def test_a_copy_is_an_ordinary_clean_repository_of_one_commit_without_a_remote(tmp_path: Path) -> None:
+async def test_a_workspace_is_a_clean_repository_of_one_commit_without_a_remote(tmp_path: Path) -> None:
     user = repository(tmp_path / "user", {"a": "1", "run": "#!/bin/sh"})
     (user / "run").chmod(0o755)
     copy = await (await copies_of(user, tmp_path)).make("one")
@@ -40,7 +40,7 @@ async def test_an_agent_can_commit_without_a_configured_git_user(
 
 
 @pytest.mark.slow
-async def test_twenty_agents_at_once_do_not_step_on_each_other(tmp_path: Path) -> None:
+async def test_twenty_concurrent_workspaces_are_independent(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1\n", "b": "1\n"}), tmp_path)
 
     async def work(number: int) -> Changes:
@@ -57,7 +57,7 @@ async def test_twenty_agents_at_once_do_not_step_on_each_other(tmp_path: Path) -
 
 
 @pytest.mark.slow
-async def test_twenty_agents_can_do_the_same_at_once(tmp_path: Path) -> None:
+async def test_twenty_agents_can_make_the_same_changes_at_once(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1\n"}), tmp_path)
     made = [await copies.make(str(number)) for number in range(20)]
     for copy in made:
@@ -74,7 +74,7 @@ async def test_twenty_agents_can_do_the_same_at_once(tmp_path: Path) -> None:
     }
 
 
-async def test_the_same_name_gives_the_same_folder_afresh(tmp_path: Path) -> None:
+async def test_the_same_agent_name_gives_the_same_folder_with_fresh_contents(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1"}), tmp_path)
     first = await copies.make("agent")
     write(first.path, {"a": "changed", "new": "1"})
@@ -84,7 +84,7 @@ async def test_the_same_name_gives_the_same_folder_afresh(tmp_path: Path) -> Non
     assert await copies.changes(second) == Changes()
 
 
-def test_folders_have_short_names_that_differ_where_agents_do() -> None:
+def test_workspace_folders_have_short_unique_names() -> None:
     names = ["0", "a-1", "A-1", "a 1", "a/../1", "ä", "..", "", "-x", ".git", "x" * 500, "x" * 501, "\ud800", "a\n1"]
     folders = [folder_name(name) for name in names]
     assert folders[:2] == ["0", "a-1"]
@@ -92,7 +92,7 @@ def test_folders_have_short_names_that_differ_where_agents_do() -> None:
     assert all(folder and len(folder) < 40 and folder[0] not in "-." and "/" not in folder for folder in folders)
 
 
-async def test_a_copy_that_is_removed_is_gone_also_with_read_only_folders_in_it() -> None:
+async def test_a_workspace_with_read_only_folders_is_removed() -> None:
     async with unprivileged() as place:
         copies = await copies_of(None, place)
         copy = await copies.make("one")
@@ -105,7 +105,7 @@ async def test_a_copy_that_is_removed_is_gone_also_with_read_only_folders_in_it(
         assert erase(os.fsencode(copy.path))
 
 
-async def test_nothing_that_a_link_leads_to_is_removed(tmp_path: Path) -> None:
+async def test_removing_a_workspace_does_not_follow_links(tmp_path: Path) -> None:
     outside = write(tmp_path / "outside", {"x": "1"})
     copies = await copies_of(None, tmp_path)
     copy = await copies.make("one")
@@ -124,7 +124,7 @@ def test_folders_deeper_than_python_can_recurse_are_removed(tmp_path: Path) -> N
     assert erase(top)
 
 
-async def test_a_kept_copy_stands_on_its_own(tmp_path: Path) -> None:
+async def test_a_kept_workspace_does_not_depend_on_the_snapshot(tmp_path: Path) -> None:
     copies = await copies_of(repository(tmp_path / "user", {"a": "1"}), tmp_path)
     copy, other = await copies.make("one"), await copies.make("other")
     write(copy.path, {"a": "2"})
@@ -139,7 +139,7 @@ async def test_a_kept_copy_stands_on_its_own(tmp_path: Path) -> None:
     assert len(git(copy.path, "cat-file", "--batch-check", "--batch-all-objects").splitlines()) == 3 + 3
 
 
-async def test_keeping_a_copy_writes_nowhere_else(tmp_path: Path) -> None:
+async def test_keeping_a_workspace_writes_nowhere_else(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     (outside / "info").mkdir(parents=True)
     (outside / "pack").mkdir()
@@ -153,7 +153,7 @@ async def test_keeping_a_copy_writes_nowhere_else(tmp_path: Path) -> None:
     await copies.keep(copy)
 
 
-async def test_a_copy_that_cannot_be_made_fails_for_its_agent(tmp_path: Path) -> None:
+async def test_a_workspace_that_cannot_be_created_fails_only_its_agent(tmp_path: Path) -> None:
     copies = await copies_of(None, tmp_path)
     (tmp_path / "copies").write_text("in the way")
     with pytest.raises(ProgramFailed, match="cannot be created"):

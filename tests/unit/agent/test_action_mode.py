@@ -32,7 +32,7 @@ def test_a_call_without_arguments_has_none(arguments: str) -> None:
     assert read_action(f'{{"tool": "look"{arguments}}}', "id") == ToolCall("id", "look", "{}")
 
 
-def test_arguments_that_are_no_object_are_for_the_tool_to_refuse() -> None:
+def test_arguments_that_are_not_an_object_are_passed_to_the_tool() -> None:
     assert read_action('{"tool": "look", "arguments": [1]}', "id") == ToolCall("id", "look", "[1]")
     assert read_action('{"tool": "look", "arguments": "nonsense"}', "id") == ToolCall("id", "look", "nonsense")
 
@@ -49,32 +49,32 @@ def test_arguments_that_are_no_object_are_for_the_tool_to_refuse() -> None:
         ('{"final": 1} {"tool": "look"}', 1),
     ],
 )
-def test_a_final_answer_is_read(text: str, value: object) -> None:
+def test_a_final_action_is_the_answer(text: str, value: object) -> None:
     assert read_action(text, "id") == FinalAction(value)
 
 
 @pytest.mark.parametrize("text", ["", "look", '{"name": "look"}', '[{"final": 1}]', '{"tool": 5}', '"final"', "{}"])
-def test_anything_else_is_told_how_it_must_be(text: str) -> None:
+def test_an_invalid_action_is_answered_with_the_expected_format(text: str) -> None:
     with pytest.raises(
         InvalidOutput, match=r'one JSON object, \{"tool": ..., "arguments": \{...\}\} or \{"final": ...\}'
     ):
         read_action(text, "id")
 
 
-def test_of_a_text_that_was_cut_off_only_a_complete_action_counts() -> None:
+def test_in_a_truncated_text_only_a_complete_action_is_read() -> None:
     assert read_action(CALL, "id", is_whole=False) == ToolCall("id", "look", '{"at":"é"}')
     for text in (CALL[:-1], CALL[:-3], "{'final': 1}", '{"final": "x', '{"a": 1} {"final": "x'):
         with pytest.raises(InvalidOutput):
             read_action(text, "id", is_whole=False)
 
 
-def test_results_are_shown_with_their_tool_and_outcome() -> None:
+def test_tool_results_are_shown_with_their_tool_and_outcome() -> None:
     look, find = ToolCall("1", "look", "{}"), ToolCall("2", "find", "{}")
     shown = show_results((ToolResult(look, "a cat"), ToolResult(find, "no such thing", is_error=True)))
     assert shown == "Result of look: a cat\n\nError of find: no such thing"
 
 
-def test_arguments_stay_text_that_can_be_stored() -> None:
+def test_arguments_with_lone_surrogates_can_be_stored() -> None:
     assert dumps_ascii({"a": "é"}) == '{"a":"é"}'
     assert dumps_ascii({"a": 2**70}) == '{"a": 1180591620717411303424}'
     assert dumps_ascii({"a": "\ud800"}) == '{"a": "\\ud800"}'

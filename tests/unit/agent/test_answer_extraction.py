@@ -82,7 +82,7 @@ JSON = '{"name": "Roma", "size": 3}'
         '{"name": "Roma", "size": 3, "more": {"name": "Bari"}}',
     ],
 )
-def test_an_object_is_found(text: str) -> None:
+def test_a_json_object_is_found_in_a_text(text: str) -> None:
     assert find_answer(text, CITY) == ROMA
 
 
@@ -146,7 +146,7 @@ def test_an_answer_of_any_type_is_found(schema: Any, text: str, answer: Any) -> 
         (dict[str, int], '{"a": ' + "1" * 5000 + "}"),
     ],
 )
-def test_what_is_no_answer_is_not_taken_for_one(schema: Any, text: str) -> None:
+def test_a_text_without_an_answer_gives_none(schema: Any, text: str) -> None:
     with pytest.raises(InvalidOutput):
         find_answer(text, out(schema))
 
@@ -159,7 +159,7 @@ def test_what_is_no_answer_is_not_taken_for_one(schema: Any, text: str) -> None:
         '{"value": 1, "children": [{"value": 2, "children": []}]',
     ],
 )
-def test_the_repaired_whole_is_preferred_to_a_part_that_happens_to_fit(text: str) -> None:
+def test_a_repaired_answer_is_preferred_to_a_part_that_fits(text: str) -> None:
     assert find_answer(text, out(Node)) == Node(value=1, children=[Node(value=2)])
 
 
@@ -171,7 +171,7 @@ def test_the_repaired_whole_is_preferred_to_a_part_that_happens_to_fit(text: str
         '{"value": "{", oops: oops, "child": {"value": 2}}',
     ],
 )
-def test_a_part_of_a_hopeless_answer_is_not_the_answer(text: str) -> None:
+def test_a_part_of_an_irreparable_answer_is_not_the_answer(text: str) -> None:
     with pytest.raises(InvalidOutput):
         find_answer(text, out(Node))
     assert find_answer(text + ' Again: {"value": 3}', out(Node)) == Node(value=3)
@@ -212,7 +212,7 @@ def test_a_part_of_a_cut_off_answer_is_not_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("schema", "text"), [(int, "12"), (float, "1.5"), (Literal["a", "ab"], "a"), (int | str, "x")])
-def test_a_cut_off_word_or_number_may_be_another_one(schema: Any, text: str) -> None:
+def test_a_truncated_word_or_number_is_not_completed(schema: Any, text: str) -> None:
     find_answer(text, out(schema))
     with pytest.raises(InvalidOutput):
         find_answer(text, out(schema), is_whole=False)
@@ -237,7 +237,7 @@ def test_a_complete_answer_counts_even_if_the_chatter_after_it_was_cut_off(text:
         (Literal["yes", "no"], "maybe", "Input should be 'yes' or 'no'"),
     ],
 )
-def test_the_problem_is_the_one_of_the_most_literal_reading(schema: Any, text: str, problem: str) -> None:
+def test_the_reported_problem_is_that_of_the_most_literal_reading(schema: Any, text: str, problem: str) -> None:
     with pytest.raises(InvalidOutput) as caught:
         find_answer(text, out(schema))
     assert problem in str(caught.value)
@@ -269,7 +269,7 @@ def test_a_value_that_was_already_read_fits_as_it_is_wrapped_or_quoted() -> None
         ("", "", ""),
     ],
 )
-def test_thoughts_are_left_out(text: str, whole: str, cut: str) -> None:
+def test_reasoning_is_left_out_of_the_answer(text: str, whole: str, cut: str) -> None:
     assert without_thoughts(text) == whole
     assert without_thoughts(text, is_whole=False) == cut
 
@@ -277,7 +277,7 @@ def test_thoughts_are_left_out(text: str, whole: str, cut: str) -> None:
 @pytest.mark.parametrize("depth", [300, 10_000])
 @pytest.mark.parametrize("opening", ["[", '{"a":', "{'a':", "{"])
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_brackets_by_the_thousand_are_no_answer_and_no_accident(depth: int, opening: str, is_whole: bool) -> None:
+def test_thousands_of_brackets_are_no_answer_and_raise_nothing(depth: int, opening: str, is_whole: bool) -> None:
     for text in (opening * depth, opening * depth + ("]" if opening == "[" else "}") * depth):
         with pytest.raises(InvalidOutput):
             find_answer(text, CITY, is_whole=is_whole)
@@ -304,14 +304,14 @@ UGLY = {
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("unit", UGLY.values(), ids=UGLY.keys())
 @pytest.mark.parametrize("is_whole", [True, False])
-def test_an_ugly_text_does_not_take_for_ever(unit: str, is_whole: bool) -> None:
+def test_extraction_from_a_pathological_text_is_fast(unit: str, is_whole: bool) -> None:
     text = unit * (100_000 // len(unit))
     with pytest.raises(InvalidOutput):
         find_answer(text, CITY, is_whole=is_whole)
 
 
 @pytest.mark.timeout(30)
-def test_a_text_full_of_broken_objects_is_given_up_on() -> None:
+def test_extraction_gives_up_on_a_text_of_many_broken_objects() -> None:
     with pytest.raises(InvalidOutput):
         find_answer('{"a" }\n' * 150_000, CITY)
 

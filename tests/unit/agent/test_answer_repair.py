@@ -22,11 +22,11 @@ from batch_agent.agent.answer_extraction import repaired_values
         ("Sure: {'a': 1,} as you asked", {"a": 1}),
     ],
 )
-def test_what_was_meant_is_read(text: str, value: Any) -> None:
+def test_invalid_json_is_repaired_to_the_intended_value(text: str, value: Any) -> None:
     assert repaired_values(text)[-1] == value
 
 
-def test_a_list_is_one_value_and_its_parts_may_be_the_answer_too() -> None:
+def test_a_list_is_one_value_and_its_elements_are_candidates_too() -> None:
     assert repaired_values("[{'a': 1}, {'a': 2},]") == [{"a": 1}, {"a": 2}, [{"a": 1}, {"a": 2}]]
 
 
@@ -40,5 +40,5 @@ def test_prose_is_not_turned_into_an_answer(text: str) -> None:
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("unit", ["{", "[", "[1,", '{"a":', "the {x} is [y], ", '{"x ', "{a", "[\\", '\\"word'])
-def test_no_text_takes_for_ever(unit: str) -> None:
+def test_repairing_any_text_takes_bounded_time(unit: str) -> None:
     repaired_values('{"a": ' + unit * (100_000 // len(unit)))

@@ -9,7 +9,7 @@ from batch_agent.agent.conversation import Conversation, Generate
 from batch_agent.core.agent_config import Compaction
 from batch_agent.core.facts import Claimed, Compacted, Replied, Returned, Settled, Shortened
 from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.options import Context
+from batch_agent.core.options import ContextLimits
 from batch_agent.core.requests import Reply, Usage
 
 
@@ -30,27 +30,27 @@ def planned(results: list[ToolOutputSize], most: int, chars: int = 0, summarizes
 LINE = "[elided: {} characters that look gave; call it again if you need them]"
 
 
-def test_what_fits_is_left_alone() -> None:
+def test_a_context_that_fits_is_not_compacted() -> None:
     assert planned(held(4_000, 4_000), most=2_000) == {}
 
 
-def test_the_oldest_go_first_until_half_is_left() -> None:
+def test_the_oldest_results_are_compacted_first_until_half_is_left() -> None:
     left = planned(held(4_000, 4_000, 4_000, 4_000, 4_000), most=4_900)
     assert left == {0: LINE.format("4,000"), 1: LINE.format("4,000"), 2: LINE.format("4,000")}
 
 
-def test_results_that_bring_little_stay_if_the_others_are_enough() -> None:
+def test_results_that_free_little_stay_if_other_results_are_enough() -> None:
     results = held(210, 220, 8_000, 8_000, 8_000, 400)
     assert list(planned(results, most=6_000)) == [2, 3]
     assert list(planned(results, most=300)) == [0, 1, 2, 3, 4]
 
 
-def test_errors_and_short_results_stay() -> None:
+def test_errors_and_short_results_are_not_compacted() -> None:
     assert planned(held(4_000, 4_000, 4_000, stays=True), most=1_000) == {}
     assert planned(held(200, 200, 200), most=10) == {}
 
 
-def test_the_newest_are_cut_only_if_they_alone_do_not_fit_and_to_the_same_length() -> None:
+def test_the_newest_results_are_cut_to_equal_length_only_if_they_alone_do_not_fit() -> None:
     left = planned(held(4_000, 9_000, 500, 7_000, newest=3), most=2_000)
     assert left[0] == LINE.format("4,000")
     assert sorted(left) == [0, 1, 3]
@@ -60,7 +60,7 @@ def test_the_newest_are_cut_only_if_they_alone_do_not_fit_and_to_the_same_length
     assert sum(map(len, left.values())) + 500 <= 4 * 1_500 + 100
 
 
-def test_nothing_is_shown_of_a_result_that_a_long_task_leaves_no_room_for() -> None:
+def test_a_result_without_room_beside_a_long_task_is_dropped() -> None:
     left = planned(held(5_000), most=1_000, chars=8_000)
     assert left == {0: "\n[cut here: 0 of 5,000 characters are shown; more do not fit into the context]"}
 
@@ -73,12 +73,12 @@ def test_results_of_earlier_compactions_keep_their_summaries_while_others_can_go
     assert left[0] == LINE.format("50,000")
 
 
-def test_a_call_that_changed_something_is_not_to_be_made_again() -> None:
+def test_a_compacted_write_tells_the_model_not_to_repeat_it() -> None:
     left = planned(held(9_000, 4_000, made_a_change=True), most=2_000)
     assert left[0] == "[elided: 9,000 characters that look gave; the call was made, do not repeat it]"
 
 
-def test_a_summary_is_wanted_of_what_is_worth_one() -> None:
+def test_summaries_are_requested_only_for_long_results() -> None:
     size = ContextSize(4 * 6_000)
     step = plan_compaction(Compaction(4_000, summarizes=True), held(16_000, 4_000, 240, 400), size)
     assert step is not None
@@ -97,21 +97,23 @@ def test_a_summary_is_wanted_of_what_is_worth_one() -> None:
 @pytest.mark.parametrize(
     ("context", "window", "max_tokens", "most"),
     [
-        (Context(), 10_000, None, 8_500),
-        (Context(context_tokens=1_000, compact_at=0.5), 10_000, None, 500),
-        (Context(), 10_000, 4_000, 6_000),
-        (Context(), 10_000, 20_000, 8_500),
-        (Context(), None, None, None),
-        (Context(compact_at=None), 10_000, None, None),
+        (ContextLimits(), 10_000, None, 8_500),
+        (ContextLimits(context_tokens=1_000, compact_at=0.5), 10_000, None, 500),
+        (ContextLimits(), 10_000, 4_000, 6_000),
+        (ContextLimits(), 10_000, 20_000, 8_500),
+        (ContextLimits(), None, None, None),
+        (ContextLimits(compact_at=None), 10_000, None, None),
     ],
 )
-def test_when_it_happens(context: Context, window: int | None, max_tokens: int | None, most: int | None) -> None:
+def test_the_token_threshold_of_compaction_follows_the_window_and_max_tokens(
+    context: ContextLimits, window: int | None, max_tokens: int | None, most: int | None
+) -> None:
     made = Compaction.of(context, window, max_tokens)
     assert (made and made.trigger_tokens) == most
 
 
-def test_how_it_happens() -> None:
-    made = Compaction.of(Context(compact_with="summarize", compact_model="small"), 1_000, None, 70)
+def test_compaction_options_are_taken_from_the_context_options() -> None:
+    made = Compaction.of(ContextLimits(compact_with="summarize", compact_model="small"), 1_000, None, 70)
     assert made == Compaction(850, True, "small", 70)
 
 
@@ -126,7 +128,7 @@ def long_talk(mode: str = "native", thoughts: tuple[Thought, ...] = ()) -> Conve
     return life
 
 
-def test_signed_thoughts_calls_and_their_ids_are_as_they_were() -> None:
+def test_compaction_keeps_signed_reasoning_calls_and_their_ids() -> None:
     thoughts = (Thought("because", "signed"), Thought(redacted="secret"))
     life = long_talk(thoughts=thoughts)
     step = life.next()
@@ -141,7 +143,7 @@ def test_signed_thoughts_calls_and_their_ids_are_as_they_were() -> None:
     assert step.request.messages[-1] != told
 
 
-def test_in_action_mode_the_line_stands_where_the_result_stood() -> None:
+def test_in_action_mode_the_compaction_note_replaces_the_result() -> None:
     life = long_talk("action")
     step = life.next()
     assert isinstance(step, CompactContext)
@@ -152,7 +154,7 @@ def test_in_action_mode_the_line_stands_where_the_result_stood() -> None:
     assert life.result(0.0).transcript[2] == step.request.messages[2]
 
 
-def test_a_change_is_known_by_its_claim() -> None:
+def test_a_write_is_recognized_by_its_claim() -> None:
     life = talk(compaction=Compaction(200), turns=9)
     life.apply(call(id="c0"))
     result = ToolResult(ToolCall("c0", "look", "{}"), "x" * 4_000)
@@ -166,7 +168,7 @@ def test_a_change_is_known_by_its_claim() -> None:
     assert "do not repeat it" in step.done({}).results[0].content
 
 
-def test_places_that_a_conversation_does_not_have_are_passed_over() -> None:
+def test_unknown_positions_in_a_compaction_fact_are_ignored() -> None:
     life = long_talk()
     before = life.result(0.0).transcript
     life.apply(Compacted((Shortened(17, "nothing"),)))

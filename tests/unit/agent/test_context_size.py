@@ -9,14 +9,14 @@ from batch_agent.core.requests import Reply, Usage
 CALL = ToolCall("id", "look", "{}")
 
 
-def test_all_is_estimated_until_something_was_counted() -> None:
+def test_the_context_size_is_estimated_until_the_first_reported_usage() -> None:
     size = ContextSize(4_000)
     assert size.tokens == 1_000
     size.on_reply(Reply("x" * 400, "stop", Usage()))
     assert size.tokens == 1_100
 
 
-def test_what_was_counted_is_exact_and_what_came_since_has_its_characters_per_token() -> None:
+def test_counted_tokens_are_exact_and_later_text_is_estimated_by_the_measured_ratio() -> None:
     size = ContextSize(3_000)
     size.on_reply(Reply("x" * 100, "stop", Usage(1_000, 900, 77)))
     assert size.tokens == 1_077
@@ -27,20 +27,20 @@ def test_what_was_counted_is_exact_and_what_came_since_has_its_characters_per_to
 
 
 @pytest.mark.parametrize(("counted", "per_token"), [(1, 16.0), (10**9, 0.25), (750, 4.0)])
-def test_a_server_that_counts_nonsense_is_not_believed_altogether(counted: int, per_token: float) -> None:
+def test_implausible_token_counts_are_bounded(counted: int, per_token: float) -> None:
     size = ContextSize(3_000)
     size.on_reply(Reply("", "stop", Usage(counted, 0, 0)))
     assert size.chars_per_token == per_token
 
 
-def test_it_is_never_less_than_nothing() -> None:
+def test_the_context_size_is_never_negative() -> None:
     size = ContextSize(4_000)
     size.on_reply(Reply("", "stop", Usage(1, 0, 0)))
     size.add(-4_000)
     assert size.tokens == 0
 
 
-def test_everything_that_is_sent_is_counted() -> None:
+def test_the_context_size_includes_everything_that_is_sent() -> None:
     assert chars_of(User("12345")) == 5
     assert chars_of(Assistant("123", (CALL,), (Thought("45", "signature"), Thought(redacted="678")))) == 3 + 6 + 2 + 3
     assert chars_of(ToolResults((ToolResult(CALL, "1234"), ToolResult(CALL, "")))) == 4

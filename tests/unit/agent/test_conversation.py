@@ -24,7 +24,7 @@ def calls_of(agent: Conversation) -> tuple[ToolCall, ...]:
     return step.calls
 
 
-def test_the_first_request_is_the_task_under_the_rules() -> None:
+def test_the_first_request_has_the_system_prompt_and_the_task() -> None:
     made = rules()
     agent = Conversation(made, Job(0, "key", "x", "Do it."))
     request = asked(agent)
@@ -48,7 +48,7 @@ def test_an_answer_ends_the_agent() -> None:
     assert result.transcript == (TASK, Assistant(f"Sure: {ROMA}"))
 
 
-def test_plain_text_is_an_answer_without_its_thoughts() -> None:
+def test_plain_text_is_the_answer_without_its_reasoning() -> None:
     agent = talk()
     agent.apply(say("<think>hm</think> Roma.", thoughts=(Thought("more"),)))
     assert done(agent).output == "Roma."
@@ -100,7 +100,7 @@ def test_in_action_mode_the_final_answer_may_be_anything(output: Any, final: str
     assert done(agent).output == answer
 
 
-def test_calls_of_one_turn_go_out_together_and_come_back_together() -> None:
+def test_calls_of_one_turn_are_executed_and_returned_together() -> None:
     agent = talk()
     wanted = (ToolCall("a", "look", "{}"), ToolCall("b", "find", "{}"))
     agent.apply(say("", "calls", *wanted))
@@ -116,7 +116,7 @@ def done_after(agent: Conversation, text: str = "done") -> Any:
 
 
 @pytest.mark.parametrize("ids", [("", ""), ("x", "x"), ("x", "")])
-def test_calls_without_ids_of_their_own_get_some(ids: tuple[str, str]) -> None:
+def test_calls_without_ids_get_generated_ids(ids: tuple[str, str]) -> None:
     agent = talk()
     agent.apply(say("", "calls", *(ToolCall(own, "look", "{}") for own in ids)))
     assert [wanted.id for wanted in calls_of(agent)] == ["call_1_0", "call_1_1"]
@@ -134,7 +134,7 @@ def test_ids_that_the_server_gave_are_kept() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "  \n"])
-def test_empty_arguments_are_none(arguments: str) -> None:
+def test_empty_arguments_are_an_empty_object(arguments: str) -> None:
     agent = talk()
     agent.apply(call(arguments))
     assert calls_of(agent)[0].arguments == "{}"
@@ -149,7 +149,7 @@ def test_arguments_are_kept_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"a": ', "nonsense", "[1]", "5", "null", '"{}"', "{'a': 1}"])
-def test_malformed_arguments_are_called_as_they_are_and_shown_as_data(arguments: str) -> None:
+def test_malformed_arguments_are_passed_unchanged_and_shown_as_data(arguments: str) -> None:
     agent = talk()
     agent.apply(call(arguments))
     assert calls_of(agent)[0].arguments == arguments
@@ -160,13 +160,13 @@ def test_malformed_arguments_are_called_as_they_are_and_shown_as_data(arguments:
     assert shown.calls[0].id == "c1"
 
 
-def test_arguments_that_were_cut_off_before_they_began_are_not_none() -> None:
+def test_truncated_arguments_are_not_taken_for_an_empty_object() -> None:
     agent = talk()
     agent.apply(say("", "length", ToolCall("c1", "look", "")))
     assert calls_of(agent)[0].arguments == ""
 
 
-def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_problem() -> None:
+def test_an_invalid_answer_is_requested_again_with_the_problem() -> None:
     agent = talk(City)
     agent.apply(say('{"nome": "Roma"}'))
     task, said, question = asked(agent).messages
@@ -180,7 +180,7 @@ def test_an_answer_that_does_not_fit_is_asked_for_again_with_the_problem() -> No
     assert result.transcript == (task, said, question, Assistant(ROMA))
 
 
-def test_asking_again_is_bounded_and_the_context_does_not_grow_with_it() -> None:
+def test_repeated_answers_are_bounded_and_do_not_grow_the_context() -> None:
     agent = talk(City, retries=3)
     sizes = []
     for attempt in range(4):
@@ -199,7 +199,7 @@ def test_asking_again_is_bounded_and_the_context_does_not_grow_with_it() -> None
     assert result.turns == 4
 
 
-def test_without_retries_the_first_answer_must_fit() -> None:
+def test_without_retries_an_invalid_first_answer_is_a_failure() -> None:
     agent = talk(City, retries=0)
     agent.apply(say("wrong"))
     error = done(agent).error
@@ -208,7 +208,7 @@ def test_without_retries_the_first_answer_must_fit() -> None:
     assert "tries" not in error.message
 
 
-def test_retries_are_counted_over_the_whole_life() -> None:
+def test_answer_retries_are_counted_over_the_whole_conversation() -> None:
     agent = talk(City, retries=1, turns=5)
     agent.apply(say("wrong"))
     agent.apply(call())
@@ -217,7 +217,7 @@ def test_retries_are_counted_over_the_whole_life() -> None:
     assert done(agent).error is not None
 
 
-def test_asking_again_takes_no_turn() -> None:
+def test_requesting_an_answer_again_takes_no_turn() -> None:
     agent = talk(City, turns=2, retries=2)
     for _ in range(2):
         agent.apply(say("wrong"))
@@ -229,7 +229,7 @@ def test_asking_again_takes_no_turn() -> None:
     assert done(agent).ok
 
 
-def test_a_call_after_asking_again_keeps_the_prefix() -> None:
+def test_a_call_after_a_repeated_answer_keeps_the_prefix() -> None:
     agent = talk(City)
     agent.apply(say("wrong"))
     before = asked(agent).messages
@@ -243,13 +243,13 @@ def test_a_call_after_asking_again_keeps_the_prefix() -> None:
 
 
 @pytest.mark.parametrize("mode", ["native", "action"])
-def test_an_empty_answer_is_asked_for_again_and_shown_as_such(mode: Any) -> None:
+def test_an_empty_answer_is_requested_again_and_shown_as_empty(mode: Any) -> None:
     agent = talk(mode=mode)
     agent.apply(say("", "calls"))
     assert asked(agent).messages[1] == Assistant("(empty)")
 
 
-def test_an_empty_final_answer_is_asked_for_again() -> None:
+def test_an_empty_final_action_is_requested_again() -> None:
     agent = talk(mode="action")
     agent.apply(say('{"final": " "}'))
     question = asked(agent).messages[-1]
@@ -279,7 +279,7 @@ def test_on_the_last_turn_the_tools_stay_in_the_prompt_and_may_not_be_called() -
     ("mode", "wish"), [("native", call(text="still")), ("action", say('{"tool": "look", "arguments": {}}'))]
 )
 @pytest.mark.parametrize("turns", [1, 3])
-def test_running_out_of_turns_is_a_failure(mode: Any, wish: Replied, turns: int) -> None:
+def test_exceeding_max_turns_is_a_failure(mode: Any, wish: Replied, turns: int) -> None:
     agent = talk(mode=mode, turns=turns)
     for _ in range(turns - 1):
         agent.apply(wish)
@@ -296,7 +296,7 @@ def test_running_out_of_turns_is_a_failure(mode: Any, wish: Replied, turns: int)
     assert result.transcript[-1] == Assistant(wish.reply.text)
 
 
-def test_a_refusal_ends_the_agent_and_is_not_asked_again() -> None:
+def test_a_model_refusal_ends_the_agent_and_is_not_repeated() -> None:
     agent = talk(City)
     agent.apply(say("I cannot help with that.", "refusal"))
     result = done(agent)
@@ -304,13 +304,13 @@ def test_a_refusal_ends_the_agent_and_is_not_asked_again() -> None:
     assert result.finish == "refusal"
 
 
-def test_a_refusal_counts_even_if_the_text_would_fit() -> None:
+def test_a_model_refusal_is_a_failure_even_if_the_text_fits_the_schema() -> None:
     agent = talk(City)
     agent.apply(say(ROMA, "refusal"))
     assert not done(agent).ok
 
 
-def test_a_text_that_was_cut_off_at_the_callers_own_limit_is_the_answer() -> None:
+def test_a_text_truncated_at_the_users_max_tokens_is_the_answer() -> None:
     agent = talk(max_tokens=5)
     agent.apply(say("Once upon a", "length"))
     result = done(agent)
@@ -319,7 +319,7 @@ def test_a_text_that_was_cut_off_at_the_callers_own_limit_is_the_answer() -> Non
     assert result.finish == "length"
 
 
-def test_a_text_that_was_cut_off_at_the_servers_limit_is_asked_for_again() -> None:
+def test_a_text_truncated_at_the_servers_limit_is_requested_again() -> None:
     agent = talk(retries=1)
     agent.apply(say("Once upon a", "length"))
     question = asked(agent).messages[-1]
@@ -343,13 +343,13 @@ def test_a_structured_answer_that_was_cut_off_is_never_the_answer(max_tokens: in
         assert error.kind is ErrorKind.TRUNCATED
 
 
-def test_a_structured_answer_that_is_complete_counts_although_what_followed_was_cut_off() -> None:
+def test_a_complete_structured_answer_counts_although_later_text_was_truncated() -> None:
     agent = talk(City)
     agent.apply(say(f"{ROMA}\nI chose it bec", "length"))
     assert done(agent).output == City(name="Roma")
 
 
-def test_thoughts_that_were_cut_off_are_not_the_answer() -> None:
+def test_truncated_reasoning_is_not_the_answer() -> None:
     agent = talk(max_tokens=5, retries=0)
     agent.apply(say("<think>Let me see", "length"))
     error = done(agent).error
@@ -357,7 +357,7 @@ def test_thoughts_that_were_cut_off_are_not_the_answer() -> None:
     assert error.kind is ErrorKind.TRUNCATED
 
 
-def test_an_input_that_cannot_be_asked_is_done_before_it_starts() -> None:
+def test_a_job_with_a_bad_input_is_done_before_it_starts() -> None:
     problem = AgentError(ErrorKind.BAD_INPUT, "Input 3: no")
     agent = Conversation(rules(), Job(3, "key", "x", "", problem))
     result = done(agent)
@@ -365,7 +365,7 @@ def test_an_input_that_cannot_be_asked_is_done_before_it_starts() -> None:
     assert result.finish is None
 
 
-def test_an_agent_can_be_ended_from_outside() -> None:
+def test_a_conversation_can_be_ended_with_an_error() -> None:
     agent = talk()
     agent.apply(call())
     gone = AgentError(ErrorKind.AGENT_TIMEOUT, "too long", retryable=True)
@@ -375,7 +375,7 @@ def test_an_agent_can_be_ended_from_outside() -> None:
     assert done(agent).turns == 1
 
 
-def test_what_the_turns_cost_is_added_up() -> None:
+def test_the_usage_of_all_turns_is_added_up() -> None:
     agent = talk()
     agent.apply(Replied(Reply("", "calls", Usage(10, 1, 3), (ToolCall("a", "look", "{}"),)), 0.5, 9.0, 0.25))
     agent.apply(give(agent.next()))
@@ -385,7 +385,7 @@ def test_what_the_turns_cost_is_added_up() -> None:
     assert result.timing == Timing(2.0, (0.25, None), 12.0)
 
 
-def test_the_transcript_tells_the_whole_story() -> None:
+def test_the_transcript_has_all_messages() -> None:
     agent = talk(City)
     facts = [say("wrong"), call(text="look", id="c1"), say(ROMA)]
     agent.apply(facts[0])
@@ -406,7 +406,7 @@ def test_the_transcript_tells_the_whole_story() -> None:
     assert done(agent).transcript == expected
 
 
-def test_reasoning_is_kept_with_the_turn_that_it_led_to() -> None:
+def test_reasoning_is_kept_with_its_turn() -> None:
     agent = talk()
     agent.apply(say("", "calls", ToolCall("a", "look", "{}"), thoughts=(Thought("I should look"),)))
     agent.apply(give(agent.next()))

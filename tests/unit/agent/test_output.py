@@ -138,19 +138,19 @@ def test_a_strict_model_takes_from_json_what_json_can_hold() -> None:
         (Picky, {"name": "Bari"}, "answer: KeyError: 'Bari'"),
     ],
 )
-def test_what_does_not_fit_is_said_with_its_place(schema: Any, value: Any, problem: str) -> None:
+def test_a_validation_problem_names_its_location(schema: Any, value: Any, problem: str) -> None:
     with pytest.raises(InvalidOutput) as caught:
         made(schema).validate(value)
     assert problem in str(caught.value)
 
 
-def test_only_the_first_problems_are_told() -> None:
+def test_only_the_first_validation_problems_are_reported() -> None:
     with pytest.raises(InvalidOutput) as caught:
         made(list[int]).validate(["x"] * 100)
     assert str(caught.value).count("valid integer") == 5
 
 
-def test_a_problem_does_not_quote_the_whole_answer() -> None:
+def test_a_validation_problem_does_not_quote_the_whole_answer() -> None:
     with pytest.raises(InvalidOutput) as caught:
         made({"type": "array"}).validate({"text": "x" * 100_000})
     assert len(str(caught.value)) < 400
@@ -185,13 +185,13 @@ def test_a_json_schema_is_used_as_it_is(home: str) -> None:
         output.validate({})
 
 
-def test_a_json_schema_of_a_list_names_the_place_inside() -> None:
+def test_a_validation_problem_in_a_list_names_its_index() -> None:
     with pytest.raises(InvalidOutput, match=r"^1: "):
         made({"type": "array", "items": {"type": "integer"}}).validate([1, "x"])
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**70, "\ud800", [[[]]]])
-def test_odd_values_are_no_accidents(value: Any) -> None:
+def test_unusual_values_raise_nothing_unexpected(value: Any) -> None:
     for schema in (dict[str, int], {"type": "object", "additionalProperties": {"type": "integer"}}):
         try:
             assert made(schema).validate({"v": value}) == {"v": 2**70}
@@ -199,7 +199,7 @@ def test_odd_values_are_no_accidents(value: Any) -> None:
             assert value != 2**70
 
 
-def test_an_answer_nested_beyond_reason_is_invalid_and_no_accident() -> None:
+def test_a_too_deeply_nested_answer_is_invalid() -> None:
     deep: list[Any] = []
     for _ in range(100_000):
         deep = [deep]
@@ -223,7 +223,7 @@ def test_an_answer_nested_beyond_reason_is_invalid_and_no_accident() -> None:
         type,
     ],
 )
-def test_what_is_no_type_is_refused(schema: Any) -> None:
+def test_an_output_schema_that_is_not_a_type_is_rejected(schema: Any) -> None:
     with pytest.raises(SpecError, match=r"^output_schema must be a Pydantic model, a type such as") as caught:
         output_type(schema)
     assert "\n" not in str(caught.value)
@@ -241,12 +241,12 @@ def test_what_is_no_type_is_refused(schema: Any) -> None:
         {1: 2},
     ],
 )
-def test_what_is_no_json_schema_is_refused(schema: Any) -> None:
+def test_an_invalid_json_schema_is_rejected(schema: Any) -> None:
     with pytest.raises(SpecError, match=r"^output_schema is not a valid JSON schema: ") as caught:
         output_type(schema)
     assert "\n" not in str(caught.value)
 
 
-def test_a_schema_elsewhere_is_not_fetched() -> None:
+def test_a_remote_schema_reference_is_not_fetched() -> None:
     with pytest.raises(SpecError, match="references are not fetched"):
         output_type({"$ref": "http://192.0.2.1/schema.json"})

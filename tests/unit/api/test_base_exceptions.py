@@ -48,7 +48,7 @@ def run(inputs: str = "abc", backend: ScriptedBackend | None = None, **options: 
 @odd
 @pytest.mark.parametrize("effect", ["read", "write", "stateful"])
 @pytest.mark.parametrize("kind", ["async", "sync", "batch"])
-def test_a_tool(error: BaseException, effect: Any, kind: str) -> None:
+def test_a_base_exception_of_a_tool_fails_only_its_call(error: BaseException, effect: Any, kind: str) -> None:
     def fail(who: str) -> str:
         if who == "b":
             raise error
@@ -77,7 +77,7 @@ def test_a_tool(error: BaseException, effect: Any, kind: str) -> None:
 
 @odd
 @pytest.mark.parametrize("where", ["version", "rate_key", "argument"])
-def test_a_function_of_a_tools_policy(error: BaseException, where: str) -> None:
+def test_a_base_exception_of_a_tool_policy_function_fails_only_its_call(error: BaseException, where: str) -> None:
     def fail(arguments: Any) -> str:
         if arguments["who"] == "b":
             raise error
@@ -106,7 +106,7 @@ def test_a_function_of_a_tools_policy(error: BaseException, where: str) -> None:
 
 
 @odd
-def test_a_validator_of_answers(error: BaseException) -> None:
+def test_a_base_exception_of_an_answer_validator_fails_only_its_agent(error: BaseException) -> None:
     class Person(BaseModel):
         name: str
 
@@ -127,7 +127,9 @@ def test_a_validator_of_answers(error: BaseException) -> None:
 
 
 @odd
-def test_a_sink_of_events(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_base_exception_of_an_event_sink_does_not_stop_the_run(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     class Sink:
         def emit(self, event: Event) -> None:
             raise error
@@ -139,7 +141,9 @@ def test_a_sink_of_events(error: BaseException, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
-def test_on_result(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_base_exception_of_on_result_does_not_stop_the_run(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(result: AgentResult) -> None:
         raise error
 

@@ -68,7 +68,7 @@ async def test_a_budget_of_dollars_is_not_exceeded(fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"context_tokens": 100_000}])
-async def test_long_prompts_to_a_server_that_does_not_tell_its_window(options: dict[str, Any]) -> None:
+async def test_long_prompts_without_a_known_window_stay_within_the_budget(options: dict[str, Any]) -> None:
     inputs = ["x" * 50_000 + str(n) for n in range(20)]
     with BillingServer(chars_per_token=1.0) as server:
         results = await run(server, inputs, max_total_tokens=150_000, max_inflight=20, max_tokens=50, **options)
@@ -76,7 +76,7 @@ async def test_long_prompts_to_a_server_that_does_not_tell_its_window(options: d
     assert sum(result.ok for result in results) == 2
 
 
-async def test_long_prompts_in_dollars() -> None:
+async def test_long_prompts_stay_within_a_dollar_budget() -> None:
     inputs = ["x" * 50_000 + str(n) for n in range(20)]
     with BillingServer(chars_per_token=1.0) as server:
         options: dict[str, Any] = {"max_inflight": 20, "max_tokens": 50, "prices": {"m": (10.0, 10.0, 10.0)}}
@@ -84,7 +84,7 @@ async def test_long_prompts_in_dollars() -> None:
         assert 0.5 <= server.billed / 1e5 <= 1.0
 
 
-async def test_a_window_that_the_user_tells_bounds_the_answers() -> None:
+async def test_context_tokens_bounds_the_reserved_answers() -> None:
     with BillingServer() as server:
         results = await run(server, INPUTS[:4], max_total_tokens=5_000, context_tokens=4_000)
         assert all(result.ok for result in results)
@@ -101,19 +101,19 @@ async def test_several_answers_to_one_request_are_refused_before_anything_is_pai
         assert server.requests == 1
 
 
-async def test_a_prompt_that_is_always_dropped_is_sent_once_for_each_try() -> None:
+async def test_a_prompt_whose_connection_is_always_dropped_is_sent_once_per_attempt() -> None:
     with BillingServer(always("drop")) as server:
         await run(server, INPUTS[:1], max_retries=3, backoff=0.001, max_tokens=50)
         assert server.requests == 4
 
 
-async def test_a_resend_that_the_budget_has_no_room_for_is_not_made() -> None:
+async def test_a_resend_beyond_the_budget_is_not_made() -> None:
     with BillingServer(often(0.5, "drop")) as server:
         await run(server, INPUTS[:40], max_total_tokens=1_500, max_inflight=4, max_tokens=50, backoff=0.001)
         assert server.billed <= 1_500
 
 
-async def test_the_request_that_tries_tools_is_paid_for() -> None:
+async def test_the_tool_trial_request_is_counted_in_the_budget() -> None:
     @Tool.define
     async def look(key: str) -> str:
         return key
@@ -126,7 +126,7 @@ async def test_the_request_that_tries_tools_is_paid_for() -> None:
         assert result.usage.input + result.usage.output < server.billed <= log.spent.tokens
 
 
-async def test_the_request_that_tries_tools_is_in_the_usage_of_the_run() -> None:
+async def test_the_tool_trial_request_is_in_the_usage_of_the_run() -> None:
     @Tool.define
     async def look(key: str) -> str:
         return key
@@ -138,7 +138,7 @@ async def test_the_request_that_tries_tools_is_in_the_usage_of_the_run() -> None
         assert stats.usage.input + stats.usage.output == server.billed
 
 
-async def test_trying_tools_again_and_again_does_not_exceed_the_budget(tmp_path: Path) -> None:
+async def test_repeated_tool_trials_do_not_exceed_the_budget(tmp_path: Path) -> None:
     @Tool.define
     async def look(key: str) -> str:
         return key
@@ -152,7 +152,7 @@ async def test_trying_tools_again_and_again_does_not_exceed_the_budget(tmp_path:
     assert {result.error.kind for result in results if result.error} == {ErrorKind.BUDGET}
 
 
-async def test_what_brought_no_answer_counts_in_the_next_run_too(tmp_path: Path) -> None:
+async def test_tokens_spent_without_an_answer_count_in_the_next_run(tmp_path: Path) -> None:
     with BillingServer(often(0.5, "broken")) as server:
         for _ in range(4):
             await run(server, max_total_tokens=8_000, checkpoint_dir=tmp_path, **FAST)
@@ -160,7 +160,7 @@ async def test_what_brought_no_answer_counts_in_the_next_run_too(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_runs_that_are_called_off_and_go_on_do_not_exceed_it_together(seed: int, tmp_path: Path) -> None:
+async def test_cancelled_and_resumed_runs_together_stay_within_the_budget(seed: int, tmp_path: Path) -> None:
     server, limit = FaultyServer(seed, second=0.001), 40_000
     options: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "timeout_per_turn": 0.2, "backoff": 0.001}
     for part in range(1, 5):
@@ -188,7 +188,7 @@ BatchAgent.run_sync(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_is_ended_again_and_again_stays_within_its_budget(
+def test_a_run_stopped_repeatedly_stays_within_its_budget(
     programs: Programs, tmp_path: Path, number: signal.Signals
 ) -> None:
     """The server finishes what it began."""

@@ -47,16 +47,14 @@ async def test_without_compaction_the_server_refuses_what_does_not_fit(small: Si
 
 @pytest.mark.parametrize("mode", ["native", "action"])
 @pytest.mark.parametrize("way", ["elide", "summarize"])
-async def test_with_it_all_agents_come_to_their_ends(small: SimServer, mode: str, way: str) -> None:
+async def test_with_compaction_all_agents_finish(small: SimServer, mode: str, way: str) -> None:
     results = await run(small, compact_with=way, tool_mode=mode)
     assert [result.error for result in results] == [None] * 6
     assert all(result.turns == TURNS and result.compactions >= 2 for result in results)
 
 
 @pytest.mark.parametrize("way", ["elide", "summarize"])
-async def test_what_was_compacted_is_read_back_and_replayed_as_it_was(
-    small: SimServer, tmp_path: Path, way: str
-) -> None:
+async def test_a_compacted_run_is_resumed_and_replayed_unchanged(small: SimServer, tmp_path: Path, way: str) -> None:
     first = await run(small, compact_with=way, checkpoint_dir=tmp_path)
     again = await run(small, compact_with=way, checkpoint_dir=tmp_path)
     assert timeless(again) == timeless(first)

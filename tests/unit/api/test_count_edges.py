@@ -28,25 +28,25 @@ def case(request: pytest.FixtureRequest) -> tuple[int, Any]:
     return count, KINDS[kind](["a"] * count)
 
 
-async def test_run(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
+async def test_run_accepts_any_number_of_inputs(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
     count, inputs = case
     results = await BatchAgent.run(task="Do {it}", inputs=inputs, backend=backend, progress=False)
     assert [result.output for result in results] == ["done"] * count
     assert len(backend.requests) == count
 
 
-async def test_stream(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
+async def test_stream_accepts_any_number_of_inputs(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
     count, inputs = case
     stream = BatchAgent.stream(task="Do {it}", inputs=inputs, backend=backend, progress=False)
     assert [result.output async for result in stream] == ["done"] * count
 
 
-def test_run_sync(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
+def test_run_sync_accepts_any_number_of_inputs(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
     count, inputs = case
     assert len(BatchAgent.run_sync(task="Do {it}", inputs=inputs, backend=backend, progress=False)) == count
 
 
-async def test_run_with_reduce(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
+async def test_run_with_reduce_accepts_any_number_of_inputs(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
     count, inputs = case
     results, summary = await BatchAgent.run_with_reduce(
         task="Do {it}", inputs=inputs, reduce="Sum up {n}", backend=backend, progress=False
@@ -56,7 +56,7 @@ async def test_run_with_reduce(backend: ScriptedBackend, case: tuple[int, Any]) 
 
 @pytest.mark.parametrize("plans", COUNTS)
 @pytest.mark.parametrize("items", COUNTS)
-async def test_run_with_map_reduce(plans: int, items: int) -> None:
+async def test_run_with_map_reduce_accepts_any_number_of_items(plans: int, items: int) -> None:
     def script(request: Request) -> Reply:
         is_plan = asked(request).startswith("Plan ")
         return say(orjson.dumps(["x"] * items).decode() if is_plan else "done")
@@ -73,14 +73,14 @@ async def test_run_with_map_reduce(plans: int, items: int) -> None:
     assert (len(results), summary) == (plans * items, "done" if plans * items else None)
 
 
-async def test_a_flow(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
+async def test_a_flow_accepts_any_number_of_inputs(backend: ScriptedBackend, case: tuple[int, Any]) -> None:
     count, inputs = case
     flow = Flow(inputs, backend=backend).map("first", "Do {it}").map("second", "Check {first}")
     done = await flow.run(progress=False)
     assert [item["second"] for item in done.items] == ["done"] * count
 
 
-async def test_a_checkpoint_that_is_run_again_and_replayed(
+async def test_a_checkpoint_of_any_number_of_inputs_is_resumed_and_replayed(
     backend: ScriptedBackend, tmp_path: Path, case: tuple[int, Any]
 ) -> None:
     count, inputs = case
@@ -96,7 +96,9 @@ async def test_a_checkpoint_that_is_run_again_and_replayed(
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("count", COUNTS)
-async def test_a_results_file(backend: ScriptedBackend, tmp_path: Path, count: int, suffix: str) -> None:
+async def test_a_results_file_holds_any_number_of_results(
+    backend: ScriptedBackend, tmp_path: Path, count: int, suffix: str
+) -> None:
     out = tmp_path / f"results.{suffix}"
     await BatchAgent.run(task="Do {it}", inputs=["a"] * count, backend=backend, progress=False, out=out)
     assert out.exists()
@@ -105,14 +107,14 @@ async def test_a_results_file(backend: ScriptedBackend, tmp_path: Path, count: i
 
 
 @pytest.mark.parametrize("count", COUNTS)
-async def test_lint_and_plan(backend: ScriptedBackend, count: int) -> None:
+async def test_lint_and_plan_accept_any_number_of_inputs(backend: ScriptedBackend, count: int) -> None:
     options: dict[str, Any] = {"task": "Do {it}", "inputs": ["a"] * count, "backend": backend}
     assert (await BatchAgent.lint(**options)).agents == count
     assert (await BatchAgent.plan(**options, canary=count)).agents == count
 
 
 @pytest.mark.parametrize("canary", [-1, 1.5, True, None, "1", 10**30])
-async def test_a_canary_that_is_no_count_is_refused(backend: ScriptedBackend, canary: Any) -> None:
+async def test_a_canary_that_is_not_a_count_is_rejected(backend: ScriptedBackend, canary: Any) -> None:
     with pytest.raises(SpecError, match=r"^canary must be an integer"):
         await BatchAgent.plan(task="Do {it}", inputs=["a", "b"], backend=backend, canary=canary)
     assert backend.requests == []

@@ -33,7 +33,7 @@ async def test_agents_share_the_endpoints_of_a_list() -> None:
 
 
 @pytest.mark.parametrize("how", ["absolute", "relative", "home", "listed"])
-async def test_a_hostfile_names_them_too(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_endpoints_can_be_named_by_a_hostfile(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     async with up(Host(STEPS), Host(STEPS)) as hosts:
@@ -48,7 +48,7 @@ async def test_a_hostfile_names_them_too(how: str, tmp_path: Path, monkeypatch: 
     assert all(host.requests() for host in hosts)
 
 
-async def test_what_cannot_be_a_set_of_endpoints_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+async def test_invalid_endpoint_lists_are_rejected_before_any_request(tmp_path: Path) -> None:
     bad = tmp_path / "bad"
     bad.write_text("gpu1:99999\n")
     async with up(Host(), Host(SimConfig(zero_latency=True, model="tiny"))) as (host, other):
@@ -68,7 +68,9 @@ async def test_what_cannot_be_a_set_of_endpoints_is_refused_before_anything_is_a
     assert host.requests() == other.requests() == 0
 
 
-async def test_one_that_is_down_at_the_start_is_told_of_and_the_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_endpoint_down_at_the_start_is_reported_and_the_run_continues(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     there, away = Host(), Host()
     async with up(away):
         pass
@@ -77,7 +79,7 @@ async def test_one_that_is_down_at_the_start_is_told_of_and_the_run_goes_on(caps
     assert f"{away.url} cannot be used; its requests go to the other endpoints" in capsys.readouterr().err
 
 
-async def test_all_down_at_the_start_is_one_clear_error() -> None:
+async def test_all_endpoints_down_at_the_start_is_one_clear_error() -> None:
     hosts = Host(), Host()
     async with up(*hosts):
         pass
@@ -86,7 +88,7 @@ async def test_all_down_at_the_start_is_one_clear_error() -> None:
     assert all(host.url in str(raised.value) for host in hosts)
 
 
-async def test_an_endpoint_that_dies_in_mid_run_costs_no_result_and_doubles_no_write() -> None:
+async def test_an_endpoint_that_dies_during_the_run_loses_no_result_and_repeats_no_write() -> None:
     hosts = [Host(STEPS, Script(tool_turns=2, answer_tokens=12)) for _ in range(3)]
     written: Counter[str] = Counter()
 
@@ -107,7 +109,7 @@ async def test_an_endpoint_that_dies_in_mid_run_costs_no_result_and_doubles_no_w
     assert len(written) == 80
 
 
-async def test_when_all_die_in_mid_run_it_stops_with_what_there_is() -> None:
+async def test_when_all_endpoints_die_the_run_stops_with_its_results() -> None:
     hosts = [Host(STEPS), Host(STEPS)]
     done: list[AgentResult] = []
 
@@ -125,7 +127,7 @@ async def test_when_all_die_in_mid_run_it_stops_with_what_there_is() -> None:
     assert raised.value.kind is ErrorKind.UNAVAILABLE
 
 
-async def test_all_down_for_a_moment_costs_no_agent() -> None:
+async def test_a_short_outage_of_all_endpoints_fails_no_agent() -> None:
     hosts = [Host(STEPS), Host(STEPS)]
     done: list[AgentResult] = []
 
@@ -143,7 +145,7 @@ async def test_all_down_for_a_moment_costs_no_agent() -> None:
     assert all(result.ok for result in results)
 
 
-async def test_one_agent_that_no_server_bears_fails_alone_and_nobody_is_ejected(
+async def test_an_agent_that_every_endpoint_rejects_fails_alone_and_ejects_none(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     for fault in ("400", "500", "reset"):
@@ -154,7 +156,7 @@ async def test_one_agent_that_no_server_bears_fails_alone_and_nobody_is_ejected(
         assert "is down" not in capsys.readouterr().err
 
 
-async def test_later_turns_go_where_the_context_is() -> None:
+async def test_later_turns_go_to_the_endpoint_with_the_cached_context() -> None:
     hosts = [Host(STEPS, Script(tool_turns=3, answer_tokens=12)) for _ in range(3)]
 
     @Tool.define(effect="read")
@@ -172,7 +174,7 @@ async def test_later_turns_go_where_the_context_is() -> None:
     assert sum(len(places) == 1 for places in homes.values()) >= 28
 
 
-async def test_a_resumed_run_may_have_other_endpoints_and_asks_nothing_again(tmp_path: Path) -> None:
+async def test_a_run_resumed_with_other_endpoints_repeats_no_request(tmp_path: Path) -> None:
     async with up(Host(), Host(), Host()) as hosts:
         first = await run(urls(*hosts[:2]), 10, checkpoint_dir=tmp_path)
         second = await run(urls(*hosts[1:]), 12, checkpoint_dir=tmp_path)
@@ -182,7 +184,7 @@ async def test_a_resumed_run_may_have_other_endpoints_and_asks_nothing_again(tmp
     assert sum(host.requests() for host in hosts) == 12
 
 
-async def test_a_plan_and_a_lint_take_lists(tmp_path: Path) -> None:
+async def test_plan_and_lint_accept_lists_of_endpoints(tmp_path: Path) -> None:
     async with up(Host(), Host()) as hosts:
         options: dict[str, Any] = {"task": "{it}", "inputs": ["a", "b"], "backend": urls(*hosts)}
         (tmp_path / "hosts").write_text("\n".join(host.address for host in hosts))
@@ -192,7 +194,7 @@ async def test_a_plan_and_a_lint_take_lists(tmp_path: Path) -> None:
     assert sum(host.requests() for host in hosts) == 0
 
 
-async def test_stages_of_a_flow_share_a_list() -> None:
+async def test_stages_of_a_flow_share_a_list_of_endpoints() -> None:
     async with up(Host(STEPS), Host(STEPS)) as hosts:
         flow = Flow([{"x": str(n)} for n in range(20)], backend=urls(*hosts))
         found = await flow.map("first", "Say {x}").map("second", "Judge {first}").run()

@@ -10,7 +10,7 @@ from tests.support.sim_hosts import STEPS, Host, up
 
 
 @pytest.mark.slow
-async def test_a_run_from_the_shell_takes_a_hostfile_and_goes_on_with_another(tmp_path: Path, call: Call) -> None:
+async def test_a_cli_run_accepts_a_hostfile_and_resumes_with_another(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(20)))
     words = ("run", "--task", "Summarize: {text}", "--inputs", "in.jsonl", "--backend", "hostfile://agents.hostfile")
     async with up(Host(STEPS), Host(STEPS), Host(STEPS)) as hosts:
@@ -26,7 +26,7 @@ async def test_a_run_from_the_shell_takes_a_hostfile_and_goes_on_with_another(tm
     assert all(json.loads(line)["error"] is None for line in (tmp_path / "results.jsonl").read_text().splitlines())
 
 
-async def test_a_hostfile_that_cannot_be_used_is_one_clear_line(tmp_path: Path, call: Call) -> None:
+async def test_an_unusable_hostfile_is_a_one_line_error(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "a"}\n')
     (tmp_path / "agents.hostfile").write_text("gpu1:8000\ngpu2:eight\n")
     words = ("run", "--task", "{text}", "--inputs", "in.jsonl", "--backend", "hostfile://agents.hostfile")

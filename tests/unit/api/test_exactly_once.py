@@ -172,9 +172,7 @@ def check_told(folder: Path, told: list[tuple[str, str, bool, str]]) -> int:
 
 
 @pytest.mark.slow
-def test_wherever_the_process_is_killed_no_write_is_made_twice_and_none_is_lost(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_a_kill_at_any_point_repeats_no_write_and_loses_none(nursery: Nursery, tmp_path: Path) -> None:
     _, _, seen = nursery.finish(tmp_path / "whole")
     unknown = 0
     for trial, at in enumerate(range(1, len(seen), max(1, len(seen) // 30))):
@@ -188,7 +186,7 @@ def test_wherever_the_process_is_killed_no_write_is_made_twice_and_none_is_lost(
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_time_from_outside_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_kill_at_a_random_time_repeats_no_write_and_loses_none(nursery: Nursery, tmp_path: Path) -> None:
     for trial in range(10):
         folder = tmp_path / str(trial)
         nursery.run(folder, after=0.01 + 0.005 * trial)
@@ -198,7 +196,7 @@ def test_a_kill_at_any_time_from_outside_doubles_and_loses_nothing(nursery: Nurs
 
 
 @pytest.mark.slow
-def test_a_write_that_ended_before_it_was_settled_is_not_made_again_and_the_model_is_told(
+def test_a_write_that_ended_before_it_was_settled_is_not_repeated_and_the_model_is_informed(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     for named in ("called", "before effect", "after effect", "made", "before record Settled"):
@@ -212,14 +210,14 @@ def test_a_write_that_ended_before_it_was_settled_is_not_made_again_and_the_mode
             assert not is_error or effects(folder).count(line) == was_made.count(line)
 
 
-def test_a_write_that_was_not_yet_claimed_is_made_as_if_nothing_had_happened(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_write_that_was_not_claimed_is_made_after_the_resume(nursery: Nursery, tmp_path: Path) -> None:
     assert nursery.run(tmp_path, named="before record Claimed") == 9
     _, told, _ = nursery.finish(tmp_path)
     assert check_told(tmp_path, told) == 0
     assert sorted(effects(tmp_path)) == LINES
 
 
-def test_a_write_that_was_settled_is_recalled(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_settled_write_is_answered_from_the_record(nursery: Nursery, tmp_path: Path) -> None:
     assert nursery.run(tmp_path, named="before record Returned", drained=True) == 9
     _, told, _ = nursery.finish(tmp_path)
     assert any(source == "restored" and not is_error for _, _, is_error, source in told)
@@ -227,9 +225,7 @@ def test_a_write_that_was_settled_is_recalled(nursery: Nursery, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_killed(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_a_write_with_an_idempotency_key_is_repeated_with_the_same_key(nursery: Nursery, tmp_path: Path) -> None:
     _, _, seen = nursery.finish(tmp_path / "whole", tool="pay")
     repeated = 0
     for trial, at in enumerate(range(2, len(seen), max(1, len(seen) // 15))):
@@ -247,7 +243,7 @@ def test_a_write_with_a_key_is_made_again_with_the_same_key_wherever_it_is_kille
 
 
 @pytest.mark.slow
-def test_ctrl_c_in_mid_write_lets_it_end_and_doubles_and_loses_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_ctrl_c_during_a_write_lets_it_end_and_repeats_none(nursery: Nursery, tmp_path: Path) -> None:
     _, _, seen = nursery.finish(tmp_path / "whole")
     ended = Counter[int]()
     for trial, at in enumerate(range(3, len(seen), len(seen) // 8)):
@@ -260,7 +256,7 @@ def test_ctrl_c_in_mid_write_lets_it_end_and_doubles_and_loses_nothing(nursery: 
     assert ended[130 << 8] > 0
 
 
-def test_agents_that_failed_and_run_again_do_not_repeat_their_writes(nursery: Nursery, tmp_path: Path) -> None:
+def test_failed_agents_that_run_again_do_not_repeat_their_writes(nursery: Nursery, tmp_path: Path) -> None:
     for _ in range(2):
         outputs, _, _ = nursery.finish(tmp_path, is_good=False)
         assert outputs == [None, None, None]
@@ -272,9 +268,7 @@ def test_agents_that_failed_and_run_again_do_not_repeat_their_writes(nursery: Nu
 
 
 @pytest.mark.slow
-def test_agents_that_failed_and_are_killed_while_they_run_again_do_not_repeat_their_writes(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_failed_agents_killed_while_they_run_again_do_not_repeat_their_writes(nursery: Nursery, tmp_path: Path) -> None:
     moments = ["before restart list", "after restart list", "before record Replied", "before record Returned"]
     for number, named in enumerate(moments):
         folder = tmp_path / str(number)
@@ -285,9 +279,7 @@ def test_agents_that_failed_and_are_killed_while_they_run_again_do_not_repeat_th
         assert check_told(folder, told) == 0
 
 
-def test_there_is_no_moment_at_which_the_writes_of_a_failed_agent_are_forgotten(
-    nursery: Nursery, tmp_path: Path
-) -> None:
+def test_the_writes_of_a_failed_agent_are_on_record_at_every_moment(nursery: Nursery, tmp_path: Path) -> None:
     nursery.finish(tmp_path, is_good=False)
     assert nursery.run(tmp_path, named="after restart list", drained=True) == 9
     _, told, _ = nursery.finish(tmp_path)
@@ -302,7 +294,7 @@ async def run(backend: ScriptedBackend, folder: Path | None, **options: Any) -> 
     return result
 
 
-async def test_another_write_of_a_later_life_has_another_key(tmp_path: Path) -> None:
+async def test_another_write_of_a_later_attempt_has_another_idempotency_key(tmp_path: Path) -> None:
     slips: dict[str, str] = {}
 
     @Tool.define(idempotency_arg="slip")
@@ -325,7 +317,7 @@ def paying(slips: list[str]) -> Tool:
     return pay
 
 
-async def test_runs_of_their_own_have_keys_of_their_own(tmp_path: Path) -> None:
+async def test_separate_runs_have_different_idempotency_keys(tmp_path: Path) -> None:
     slips: list[str] = []
     backend = ScriptedBackend(by_turn(call("pay", line="rent"), say("done")))
     for folder in (tmp_path / "january", tmp_path / "february", None, None):
@@ -333,7 +325,7 @@ async def test_runs_of_their_own_have_keys_of_their_own(tmp_path: Path) -> None:
     assert len(slips) == len(set(slips)) == 4
 
 
-async def test_a_run_that_goes_on_has_the_same_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_resumed_run_has_the_same_idempotency_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batch_agent.tools.agent_tools.LAST_WRITES", 0.01)
     slips: list[str] = []
 
@@ -352,7 +344,7 @@ async def test_a_run_that_goes_on_has_the_same_keys(tmp_path: Path, monkeypatch:
     assert len(set(slips)) == 1
 
 
-async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one_before(tmp_path: Path) -> None:
+async def test_a_repeated_write_of_a_later_attempt_has_a_new_idempotency_key(tmp_path: Path) -> None:
     # Without the number of the life in it, the key of the same call at the same turn would be that of an earlier life,
     # whose call was already given to another call of this one: a service that keeps the promise would drop it.
     slips: list[str] = []
@@ -374,7 +366,7 @@ async def test_the_same_write_again_in_a_later_life_has_another_key_than_the_one
     assert len(slips) == len(set(slips)) == 2
 
 
-async def test_an_agent_that_goes_on_has_its_history(tmp_path: Path) -> None:
+async def test_a_resumed_agent_has_the_writes_of_its_history(tmp_path: Path) -> None:
     seen: list[tuple[str, ...]] = []
 
     @Tool.define(effect="stateful", history_arg="before")
@@ -389,7 +381,7 @@ async def test_an_agent_that_goes_on_has_its_history(tmp_path: Path) -> None:
     assert seen == [(), ('{"to":"1"}',)]
 
 
-async def test_a_later_life_that_wants_a_write_twice_gets_it_twice(tmp_path: Path) -> None:
+async def test_a_later_attempt_that_requests_a_write_twice_gets_it_twice(tmp_path: Path) -> None:
     made = 0
 
     @Tool.define
@@ -407,7 +399,7 @@ async def test_a_later_life_that_wants_a_write_twice_gets_it_twice(tmp_path: Pat
     assert made == 2
 
 
-async def test_three_lives_inherit_all_that_was_made_before_them(tmp_path: Path) -> None:
+async def test_later_attempts_inherit_the_writes_of_all_earlier_attempts(tmp_path: Path) -> None:
     made: Counter[str] = Counter()
 
     @Tool.define
@@ -426,7 +418,7 @@ async def test_three_lives_inherit_all_that_was_made_before_them(tmp_path: Path)
     assert made == {"a": 1, "b": 1, "c": 1}
 
 
-async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_made(
+async def test_a_write_interrupted_by_the_agent_timeout_is_left_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batch_agent.tools.agent_tools.LAST_WRITES", 0.01)
@@ -451,7 +443,7 @@ async def test_a_write_cut_short_by_its_agents_time_is_not_known_to_have_been_ma
     assert made == 1
 
 
-async def test_an_agents_time_is_over_whatever_its_tool_makes_of_it(tmp_path: Path) -> None:
+async def test_an_agent_timeout_ends_the_agent_even_if_its_tool_swallows_the_cancellation(tmp_path: Path) -> None:
     @Tool.define(effect="stateful")
     async def work() -> str:
         try:

@@ -49,7 +49,7 @@ async def test_a_finished_flow_needs_no_server(sim: SimServer, tmp_path: Path, k
     assert told(await flow(NOBODY, tmp_path).run()) == told(first)  # reading it takes nothing away
 
 
-async def test_a_reduce_in_parts_is_put_together_as_the_server_counted(tmp_path: Path) -> None:
+async def test_a_partial_reduce_of_a_finished_flow_uses_the_recorded_token_counts(tmp_path: Path) -> None:
     inputs = [{"it": f"{number} {'word ' * 40}"} for number in range(40)]
     with SimServer(SimConfig(step_base_ms=1, max_model_len=1300), Script(answer_tokens=12)) as sim:
         first = await flow(sim.url, tmp_path, inputs, max_tokens=64).run()
@@ -58,7 +58,7 @@ async def test_a_reduce_in_parts_is_put_together_as_the_server_counted(tmp_path:
     assert told(again) == told(first)
 
 
-async def test_a_flow_with_more_to_ask_needs_its_server(sim: SimServer, tmp_path: Path) -> None:
+async def test_an_unfinished_flow_needs_its_server(sim: SimServer, tmp_path: Path) -> None:
     await flow(sim.url, tmp_path).run()
     more = [*ITS, {"it": "new"}]
     with pytest.raises(BackendError):
@@ -70,7 +70,7 @@ async def test_a_flow_with_more_to_ask_needs_its_server(sim: SimServer, tmp_path
     assert told(await flow(NOBODY, tmp_path, more).run()) == told(outcome)
 
 
-async def test_functions_are_called_once_for_each_item_whether_all_is_there_or_not(tmp_path: Path) -> None:
+async def test_functions_of_a_flow_are_called_once_per_item_finished_or_not(tmp_path: Path) -> None:
     backend = ScriptedBackend(saying({"A": "same", "Join": "joined"}))
     calls: list[str] = []
 
@@ -91,7 +91,7 @@ async def test_functions_are_called_once_for_each_item_whether_all_is_there_or_n
     assert len(prompts(backend)) == 14
 
 
-async def test_a_function_that_decides_otherwise_has_its_items_asked(tmp_path: Path) -> None:
+async def test_items_that_a_changed_function_selects_are_requested(tmp_path: Path) -> None:
     backend, wanted = ScriptedBackend(joining), {"0", "1"}
 
     def made() -> Flow:
@@ -105,7 +105,7 @@ async def test_a_function_that_decides_otherwise_has_its_items_asked(tmp_path: P
     assert sorted(prompts(backend, beginning="B")) == ["B 0", "B 1", "B 2"]
 
 
-async def test_events_results_and_files_come_once(tmp_path: Path) -> None:
+async def test_a_finished_flow_delivers_events_results_and_files_once(tmp_path: Path) -> None:
     backend, heard = ScriptedBackend(joining), list[AgentResult]()
     log, folder = EventLog(), tmp_path / "checkpoint"
     out = tmp_path / "out.jsonl"
@@ -123,7 +123,7 @@ async def test_events_results_and_files_come_once(tmp_path: Path) -> None:
     assert (len(started), len(done), all(event.resumed for event in done)) == (1, 7, True)
 
 
-async def test_a_failed_agent_is_asked_again(tmp_path: Path) -> None:
+async def test_a_failed_agent_of_a_flow_is_run_again(tmp_path: Path) -> None:
     bad = ScriptedBackend(lambda request: say(""))
     options: dict[str, Any] = {"checkpoint_dir": tmp_path, "max_retries": 0}
     await Flow(ITS[:1], backend=bad, **options).map("a", "A {it}", output_schema=int).run()
@@ -136,7 +136,7 @@ async def test_a_failed_agent_is_asked_again(tmp_path: Path) -> None:
     ).items[0]["a"] == 3
 
 
-async def test_a_stage_that_nobody_came_to_needs_no_server_either(tmp_path: Path) -> None:
+async def test_a_stage_without_items_needs_no_server(tmp_path: Path) -> None:
     def made(backend: Any) -> Flow:
         begun = Flow(ITS, backend=backend, checkpoint_dir=tmp_path).map("a", "A {it}").filter(lambda item: False)
         return begun.map("b", "B {it}")
@@ -163,7 +163,7 @@ async def test_a_finished_map_reduce_needs_no_server(tmp_path: Path) -> None:
     assert (same, [each.output for each in again]) == (answer, [each.output for each in results])
 
 
-async def test_tools_of_a_finished_flow_are_not_called(tmp_path: Path) -> None:
+async def test_a_finished_flow_calls_no_tools(tmp_path: Path) -> None:
     called: list[str] = []
 
     @Tool.define

@@ -59,14 +59,14 @@ async def test_a_finished_run_needs_no_server(tmp_path: Path, options: dict[str,
     await twice(tmp_path, **options)
 
 
-async def test_results_are_written_to_their_file_again(tmp_path: Path) -> None:
+async def test_the_results_file_of_a_finished_run_is_written_again(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     await twice(tmp_path / "checkpoint", out=out, again={"out": tmp_path / "again.jsonl"})
     assert (tmp_path / "again.jsonl").read_text().count("\n") == out.read_text().count("\n") == 2
 
 
 @pytest.mark.slow
-async def test_an_mcp_server_is_not_started_again(tmp_path: Path) -> None:
+async def test_a_finished_run_starts_no_mcp_server(tmp_path: Path) -> None:
     pytest.importorskip("mcp")
     (tmp_path / "server.py").write_text(MCP_SERVER)
     await twice(tmp_path / "checkpoint", tools=[MCP([sys.executable, "server.py"], cwd=tmp_path)])
@@ -74,20 +74,20 @@ async def test_an_mcp_server_is_not_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{"inputs": ["a", "b", "c"]}, {"inputs": ["a", LONG, "c"]}])
-async def test_a_run_with_more_to_ask_needs_its_server(tmp_path: Path, more: dict[str, Any]) -> None:
+async def test_an_unfinished_run_needs_its_server(tmp_path: Path, more: dict[str, Any]) -> None:
     await twice(tmp_path, ["a", LONG])
     with pytest.raises(BackendError):
         await BatchAgent.run(task="Say {it}", backend=NOBODY, checkpoint_dir=tmp_path, **more)
 
 
 @pytest.mark.parametrize("retry_failed", [True, False])
-async def test_an_agent_that_the_server_failed_is_not_finished(tmp_path: Path, retry_failed: bool) -> None:
+async def test_an_agent_with_a_server_error_is_not_finished(tmp_path: Path, retry_failed: bool) -> None:
     with pytest.raises(BackendError):
         await twice(tmp_path, ["a", REFUSED], retry_failed=retry_failed)
 
 
 @pytest.mark.slow
-async def test_a_coding_program_is_not_started_again(tmp_path: Path) -> None:
+async def test_a_finished_run_starts_no_coding_program(tmp_path: Path) -> None:
     (tmp_path / "project").mkdir()
     ran = tmp_path / "ran"
     code = f"open({str(ran)!r}, 'a').write('x'); open('new.txt', 'w').write('n'); print('done')"

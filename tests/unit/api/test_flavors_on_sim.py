@@ -31,7 +31,7 @@ def address() -> Iterator[str]:
 @pytest.mark.parametrize("schema", [None, Verdict, list[str]], ids=["text", "model", "list"])
 @pytest.mark.parametrize("tools", [[], [look_up]], ids=["alone", "tools"])
 @pytest.mark.parametrize("scheme", ["http", "vllm", "sglang", "dynamo", "openai"])
-async def test_all_agents_answer_in_the_asked_form_and_use_their_tools(
+async def test_agents_of_every_flavor_follow_the_schema_and_use_their_tools(
     address: str, monkeypatch: pytest.MonkeyPatch, scheme: str, tools: list[Tool], schema: type | None, mode: Any
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "none")
@@ -53,7 +53,7 @@ async def test_all_agents_answer_in_the_asked_form_and_use_their_tools(
     }
 
 
-async def test_half_a_character_in_an_input_costs_no_other_agent_its_answer(address: str) -> None:
+async def test_a_lone_surrogate_in_an_input_fails_no_other_agent(address: str) -> None:
     results = await BatchAgent.run(
         task="Review {it}", inputs=["\ud800", "b"], backend=f"http://{address}", model="sim", progress=False
     )

@@ -56,7 +56,7 @@ def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: 
 
 
 @pytest.mark.slow
-def test_nothing_is_repeated_when_the_process_is_killed_again_and_again(
+def test_a_flow_killed_repeatedly_repeats_no_finished_work(
     slow_sim: SimServer, tmp_path: Path, programs: Programs
 ) -> None:
     said, folder = tmp_path / "said", tmp_path / "checkpoint"

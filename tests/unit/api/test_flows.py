@@ -69,7 +69,7 @@ async def test_a_finished_flow_is_read_back_without_a_request(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("after", [3, 20, 40, 60, 72])
-async def test_a_cancelled_flow_asks_only_what_is_not_known(tmp_path: Path, after: int) -> None:
+async def test_a_resumed_flow_sends_only_missing_requests(tmp_path: Path, after: int) -> None:
     answers: list[str] = []
     enough = asyncio.Event()
 
@@ -94,7 +94,7 @@ async def test_a_cancelled_flow_asks_only_what_is_not_known(tmp_path: Path, afte
     assert again.items == first.items
 
 
-async def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
+async def test_a_recorded_plan_is_not_made_again(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "plan_prompt": "Plan {topic}",
         "plan_inputs": {"topic": "x"},
@@ -133,7 +133,7 @@ async def test_a_plan_that_was_made_is_not_made_again(tmp_path: Path) -> None:
     assert sorted(words) == sorted([f"Do part {n}" for n in range(12) if f"part {n}" not in known] + ["Join 12"])
 
 
-async def test_a_failed_partial_reduce_is_all_that_is_asked_again(tmp_path: Path) -> None:
+async def test_only_a_failed_partial_reduce_is_requested_again(tmp_path: Path) -> None:
     poisoned: list[str] = []
     other = Finished("reduce")
 
@@ -157,7 +157,7 @@ async def test_a_failed_partial_reduce_is_all_that_is_asked_again(tmp_path: Path
     assert all('"status":"merged"' in prompt for prompt in later)
 
 
-async def test_a_changed_later_stage_is_told_with_its_name_and_may_be_asked_anew(tmp_path: Path) -> None:
+async def test_a_changed_later_stage_is_named_in_the_error_and_can_be_run_again(tmp_path: Path) -> None:
     backend = ScriptedBackend(answer)
 
     def flow(last: str, **options: Any) -> Flow:
@@ -166,7 +166,9 @@ async def test_a_changed_later_stage_is_told_with_its_name_and_may_be_asked_anew
 
     await flow("B").run()
     backend.requests.clear()
-    with pytest.raises(PlanMismatch, match=r"Stage 'b': The checkpoint holds answers to another question.*task \(was"):
+    with pytest.raises(
+        PlanMismatch, match=r"Stage 'b': The checkpoint belongs to a run with a different definition.*task \(was"
+    ):
         await flow("Better").run()
     assert not backend.requests
     await flow("Better", plan_changed="rerun").run()
@@ -176,7 +178,7 @@ async def test_a_changed_later_stage_is_told_with_its_name_and_may_be_asked_anew
     assert not backend.requests
 
 
-async def test_more_inputs_cost_only_what_is_new(tmp_path: Path) -> None:
+async def test_added_inputs_send_only_their_own_requests(tmp_path: Path) -> None:
     backend = ScriptedBackend(answer)
 
     def flow(count: int) -> Flow:
@@ -200,7 +202,7 @@ async def test_equal_inputs_are_found_again_in_every_stage(tmp_path: Path) -> No
     assert len(backend.requests) == 13
 
 
-async def test_two_stages_that_ask_the_same_are_each_asked(tmp_path: Path) -> None:
+async def test_two_stages_with_equal_prompts_each_send_requests(tmp_path: Path) -> None:
     backend = ScriptedBackend(answer)
     flow = Flow(its(3), backend=backend, checkpoint_dir=tmp_path).map("a", "Do {it}").map("b", "Do {it}")
     outcome = await flow.run()
@@ -208,7 +210,7 @@ async def test_two_stages_that_ask_the_same_are_each_asked(tmp_path: Path) -> No
     assert all(item["a"] != item["b"] for item in outcome.items)
 
 
-async def test_spent_tokens_are_remembered_over_all_stages(tmp_path: Path) -> None:
+async def test_spent_tokens_of_all_stages_are_remembered(tmp_path: Path) -> None:
     async def answered(count: int, budget: int) -> list[bool]:
         options: dict[str, Any] = {"max_total_tokens": budget, "max_tokens": 20, "checkpoint_dir": tmp_path}
         flow = Flow(its(count), backend=ScriptedBackend(answer), **options)

@@ -62,9 +62,7 @@ def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: 
     return finished
 
 
-def test_nothing_is_lost_when_the_process_is_killed_again_and_again(
-    slow_sim: SimServer, tmp_path: Path, programs: Programs
-) -> None:
+def test_a_run_killed_repeatedly_loses_no_result(slow_sim: SimServer, tmp_path: Path, programs: Programs) -> None:
     said, folder = tmp_path / "said", tmp_path / "checkpoint"
     os.mkfifo(said)
     done: set[int] = set()

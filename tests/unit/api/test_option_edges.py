@@ -1,6 +1,6 @@
 """Every option of a run and of a tool at its edges: it works, or is refused by its name before anything is sent.
 
-An option without a row fails `test_every_option_has_a_row`."""
+An option without a row fails `test_every_run_option_has_a_row_of_edge_values`."""
 
 import math
 from pathlib import Path
@@ -10,7 +10,7 @@ import pytest
 
 from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.core.spec import OPTION_NAMES
-from batch_agent.core.validation import LONGEST, MOST
+from batch_agent.core.validation import MAX_INTEGER, MAX_SECONDS
 from batch_agent.testing import ScriptedBackend, say
 from batch_agent.tools.tool import ToolOptions
 
@@ -18,9 +18,9 @@ EDGES: dict[str, Any] = {
     "zero": 0,
     "one": 1,
     "negative": -1,
-    "most": MOST,
+    "most": MAX_INTEGER,
     "huge": 10**30,
-    "longest": LONGEST,
+    "longest": MAX_SECONDS,
     "huge float": 1e300,
     "tiny": 1e-300,
     "none": None,
@@ -125,13 +125,13 @@ def works(table: dict[str, str], option: str, edge: str) -> bool:
     return f" {edge} " in taken
 
 
-def test_every_option_has_a_row() -> None:
+def test_every_run_option_has_a_row_of_edge_values() -> None:
     assert sorted(WORKS) == sorted(OPTION_NAMES)
 
 
 @pytest.mark.filterwarnings("ignore:The task names no")
 @pytest.mark.parametrize(("option", "edge"), CASES)
-async def test_an_option_works_at_an_edge_or_is_refused_by_its_name(
+async def test_a_run_option_accepts_an_edge_value_or_rejects_it_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, edge: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -187,7 +187,7 @@ async def test_an_option_works_at_an_edge_or_is_refused_by_its_name(
         ("runtime", object),
     ],
 )
-async def test_what_is_wrong_inside_of_an_option_is_refused_too(option: str, value: Any) -> None:
+async def test_an_invalid_value_inside_an_option_is_rejected(option: str, value: Any) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     options: dict[str, Any] = {"task": "Do {it}", "inputs": ["a"], "backend": backend, "progress": False}
     with pytest.raises(SpecError, match=rf"^{option}\b"):
@@ -221,13 +221,13 @@ TOOL_WORKS: dict[str, str] = {
 WITH: dict[str, dict[str, Any]] = {"ttl": SHARED, "version": SHARED, "keeps_errors": SHARED}
 
 
-def test_every_option_of_a_tool_has_a_row() -> None:
+def test_every_tool_option_has_a_row_of_edge_values() -> None:
     assert sorted(TOOL_WORKS) == sorted(ToolOptions.__annotations__)
 
 
 @pytest.mark.parametrize("edge", EDGES)
 @pytest.mark.parametrize("option", TOOL_WORKS)
-def test_an_option_of_a_tool_works_at_an_edge_or_is_refused_by_its_name(option: str, edge: str) -> None:
+def test_a_tool_option_accepts_an_edge_value_or_rejects_it_by_name(option: str, edge: str) -> None:
     async def look_up(key: str) -> str:
         return key
 
@@ -246,7 +246,7 @@ def test_an_option_of_a_tool_works_at_an_edge_or_is_refused_by_its_name(option: 
     ("option", "taken"),
     [("key_arg", ""), ("max_batch", COUNT), ("window", "zero one longest tiny")],
 )
-def test_an_option_of_a_batch_works_at_an_edge_or_is_refused_by_its_name(option: str, taken: str, edge: str) -> None:
+def test_a_batching_option_accepts_an_edge_value_or_rejects_it_by_name(option: str, taken: str, edge: str) -> None:
     async def look_up(keys: list[str]) -> list[str]:
         return keys
 

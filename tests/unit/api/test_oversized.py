@@ -54,7 +54,7 @@ async def test_the_server_never_sees_a_prompt_that_does_not_fit(sim: SimServer) 
     assert all("the context window has 1,200" in error.message for error in errors)  # ours, not the server's
 
 
-async def test_every_kind_of_text_is_answered_in_parts(sim: SimServer) -> None:
+async def test_any_kind_of_long_text_is_answered_in_chunks(sim: SimServer) -> None:
     inputs = ["short", "word " * 1_500, "汉字" * 3_000, "x" * 20_000, "def f():\n    return 1\n\n\n" * 400]
     results = await BatchAgent.run(
         task="Read: {it}",
@@ -89,7 +89,7 @@ def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, calls: 
 
 
 @pytest.mark.slow
-def test_parts_that_were_answered_before_the_process_was_killed_are_not_asked_again(
+def test_chunks_answered_before_a_kill_are_not_requested_again(
     sim: SimServer, tmp_path: Path, programs: Programs
 ) -> None:
     said, folder = tmp_path / "said", tmp_path / "checkpoint"

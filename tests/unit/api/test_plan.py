@@ -28,11 +28,11 @@ def options(sim: SimServer, **more: Any) -> dict[str, Any]:
     return {"task": TASK, "inputs": ROWS, "backend": sim.url, "model": "sim", **more}
 
 
-async def test_tokens_are_foreseen_as_they_come(sim: SimServer) -> None:
+async def test_a_plan_predicts_the_tokens_that_the_run_uses(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(canary=6, **options(sim))
     began = time.perf_counter()
     results = await BatchAgent.run(progress=False, **options(sim))
-    compared = forecast.against(results, time.perf_counter() - began)
+    compared = forecast.compare(results, time.perf_counter() - began)
     assert forecast.agents == 40
     assert compared.row("prompt tokens").ratio == pytest.approx(1, abs=0.05)
     assert compared.row("output tokens").ratio == pytest.approx(1, abs=0.05)
@@ -42,7 +42,7 @@ async def test_tokens_are_foreseen_as_they_come(sim: SimServer) -> None:
     assert forecast.usd is None
 
 
-async def test_a_canary_with_a_checkpoint_is_asked_once_under_its_own_number(sim: SimServer, tmp_path: Path) -> None:
+async def test_a_canary_with_a_checkpoint_is_requested_once_with_its_own_index(sim: SimServer, tmp_path: Path) -> None:
     await BatchAgent.plan(canary=4, **options(sim, checkpoint_dir=tmp_path))
     with CheckpointReader(tmp_path) as reader:
         assert [agent.index for agent in reader.agents()] == [5, 15, 25, 35]
@@ -52,7 +52,7 @@ async def test_a_canary_with_a_checkpoint_is_asked_once_under_its_own_number(sim
         assert reader.usage().input == sum(result.usage.input for result in results), "nobody was asked twice"
 
 
-async def test_without_a_canary_no_model_is_asked() -> None:
+async def test_a_plan_without_a_canary_sends_no_model_request() -> None:
     backend = ScriptedBackend(lambda request: say("x"), kv_tokens=10_000)
     forecast = await BatchAgent.plan(task=TASK, inputs=ROWS, backend=backend)
     assert backend.requests == []
@@ -60,7 +60,7 @@ async def test_without_a_canary_no_model_is_asked() -> None:
     assert any("canary" in word for word in forecast.basis)
 
 
-async def test_prices_that_are_given_make_a_cost(sim: SimServer) -> None:
+async def test_a_plan_with_prices_has_a_cost(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(**options(sim, prices={"sim": (1.0, 0.5, 2.0)}))
     used = forecast.usage
     assert forecast.usd == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
@@ -71,14 +71,14 @@ async def test_a_canary_of_more_agents_than_there_are_is_all_of_them(sim: SimSer
     assert forecast.behaviour.source == "canary of 3"
 
 
-async def test_inputs_that_are_read_lazily_cannot_be_planned(sim: SimServer) -> None:
+async def test_lazy_inputs_cannot_be_planned(sim: SimServer) -> None:
     with pytest.raises(SpecError, match="The number of inputs is unknown"):
         await BatchAgent.plan(**options(sim, inputs=iter(ROWS)))
     with pytest.raises(SpecError, match="pass them as a list"):
         await BatchAgent.plan(canary=2, **options(sim, inputs=iter(ROWS)))
 
 
-async def test_a_canary_that_fails_leaves_a_plan_that_says_so(sim: SimServer) -> None:
+async def test_a_failed_canary_is_reported_in_the_plan(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(canary=3, **options(sim, context_tokens=20))
     assert forecast.behaviour.is_assumed
     assert forecast.seconds is None
@@ -92,7 +92,7 @@ class Sink:
         self.events.append(event)
 
 
-async def test_a_plan_tells_what_it_waits_for_and_no_more(sim: SimServer) -> None:
+async def test_a_plan_emits_notices_and_no_other_events(sim: SimServer) -> None:
     sink = Sink()
     await BatchAgent.plan(canary=2, events=sink, **options(sim))
     assert Notice("Running a canary of 2 agents ...") in sink.events

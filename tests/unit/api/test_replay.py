@@ -50,7 +50,7 @@ async def test_a_replay_gives_the_results_of_the_run(sim: SimServer, tmp_path: P
 
 
 @pytest.mark.parametrize("json_schema", [True, False])
-async def test_actions_are_replayed_like_native_calls(tmp_path: Path, json_schema: bool) -> None:
+async def test_tool_calls_of_action_mode_are_replayed_like_native_calls(tmp_path: Path, json_schema: bool) -> None:
     script = by_turn(say('{"tool": "look", "arguments": {"key": "gone"}}'), say('{"final": {"name": "x"}}'))
     backend = ScriptedBackend(script, native_tools=False, json_schema=json_schema)
     results = await run(tmp_path, backend, tools=[look], output_schema=dict[str, str])
@@ -58,7 +58,7 @@ async def test_actions_are_replayed_like_native_calls(tmp_path: Path, json_schem
     assert timeless(await replay(tmp_path)) == timeless(results)
 
 
-async def test_thoughts_and_several_calls_of_a_turn_come_back(tmp_path: Path) -> None:
+async def test_reasoning_and_parallel_calls_of_a_turn_are_replayed(tmp_path: Path) -> None:
     both = replace(
         calls(ToolCall("1", "look", '{"key": "x"}'), ToolCall("2", "look", '{"key": "gone"}')),
         thoughts=(Thought("hm", "signed"),),
@@ -67,7 +67,7 @@ async def test_thoughts_and_several_calls_of_a_turn_come_back(tmp_path: Path) ->
     assert timeless(await replay(tmp_path)) == timeless(results)
 
 
-async def test_no_tool_is_called_and_nothing_is_written(tmp_path: Path) -> None:
+async def test_a_replay_calls_no_tool_and_writes_nothing(tmp_path: Path) -> None:
     @Tool.define(name="look", effect="write")
     async def another(key: str) -> str:
         """Look up."""
@@ -88,14 +88,14 @@ async def test_one_agent_is_replayed_by_its_index_or_its_key(tmp_path: Path) -> 
         await replay(tmp_path, 7)
 
 
-async def test_a_changed_prompt_is_tried_against_yesterdays_replies(tmp_path: Path) -> None:
+async def test_a_changed_prompt_is_replayed_against_recorded_replies(tmp_path: Path) -> None:
     await run(tmp_path, ScriptedBackend(by_turn(call("look", key="x"), say("done"))), tools=[look])
     results = await replay(tmp_path, task="Say it kindly: {it}", system_prompt="Be kind.", model="another")
     assert [result.text for result in results] == ["done", "done"]
     assert "Say it kindly: a" in str(results[0].transcript[0])
 
 
-async def test_a_changed_schema_shows_which_answers_it_would_refuse(tmp_path: Path) -> None:
+async def test_a_replay_with_a_changed_schema_shows_which_answers_fail(tmp_path: Path) -> None:
     class Small(BaseModel):
         people: int
 
@@ -118,7 +118,7 @@ async def test_a_changed_schema_shows_which_answers_it_would_refuse(tmp_path: Pa
     assert "turn 2 was not recorded" in str(asked_again.error)
 
 
-async def test_an_agent_that_broke_off_fails_at_the_turn_that_is_missing(tmp_path: Path) -> None:
+async def test_the_replay_of_an_interrupted_agent_fails_at_the_missing_turn(tmp_path: Path) -> None:
     broken = by_turn(call("look", key="x"), call("look", key="y"), BackendError(ErrorKind.BAD_REQUEST, "down"))
     await run(tmp_path, ScriptedBackend(broken), [str(n) for n in range(40)], tools=[look])
     results = await replay(tmp_path)
@@ -149,7 +149,7 @@ async def test_calls_whose_results_were_not_recorded_are_named(tmp_path: Path, m
     assert 'turn 1: the result of pay {"cents": 2} was not recorded' in str(result.error)
 
 
-async def test_inputs_that_json_cannot_hold_are_given_again(tmp_path: Path) -> None:
+async def test_a_replay_needs_inputs_that_json_cannot_hold(tmp_path: Path) -> None:
     inputs = [{"day": date(2024, 1, 2)}, {"day": date(2024, 3, 4)}]
     backend = ScriptedBackend(lambda request: say("Tuesday"))
     results = await run(tmp_path, backend, inputs, task="Which day is {day:%d %B}?")
@@ -160,7 +160,7 @@ async def test_inputs_that_json_cannot_hold_are_given_again(tmp_path: Path) -> N
         await replay(tmp_path, 0, inputs=inputs)
 
 
-async def test_a_cut_off_answer_is_read_under_the_runs_own_sampling(tmp_path: Path) -> None:
+async def test_a_truncated_answer_is_replayed_with_the_sampling_of_the_run(tmp_path: Path) -> None:
     cut = ScriptedBackend(lambda request: Reply("half", "length", Usage()))
     results = await run(tmp_path, cut, max_tokens=5, stop=["END"])
     assert all(result.ok for result in results)
@@ -168,7 +168,7 @@ async def test_a_cut_off_answer_is_read_under_the_runs_own_sampling(tmp_path: Pa
 
 
 @pytest.mark.parametrize("option", ["backend", "checkpoint_dir", "on_result"])
-async def test_what_makes_no_sense_in_a_replay_is_refused(tmp_path: Path, option: str) -> None:
+async def test_options_that_a_replay_does_not_support_are_rejected(tmp_path: Path, option: str) -> None:
     with pytest.raises(SpecError, match=f"{option}= is not supported in a replay"):
         await replay(tmp_path, **{option: None})
 
@@ -179,6 +179,6 @@ async def test_two_thousand_agents_are_replayed_in_order(tmp_path: Path) -> None
     assert timeless(await replay(tmp_path)) == timeless(results)
 
 
-async def test_what_is_no_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
+async def test_replaying_a_folder_without_a_checkpoint_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="There is no checkpoint"):
         await replay(tmp_path)

@@ -62,7 +62,7 @@ async def test_a_finished_run_is_read_back_without_a_request(sim: SimServer, tmp
     assert sim.metrics()["vllm:request_success_total"] - served <= 1
 
 
-async def test_reordered_and_further_inputs_find_what_is_finished(tmp_path: Path) -> None:
+async def test_reordered_and_added_inputs_find_finished_agents(tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     await run(backend, list("abc"), tmp_path)
     backend.requests.clear()
@@ -76,7 +76,7 @@ async def test_reordered_and_further_inputs_find_what_is_finished(tmp_path: Path
     ]
 
 
-async def test_equal_inputs_are_found_again_one_by_one(tmp_path: Path) -> None:
+async def test_equal_inputs_are_each_found_in_the_checkpoint(tmp_path: Path) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     await run(backend, ["same"] * 3, tmp_path)
     results = await run(backend, ["same"] * 5, tmp_path)
@@ -87,7 +87,7 @@ async def test_equal_inputs_are_found_again_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"task": "Again: {it}"}, {"model": "another"}, {"temperature": 0.7}, {"system_prompt": "Be kind."}]
 )
-async def test_another_question_is_asked_again(tmp_path: Path, change: dict[str, Any]) -> None:
+async def test_a_changed_task_is_requested_again(tmp_path: Path, change: dict[str, Any]) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     await run(backend, list("abc"), tmp_path)
     with pytest.raises(PlanMismatch) as mismatch:
@@ -102,7 +102,7 @@ async def test_another_question_is_asked_again(tmp_path: Path, change: dict[str,
     assert len(backend.requests) == 6
 
 
-async def test_a_tool_that_was_added_is_named(tmp_path: Path) -> None:
+async def test_a_checkpoint_mismatch_names_an_added_tool(tmp_path: Path) -> None:
     @Tool.define
     async def look() -> str:
         return "found"
@@ -113,7 +113,7 @@ async def test_a_tool_that_was_added_is_named(tmp_path: Path) -> None:
         await run(backend, ["a"], tmp_path, tools=[look])
 
 
-async def test_what_failed_for_good_stays_failed_where_the_run_says_so(tmp_path: Path) -> None:
+async def test_with_retry_failed_false_failed_agents_stay_failed(tmp_path: Path) -> None:
     broken = ScriptedBackend(lambda request: say("not a number"))
     [failed] = await run(broken, ["a"], tmp_path, output_schema=int, max_retries=0)
     healed = ScriptedBackend(lambda request: say("7"))
@@ -124,7 +124,7 @@ async def test_what_failed_for_good_stays_failed_where_the_run_says_so(tmp_path:
     assert result.output == 7
 
 
-async def test_the_story_of_an_agent_names_its_input_and_its_task(tmp_path: Path) -> None:
+async def test_the_facts_of_an_agent_have_its_input_and_task(tmp_path: Path) -> None:
     [result] = await run(ScriptedBackend(lambda request: say("done")), [{"it": "a"}], tmp_path)
     store = SqliteStore(tmp_path)
     await store.open()
@@ -134,7 +134,7 @@ async def test_the_story_of_an_agent_names_its_input_and_its_task(tmp_path: Path
     assert (started.index, started.input) == (0, {"it": "a"})
 
 
-async def test_an_agent_that_broke_off_goes_on_from_its_last_fact(tmp_path: Path) -> None:
+async def test_an_interrupted_agent_resumes_from_its_last_fact(tmp_path: Path) -> None:
     looked = 0
 
     @Tool.define
@@ -155,7 +155,7 @@ async def test_an_agent_that_broke_off_goes_on_from_its_last_fact(tmp_path: Path
     assert request.messages == broken.requests[-1].messages
 
 
-async def test_an_agent_whose_calls_were_under_way_makes_them_again_and_no_other(tmp_path: Path) -> None:
+async def test_an_interrupted_agent_repeats_only_its_unfinished_calls(tmp_path: Path) -> None:
     started: Counter[str] = Counter()
     both, hang = asyncio.Event(), True
 
@@ -181,7 +181,7 @@ async def test_an_agent_whose_calls_were_under_way_makes_them_again_and_no_other
     assert len(backend.requests) == 2
 
 
-async def test_an_agent_that_the_model_failed_starts_again_from_its_task(tmp_path: Path) -> None:
+async def test_an_agent_that_failed_because_of_the_model_starts_over(tmp_path: Path) -> None:
     stubborn = ScriptedBackend(lambda request: say("no number"))
     [failed] = await run(stubborn, ["a"], tmp_path, output_schema=int, max_retries=1)
     assert failed.error is not None
@@ -197,7 +197,7 @@ async def test_an_agent_that_the_model_failed_starts_again_from_its_task(tmp_pat
     assert len(backend.requests) == 1
 
 
-async def test_a_bug_in_the_users_own_type_costs_one_agent_until_it_is_mended(tmp_path: Path) -> None:
+async def test_a_bug_in_an_output_type_fails_one_agent_until_it_is_fixed(tmp_path: Path) -> None:
     class Odd(BaseModel):
         n: int
 
@@ -223,7 +223,7 @@ async def test_a_bug_in_the_users_own_type_costs_one_agent_until_it_is_mended(tm
     assert [result.output for result in results] == [Odd(n=1), Odd(n=0), Odd(n=2)]
 
 
-async def test_a_run_that_was_left_early_keeps_what_it_finished(tmp_path: Path) -> None:
+async def test_a_run_that_was_left_early_keeps_finished_results(tmp_path: Path) -> None:
     async def answer(request: Request) -> Answer:
         first = request.messages[0]
         if isinstance(first, User) and first.text == "slow":
@@ -240,7 +240,7 @@ async def test_a_run_that_was_left_early_keeps_what_it_finished(tmp_path: Path) 
     assert asked(quick) == ["slow"]
 
 
-async def test_an_observer_can_tell_what_was_only_read_back(tmp_path: Path) -> None:
+async def test_events_mark_results_from_the_checkpoint_as_resumed(tmp_path: Path) -> None:
     class Log:
         def __init__(self) -> None:
             self.resumed: dict[Any, bool] = {}
@@ -272,7 +272,7 @@ async def test_two_runs_on_one_checkpoint_at_once_are_refused(tmp_path: Path) ->
     assert (await run(ScriptedBackend(lambda request: say("done")), ["a"], tmp_path))[0].ok
 
 
-async def test_a_checkpoint_that_breaks_ends_the_run_at_once(tmp_path: Path) -> None:
+async def test_a_failing_checkpoint_ends_the_run_at_once(tmp_path: Path) -> None:
     async def answer(request: Request) -> Answer:
         if len(backend.requests) == 3:
             with sqlite3.connect(tmp_path / "run.sqlite3") as db:

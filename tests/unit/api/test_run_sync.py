@@ -20,24 +20,24 @@ def run_sync(**options: Any) -> list[str]:
     return [result.text for result in BatchAgent.run_sync(task="{it}", inputs=["a", "b"], **options)]
 
 
-def test_in_a_script_it_just_runs() -> None:
+def test_run_sync_works_in_a_script() -> None:
     assert run_sync() == ["done", "done"]
     assert run_sync() == ["done", "done"]
 
 
-async def test_inside_a_running_loop_it_runs_beside_it() -> None:
+async def test_run_sync_works_inside_a_running_event_loop() -> None:
     assert run_sync() == ["done", "done"]
     assert not [thread for thread in threading.enumerate() if thread.name == "batch-agent-run"]
 
 
-async def test_what_is_wrong_is_raised_to_the_caller_also_from_beside_a_loop() -> None:
+async def test_run_sync_raises_errors_also_inside_a_running_event_loop() -> None:
     with pytest.raises(SpecError, match="Unknown option"):
         run_sync(max_turnz=3)
     with pytest.raises(SpecError, match="Input 0"):
         BatchAgent.run_sync(task="{it}", inputs=[{"that": 1}], backend=ScriptedBackend(lambda request: say("done")))
 
 
-async def test_context_variables_are_seen_inside() -> None:
+async def test_run_sync_keeps_context_variables() -> None:
     who = contextvars.ContextVar("who", default="nobody")
     who.set("me")
     seen: list[str] = []
@@ -81,7 +81,7 @@ match sys.argv[3]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["a script", "a coroutine", "a notebook"])
-def test_an_interrupt_ends_it_promptly_and_quietly(
+def test_a_keyboard_interrupt_ends_run_sync_promptly(
     sim: SimServer, tmp_path: Path, where: str, programs: Programs
 ) -> None:
     os.mkfifo(tmp_path / "stdout")

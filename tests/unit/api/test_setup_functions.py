@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_agent import BatchAgent
-from batch_agent.plan.lint import find_breaks
+from batch_agent.plan.lint import find_prefix_breaks
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 ROOT = Path(__file__).parents[3]
@@ -33,7 +33,7 @@ def counted() -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_set_up_of_a_plain_run_touches_few_functions(counted: subprocess.CompletedProcess[str]) -> None:
+def test_the_setup_of_a_plain_run_calls_few_functions(counted: subprocess.CompletedProcess[str]) -> None:
     assert counted.returncode == 0, counted.stdout + counted.stderr
 
 
@@ -51,9 +51,9 @@ def _linted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def recorded(system: str, *args: Any, **options: Any) -> Any:
         seen.append(system)
-        return find_breaks(system, *args, **options)
+        return find_prefix_breaks(system, *args, **options)
 
-    monkeypatch.setattr("batch_agent.plan.prefix_report.find_breaks", recorded)
+    monkeypatch.setattr("batch_agent.plan.prefix_report.find_prefix_breaks", recorded)
     return seen
 
 
@@ -71,7 +71,7 @@ async def test_prompts_of_one_agent_are_linted_once_and_only_when_the_report_is_
     assert len(linted) == 1
 
 
-async def test_several_agents_without_a_sink_are_told_what_keeps_prompts_from_being_shared(
+async def test_without_a_sink_lint_findings_are_printed_to_stderr(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     backend = ScriptedBackend(by_turn(say("yes")))

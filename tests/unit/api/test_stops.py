@@ -157,13 +157,13 @@ PLACES = {"limit": 3, "rate": 120, "both": 2, "threads": 64, "batch": 120}
 
 
 @pytest.mark.parametrize("tool", PLACES)
-def test_after_kill_9_only_calls_whose_function_was_entered_are_unknown(tmp_path: Path, tool: str) -> None:
+def test_after_sigkill_only_entered_writes_are_unknown(tmp_path: Path, tool: str) -> None:
     assert run(tmp_path, tool=tool, stop="kill", at=20).returncode == -9
     check_killed(tmp_path, finish(tmp_path, tool), PLACES[tool])
 
 
 @pytest.mark.parametrize("tool", ["limit", "rate", "threads"])
-def test_agents_whose_time_is_over_before_their_write_had_its_turn_make_it_later(tmp_path: Path, tool: str) -> None:
+def test_agents_that_time_out_before_their_write_started_make_it_after_a_resume(tmp_path: Path, tool: str) -> None:
     plan: dict[str, Any] = {"tool": tool, "agents": 120 if tool == "limit" else 400, "pause": 0.02}
     told = json.loads(run(tmp_path, seconds=0.15, **plan).stdout)
     assert any("agent_timeout" in str(each) or "timeout_per_agent" in str(each) for each in told)
@@ -180,7 +180,7 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.mark.parametrize("stop", ["int", "cancel", "dead"])
 @pytest.mark.parametrize("tool", ["limit", "both", "threads", "batch"])
-def test_a_shared_run_that_is_stopped_and_goes_on_makes_every_write_once(
+def test_a_stopped_and_resumed_shared_run_makes_every_write_once(
     tmp_path: Path, tool: str, stop: str, server: RedisServer
 ) -> None:
     stopped = run(tmp_path, tool=tool, stop=stop, at=20, store=server.url)
@@ -192,7 +192,7 @@ def test_a_shared_run_that_is_stopped_and_goes_on_makes_every_write_once(
 
 
 @pytest.mark.parametrize("tool", ["limit", "threads"])
-def test_of_a_shared_run_only_calls_that_were_entered_at_kill_9_are_unknown(
+def test_after_sigkill_of_a_shared_run_only_entered_writes_are_unknown(
     tmp_path: Path, tool: str, server: RedisServer
 ) -> None:
     assert run(tmp_path, tool=tool, stop="kill", at=20, store=server.url).returncode == -9

@@ -74,7 +74,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-async def test_no_agent_fails_of_an_endpoint_that_does_not_do_what_the_other_does(kind: str) -> None:
+async def test_an_endpoint_with_fewer_features_than_another_fails_no_agent(kind: str) -> None:
     bad, good, notices = Host(STEPS, odd=BAD[kind]), Host(STEPS), Notices()
     async with up(bad, good):
         results = await run(good, bad, max_inflight=8, events=notices)
@@ -108,7 +108,7 @@ async def test_an_endpoint_that_refuses_all_does_not_keep_the_others_from_callin
     assert all("tools" in body for body in sent), "the others were asked without tool calls"
 
 
-async def test_two_agents_are_enough_to_find_out() -> None:
+async def test_two_agents_are_enough_to_detect_a_deficient_endpoint() -> None:
     bad, good = Host(STEPS, odd=BAD["broken JSON"]), Host(STEPS)
     async with up(bad, good):
         assert all(result.ok for result in await run(good, bad, count=2))
@@ -116,7 +116,7 @@ async def test_two_agents_are_enough_to_find_out() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 40])
-async def test_no_agent_fails_of_an_endpoint_that_hangs(count: int) -> None:
+async def test_a_hanging_endpoint_fails_no_agent(count: int) -> None:
     bad, good = Host(STEPS, odd=hanging), Host(STEPS)
     async with up(bad, good):
         results = await run(good, bad, count=count, max_inflight=8, timeout_per_turn=1.5)
@@ -124,7 +124,7 @@ async def test_no_agent_fails_of_an_endpoint_that_hangs(count: int) -> None:
     assert bad.requests() <= 12
 
 
-async def test_a_slow_endpoint_is_given_less_and_costs_no_agent() -> None:
+async def test_a_slow_endpoint_gets_fewer_requests_and_fails_no_agent() -> None:
     slow, good = Host(SimConfig(step_base_ms=40)), Host(STEPS)
     async with up(slow, good):
         results = await run(good, slow, max_inflight=8)
@@ -132,7 +132,7 @@ async def test_a_slow_endpoint_is_given_less_and_costs_no_agent() -> None:
     assert slow.requests() < good.requests()
 
 
-async def test_an_endpoint_that_comes_and_goes_costs_no_agent() -> None:
+async def test_an_endpoint_that_fails_intermittently_fails_no_agent() -> None:
     asked = 0
 
     def flapping(path: str, posted: Any, connection: ClientConnection) -> bool:
@@ -145,7 +145,7 @@ async def test_an_endpoint_that_comes_and_goes_costs_no_agent() -> None:
         assert all(result.ok for result in await run(good, bad, max_inflight=8))
 
 
-async def test_a_request_that_is_really_bad_fails_its_agent_and_no_endpoint_is_blamed() -> None:
+async def test_an_invalid_request_fails_its_agent_and_ejects_no_endpoint() -> None:
     hosts, notices = (Host(STEPS), Host(STEPS)), Notices()
     async with up(*hosts):
         results = await BatchAgent.run(
@@ -160,7 +160,7 @@ async def test_a_request_that_is_really_bad_fails_its_agent_and_no_endpoint_is_b
     assert sum(host.requests() for host in hosts) == 24
 
 
-async def test_when_all_refuse_every_agent_fails_with_their_words() -> None:
+async def test_when_all_endpoints_refuse_every_agent_fails_with_the_servers_message() -> None:
     bad = refusing(400, "no chat template")
     hosts = Host(odd=bad), Host(odd=bad)
     async with up(*hosts):
@@ -170,7 +170,7 @@ async def test_when_all_refuse_every_agent_fails_with_their_words() -> None:
 
 @pytest.mark.parametrize("method", ["send_all", "send_all_batched"])
 @pytest.mark.parametrize("kind", BAD)
-async def test_no_prompt_fails_of_an_endpoint_that_does_not_do_what_the_other_does(kind: str, method: str) -> None:
+async def test_an_endpoint_with_fewer_features_than_another_fails_no_prompt(kind: str, method: str) -> None:
     bad, good = Host(STEPS, odd=BAD[kind]), Host(STEPS)
     async with pool_of(good, bad, prompts_per_endpoint=8) as pool:
         responses = await getattr(pool, method)([f"prompt {number}" for number in range(60)])
@@ -180,7 +180,7 @@ async def test_no_prompt_fails_of_an_endpoint_that_does_not_do_what_the_other_do
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["send_all", "send_all_batched"])
-async def test_no_prompt_fails_of_an_endpoint_that_hangs(method: str) -> None:
+async def test_a_hanging_endpoint_fails_no_prompt(method: str) -> None:
     bad, good = Host(STEPS, odd=hanging), Host(STEPS)
     async with pool_of(good, bad, prompts_per_endpoint=8, timeout=2.0) as pool:
         responses = await getattr(pool, method)([f"prompt {number}" for number in range(60)])
@@ -189,7 +189,7 @@ async def test_no_prompt_fails_of_an_endpoint_that_hangs(method: str) -> None:
 
 @pytest.mark.parametrize("method", ["send_all", "send_all_batched"])
 @pytest.mark.parametrize("retry_after", [b"", b"retry-after: 0\r\n", b"retry-after: 1\r\n"])
-async def test_an_endpoint_that_refuses_a_fifth_at_random_is_used_as_before(method: str, retry_after: bytes) -> None:
+async def test_an_endpoint_that_refuses_a_fifth_of_requests_is_not_ejected(method: str, retry_after: bytes) -> None:
     asked = 0
 
     def every_fifth(path: str, posted: Any, connection: ClientConnection) -> bool:

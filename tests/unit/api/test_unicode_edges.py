@@ -32,7 +32,7 @@ def whole(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-async def test_an_input_and_its_answer_come_through(tmp_path: Path, text: str) -> None:
+async def test_any_text_survives_as_input_and_answer(tmp_path: Path, text: str) -> None:
     backend = ScriptedBackend(lambda request: say(f"heard {text}"))
     for _ in range(2):
         [result] = await BatchAgent.run(
@@ -51,7 +51,7 @@ async def test_an_input_and_its_answer_come_through(tmp_path: Path, text: str) -
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-async def test_a_row_is_written_whatever_a_field_is_called(tmp_path: Path, text: str, suffix: str) -> None:
+async def test_a_row_with_any_field_name_is_written(tmp_path: Path, text: str, suffix: str) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     out = tmp_path / f"out.{suffix}"
     rows: list[Any] = [{"it": "x", text: [{text: 1}]}]
@@ -78,7 +78,7 @@ async def test_braces_that_no_input_fills_are_warned_about() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-async def test_a_tool_gives_any_text_and_a_model_names_any_tool(tmp_path: Path, text: str) -> None:
+async def test_any_tool_result_and_any_tool_name_are_accepted(tmp_path: Path, text: str) -> None:
     @Tool.define
     async def look() -> str:
         return text
@@ -95,7 +95,7 @@ async def test_a_tool_gives_any_text_and_a_model_names_any_tool(tmp_path: Path, 
 
 @pytest.mark.parametrize("option", ["checkpoint_dir", "tool_cache_dir", "out"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-async def test_a_place_has_any_name_that_the_file_system_takes(tmp_path: Path, text: str, option: str) -> None:
+async def test_path_options_may_have_any_valid_file_name(tmp_path: Path, text: str, option: str) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     place = f"{tmp_path}/{text[:20]}"
     named: dict[str, Any] = {option: place + ".jsonl" * (option == "out")}
@@ -111,7 +111,7 @@ async def test_a_place_has_any_name_that_the_file_system_takes(tmp_path: Path, t
 @pytest.mark.parametrize(
     "text", ["🙂", "\u202eاسم", "a\0b", "\ud800", "\r\n", "\x1b[31m", "", "a b", "a/b", "x" * 1_000], ids=ascii
 )
-async def test_the_name_of_a_run_is_one_word_or_refused(text: str) -> None:
+async def test_a_run_name_is_one_word_or_is_rejected(text: str) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     with pytest.raises(SpecError, match=r"^run_id must (consist of|be valid)"):
         await BatchAgent.run(

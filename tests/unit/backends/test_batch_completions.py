@@ -77,7 +77,7 @@ async def test_each_prompt_is_reported_as_soon_as_it_is_finished() -> None:
         ({"are_chats": True}, "/v1/chat/completions/batch", {"messages"}, {"prompt", "stream", "stream_interval"}),
     ],
 )
-async def test_a_server_is_sent_what_it_knows(
+async def test_a_server_gets_only_the_fields_it_supports(
     options: dict[str, Any], path: str, has: set[str], has_not: set[str]
 ) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
@@ -123,9 +123,7 @@ async def test_a_rejection_carries_the_servers_message(status: int, said: bytes,
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
 @pytest.mark.parametrize("is_streamed", [True, False])
-async def test_an_answer_that_was_given_up_is_an_error_after_those_that_were_not(
-    reason: str, is_streamed: bool
-) -> None:
+async def test_an_aborted_answer_is_an_error_after_the_finished_answers(reason: str, is_streamed: bool) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if is_streamed:
             await line.open_stream()
@@ -145,7 +143,7 @@ async def test_an_answer_that_was_given_up_is_an_error_after_those_that_were_not
 
 
 @pytest.mark.parametrize("how", ["ends", "hangs up", "resets", "is done"])
-async def test_a_stream_that_ends_too_soon_is_an_error_and_what_was_done_stays_done(how: str) -> None:
+async def test_a_stream_that_ends_early_is_an_error_and_finished_prompts_are_kept(how: str) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.open_stream()
         await line.event(piece(1, "done", "stop"))
@@ -169,7 +167,7 @@ async def test_a_stream_that_ends_too_soon_is_an_error_and_what_was_done_stays_d
     assert events == [PromptDelta(1, "done"), PromptFinished(1, "stop")]
 
 
-async def test_patience_is_for_silence_and_not_for_the_whole_answer() -> None:
+async def test_the_timeout_limits_silence_and_not_the_whole_answer() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.open_stream()
         for _ in range(8):
@@ -185,7 +183,7 @@ async def test_patience_is_for_silence_and_not_for_the_whole_answer() -> None:
     assert len(events) == 8
 
 
-async def test_a_request_that_is_called_off_hangs_up() -> None:
+async def test_cancelling_a_request_closes_its_connection() -> None:
     began, gone = asyncio.Event(), asyncio.Event()
 
     async def answer(request: RawRequest, line: Line) -> None:

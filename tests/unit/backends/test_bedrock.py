@@ -79,7 +79,7 @@ async def test_a_wrong_secret_is_refused_and_no_key_is_shown(monkeypatch: pytest
     assert TOKEN not in str(raised.value)
 
 
-async def test_a_bearer_token_goes_before_all_other_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bearer_token_takes_precedence_over_other_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", BEARER)
     async with opened(monkeypatch, lambda heard: HELLO) as (server, backend):
         assert await ask(backend)
@@ -174,7 +174,7 @@ async def test_the_model_is_named_by_the_url_or_by_the_user(url: str, model: str
         ("bedrock://us-east-1/a.b?slots=2", None, "unknown option 'slots'"),
     ],
 )
-async def test_a_url_that_cannot_be_used_says_why(url: str, model: str | None, words: str) -> None:
+async def test_an_unusable_bedrock_url_is_rejected_with_the_reason(url: str, model: str | None, words: str) -> None:
     with pytest.raises(SpecError, match=words):
         await open_bedrock(URL(url), model)
 
@@ -187,13 +187,13 @@ async def test_the_region_may_come_from_the_environment(monkeypatch: pytest.Monk
     assert backend.traits.detected == ("bedrock in eu-central-1",)
 
 
-async def test_an_endpoint_that_is_no_url_is_an_error_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_invalid_endpoint_url_is_a_spec_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:4566")
     with pytest.raises(SpecError, match="AWS_ENDPOINT_URL='localhost:4566'"):
         await open_bedrock(URL("bedrock://us-east-1/a.b"), None)
 
 
-async def test_the_traits_say_what_the_model_can_do() -> None:
+async def test_the_traits_follow_the_abilities_of_the_model() -> None:
     able = await open_bedrock(URL(f"bedrock://us-east-1/{CLAUDE}"), None)
     plain = await open_bedrock(URL("bedrock://us-east-1/meta.llama3-3-70b-instruct-v1:0"), None)
     await able.aclose()
@@ -237,7 +237,9 @@ async def look(key: str) -> str:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_a_batch_with_a_tool_and_a_schema(monkeypatch: pytest.MonkeyPatch, streaming: bool) -> None:
+async def test_a_bedrock_run_with_a_tool_and_a_schema_succeeds(
+    monkeypatch: pytest.MonkeyPatch, streaming: bool
+) -> None:
     async with bedrock_server(told) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", server.url)
         results = await BatchAgent.run(
@@ -258,7 +260,7 @@ async def test_a_batch_with_a_tool_and_a_schema(monkeypatch: pytest.MonkeyPatch,
         assert sent == f"sig-{task['content'][0]['text']}"
 
 
-async def test_a_batch_without_tools_has_its_schema_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_bedrock_run_without_tools_has_its_schema_enforced(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bedrock_server(told) as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_RUNTIME", server.url)
         results = await BatchAgent.run(
@@ -298,7 +300,7 @@ def mantle(models: list[str]) -> Answer:
         ("openai.gpt-oss-120b", "/v1/chat/completions", True),
     ],
 )
-async def test_the_newer_endpoints_are_spoken_to_in_the_models_own_dialect(
+async def test_newer_bedrock_endpoints_use_the_dialect_of_the_model(
     monkeypatch: pytest.MonkeyPatch, model: str, path: str, keeps_schema: bool, bearer: str
 ) -> None:
     monkeypatch.setenv("AWS_BEARER_TOKEN_BEDROCK", bearer)
@@ -312,7 +314,7 @@ async def test_the_newer_endpoints_are_spoken_to_in_the_models_own_dialect(
     assert backend.traits.json_schema is keeps_schema
 
 
-async def test_the_newer_endpoints_know_which_models_they_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_newer_bedrock_endpoints_list_their_models(monkeypatch: pytest.MonkeyPatch) -> None:
     async with bedrock_server(mantle(["zai.glm-5", "openai.gpt-oss-120b"]), service="bedrock-mantle") as server:
         monkeypatch.setenv("AWS_ENDPOINT_URL_BEDROCK_MANTLE", server.url)
         with pytest.raises(SpecError, match=r"Did you mean 'openai\.gpt-oss-120b'"):

@@ -95,7 +95,7 @@ async def test_a_query_goes_with_every_request() -> None:
 
 
 @pytest.mark.parametrize("scheme", ["vllm", "sglang", "dynamo", "openai"])
-async def test_a_scheme_names_who_serves(scheme: str) -> None:
+async def test_a_url_scheme_names_the_flavor(scheme: str) -> None:
     async with (
         serving(model("m", "somebody else")) as server,
         connected(server.url.replace("http", scheme)) as backend,
@@ -114,12 +114,12 @@ async def test_a_scheme_names_who_serves(scheme: str) -> None:
         ("x", "openai-compatible"),
     ],
 )
-async def test_a_plain_url_is_known_by_what_the_server_calls_itself(owner: str, name: str) -> None:
+async def test_the_flavor_of_a_plain_url_is_detected_from_the_server(owner: str, name: str) -> None:
     async with serving(model("m", owner)) as server, connected(server.url) as backend:
         assert backend.traits.name == name
 
 
-async def test_what_the_server_says_of_its_context_is_kept() -> None:
+async def test_the_context_window_reported_by_the_server_is_used() -> None:
     async with serving(model("m", max_model_len=4096)) as server, connected(server.url) as backend:
         assert backend.traits.context_tokens == 4096
     async with serving(model("m", "llamacpp", meta={"n_ctx": 512})) as server, connected(server.url) as backend:
@@ -158,14 +158,14 @@ async def test_an_unknown_backend_url_is_rejected_with_the_reason(url: str, word
     assert words in str(error)
 
 
-async def test_a_model_that_is_not_served_is_refused_with_what_was_perhaps_meant() -> None:
+async def test_an_unknown_model_is_rejected_with_the_closest_name() -> None:
     async with serving(model("Qwen/Qwen3-8B"), model("llama")) as server:
         error = await refused(server.url, "Qwen/Qwen3-8b")
     assert isinstance(error, SpecError)
     assert "Did you mean 'Qwen/Qwen3-8B'?" in str(error)
 
 
-async def test_a_model_unlike_any_other_is_refused_with_what_there_is() -> None:
+async def test_an_unknown_model_without_a_close_name_is_rejected_with_the_list() -> None:
     async with serving(model("a"), model("b")) as server:
         assert "'a' or 'b'" in str(await refused(server.url, "something-else"))
 
@@ -223,7 +223,7 @@ async def test_a_server_that_refuses_tools_is_used_without_its_own_tool_calls(st
         assert not backend.traits.native_tools
 
 
-async def test_a_server_that_takes_tools_is_trusted_with_them() -> None:
+async def test_a_server_that_accepts_the_tool_trial_is_used_with_native_tools() -> None:
     async with serving(model("m")) as server, connected(server.url, uses_tools=True) as backend:
         assert backend.traits.native_tools
         probe = orjson.loads(server.requests[-1].body)
@@ -249,18 +249,18 @@ async def test_the_tool_trial_does_not_wait_for_the_token_of_a_server_that_rejec
             await left.wait()  # it does not go on computing
 
 
-async def test_a_server_that_may_refuse_late_is_heard_out() -> None:
+async def test_the_tool_trial_waits_for_a_server_that_may_reject_late() -> None:
     async with serving(model("m", "somebody")) as server, connected(server.url, uses_tools=True) as backend:
         assert backend.traits.native_tools
         assert not orjson.loads(server.requests[-1].body).get("stream")
 
 
-async def test_tools_are_tried_only_where_they_are_used() -> None:
+async def test_the_tool_trial_is_made_only_for_runs_with_tools() -> None:
     async with serving(model("m")) as server, connected(server.url):
         assert not [request for request in server.requests if request.method != "GET"]
 
 
-async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_fails_during_the_tool_trial_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probing, "_BACKOFF", Backoff(0.01, 10.0))
     async with serving(model("m"), tools=500) as server:
         error = await refused(server.url, uses_tools=True)
@@ -268,7 +268,7 @@ async def test_a_server_that_breaks_over_the_trial_of_tools_is_not_used(monkeypa
         assert error.kind is ErrorKind.SERVER
 
 
-async def test_a_key_comes_from_the_environment_and_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_api_key_is_read_from_the_environment_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_API_KEY", "  sk-secret\n")
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -283,7 +283,7 @@ async def test_a_key_comes_from_the_environment_and_is_shown_nowhere(monkeypatch
 
 
 @pytest.mark.parametrize("key", ["sk-ключ", "sk–dash", "sk-é", "sk-\u200bsecret"])
-async def test_a_key_with_letters_that_no_key_has_is_refused_and_not_sent(
+async def test_an_api_key_with_invalid_characters_is_rejected_and_not_sent(
     key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, url in (
@@ -313,7 +313,7 @@ async def test_a_hosted_service_without_a_key_gets_no_request() -> None:
     assert "OPENAI_API_KEY" in str(error)
 
 
-async def test_a_connecting_that_is_cancelled_leaves_no_connection_open() -> None:
+async def test_a_cancelled_connect_leaves_no_connection_open() -> None:
     asked, gone = asyncio.Event(), asyncio.Event()
 
     async def answer(request: RawRequest, line: Line) -> None:

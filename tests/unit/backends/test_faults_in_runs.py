@@ -150,7 +150,7 @@ async def run(url: str, inputs: list[str], **options: Any) -> list[AgentResult]:
 
 @pytest.mark.slow
 @half_accepted
-async def test_a_listener_that_dies_with_200_in_flight_and_comes_back_costs_no_agent() -> None:
+async def test_a_listener_that_restarts_with_200_requests_in_flight_fails_no_agent() -> None:
     async with listening(say_it_back) as server:
 
         async def later(seconds: float) -> None:
@@ -173,7 +173,7 @@ async def test_a_listener_that_dies_with_200_in_flight_and_comes_back_costs_no_a
 
 
 @pytest.mark.slow
-async def test_a_process_that_is_killed_and_started_again_on_its_port_costs_no_agent() -> None:
+async def test_a_server_process_restarted_on_its_port_fails_no_agent() -> None:
     config, script = SimConfig(step_base_ms=4), Script(answer_tokens=12)
     sim = SimServer(config, script).start()
     try:
@@ -195,7 +195,7 @@ async def test_a_process_that_is_killed_and_started_again_on_its_port_costs_no_a
 
 @pytest.mark.slow
 @half_accepted
-async def test_a_listener_that_dies_for_good_is_one_error_that_holds_what_was_done() -> None:
+async def test_a_listener_that_stays_down_is_one_error_with_the_finished_results() -> None:
     async with listening(say_it_back) as server:
 
         def on_result(result: AgentResult) -> None:
@@ -210,7 +210,7 @@ async def test_a_listener_that_dies_for_good_is_one_error_that_holds_what_was_do
         assert sum(result.ok for result in stopped.value.results) >= 100
 
 
-async def test_connections_that_the_server_closes_while_they_are_idle_cost_no_try() -> None:
+async def test_idle_connections_closed_by_the_server_cost_no_attempt() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.say(prompt_of(request) if b'"role":"tool"' not in request.body else "done")
         asyncio.get_running_loop().call_later(0.02, line.hang_up_if_idle)
@@ -238,7 +238,7 @@ async def test_every_second_request_refused_with_retry_after_fails_no_agent() ->
     assert sum(isinstance(event, Paused) for event in log.events) <= 12
 
 
-async def test_401_for_one_is_one_failed_agent() -> None:
+async def test_status_401_for_one_agent_fails_only_that_agent() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if prompt_of(request) == "n50":
             await line.reply(401, b'{"error": {"message": "not you"}}')
@@ -250,7 +250,7 @@ async def test_401_for_one_is_one_failed_agent() -> None:
         assert [(result.index, result.error.kind) for result in results if result.error] == [(50, ErrorKind.AUTH)]
 
 
-async def test_401_for_all_is_one_error() -> None:
+async def test_status_401_for_all_agents_is_one_error() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(401, b'{"error": {"message": "not you"}}')
 
@@ -268,7 +268,7 @@ async def test_a_server_that_accepts_and_never_answers_stops_the_run() -> None:
             await run(server.url, numbers(100), max_inflight=5, timeout_per_turn=0.1, backoff=0.01)
 
 
-async def test_a_run_that_is_left_while_it_probes_closes_its_connection() -> None:
+async def test_a_run_cancelled_during_the_probe_closes_its_connection() -> None:
     left = asyncio.Event()
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -285,7 +285,7 @@ async def test_a_run_that_is_left_while_it_probes_closes_its_connection() -> Non
         await asyncio.wait_for(left.wait(), 60)
 
 
-async def test_a_reset_in_mid_stream_takes_the_tools_that_were_started_with_it() -> None:
+async def test_a_connection_reset_during_a_stream_cancels_the_tools_it_started() -> None:
     log: list[str] = []
     first = {"id": "c", "index": 0, "function": {"name": "look", "arguments": '{"at": 1}'}}
     second = {"id": "d", "index": 1, "function": {"name": "peek", "arguments": '{"at": 2}'}}
@@ -357,7 +357,7 @@ async def test_a_key_that_the_server_quotes_in_an_answer_of_status_200_is_not_sh
 
 
 @pytest.mark.parametrize("where", ["models", "chat"])
-async def test_what_is_secret_in_a_url_is_not_shown_when_the_answer_is_no_http(where: str) -> None:
+async def test_secrets_of_a_url_are_not_shown_when_the_reply_is_not_http(where: str) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if where == "chat" and request.path.startswith("/v1/models"):
             await models(line)
@@ -430,7 +430,7 @@ def test_a_password_in_a_url_that_names_no_backend_is_not_shown(url: str) -> Non
 
 
 @pytest.mark.parametrize("url", ["vllm:localhost:9000", "vllm:/localhost:9000", "openai:gpt-4o", "sglang:///m"])
-def test_a_url_whose_host_is_lost_is_refused_and_does_not_go_to_the_default_server(
+def test_a_url_without_a_host_is_rejected_and_not_sent_to_the_default_server(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -439,16 +439,16 @@ def test_a_url_whose_host_is_lost_is_refused_and_does_not_go_to_the_default_serv
 
 
 @pytest.mark.parametrize("url", ["dynamo://h?sessions=stop", "vllm://h?sessions=end", "dynamo://h?session=end"])
-def test_an_option_that_is_not_known_is_refused(url: str) -> None:
+def test_an_unknown_url_option_is_rejected(url: str) -> None:
     with pytest.raises(SpecError):
         address_of(parse(url))
 
 
-def test_an_encoded_slash_in_a_path_stays_one() -> None:
+def test_an_encoded_slash_in_a_path_stays_encoded() -> None:
     assert str(address_of(parse("http://h/team%2Fa/v1")).root) == "http://h/team%2Fa/v1"
 
 
-async def test_forms_of_urls_reach_their_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_supported_url_forms_reach_their_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if request.path == "/v1/messages":
             said = {"content": [{"type": "text", "text": "fine"}], "stop_reason": "end_turn", "usage": {}}
@@ -512,7 +512,7 @@ async def tls_server(certificate: Path) -> AsyncIterator[int]:
             listener.down()
 
 
-async def test_a_certificate_of_its_own_is_named_with_what_to_do(certificate: Path) -> None:
+async def test_a_self_signed_certificate_is_an_error_with_advice(certificate: Path) -> None:
     async with tls_server(certificate) as port:
         with pytest.raises(BackendError, match="SSL_CERT_FILE") as raised:
             await run(f"https://127.0.0.1:{port}/v1", ["a"])
@@ -526,7 +526,7 @@ async def test_plain_http_to_a_tls_port_is_a_clear_error(certificate: Path) -> N
     assert "https" in str(raised.value)
 
 
-async def test_tls_to_a_plain_port_says_to_write_http() -> None:
+async def test_tls_to_a_plain_http_port_is_an_error_that_suggests_http() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(4096)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\nInvalid HTTP request received.")
@@ -541,7 +541,7 @@ async def test_tls_to_a_plain_port_says_to_write_http() -> None:
 
 
 @pytest.mark.slow
-def test_a_certificate_is_trusted_by_its_file(certificate: Path, tmp_path: Path) -> None:
+def test_a_certificate_file_makes_a_server_trusted(certificate: Path, tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, os, ssl\n"
         "sys.path.insert(0, os.getcwd())\n"
@@ -562,7 +562,7 @@ def test_a_certificate_is_trusted_by_its_file(certificate: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("body", [{"data": 5}, {"data": True}, {"data": {"id": "m"}}, {"data": "m"}, {"data": [1]}])
-async def test_a_model_list_of_another_shape_is_an_error_of_ours(body: Any) -> None:
+async def test_a_model_list_of_another_format_is_a_batch_agent_error(body: Any) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(200, orjson.dumps(body))
 
@@ -587,7 +587,7 @@ async def checks(url: str, model: str | None = None) -> dict[str, DiagnosticChec
     return {check.name: check async for check in diagnose(url, model, lambda text: None)}
 
 
-async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_doctor_does_not_report_unreadable_metrics_as_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe, "_PAGE_TIMEOUT", 0.1)
     monkeypatch.setattr(load, "_TIMEOUT", 0.1)
 
@@ -612,13 +612,13 @@ async def test_the_doctor_does_not_call_metrics_off_that_it_could_not_see(monkey
     ],
     ids=["a web site", "401", "three models"],
 )
-async def test_the_doctor_names_what_it_meets(answer: Any, words: str) -> None:
+async def test_doctor_names_the_problem_of_a_faulty_server(answer: Any, words: str) -> None:
     async with raw_server(answer) as server:
         with pytest.raises(BatchAgentError, match=words):
             await checks(server.url)
 
 
-async def test_the_doctor_tells_what_it_saw_of_a_server_that_takes_no_chats() -> None:
+async def test_doctor_reports_a_server_without_chat_completions() -> None:
     async with raw_server(serving(lambda request, line: line.reply(404, b'{"detail": "Not Found"}'))) as server:
         found = await checks(server.url)
     assert found["model"].found == "m"
@@ -668,7 +668,7 @@ async def test_the_doctor_command_shows_no_key(command: Command) -> None:
 
 
 @pytest.mark.slow
-async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on(
+async def test_the_run_command_on_a_dead_server_says_how_to_resume_and_resumes(
     tmp_path: Path, command: Command
 ) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(60)))
@@ -702,7 +702,7 @@ async def test_the_run_command_on_a_server_that_dies_says_what_to_do_and_goes_on
 
 
 @pytest.mark.slow
-async def test_a_second_stop_does_not_take_answers_out_of_the_results_file(tmp_path: Path, command: Command) -> None:
+async def test_a_second_interrupt_removes_no_rows_from_the_results_file(tmp_path: Path, command: Command) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(60)))
     mode = ["choosy"]
 
@@ -752,7 +752,9 @@ async def test_a_session_whose_close_was_cancelled_is_closed_at_the_end() -> Non
 
 
 @pytest.mark.parametrize("where", ["probing", "held"])
-async def test_ctrl_c_at_any_time_is_130_without_a_traceback(where: str, tmp_path: Path, programs: Programs) -> None:
+async def test_ctrl_c_at_any_time_exits_with_130_and_no_traceback(
+    where: str, tmp_path: Path, programs: Programs
+) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"it": "n{n}"}}\n' for n in range(200)))
 
     async def answer(request: RawRequest, line: Line) -> None:

@@ -34,18 +34,18 @@ def beside(flavor: Flavor, request: Request = ASKED) -> dict[str, Any]:
     return {name: value for name, value in sent(flavor, request).items() if name not in COMMON}
 
 
-def test_vllm_counts_priorities_from_below() -> None:
+def test_lower_vllm_priorities_are_served_first() -> None:
     body = beside(VLLM)
     assert body.pop("request_id").startswith("ab12-2-")
     assert body == {"priority": -102, "cache_salt": "mine"}
 
 
-def test_a_request_that_is_sent_again_has_another_id() -> None:
+def test_a_repeated_request_has_a_new_request_id() -> None:
     dialect = OpenAIChat(VLLM.extensions)
     assert len({orjson.loads(dialect.encode(ASKED))["request_id"] for _ in range(3)}) == 3
 
 
-def test_sglang_counts_priorities_from_above_and_keeps_sessions() -> None:
+def test_higher_sglang_priorities_are_served_first_and_sessions_are_kept() -> None:
     assert beside(SGLANG) == {"priority": 102, "cache_salt": "mine", "session_id": "ab12"}
 
 
@@ -62,12 +62,12 @@ def test_the_tools_stay_in_the_prompt_of_a_last_turn(flavor: Flavor, is_sent: bo
     assert sent(flavor, replace(last, answer_schema=None))["tool_choice"] == "none"
 
 
-def test_dynamo_takes_hints_below_nvext_and_the_session_in_a_header() -> None:
+def test_dynamo_gets_hints_in_nvext_and_the_session_in_a_header() -> None:
     assert beside(DYNAMO) == {"cache_salt": "mine", "nvext": {"agent_hints": {"priority": 102, "osl": 9}}}
     assert OpenAIChat(DYNAMO.extensions).headers(ASKED) == {"x-dynamo-session-id": "ab12"}
 
 
-def test_what_the_user_says_to_dynamo_is_kept_and_wins() -> None:
+def test_nvext_fields_of_the_user_override_generated_hints() -> None:
     given = {"nvext": {"annotations": ["a"], "agent_hints": {"osl": 3}}}
     body = sent(DYNAMO, replace(ASKED, sampling=Sampling(max_tokens=9, extra=given)))
     assert body["nvext"] == {"annotations": ["a"], "agent_hints": {"priority": 102, "osl": 3}}
@@ -90,12 +90,12 @@ def test_openai_gets_a_cache_key_for_requests_that_share_a_prefix() -> None:
     assert set(beside(OPENAI)) == {"prompt_cache_key"}
 
 
-def test_an_unknown_server_is_sent_nothing_special() -> None:
+def test_an_unknown_server_gets_only_standard_fields() -> None:
     assert beside(COMPATIBLE) == {}
     assert OpenAIChat(COMPATIBLE.extensions).headers(ASKED) is None
 
 
-def test_a_request_of_no_agent_and_no_priority_says_neither() -> None:
+def test_a_request_without_agent_and_priority_has_neither_field() -> None:
     plain = Request(Prompt("Be brief."), (User("Hi"),), "m", Sampling())
     for flavor in {*BY_SCHEME.values(), *BY_OWNER.values()}:
         assert set(beside(flavor, plain)) <= {"prompt_cache_key"}, flavor.name
@@ -106,7 +106,7 @@ def test_a_request_of_no_agent_and_no_priority_says_neither() -> None:
     ("flavor", "field"),
     [(VLLM, "reasoning"), (SGLANG, "reasoning_content"), (DYNAMO, "reasoning_content"), (OPENAI, "")],
 )
-def test_what_the_model_thought_goes_back_to_servers_that_read_it(flavor: Flavor, field: str) -> None:
+def test_reasoning_is_sent_back_to_servers_that_accept_it(flavor: Flavor, field: str) -> None:
     message = sent(flavor, replace(ASKED, messages=STORY))["messages"][2]
     expected = {field: "Hm, well."} if field else {}
     assert {name: value for name, value in message.items() if "reasoning" in name} == expected

@@ -45,7 +45,7 @@ def refused(*lines: str) -> str:
         ("http://[::1]:8001/v1", "http://[::1]:8001/v1"),
     ],
 )
-def test_an_address(line: str, url: str) -> None:
+def test_addresses_are_parsed(line: str, url: str) -> None:
     assert one(line).url == url
 
 
@@ -90,23 +90,23 @@ def test_a_tag_is_any_word(tag: str) -> None:
     assert one(f"gpu1 {tag}").tags == {tag}
 
 
-def test_an_endpoint_has_its_tags_and_its_fields_with_their_values() -> None:
+def test_an_endpoint_has_its_tags_and_fields() -> None:
     endpoint = one("gpu1 big role=worker empty=")
     assert [tag for tag in ("big", "role=worker", "empty=") if not endpoint.has(tag)] == []
     assert [tag for tag in ("small", "role", "role=", "role=work", "worker", "other=", "") if endpoint.has(tag)] == []
 
 
-def test_an_endpoint_says_what_it_is() -> None:
+def test_the_repr_of_an_endpoint_has_its_address_and_tags() -> None:
     assert str(one("gpu1:8001 z role=worker a")) == "http://gpu1:8001 role=worker a z"
     assert str(one("[::1]")) == "http://[::1]:8000"
 
 
-def test_what_an_endpoint_says_is_a_line_of_a_hostfile() -> None:
+def test_the_text_of_an_endpoint_is_a_line_of_a_hostfile() -> None:
     endpoint = one("https://gateway/base role=worker big")
     assert one(str(endpoint)) == endpoint
 
 
-def test_an_endpoint_does_not_change() -> None:
+def test_an_endpoint_is_immutable() -> None:
     said = {"role": "worker"}
     endpoint: Any = Endpoint("gpu1", fields=said)
     said["role"] = "other"
@@ -117,7 +117,7 @@ def test_an_endpoint_does_not_change() -> None:
     assert endpoint.has("role=worker")
 
 
-def test_endpoints_can_be_compared_and_kept_in_sets() -> None:
+def test_endpoints_are_comparable_and_hashable() -> None:
     first, same, other = one("gpu1 a=b c"), one("gpu1:8000 c a=b"), one("gpu1 a=c c")
     assert first == same
     assert first != other
@@ -135,12 +135,12 @@ def test_a_file_is_read_in_its_order_without_comments_and_blank_lines(tmp_path: 
     assert parse_hostfile(str(path)) == expected
 
 
-def test_lines_may_come_from_anywhere() -> None:
+def test_a_hostfile_may_be_parsed_from_any_lines() -> None:
     assert parse_hostfile(f"gpu{number}\n" for number in range(3)) == [Endpoint(f"gpu{number}") for number in range(3)]
 
 
 @pytest.mark.parametrize("same", ["gpu1:8000", "GPU1", "http://gpu1:8000/", "gpu1\t8000\trole=other"])
-def test_an_endpoint_is_named_once(same: str) -> None:
+def test_a_repeated_endpoint_is_an_error(same: str) -> None:
     message = refused("# hosts", "gpu1:8000 role=worker", "gpu2", same)
     assert "has 1 invalid line:" in message
     assert "line 4: " in message
@@ -193,13 +193,13 @@ def test_one_host_may_serve_at_several_ports_and_paths() -> None:
         ("gpu1 role=a role=b", "'role' is repeated"),
     ],
 )
-def test_a_line_that_names_no_endpoint(line: str, what: str) -> None:
+def test_an_invalid_hostfile_line_is_an_error(line: str, what: str) -> None:
     message = refused("fine", line)
     assert f"line 2: {line!r}: " in message
     assert what in message
 
 
-def test_every_bad_line_is_named_at_once(tmp_path: Path) -> None:
+def test_all_invalid_lines_are_reported_at_once(tmp_path: Path) -> None:
     path = tmp_path / "hosts.txt"
     path.write_text("gpu1:abc  # bad\n\ngpu2\n:8000\ngpu2:8000\n")
     with pytest.raises(SpecError) as raised:
@@ -212,14 +212,14 @@ def test_every_bad_line_is_named_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_password_is_not_repeated() -> None:
+def test_a_password_is_not_shown_in_the_error() -> None:
     message = refused("http://me:secret@gpu1:8000")
     assert "secret" not in message
     assert "line 1: 'http://***@gpu1:8000'" in message
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", "# nothing yet\n", "\ufeff"])
-def test_a_file_without_endpoints_says_what_one_looks_like(tmp_path: Path, content: str) -> None:
+def test_an_empty_hostfile_is_an_error_with_an_example(tmp_path: Path, content: str) -> None:
     path = tmp_path / "hosts.txt"
     path.write_text(content, encoding="utf-8")
     with pytest.raises(SpecError, match=r"lists no endpoints.*one endpoint per line(?s:.*)gpu1:8000"):
@@ -227,12 +227,12 @@ def test_a_file_without_endpoints_says_what_one_looks_like(tmp_path: Path, conte
     assert "lists no endpoints" in refused(*content.splitlines())
 
 
-def test_a_file_that_is_not_there_says_what_one_looks_like(tmp_path: Path) -> None:
+def test_a_missing_hostfile_is_an_error_with_an_example(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"The hostfile .*none\.txt.* does not exist.*one endpoint per line"):
         parse_hostfile(str(tmp_path / "none.txt"))
 
 
-def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
+def test_a_binary_hostfile_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="cannot be read"):
         parse_hostfile(tmp_path)
     binary = tmp_path / "hosts.bin"
@@ -241,7 +241,7 @@ def test_what_is_not_a_text_file_is_refused(tmp_path: Path) -> None:
         parse_hostfile(binary)
 
 
-def test_the_example_in_the_messages_is_a_hostfile() -> None:
+def test_the_example_in_the_error_messages_is_a_valid_hostfile() -> None:
     example = refused().partition("as in\n")[2]
     assert [str(endpoint) for endpoint in parse_hostfile(example.splitlines())] == [
         "http://gpu1:8000",
@@ -261,13 +261,13 @@ def test_the_example_in_the_messages_is_a_hostfile() -> None:
         ("ANTHROPIC://127.0.0.1:9000", "anthropic://127.0.0.1:9000"),
     ],
 )
-def test_the_scheme_of_a_backend_may_say_who_serves(line: str, url: str) -> None:
+def test_an_address_may_have_the_scheme_of_a_flavor(line: str, url: str) -> None:
     endpoint = one(line)
     assert endpoint.url == url
     assert connect.endpoints_of([connect.backend_url(endpoint)]) == [url]
 
 
-def test_bedrock_has_no_hosts() -> None:
+def test_a_bedrock_url_is_rejected_in_a_hostfile() -> None:
     assert "unknown scheme 'bedrock'" in refused("bedrock://us-east-1/model")
 
 
@@ -282,13 +282,13 @@ def test_bedrock_has_no_hosts() -> None:
         ("gpu1:8000 role=worker big", {"role": "worker"}, {"big"}),
     ],
 )
-def test_between_tabs_a_value_may_have_spaces(line: str, fields: dict[str, str], tags: set[str]) -> None:
+def test_in_a_tab_separated_line_values_may_have_spaces(line: str, fields: dict[str, str], tags: set[str]) -> None:
     endpoint = one(line)
     assert (dict(endpoint.fields), endpoint.tags, endpoint.port) == (fields, tags, 8000)
     assert one(str(endpoint)) == endpoint
 
 
-def test_tags_that_are_a_mapping_are_fields() -> None:
+def test_tags_given_as_a_mapping_are_fields() -> None:
     endpoint = Endpoint("gpu1", 8000, tags={"role": "worker"})
     assert endpoint.has("role=worker")
     assert (dict(endpoint.fields), endpoint.tags) == ({"role": "worker"}, frozenset())
@@ -296,6 +296,6 @@ def test_tags_that_are_a_mapping_are_fields() -> None:
     assert len({endpoint, Endpoint("gpu1", 8000, tags=["a"]), Endpoint("gpu1", 8000, tags={"a"})}) == 2
 
 
-def test_tags_that_are_one_text_are_refused() -> None:
+def test_tags_given_as_one_string_are_rejected() -> None:
     with pytest.raises(SpecError, match="is a string"):
         Endpoint("gpu1", 8000, tags="worker")

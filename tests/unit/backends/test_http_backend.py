@@ -73,7 +73,7 @@ async def hello(request: RawRequest, line: Line) -> None:
 
 
 @both
-async def test_a_question_and_its_answer(request_: Request) -> None:
+async def test_a_request_is_sent_and_its_answer_decoded(request_: Request) -> None:
     async with raw_server(hello) as server, backend_at(server.url, key="sk-secret") as backend:
         assert await ask(backend, request_) == [TextDelta("Hello"), Finished("stop", Usage())]
         [asked] = server.requests
@@ -84,7 +84,7 @@ async def test_a_question_and_its_answer(request_: Request) -> None:
 
 
 @both
-async def test_a_connection_is_used_again(request_: Request) -> None:
+async def test_a_connection_is_reused(request_: Request) -> None:
     async with raw_server(hello) as server, backend_at(server.url) as backend:
         for _ in range(10):
             await ask(backend, request_)
@@ -113,7 +113,7 @@ async def test_a_server_that_does_not_keep_connections_gets_a_new_one_each_time(
         assert server.connections == 2
 
 
-async def test_a_stream_that_goes_on_after_its_end_is_not_waited_for() -> None:
+async def test_bytes_after_the_end_of_a_stream_are_not_waited_for() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.open_stream()
         await line.event(STOP)
@@ -125,7 +125,7 @@ async def test_a_stream_that_goes_on_after_its_end_is_not_waited_for() -> None:
             assert await ask(backend, STREAMED) == [Finished("stop", Usage())]
 
 
-async def test_a_server_that_does_not_stream_when_asked_to_is_understood() -> None:
+async def test_a_plain_reply_to_a_stream_request_is_decoded() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.say("Hello")
 
@@ -159,7 +159,7 @@ async def test_a_server_that_does_not_stream_when_asked_to_is_understood() -> No
         (204, b"", ErrorKind.BAD_REQUEST),
     ],
 )
-async def test_what_a_status_means(status: int, body: bytes, kind: ErrorKind) -> None:
+async def test_an_http_status_becomes_an_error_kind(status: int, body: bytes, kind: ErrorKind) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(status, body)
 
@@ -175,7 +175,7 @@ async def test_what_a_status_means(status: int, body: bytes, kind: ErrorKind) ->
     ("header", "seconds"),
     [("7", 7.0), ("0.25", 0.25), ("-3", 0.0), ("soon", None), ("", None), ("nan", None), ("inf", None)],
 )
-async def test_how_long_the_server_wants_to_be_left_alone(header: str, seconds: float | None) -> None:
+async def test_retry_after_seconds_are_read(header: str, seconds: float | None) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(429, b"{}", f"retry-after: {header}\r\n")
 
@@ -184,7 +184,7 @@ async def test_how_long_the_server_wants_to_be_left_alone(header: str, seconds: 
 
 
 @pytest.mark.parametrize(("ahead", "least", "most"), [(30, 27.0, 30.0), (-30, 0.0, 0.0)])
-async def test_a_date_says_it_too(ahead: float, least: float, most: float) -> None:
+async def test_a_retry_after_date_is_read(ahead: float, least: float, most: float) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         date = format_datetime(datetime.now(UTC) + timedelta(seconds=ahead), usegmt=True)
         await line.reply(503, b"{}", f"retry-after: {date}\r\n")
@@ -197,7 +197,7 @@ async def test_a_date_says_it_too(ahead: float, least: float, most: float) -> No
 
 @both
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
-async def test_a_request_that_met_a_closing_connection_is_sent_again_for_free(request_: Request, how: str) -> None:
+async def test_a_request_on_a_stale_connection_is_resent_without_an_attempt(request_: Request, how: str) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) == 2:
             line.reset() if how == "reset" else line.hang_up()
@@ -213,7 +213,7 @@ async def test_a_request_that_met_a_closing_connection_is_sent_again_for_free(re
 
 @both
 @pytest.mark.parametrize("how", ["hang_up", "reset"])
-async def test_a_request_that_was_dropped_on_a_fresh_connection_is_not_sent_again(request_: Request, how: str) -> None:
+async def test_a_request_dropped_on_a_new_connection_is_not_resent(request_: Request, how: str) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         line.reset() if how == "reset" else line.hang_up()
 
@@ -224,7 +224,7 @@ async def test_a_request_that_was_dropped_on_a_fresh_connection_is_not_sent_agai
         assert len(server.requests) == 1
 
 
-async def test_a_request_that_was_dropped_on_a_used_connection_is_sent_again_once() -> None:
+async def test_a_request_dropped_on_a_reused_connection_is_resent_once() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) == 1:
             await hello(request, line)
@@ -237,7 +237,7 @@ async def test_a_request_that_was_dropped_on_a_used_connection_is_sent_again_onc
         assert len(server.requests) == 3
 
 
-async def test_a_request_that_was_answered_in_part_is_not_sent_again() -> None:
+async def test_a_partly_answered_request_is_not_resent() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) == 1:
             await hello(request, line)
@@ -264,7 +264,7 @@ class Payer:
 
 
 @pytest.mark.parametrize(("room", "sent"), [(0, 2), (1, 3)])
-async def test_a_resend_is_paid_for_or_not_made(room: int, sent: int) -> None:
+async def test_a_resend_is_counted_in_the_budget_or_not_made(room: int, sent: int) -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) == 2:
             line.hang_up()
@@ -283,7 +283,7 @@ async def test_a_resend_is_paid_for_or_not_made(room: int, sent: int) -> None:
         assert len(server.requests) == sent
 
 
-async def test_a_server_that_dies_over_a_request_is_not_sent_it_again_for_free() -> None:
+async def test_a_request_that_crashes_the_server_is_not_resent_without_an_attempt() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         if len(server.requests) == 1:
             await hello(request, line)
@@ -366,7 +366,7 @@ async def error_in_stream(request: RawRequest, line: Line) -> None:
         (error_in_stream, STREAMED, ErrorKind.SERVER),
     ],
 )
-async def test_a_broken_answer_is_a_backend_error_and_the_next_request_goes_well(
+async def test_a_broken_answer_is_a_backend_error_and_the_next_request_succeeds(
     answer: Any, request_: Request, kind: ErrorKind
 ) -> None:
     async def first_badly(request: RawRequest, line: Line) -> None:
@@ -438,7 +438,7 @@ async def test_a_stream_that_is_left_early_is_aborted_on_the_server() -> None:
             await gone.wait()
 
 
-async def test_many_requests_at_once_need_no_permission_from_the_client() -> None:
+async def test_the_client_does_not_limit_concurrent_requests() -> None:
     together, waiting = asyncio.Event(), 0
 
     async def answer(request: RawRequest, line: Line) -> None:
@@ -479,7 +479,7 @@ async def test_a_key_is_shown_in_no_error_and_in_no_log(answer: Any, caplog: pyt
 @pytest.mark.parametrize(
     "quoting", [str, quote_plus, json.dumps, html.escape, lambda key: b64encode(key.encode()).decode()]
 )
-async def test_a_key_that_a_server_quotes_in_its_own_way_is_not_shown(quoting: Callable[[str], str]) -> None:
+async def test_a_key_quoted_by_the_server_in_any_encoding_is_not_shown(quoting: Callable[[str], str]) -> None:
     key = 'sk-a/b+c"d=e&f0123456789'
     words = quoting(key)
 
@@ -492,7 +492,7 @@ async def test_a_key_that_a_server_quotes_in_its_own_way_is_not_shown(quoting: C
     assert words not in error
 
 
-async def test_what_may_be_secret_in_a_url_is_not_shown() -> None:
+async def test_possible_secrets_of_a_url_are_not_shown() -> None:
     async def answer(request: RawRequest, line: Line) -> None:
         await line.reply(500, b"no")
 
@@ -505,7 +505,7 @@ async def test_what_may_be_secret_in_a_url_is_not_shown() -> None:
         assert server.requests[0].path == "/chat/completions?api_key=sk-secret"
 
 
-async def test_what_a_backend_started_is_closed_even_when_its_wire_is_not() -> None:
+async def test_owned_resources_are_closed_even_if_closing_the_transport_fails() -> None:
     closed = []
 
     class StubbornWire:

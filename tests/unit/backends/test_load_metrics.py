@@ -129,19 +129,19 @@ def asked(server: RawServer, path: str) -> int:
     return sum(request.path == path for request in server.requests)
 
 
-def test_vllms_page_is_read_without_what_waits_for_a_transfer_or_was_found_in_the_cache() -> None:
+def test_vllm_metrics_exclude_transfers_and_cached_tokens() -> None:
     load = vllm_metrics(VLLM_PAGE)
     assert load == ServerLoad(running=63, waiting=16, kv_usage=0.17744154057771666, preemptions=3, computed=2070 + 705)
 
 
-def test_a_vllm_without_reasons_and_sources_says_it_with_its_older_metrics() -> None:
+def test_older_vllm_metrics_without_labels_are_read() -> None:
     kept = [line for line in VLLM_PAGE.splitlines(keepends=True) if b"_by_" not in line]
     load = vllm_metrics(b"".join(kept))
     assert load is not None
     assert (load.waiting, load.computed) == (18, 9999 - 6048 + 705)
 
 
-def test_engines_of_one_vllm_add_up_and_share_their_usage() -> None:
+def test_metrics_of_several_vllm_engines_are_added_and_their_usage_averaged() -> None:
     other = vllm_lines(1).replace(b"} 0.17744154057771666", b"} 0.5").replace(b"} 63.0", b"} 7.0")
     load = vllm_metrics(VLLM_PAGE + other)
     assert load is not None
@@ -149,13 +149,13 @@ def test_engines_of_one_vllm_add_up_and_share_their_usage() -> None:
     assert load.kv_usage == pytest.approx((0.17744154057771666 + 0.5) / 2)
 
 
-def test_a_server_that_has_had_no_request_yet_is_idle_and_not_silent() -> None:
+def test_a_server_without_requests_reports_an_idle_load() -> None:
     started = [line for line in VLLM_PAGE.splitlines(keepends=True) if b"cache_config" in line]
     assert vllm_metrics(b"".join(started)) == ServerLoad()
     assert sglang_metrics(b'# TYPE\nsglang:max_total_num_tokens{priority=""} 8192.0\n') == ServerLoad()
 
 
-def test_sglangs_ranks_add_up_and_share_their_usage() -> None:
+def test_metrics_of_several_sglang_ranks_are_added_and_their_usage_averaged() -> None:
     assert sglang_loads(SGLANG_LOADS) == ServerLoad(running=16, waiting=4, kv_usage=0.0214, computed=4292 + 1110)
     said = orjson.loads(SGLANG_LOADS)
     said["loads"].append({"dp_rank": 1, "num_running_reqs": 2, "num_waiting_reqs": 1, "token_usage": 0.5})
@@ -165,7 +165,7 @@ def test_sglangs_ranks_add_up_and_share_their_usage() -> None:
     assert load.kv_usage == pytest.approx(0.2607)
 
 
-def test_sglangs_metrics_count_a_request_once_whatever_its_priority() -> None:
+def test_sglang_metrics_count_a_request_once_whatever_its_priority() -> None:
     assert sglang_metrics(SGLANG_METRICS) == ServerLoad(running=12, waiting=4, kv_usage=0.02, computed=4293 + 1135)
 
 
@@ -186,13 +186,13 @@ def test_sglangs_metrics_count_a_request_once_whatever_its_priority() -> None:
         b"# TYPE\nvllm:num_requests_running_other 3.0\n",
     ],
 )
-def test_a_page_of_something_else_says_nothing(page: bytes) -> None:
+def test_metrics_of_another_program_give_no_load(page: bytes) -> None:
     assert vllm_metrics(page) is None
     assert sglang_metrics(page) is None
     assert sglang_loads(page) is None
 
 
-def test_odd_numbers_among_good_ones_count_for_nothing() -> None:
+def test_invalid_numbers_in_metrics_are_ignored() -> None:
     page = b"# TYPE\nvllm:num_requests_running 3.0\nvllm:num_preemptions_total NaN\nvllm:kv_cache_usage_perc +Inf\n"
     assert vllm_metrics(page) == ServerLoad(running=3)
     said = {"num_running_reqs": 1, "num_waiting_reqs": None, "token_usage": "high", "decode_moments": [1, 2, "x"]}
@@ -211,22 +211,20 @@ def test_odd_numbers_among_good_ones_count_for_nothing() -> None:
         ("vllm", {}, None),
     ],
 )
-async def test_a_backend_says_its_servers_load_where_the_server_does(
-    owner: str, pages: Pages, running: int | None
-) -> None:
+async def test_a_backend_reports_the_load_of_its_server(owner: str, pages: Pages, running: int | None) -> None:
     async with serving(pages, owner) as server, connected(server.url) as backend:
         load = await backend.load()
         assert (load and load.running) == running
 
 
-async def test_an_older_sglang_is_asked_for_the_page_that_it_lacks_only_once() -> None:
+async def test_a_missing_load_page_of_an_older_sglang_is_requested_only_once() -> None:
     async with serving({"/metrics": SGLANG_METRICS}, "sglang") as server, connected(server.url) as backend:
         for _ in range(3):
             assert await backend.load() is not None
         assert asked(server, "/v1/loads") == 1
 
 
-async def test_a_server_whose_page_fails_is_left_alone_for_a_while() -> None:
+async def test_a_failing_metrics_page_is_not_requested_for_a_while() -> None:
     now = 100.0
     pages: Pages = {}
     async with serving(pages) as server, aclosing(server_at(server.url)) as found:
@@ -247,7 +245,7 @@ async def test_a_server_whose_page_fails_is_left_alone_for_a_while() -> None:
         assert asked(server, "/metrics") == 7
 
 
-async def test_a_server_that_is_gone_or_hangs_up_has_no_load_and_raises_nothing() -> None:
+async def test_an_unreachable_server_has_no_load_and_raises_nothing() -> None:
     async def hang_up(request: RawRequest, line: Line) -> None:
         line.reset()
 
@@ -261,7 +259,7 @@ async def test_a_server_that_is_gone_or_hangs_up_has_no_load_and_raises_nothing(
     assert await look() is None
 
 
-async def test_what_vllm_says_of_its_room_is_kept_and_engines_add_up() -> None:
+async def test_the_kv_capacity_of_vllm_is_the_sum_of_its_engines() -> None:
     assert (await seen({"/metrics": VLLM_PAGE})).kv_tokens == 23_296
     # vLLM writes the blocks of all engines on the line of each.
     two = (VLLM_PAGE + vllm_lines(1)).replace(b'num_gpu_blocks="728"', b'num_gpu_blocks="1456"')
@@ -310,18 +308,18 @@ async def test_sglangs_kv_capacity_is_that_of_its_largest_tier(said: dict[str, o
     assert (await seen({"/server_info": info}, "sglang")).kv_tokens == tokens
 
 
-async def test_a_server_without_a_ledger_has_no_room_to_name() -> None:
+async def test_a_server_that_reports_no_kv_capacity_has_none() -> None:
     assert (await seen({"/metrics": VLLM_PAGE}, "llamacpp")).kv_tokens is None
 
 
-async def test_the_doctor_says_how_busy_the_server_is() -> None:
+async def test_doctor_reports_the_load_of_the_server() -> None:
     async with serving({"/metrics": VLLM_PAGE}) as server:
         found = {check.name: check async for check in diagnose(server.url, None, lambda text: None)}
     assert found["load"].found == "63 running, 16 waiting, 18% of the KV cache in use"
     assert found["KV cache"].found == "capacity of 23,296 tokens"
 
 
-async def test_the_simulator_says_its_load_and_its_room() -> None:
+async def test_the_simulator_reports_its_load_and_kv_capacity() -> None:
     config = SimConfig(num_blocks=512, block_size=16, max_num_seqs=2, step_base_ms=2.0)
     with SimServer(config, Script(answer_tokens=2000)) as sim:
         async with connected(sim.url) as backend:
@@ -334,7 +332,7 @@ async def test_the_simulator_says_its_load_and_its_room() -> None:
     assert during.computed > before.computed > 0
 
 
-async def test_a_simulator_without_a_prefix_cache_has_no_room_to_keep_anything() -> None:
+async def test_a_simulator_without_a_prefix_cache_has_no_kv_capacity() -> None:
     with SimServer(SimConfig(zero_latency=True, prefix_caching=False)) as sim:
         async with connected(sim.url) as backend:
             assert backend.traits.kv_tokens is None

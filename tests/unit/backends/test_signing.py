@@ -29,7 +29,7 @@ def renewed() -> dict[str, str]:
     return {"access_key": KEY, "secret_key": SECRET, "token": TOKEN, "expiry_time": ends}
 
 
-async def test_a_signature_is_the_one_that_botocore_finds_for_what_was_sent() -> None:
+async def test_a_signature_equals_that_of_botocore() -> None:
     signer = SigV4(Credentials(KEY, SECRET, TOKEN), "bedrock", "us-east-1")
     signed = await signer.sign("POST", PLACE, b"{}")
     assert signed["X-Amz-Security-Token"] == TOKEN
@@ -68,7 +68,7 @@ async def test_credentials_that_last_are_used_as_they_are() -> None:
     assert "Credential=OLD/" in (await signer.sign("POST", PLACE, b""))["Authorization"]
 
 
-async def test_credentials_that_cannot_be_renewed_are_an_error_of_access() -> None:
+async def test_credentials_that_cannot_be_renewed_are_an_authentication_error() -> None:
     def renew() -> dict[str, str]:
         raise CredentialRetrievalError(provider="test", error_msg="the session has ended")
 
@@ -90,7 +90,7 @@ async def test_credentials_come_from_a_profile(monkeypatch: pytest.MonkeyPatch, 
     assert "Credential=FROMFILE/" in (await signer.sign("POST", PLACE, b""))["Authorization"]
 
 
-async def test_a_profile_that_is_not_there_is_an_error_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_profile_is_a_spec_error(monkeypatch: pytest.MonkeyPatch) -> None:
     use_keys(monkeypatch)
     monkeypatch.setenv("AWS_PROFILE", "gone")
     with pytest.raises(SpecError, match=r"gone.*AWS_PROFILE"):
@@ -105,7 +105,7 @@ async def test_without_credentials_the_error_says_what_to_set(monkeypatch: pytes
         await SigV4.find("bedrock", "us-east-1")
 
 
-async def test_half_a_pair_of_keys_is_an_error_of_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_access_key_without_its_secret_is_a_spec_error(monkeypatch: pytest.MonkeyPatch) -> None:
     use_keys(monkeypatch)
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(SpecError, match="AWS_SECRET_ACCESS_KEY"):
@@ -118,7 +118,7 @@ async def test_without_botocore_the_error_says_what_to_install(monkeypatch: pyte
         await SigV4.find("bedrock", "us-east-1")
 
 
-async def test_a_log_of_everything_holds_no_keys(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_debug_log_contains_no_keys(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
         signed = await SigV4(Credentials(KEY, SECRET, TOKEN), "bedrock", "us-east-1").sign("POST", PLACE, b"")
     assert TOKEN not in caplog.text

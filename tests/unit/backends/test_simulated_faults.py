@@ -17,7 +17,7 @@ def order(*directives: Any) -> str:
 
 
 @both
-async def test_each_fault_of_a_server_is_survived(sim: SimServer, streaming: bool) -> None:
+async def test_an_agent_survives_each_temporary_server_fault(sim: SimServer, streaming: bool) -> None:
     faults: list[dict[str, Any]] = [
         {"fault": "500"},
         {"fault": "503"},
@@ -43,7 +43,9 @@ async def test_each_fault_of_a_server_is_survived(sim: SimServer, streaming: boo
         ("truncated", ErrorKind.CONNECTION),
     ],
 )
-async def test_a_fault_that_stays_is_named(sim: SimServer, streaming: bool, fault: str, kind: ErrorKind) -> None:
+async def test_a_permanent_server_fault_is_named_in_the_error(
+    sim: SimServer, streaming: bool, fault: str, kind: ErrorKind
+) -> None:
     [result] = await BatchAgent.run(
         task="{it}", inputs=[order({"fault": fault})], backend=sim.url, streaming=streaming, max_retries=1, backoff=0.01
     )
@@ -52,7 +54,9 @@ async def test_a_fault_that_stays_is_named(sim: SimServer, streaming: bool, faul
 
 
 @both
-async def test_a_server_that_stalls_past_the_turns_time_is_a_turn_timeout(sim: SimServer, streaming: bool) -> None:
+async def test_a_server_that_stalls_past_the_turn_timeout_is_a_turn_timeout_error(
+    sim: SimServer, streaming: bool
+) -> None:
     [result] = await BatchAgent.run(
         task="{it}",
         inputs=[order({"fault": "stall", "stall_s": 20})],
@@ -65,7 +69,7 @@ async def test_a_server_that_stalls_past_the_turns_time_is_a_turn_timeout(sim: S
     assert result.error.kind is ErrorKind.TURN_TIMEOUT
 
 
-async def test_a_conversation_that_does_not_fit_is_a_context_overflow(sim: SimServer) -> None:
+async def test_a_conversation_beyond_the_window_is_a_context_overflow(sim: SimServer) -> None:
     [result] = await BatchAgent.run(task="{it}", inputs=["word " * 40_000], backend=sim.url)
     assert result.error is not None
     assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
@@ -73,7 +77,7 @@ async def test_a_conversation_that_does_not_fit_is_a_context_overflow(sim: SimSe
 
 @both
 @pytest.mark.parametrize("tool_mode", ["native", "action"])
-async def test_parallel_agents_use_their_tools_and_answer_in_shape(
+async def test_parallel_agents_use_their_tools_and_follow_the_schema(
     sim: SimServer, streaming: bool, tool_mode: Literal["native", "action"]
 ) -> None:
     asked: list[str] = []

@@ -32,16 +32,16 @@ NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
 CASES = [(*flag, edge) for flag in NUMBERS for edge in EDGES if (flag[1], edge) != ("--metrics-port", "one")]
 """Whether port 1 is free, and who may take it, is the machine's."""
 REFUSED_BY_NAME = [
-    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease", "0"], "lease must be"),
-    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease=nan"], "lease must be"),
-    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--max-inflight", "0"], "max_inflight must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease", "0"], "--lease must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease=nan"], "--lease must be"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--max-inflight", "0"], "--max-inflight must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=-1"], "--patience must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=nan"], "--patience must be"),
-    (["worker", "--store", "redis://127.0.0.1:1", "--run", "x y"], "run_id must consist"),
+    (["worker", "--store", "redis://127.0.0.1:1", "--run", "x y"], "--run must consist"),
     (["serve", "done.checkpoint", "--port", "70000"], "--port must be an integer from 0 to 65535"),
     (["serve", "done.checkpoint", "--port=-1"], "--port must be an integer from 0 to 65535"),
     (["run", *TASK, "--metrics-port", "70000"], "port must be an integer from 0 to 65535"),
-    (["plan", *TASK, "--canary=-1"], "canary must be an integer >= 0"),
+    (["plan", *TASK, "--canary=-1"], "--canary must be an integer >= 0"),
     (["export", "done.checkpoint", "--max-retries=-1"], "--max-retries must be an integer >= 0"),
     (["export", "done.checkpoint", "--format", "xml"], "--format"),
     (["export", "done.checkpoint", "--schema", "ü:漢"], "--schema"),
@@ -50,7 +50,7 @@ REFUSED_BY_NAME = [
     (["run", *TASK, "--seed", "1" + "0" * 30], "seed"),
     (["run", "--task", "{it} \udcff", "--inputs", "in.jsonl"], "task must be valid Unicode"),
     (["run", *TASK, "--out", "\udcff.jsonl"], "Use UTF-8 file names"),
-    (["run", *TASK, "--fresh", "--checkpoint", "done.checkpoint", "--max-tokens", "0"], "max_tokens must be"),
+    (["run", *TASK, "--fresh", "--checkpoint", "done.checkpoint", "--max-tokens", "0"], "--max-tokens must be"),
     (["serve", ""], "is empty"),
     (["doctor", "ü漢"], "is not a known backend"),
     (["doctor", "vllm://127.0.0.1:999999"], "is not a URL"),
@@ -99,7 +99,7 @@ def typed(finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize(("command", "flag", "edge"), CASES)
-def test_a_flag_works_at_an_edge_or_is_refused(typed: Typed, url: str, command: str, flag: str, edge: str) -> None:
+def test_a_flag_accepts_an_edge_value_or_rejects_it(typed: Typed, url: str, command: str, flag: str, edge: str) -> None:
     others, taken = NUMBERS[command, flag]
     if command in ("run", "plan") and "--store" not in others:
         others = [*others, "--backend", url, "--out", "done"]
@@ -120,7 +120,7 @@ def test_a_flag_is_refused_before_anything_is_opened(typed: Typed, words: list[s
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("command", ["resume", "inspect", "report", "serve", "export"])
-def test_what_is_no_checkpoint_is_refused(typed: Typed, command: str, place: str) -> None:
+def test_every_command_rejects_a_folder_without_a_checkpoint(typed: Typed, command: str, place: str) -> None:
     status, said = typed(command, PLACES[place])
     assert status == 2
     assert said.startswith("batch-agent: ")
@@ -128,7 +128,7 @@ def test_what_is_no_checkpoint_is_refused(typed: Typed, command: str, place: str
 
 @pytest.mark.parametrize("out", ["folder", "file/below.jsonl"])
 @pytest.mark.parametrize("command", ["run", "export", "report"])
-def test_a_place_that_cannot_be_written_is_refused(typed: Typed, url: str, command: str, out: str) -> None:
+def test_every_command_rejects_an_unwritable_path(typed: Typed, url: str, command: str, out: str) -> None:
     others = [*TASK, "--backend", url, "--checkpoint", "other"] if command == "run" else ["done.checkpoint"]
     status, said = typed(command, *others, "--out", out)
     assert status == 2
@@ -138,7 +138,9 @@ def test_a_place_that_cannot_be_written_is_refused(typed: Typed, url: str, comma
 
 @pytest.mark.parametrize("out", ["ü漢🙂.jsonl", "new/folder/out.jsonl", "right\u202eleft.csv"])
 @pytest.mark.parametrize("command", ["run", "export"])
-def test_an_odd_place_is_written(typed: Typed, finished: Path, url: str, command: str, out: str) -> None:
+def test_every_command_writes_to_an_unusual_path(
+    typed: Typed, finished: Path, url: str, command: str, out: str
+) -> None:
     others = [*TASK, "--backend", url] if command == "run" else ["done.checkpoint"]
     status, said = typed(command, *others, "--out", out)
     assert status == 0, said
@@ -146,7 +148,7 @@ def test_an_odd_place_is_written(typed: Typed, finished: Path, url: str, command
 
 
 @pytest.mark.parametrize("command", ["run", "plan", "lint"])
-def test_no_inputs_are_said_to_be_none(typed: Typed, finished: Path, url: str, command: str) -> None:
+def test_every_command_reports_empty_inputs(typed: Typed, finished: Path, url: str, command: str) -> None:
     (finished / "empty.jsonl").touch()
     out = [] if command == "lint" else ["--out", "nothing.jsonl"]
     status, said = typed(command, "--task", "Do {it}", "--inputs", "empty.jsonl", "--backend", url, *out)
@@ -171,7 +173,7 @@ def test_one_input_goes_through_every_command(typed: Typed, finished: Path, url:
     assert len((finished / "one").read_text().splitlines()) == 1
 
 
-def test_every_number_that_a_command_takes_has_a_row() -> None:
+def test_every_numeric_flag_has_a_row_of_edge_values() -> None:
     """Those of a run's question are in test_flag_edges."""
     asked = {argument.name for argument in app["lint"].assemble_argument_collection()}
     found = {

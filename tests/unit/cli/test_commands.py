@@ -24,7 +24,7 @@ def rows(path: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_run_answers_every_input_and_a_second_call_asks_nothing_again(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_run_answers_every_input_and_a_second_call_sends_no_request(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(5)))
     words = ("run", "--task", "Summarize: {text}", "--inputs", "in.jsonl", "--backend", sim_url)
     first = typed(*words, cwd=tmp_path)
@@ -68,7 +68,7 @@ def test_schema_and_tools_are_named_on_the_command_line(tmp_path: Path, sim_url:
         (("--task", "{text}", "--inputs", "in.jsonl", "--backend", "carrier://pigeon"), "is not a known backend"),
     ],
 )
-def test_what_cannot_run_is_one_clear_line(
+def test_an_invalid_run_command_is_a_one_line_error(
     tmp_path: Path, sim_url: str, words: tuple[str, ...], problem: str, call: Call
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
@@ -82,21 +82,21 @@ def test_what_cannot_run_is_one_clear_line(
 
 
 @pytest.mark.parametrize("out", ["in.jsonl", "/proc/demo"])
-def test_a_demo_that_cannot_be_put_there_is_one_clear_line(tmp_path: Path, sim_url: str, call: Call, out: str) -> None:
+def test_an_unwritable_demo_folder_is_a_one_line_error(tmp_path: Path, sim_url: str, call: Call, out: str) -> None:
     (tmp_path / "in.jsonl").write_text("")
     done = call("demo", "--out", out, "--backend", sim_url, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith(f"batch-agent: '{out}/notes/00.txt' cannot be written")
 
 
-def test_the_demo_deletes_nothing_of_others(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_the_demo_deletes_only_its_own_files(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     assert call("demo", "--out", ".", "--backend", sim_url, cwd=tmp_path).returncode == 0
     assert (tmp_path / "run" / "mine.txt").read_text() == "mine"
 
 
-def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_a_run_with_failures_reports_them_and_exits_with_1(tmp_path: Path, sim_url: str, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n{"other": "x"}\n')
     done = call("run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, cwd=tmp_path)
     assert done.returncode == 1
@@ -108,7 +108,9 @@ def test_a_run_with_failures_says_so_and_exits_with_1(tmp_path: Path, sim_url: s
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path: Path, programs: Programs, call: Call) -> None:
+def test_ctrl_c_keeps_finished_results_and_the_same_command_resumes(
+    tmp_path: Path, programs: Programs, call: Call
+) -> None:
     (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(30)))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=10)) as sim:
         words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim.url, "--max-inflight", "2"]
@@ -145,7 +147,7 @@ def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_ur
 
 
 @pytest.mark.slow
-def test_sim_serves_until_it_is_told_to_stop(tmp_path: Path, call: Call) -> None:
+def test_the_sim_command_serves_until_it_is_interrupted(tmp_path: Path, call: Call) -> None:
     process = subprocess.Popen([*PROGRAM, "sim", "--port", "0"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

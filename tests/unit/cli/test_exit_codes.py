@@ -60,14 +60,16 @@ def place(tmp_path: Path) -> Path:
         (2, ["sim", "--host", "host.invalid"]),
     ],
 )
-def test_the_status_says_how_it_went(place: Path, sim_url: str, call: Call, status: int, words: list[str]) -> None:
+def test_the_exit_status_reflects_the_outcome_of_the_run(
+    place: Path, sim_url: str, call: Call, status: int, words: list[str]
+) -> None:
     done = call(*(sim_url if word == "SIM" else word for word in words), cwd=place)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.slow
-def test_sigterm_keeps_what_is_done_as_ctrl_c_does(place: Path, sim_url: str, programs: Programs) -> None:
+def test_sigterm_keeps_finished_results_like_ctrl_c(place: Path, sim_url: str, programs: Programs) -> None:
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, cwd=place)
     _wait_for_rows(place / "results.jsonl", 4)
@@ -95,7 +97,7 @@ def _wait_for_rows(path: Path, least: int) -> None:
     raise AssertionError(f"{path} never had {least} rows")
 
 
-def test_a_run_with_a_reduce_heeds_sigterm_too(place: Path, sim_url: str, programs: Programs) -> None:
+def test_a_run_with_a_reduce_handles_sigterm(place: Path, sim_url: str, programs: Programs) -> None:
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, "--reduce", "Sum up.", cwd=place)
     _wait_for_rows(place / "results.jsonl", 2)
@@ -104,6 +106,6 @@ def test_a_run_with_a_reduce_heeds_sigterm_too(place: Path, sim_url: str, progra
     assert "Stopped by SIGTERM." in program.stderr.read_text()
 
 
-def test_every_status_is_documented() -> None:
+def test_every_exit_status_is_documented() -> None:
     text = (DOCS / "cli.md").read_text()
     assert [status for status in (0, 1, 2, 130, 143) if f"| `{status}` |" not in text] == []

@@ -72,14 +72,14 @@ CASES = [(flag, edge) for flag in WORKS for edge in EDGES if (flag, edge) != ("-
 """--exact opens the backend."""
 
 
-def test_every_flag_has_a_row() -> None:
+def test_every_flag_has_a_row_of_edge_values() -> None:
     shown = [argument.name for argument in app["lint"].assemble_argument_collection() if argument.show]
     assert sorted(WORKS) == sorted(shown)
 
 
 @pytest.mark.filterwarnings("ignore:The task names no")
 @pytest.mark.parametrize(("flag", "edge"), CASES)
-def test_a_flag_works_at_an_edge_or_is_named(
+def test_a_flag_accepts_an_edge_value_or_is_named_in_the_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

@@ -22,7 +22,7 @@ def options(name: str) -> list[Argument]:
     return [argument for argument in app[name].assemble_argument_collection(parse_docstring=True) if argument.show]
 
 
-def test_the_commands_are_listed_in_their_order_with_a_line_each(tmp_path: Path, call: Call) -> None:
+def test_help_lists_the_commands_in_order_with_one_line_each(tmp_path: Path, call: Call) -> None:
     said = call("--help", cwd=tmp_path, COLUMNS="80").stdout
     panel = said.partition("Commands")[2].partition("╰")[0]
     lines = [line.strip("│ ") for line in panel.splitlines()[1:] if line.strip("│ ")]
@@ -32,7 +32,7 @@ def test_the_commands_are_listed_in_their_order_with_a_line_each(tmp_path: Path,
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_help_of_a_run_has_few_headings_and_fits(tmp_path: Path, call: Call, columns: int) -> None:
+def test_the_help_of_run_has_few_headings_and_fits_the_terminal(tmp_path: Path, call: Call, columns: int) -> None:
     said = call("run", "--help", cwd=tmp_path, COLUMNS=str(columns)).stdout
     assert re.findall(r"╭─ (.*?) ─", said) == [
         "Task",
@@ -48,7 +48,7 @@ def test_the_help_of_a_run_has_few_headings_and_fits(tmp_path: Path, call: Call,
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_option_says_what_it_is_for(name: str) -> None:
+def test_every_cli_option_has_a_description(name: str) -> None:
     texts = {argument.name: argument.parameter.help or "" for argument in options(name)}
     assert [option for option, text in texts.items() if not text.rstrip().endswith((".", "..."))] == []
 
@@ -77,7 +77,7 @@ def test_every_command_and_option_is_in_the_docs(name: str) -> None:
         (["plan"], 'batch-agent plan --task "Summarize: {text}" --inputs texts.jsonl'),
     ],
 )
-def test_a_mistake_says_what_was_meant_and_where_to_read_on(
+def test_a_misspelt_command_or_flag_gets_a_suggestion_and_a_pointer_to_help(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -127,7 +127,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path, call: Call)
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
-def test_other_shells_get_their_script_where_it_is_wanted(
+def test_completion_scripts_of_other_shells_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Literal["zsh", "fish", "powershell"]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -137,6 +137,6 @@ def test_other_shells_get_their_script_where_it_is_wanted(
     assert [name for name in [*NAMES, "max-turns"] if name not in text] == []
 
 
-def test_the_version_is_said(tmp_path: Path, call: Call) -> None:
+def test_the_version_flag_prints_the_version(tmp_path: Path, call: Call) -> None:
     done = call("--version", cwd=tmp_path)
     assert re.fullmatch(r"\d+\.\d+\.\d+\S*\n", done.stdout)

@@ -69,13 +69,13 @@ def told(*numbers: signal.Signals) -> int:
     return caught.value.status
 
 
-def test_signals_of_one_moment_are_one_and_sigterm_counts() -> None:
+def test_simultaneous_signals_count_as_one_and_sigterm_wins() -> None:
     before = [signal.getsignal(number) for number in (INT, TERM)]
     assert [told(INT), told(TERM), told(INT, INT), told(INT, TERM), told(TERM, INT)] == [130, 143, 130, 143, 143]
     assert [signal.getsignal(number) for number in (INT, TERM)] == before
 
 
-def test_work_that_ends_by_itself_is_not_interrupted() -> None:
+def test_work_that_ends_before_a_signal_is_not_interrupted() -> None:
     async def work() -> str:
         return "done"
 
@@ -87,7 +87,7 @@ def test_work_that_ends_by_itself_is_not_interrupted() -> None:
         interruptible(cancelled())
 
 
-def test_a_later_signal_ends_the_process_while_the_work_is_put_in_order(programs: Programs, tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_process_during_shutdown(programs: Programs, tmp_path: Path) -> None:
     code = (
         "import asyncio, signal, time\n"
         "from batch_agent.cli import signals\n"

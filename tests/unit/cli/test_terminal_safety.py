@@ -53,7 +53,9 @@ def steering(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("words", [(), ("--tools", "http_get"), ("--reduce", "Sum up.")])
-def test_an_evil_server_steers_no_terminal(tmp_path: Path, evil_url: str, call: Call, words: tuple[str, ...]) -> None:
+def test_escape_sequences_of_a_server_do_not_reach_the_terminal(
+    tmp_path: Path, evil_url: str, call: Call, words: tuple[str, ...]
+) -> None:
     (tmp_path / "in.jsonl").write_text('{"name": "a"}\n')
     asks = ("--task", "Who is {name}?", "--inputs", "in.jsonl", "--backend", evil_url)
     done = call("run", *asks, *words, cwd=tmp_path)
@@ -64,7 +66,7 @@ def test_an_evil_server_steers_no_terminal(tmp_path: Path, evil_url: str, call: 
         assert steering(done.stderr + done.stdout) == []
 
 
-async def test_an_evil_model_steers_no_terminal_and_files_have_its_words(tmp_path: Path) -> None:
+async def test_escape_sequences_of_a_model_do_not_reach_the_terminal_but_are_in_files(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     backend = ScriptedBackend(lambda request: say(f"answer {EVIL}"))
     await BatchAgent.run(task="{it}", inputs=[f"a {EVIL}"], backend=backend, checkpoint_dir=folder)

@@ -47,7 +47,7 @@ class Worker:
 
 
 @virtual
-async def test_one_worker_may_spend_all_of_it_and_no_more() -> None:
+async def test_one_worker_may_spend_the_whole_budget_and_no_more() -> None:
     worker = Worker(MemoryCoordinator(MemoryStore()), "a")
     async with worker.joins():
         await worker.spend(400)
@@ -58,7 +58,7 @@ async def test_one_worker_may_spend_all_of_it_and_no_more() -> None:
 
 
 @virtual
-async def test_what_others_have_spent_is_not_there_any_more() -> None:
+async def test_the_budget_spent_by_other_workers_is_not_available() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
@@ -70,7 +70,7 @@ async def test_what_others_have_spent_is_not_there_any_more() -> None:
 
 
 @virtual
-async def test_who_waits_gets_what_requests_of_others_leave() -> None:
+async def test_a_waiting_worker_gets_the_budget_that_other_workers_requests_leave() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
@@ -86,7 +86,7 @@ async def test_who_waits_gets_what_requests_of_others_leave() -> None:
 
 
 @virtual
-async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
+async def test_a_waiting_worker_gets_the_budget_leased_ahead_by_other_workers() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
@@ -96,7 +96,7 @@ async def test_who_waits_gets_what_others_have_leased_ahead() -> None:
 
 
 @virtual
-async def test_what_is_given_back_is_not_spent_while_others_hear_of_it() -> None:
+async def test_a_returned_quota_is_not_spent_before_it_is_returned() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
@@ -106,14 +106,14 @@ async def test_what_is_given_back_is_not_spent_while_others_hear_of_it() -> None
 
 
 @virtual
-async def test_who_waits_asks_at_once() -> None:
+async def test_a_waiting_worker_reports_its_need_at_once() -> None:
     worker = Worker(MemoryCoordinator(MemoryStore()), "a")
     async with worker.joins(), asyncio.timeout(BEAT / 10):
         await worker.spend(900)
 
 
 @virtual
-async def test_two_that_wait_for_more_than_half_go_one_after_the_other() -> None:
+async def test_two_workers_that_need_more_than_half_take_turns() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins(), asyncio.timeout(10):
@@ -123,7 +123,7 @@ async def test_two_that_wait_for_more_than_half_go_one_after_the_other() -> None
 
 
 @virtual
-async def test_requests_that_fit_into_what_is_leased_ahead_do_not_ask() -> None:
+async def test_requests_within_the_leased_quota_need_no_coordinator_call() -> None:
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", max_tokens=100_000)
     async with worker.joins():
         asked = worker.link.asked
@@ -133,7 +133,7 @@ async def test_requests_that_fit_into_what_is_leased_ahead_do_not_ask() -> None:
 
 
 @virtual
-async def test_a_request_that_has_to_wait_for_others_does_not_ask_all_the_time() -> None:
+async def test_a_waiting_request_does_not_poll_the_coordinator_constantly() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), second.joins():
@@ -146,7 +146,7 @@ async def test_a_request_that_has_to_wait_for_others_does_not_ask_all_the_time()
 
 
 @virtual
-async def test_a_worker_that_leaves_has_spent_what_it_spent() -> None:
+async def test_the_spending_of_a_worker_that_leaves_is_exact() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins():
@@ -158,7 +158,7 @@ async def test_a_worker_that_leaves_has_spent_what_it_spent() -> None:
 
 
 @virtual
-async def test_what_was_leased_by_a_worker_that_is_not_heard_of_counts_as_spent() -> None:
+async def test_the_quota_of_a_silent_worker_counts_as_spent() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, dead = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins():
@@ -178,7 +178,7 @@ async def test_what_was_leased_by_a_worker_that_is_not_heard_of_counts_as_spent(
 
 
 @virtual
-async def test_a_worker_that_is_heard_of_again_has_spent_what_it_says() -> None:
+async def test_a_worker_that_returns_has_spent_what_it_reports() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, away = Worker(coordinator, "a"), Worker(coordinator, "b")
     async with first.joins(), away.joins():
@@ -192,7 +192,7 @@ async def test_a_worker_that_is_heard_of_again_has_spent_what_it_says() -> None:
 
 
 @virtual
-async def test_a_worker_that_does_not_reach_the_hub_spends_nothing() -> None:
+async def test_a_worker_without_its_coordinator_spends_nothing() -> None:
     worker = Worker(MemoryCoordinator(MemoryStore()), "a")
     async with worker.joins():
         worker.link.whole.clear()
@@ -207,7 +207,7 @@ async def test_a_worker_that_does_not_reach_the_hub_spends_nothing() -> None:
 
 
 @virtual
-async def test_an_answer_of_the_hub_that_comes_too_late_leases_nothing() -> None:
+async def test_a_late_reply_of_the_coordinator_leases_nothing() -> None:
     late = Worker(MemoryCoordinator(MemoryStore()), "a")
     late.link.delay = LASTS
     with pytest.raises(StoreError, match="so long"):
@@ -216,7 +216,7 @@ async def test_an_answer_of_the_hub_that_comes_too_late_leases_nothing() -> None
 
 
 @virtual
-async def test_a_run_that_nobody_works_on_goes_on_from_its_account() -> None:
+async def test_a_run_without_workers_resumes_from_its_recorded_spending() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first = Worker(coordinator, "a", before=Amount(300))
     async with first.joins():
@@ -235,7 +235,7 @@ async def test_a_run_that_nobody_works_on_goes_on_from_its_account() -> None:
 
 
 @virtual
-async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_spent() -> None:
+async def test_requests_in_flight_of_a_killed_last_worker_count_as_spent() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     dying: list[AbstractAsyncContextManager[bool]] = []
     sent = 0
@@ -259,7 +259,7 @@ async def test_what_the_last_worker_had_in_flight_when_it_was_killed_counts_as_s
 
 
 @virtual
-async def test_what_nobody_knew_of_when_others_began_anew_counts_when_it_is_said() -> None:
+async def test_spending_reported_late_counts_after_a_restart() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     away, later = Worker(coordinator, "a"), Worker(coordinator, "b", before=Amount(100))
     async with away.joins():
@@ -278,7 +278,7 @@ async def test_what_nobody_knew_of_when_others_began_anew_counts_when_it_is_said
 
 
 @virtual
-async def test_one_of_the_same_name_that_ended_without_a_word_has_spent_its_lease() -> None:
+async def test_a_crashed_worker_of_the_same_name_has_spent_its_quota() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     witness, dead, again = Worker(coordinator, "a"), Worker(coordinator, "b"), Worker(coordinator, "b")
     async with witness.joins():
@@ -310,7 +310,7 @@ async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
 
 
 @virtual
-async def test_a_document_that_nobody_understands_is_an_error() -> None:
+async def test_an_unreadable_budget_document_is_an_error() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     await coordinator.compare_and_set("budget", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
@@ -318,7 +318,7 @@ async def test_a_document_that_nobody_understands_is_an_error() -> None:
 
 
 @virtual
-async def test_dollars_are_counted_beside_tokens_and_each_has_its_own_limit() -> None:
+async def test_dollars_and_tokens_have_separate_limits() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     price = Price(1e-3, 1e-3, 1e-3)
     first, second = Worker(coordinator, "a", max_usd=1.0), Worker(coordinator, "b", max_usd=1.0)

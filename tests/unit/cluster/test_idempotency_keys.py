@@ -18,14 +18,14 @@ def store_at(coordinator: MemoryCoordinator, name: str) -> SharedStore:
     return SharedStore(Membership(coordinator, name, 1.0))
 
 
-async def test_all_workers_of_a_run_have_its_name_and_other_runs_have_others() -> None:
+async def test_workers_of_a_run_share_its_id_and_other_runs_have_other_ids() -> None:
     one, other = MemoryCoordinator(MemoryStore()), MemoryCoordinator(MemoryStore())
     names = [await store_at(coordinator, worker).identity() for coordinator in (one, other) for worker in "ab"]
     assert names[0] == names[1] != names[2] == names[3]
     assert all(names)
 
 
-async def test_a_hub_over_a_checkpoint_has_the_name_that_is_kept_there(tmp_path: Path) -> None:
+async def test_a_coordinator_over_a_checkpoint_has_the_stored_run_id(tmp_path: Path) -> None:
     names = []
     for _ in range(2):
         coordinator = MemoryCoordinator(SqliteStore(tmp_path))
@@ -35,7 +35,7 @@ async def test_a_hub_over_a_checkpoint_has_the_name_that_is_kept_there(tmp_path:
     assert names[0] == names[1]
 
 
-async def test_runs_that_meet_at_the_same_server_have_keys_of_their_own() -> None:
+async def test_runs_on_one_redis_have_different_idempotency_keys() -> None:
     slips: list[str] = []
 
     @Tool.define(idempotency_arg="slip")

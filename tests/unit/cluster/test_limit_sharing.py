@@ -111,7 +111,7 @@ async def beats(number: int) -> None:
 
 
 @virtual
-async def test_a_worker_on_its_own_has_all_from_the_start() -> None:
+async def test_a_lone_worker_has_the_whole_limit_from_the_start() -> None:
     alone = of_slots(MemoryCoordinator(MemoryStore()), "a")
     async with alone.active(10) as sharing:
         assert in_flight(alone) == [8]
@@ -119,7 +119,7 @@ async def test_a_worker_on_its_own_has_all_from_the_start() -> None:
 
 
 @virtual
-async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> None:
+async def test_a_joining_worker_gets_its_half_as_the_other_workers_requests_end() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
     async with first.active(20), second.active(20) as sharing:
@@ -136,7 +136,7 @@ async def test_who_joins_gets_its_half_as_requests_of_the_other_one_end() -> Non
 
 
 @virtual
-async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_does() -> None:
+async def test_an_unused_quota_goes_to_the_other_worker_and_returns_on_demand() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     busy, idle = of_slots(coordinator, "a"), of_slots(coordinator, "b")
     async with idle.active(), busy.active(20):
@@ -152,7 +152,7 @@ async def test_what_one_does_not_use_goes_to_the_other_and_comes_back_when_it_do
 
 
 @virtual
-async def test_a_worker_that_leaves_gives_all_back() -> None:
+async def test_a_worker_that_leaves_returns_its_quota() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
     async with first.active(20) as sharing:
@@ -167,7 +167,7 @@ async def test_a_worker_that_leaves_gives_all_back() -> None:
 
 
 @virtual
-async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is_over() -> None:
+async def test_the_quota_of_a_silent_worker_is_free_when_its_lease_expires() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
     async with first.active(20), second.active(20):
@@ -184,7 +184,7 @@ async def test_what_a_worker_held_that_is_not_heard_of_is_free_when_its_lease_is
 
 
 @virtual
-async def test_a_worker_that_does_not_reach_the_hub_stops_before_others_take_its_portion() -> None:
+async def test_a_worker_without_its_coordinator_stops_before_its_quota_is_reassigned() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     alone = of_slots(coordinator, "a", 2)
     async with alone.active(4) as sharing:
@@ -205,7 +205,7 @@ async def test_a_worker_that_does_not_reach_the_hub_stops_before_others_take_its
 
 
 @virtual
-async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
+async def test_a_short_coordinator_failure_changes_no_quota() -> None:
     alone = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     async with alone.active(1) as sharing:
         alone.link.is_gone = True
@@ -219,7 +219,7 @@ async def test_a_hub_that_fails_for_a_moment_changes_nothing() -> None:
 
 
 @virtual
-async def test_a_hub_that_is_gone_at_the_end_is_no_error() -> None:
+async def test_a_lost_coordinator_at_the_end_is_no_error() -> None:
     alone = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     async with alone.active(1):
         alone.link.is_gone = True
@@ -227,7 +227,7 @@ async def test_a_hub_that_is_gone_at_the_end_is_no_error() -> None:
 
 
 @virtual
-async def test_an_answer_of_the_hub_that_comes_too_late_gives_nothing() -> None:
+async def test_a_late_reply_of_the_coordinator_gives_no_quota() -> None:
     late = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     late.link.delay = LASTS
     with pytest.raises(StoreError, match="so long"):
@@ -258,7 +258,7 @@ async def test_workers_take_turns_where_there_are_fewer_slots_than_workers() -> 
 
 
 @virtual
-async def test_workers_of_other_servers_do_not_count() -> None:
+async def test_workers_of_other_endpoints_do_not_share_the_limit() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     here, there = of_slots(coordinator, "a"), of_slots(coordinator, "b", server="b")
     async with here.active(10), there.active(10) as sharing:
@@ -268,7 +268,7 @@ async def test_workers_of_other_servers_do_not_count() -> None:
 
 
 @virtual
-async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_workers_own_then() -> None:
+async def test_an_adaptive_limit_starts_with_its_share_and_is_then_per_worker() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = (of_slots(coordinator, name, 8, fixed=False) for name in "ab")
     async with first.active(40), second.active(40):
@@ -285,7 +285,7 @@ async def test_a_limit_that_is_to_be_found_begins_with_its_part_and_is_each_work
 
 
 @virtual
-async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None:
+async def test_each_worker_counts_its_share_of_the_server_queue() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = (of_slots(coordinator, name, 40, fixed=False) for name in "ab")
     async with first.active(30), second.active(30):
@@ -300,7 +300,7 @@ async def test_of_what_waits_at_the_server_each_worker_counts_its_part() -> None
 
 
 @virtual
-async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
+async def test_refusals_of_most_requests_cut_the_limit_of_the_worker() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_slots(coordinator, "a", 16), of_slots(coordinator, "b", 16)
     async with first.active(), second.active(40):
@@ -321,7 +321,7 @@ async def test_refusals_of_most_requests_cut_what_this_worker_sends() -> None:
 
 
 @virtual
-async def test_a_document_that_nobody_understands_is_an_error() -> None:
+async def test_an_unreadable_limit_document_is_an_error() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     await coordinator.compare_and_set("members", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
@@ -329,7 +329,7 @@ async def test_a_document_that_nobody_understands_is_an_error() -> None:
 
 
 @virtual
-async def test_who_is_never_quick_enough_gives_up() -> None:
+async def test_a_worker_that_always_loses_the_update_race_gives_up() -> None:
     class Busy:
         async def read(self, name: str) -> Document:
             return Document(None, 0.0)
@@ -344,7 +344,7 @@ async def test_who_is_never_quick_enough_gives_up() -> None:
         await change(Busy(), "members", edit)
 
 
-def test_many_workers_say_less_often_how_they_are_but_often_enough_to_be_heard_of() -> None:
+def test_many_workers_report_less_often_but_within_their_lease() -> None:
     assert [renewal_interval(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
 
 
@@ -377,7 +377,7 @@ async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
 
 
 @virtual
-async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
+async def test_the_kv_cache_is_shared_by_workers_that_need_it() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_places(coordinator, "a"), of_places(coordinator, "b")
     names = [str(number) for number in range(20)]
@@ -398,7 +398,7 @@ async def test_the_kv_cache_is_shared_by_those_who_need_it() -> None:
 
 
 @virtual
-async def test_the_report_tells_of_the_whole_cache() -> None:
+async def test_the_report_shows_the_whole_kv_cache() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_places(coordinator, "a"), of_places(coordinator, "b")
     async with first.joins(), second.joins():
@@ -416,7 +416,7 @@ async def test_a_cache_of_unknown_size_is_not_shared() -> None:
 
 
 @virtual
-async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_the_engine() -> None:
+async def test_no_agent_is_overcommitted_while_several_workers_use_the_engine() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     first, second = of_places(coordinator, "a", 1500), of_places(coordinator, "b", 1500)
     async with first.joins():
@@ -432,7 +432,7 @@ async def test_nobody_is_let_in_beyond_the_capacity_while_several_workers_use_th
 
 
 @virtual
-async def test_a_smaller_part_of_the_cache_takes_the_places_of_those_who_wait_for_their_tools() -> None:
+async def test_a_smaller_kv_quota_evicts_residents_that_wait_for_tools() -> None:
     worker = of_places(MemoryCoordinator(MemoryStore()), "a", 4000)
     async with agents(worker, "1", "2", "3", "4"):
         for name in "123":
@@ -447,7 +447,7 @@ async def test_a_smaller_part_of_the_cache_takes_the_places_of_those_who_wait_fo
 
 
 @virtual
-async def test_the_contexts_of_running_requests_share_what_the_gpu_holds() -> None:
+async def test_running_contexts_of_all_workers_share_the_gpu_capacity() -> None:
     ledger = KvLedger(None)
     ledger._finished = 1
     gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)

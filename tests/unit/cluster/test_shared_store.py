@@ -20,7 +20,7 @@ def waiter() -> "asyncio.Future[None]":
     return asyncio.get_running_loop().create_future()
 
 
-async def test_what_nobody_waits_for_goes_together_after_a_while() -> None:
+async def test_facts_without_a_waiter_are_sent_in_a_batch_after_a_delay() -> None:
     outgoing = WriteBuffer()
     first, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED)
     outgoing.add(first, 0.01)
@@ -31,7 +31,7 @@ async def test_what_nobody_waits_for_goes_together_after_a_while() -> None:
     assert outgoing.next_due is None
 
 
-async def test_what_somebody_waits_for_goes_soon_with_what_is_before_it_and_leaves_others_alone() -> None:
+async def test_awaited_facts_are_sent_soon_with_earlier_facts_of_their_agent() -> None:
     outgoing = WriteBuffer()
     first, other, second = Append("a", 1, REPLIED), Append("b", 2, REPLIED), Append("a.part1", 1, REPLIED)
     for write in (first, other, second):
@@ -42,7 +42,7 @@ async def test_what_somebody_waits_for_goes_soon_with_what_is_before_it_and_leav
     assert outgoing.next_due == 2 * LAZY_FLUSH_INTERVAL
 
 
-async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
+async def test_the_start_fact_is_sent_with_the_next_fact_of_its_agent() -> None:
     outgoing = WriteBuffer()
     begun, replied = Append("a", 1, Started(0, "x", "x")), Append("a", 1, REPLIED)
     outgoing.add(begun, 0.0, is_due=False)
@@ -51,14 +51,14 @@ async def test_that_an_agent_has_begun_waits_for_what_it_does() -> None:
     assert sent(outgoing, 10.0) == [[begun, replied]]
 
 
-async def test_a_claim_goes_with_the_next_message() -> None:
+async def test_a_write_claim_is_sent_with_the_next_message() -> None:
     outgoing = WriteBuffer()
     outgoing.add(Append("a", 1, CLAIMED), 0.01)
     outgoing.request_flush("a", waiter(), 0.01, immediately=True)
     assert sent(outgoing, 0.01) == [[Append("a", 1, CLAIMED)]]
 
 
-async def test_much_goes_in_several_loads() -> None:
+async def test_many_facts_are_sent_in_several_messages() -> None:
     outgoing = WriteBuffer()
     for number in range(10):
         outgoing.add(Append(str(number), number, REPLIED), 0.0)

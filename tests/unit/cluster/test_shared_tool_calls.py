@@ -106,7 +106,7 @@ def now() -> float:
 
 
 @virtual
-async def test_what_one_makes_is_shared_by_those_who_wait_and_kept_for_those_who_come() -> None:
+async def test_an_outcome_is_shared_with_waiting_workers_and_kept_for_later_ones() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         asked = [task(worker.call()) for worker in (a, b)]
         made = CallOutcome("made by a", False, 1.0, FOR_EVER)
@@ -116,7 +116,7 @@ async def test_what_one_makes_is_shared_by_those_who_wait_and_kept_for_those_who
 
 
 @virtual
-async def test_a_call_is_made_by_another_as_soon_as_its_maker_is_cancelled() -> None:
+async def test_a_cancelled_call_is_executed_by_another_worker_at_once() -> None:
     async with workers("a", "b") as (a, b):
         unlucky, waiting = task(a.call(seconds=100)), task(b.call())
         await asyncio.sleep(0.5)
@@ -126,7 +126,7 @@ async def test_a_call_is_made_by_another_as_soon_as_its_maker_is_cancelled() -> 
 
 
 @virtual
-async def test_one_that_was_given_a_call_after_it_had_left_lets_go_of_it() -> None:
+async def test_a_claim_granted_after_its_call_was_cancelled_is_released() -> None:
     async with workers("a", "b") as (a, b):
         a.line.seconds = 0.5
         unlucky = task(a.call())
@@ -142,7 +142,7 @@ async def test_one_that_was_given_a_call_after_it_had_left_lets_go_of_it() -> No
 
 
 @virtual
-async def test_one_that_leaves_does_not_take_the_call_from_another_of_the_same_worker() -> None:
+async def test_a_cancelled_caller_leaves_the_claim_to_another_of_its_worker() -> None:
     async with workers("a", "b") as (a, b):
         leaving, staying, waiting = task(a.call(seconds=2)), task(a.call(seconds=2)), task(b.call())
         await asyncio.sleep(1)
@@ -152,7 +152,7 @@ async def test_one_that_leaves_does_not_take_the_call_from_another_of_the_same_w
 
 
 @virtual
-async def test_nor_does_one_that_leaves_before_it_knows_that_it_was_given_the_call() -> None:
+async def test_a_caller_cancelled_before_its_claim_is_answered_leaves_it_to_another() -> None:
     async with workers("a", "b") as (a, b):
         a.line.seconds = 0.5
         staying = task(a.call(seconds=2))
@@ -165,7 +165,7 @@ async def test_nor_does_one_that_leaves_before_it_knows_that_it_was_given_the_ca
 
 
 @virtual
-async def test_a_call_whose_worker_died_is_made_by_one_who_waits_for_it() -> None:
+async def test_a_call_of_a_dead_worker_is_executed_by_a_waiting_worker() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         dead = ClusterToolCalls(a.line, "d")
         await a._coordinator.renew("d", {}, ttl=5.0)
@@ -188,7 +188,7 @@ async def test_a_call_whose_worker_died_is_made_by_one_who_waits_for_it() -> Non
 
 
 @virtual
-async def test_news_that_come_before_the_answer_to_a_claim_are_not_missed() -> None:
+async def test_an_update_before_the_reply_to_a_claim_is_not_missed() -> None:
     async with workers("a", "b") as (a, b):
         making = task(a.call(seconds=1.0))
         await asyncio.sleep(0.1)
@@ -200,7 +200,7 @@ async def test_news_that_come_before_the_answer_to_a_claim_are_not_missed() -> N
 
 
 @virtual
-async def test_without_news_it_is_asked_for_again_after_a_while() -> None:
+async def test_without_updates_a_claim_is_repeated_after_a_while() -> None:
     async with workers("a", "b") as (a, b):
         making = task(a.call(seconds=1.0))
         await asyncio.sleep(0.1)
@@ -212,7 +212,7 @@ async def test_without_news_it_is_asked_for_again_after_a_while() -> None:
 
 
 @virtual
-async def test_what_is_good_for_nobody_but_those_who_wait_is_made_again_by_who_comes_later() -> None:
+async def test_an_outcome_without_a_ttl_is_executed_again_by_later_workers() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         asked = [task(worker.call(good=0.0)) for worker in (a, b)]
         assert [(await each)[0].content for each in asked] == ["made by a", "made by a"]
@@ -222,7 +222,7 @@ async def test_what_is_good_for_nobody_but_those_who_wait_is_made_again_by_who_c
 
 
 @virtual
-async def test_nobody_takes_an_outcome_to_be_good_for_longer_than_it_is() -> None:
+async def test_no_worker_uses_an_outcome_beyond_its_ttl() -> None:
     async with workers("a", "b", "c") as (a, b, c):
         asked = [task(worker.call(good=10.0)) for worker in (a, b)]
         await asyncio.wait(asked)
@@ -235,7 +235,7 @@ async def test_nobody_takes_an_outcome_to_be_good_for_longer_than_it_is() -> Non
 
 
 @virtual
-async def test_an_outcome_that_is_too_large_is_made_by_each() -> None:
+async def test_a_call_with_a_too_large_outcome_is_executed_by_each_worker() -> None:
     async with workers("a", "b") as (a, b):
         asked = [task(worker.call(text="x" * 1_000_001)) for worker in (a, b)]
         assert [(await each)[1] for each in asked] == ["executed", "executed"]
@@ -244,13 +244,15 @@ async def test_an_outcome_that_is_too_large_is_made_by_each() -> None:
         assert (await b.call(text="short"))[1] == "cached"
 
 
-def test_what_an_outcome_says_arrives_as_it_was() -> None:
+def test_an_outcome_arrives_unchanged() -> None:
     for made in (CallOutcome("größe \n", True, 1.5, FOR_EVER), CallOutcome("", False, 0.0, 2.5)):
         assert decode(encode(made)) == made
 
 
 @virtual
-async def test_without_a_hub_each_makes_its_calls_and_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_without_a_coordinator_each_worker_executes_its_calls_with_one_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with workers("a", "b") as (a, b):
         a.line.cut = {"claim", "complete_call", "reserve_rate"}
         with caplog.at_level(logging.WARNING, "batch_agent"):
@@ -269,7 +271,7 @@ async def test_without_a_hub_each_makes_its_calls_and_is_told_so_once(caplog: py
 
 
 @virtual
-async def test_a_landing_is_sent_until_it_arrives() -> None:
+async def test_a_completion_of_a_call_is_sent_until_it_arrives() -> None:
     async with workers("a", "b") as (a, b):
         a.line.cut = {"complete_call"}
         assert (await a.call(good=30.0))[1] == "executed"
@@ -284,7 +286,7 @@ async def test_a_landing_is_sent_until_it_arrives() -> None:
 
 
 @virtual
-async def test_a_claim_that_came_to_nothing_but_may_have_arrived_is_landed() -> None:
+async def test_a_failed_claim_that_may_have_arrived_is_released() -> None:
     async with workers("a", "b") as (a, b):
         await a._coordinator.claim("look", "a")
         a.line.cut = {"claim"}
@@ -293,7 +295,7 @@ async def test_a_claim_that_came_to_nothing_but_may_have_arrived_is_landed() -> 
 
 
 @virtual
-async def test_closing_waits_for_landings_and_not_for_ever() -> None:
+async def test_closing_waits_a_limited_time_for_completions() -> None:
     async with workers("a", "b") as (a, b):
         a.line.seconds = 1.0
         await a.call()

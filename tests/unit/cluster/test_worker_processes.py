@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
-from tests.support.shared_run_scene import Nursery, Scene, agents, engine
+from tests.support.shared_run_scene import ProcessParent, Scene, agents, engine
 
 AGENTS = 60
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    with Nursery() as started:
+def parent() -> Iterator[ProcessParent]:
+    with ProcessParent() as started:
         yield started
 
 
@@ -31,8 +31,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def scene(tmp_path: Path, nursery: Nursery, engine_url: str, server: RedisServer) -> Iterator[Scene]:
-    with Scene(tmp_path, nursery, engine_url, server.url) as opened:
+def scene(tmp_path: Path, parent: ProcessParent, engine_url: str, server: RedisServer) -> Iterator[Scene]:
+    with Scene(tmp_path, parent, engine_url, server.url) as opened:
         opened.options["lease"] = 1.0
         yield opened
 
@@ -45,9 +45,7 @@ def check(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled(
-    scene: Scene, server: RedisServer
-) -> None:
+def test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing(scene: Scene, server: RedisServer) -> None:
     caller, [victim, _] = scene.call(agents(AGENTS), works=True), scene.workers(2)
     scene.until_results(AGENTS // 4)
     victim.kill()
@@ -58,7 +56,7 @@ def test_a_worker_is_killed_and_the_server_is_too_and_nothing_is_lost_or_doubled
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_told_to_stop_hands_its_agents_on_at_once(scene: Scene) -> None:
+def test_a_worker_that_is_stopped_returns_its_leases_at_once(scene: Scene) -> None:
     scene.options["lease"] = 600.0
     caller, [victim, _] = scene.call(agents(AGENTS)), scene.workers(2)
     scene.until_results(AGENTS // 4)

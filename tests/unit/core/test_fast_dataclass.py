@@ -57,7 +57,7 @@ class Node:
     children: list[Any]
 
 
-def test_its_signature_fields_and_words_are_the_same() -> None:
+def test_a_fast_dataclass_has_the_signature_fields_and_repr_of_a_dataclass() -> None:
     assert str(inspect.signature(Point)) == str(inspect.signature(Twin))
     assert repr(Point(1)).removeprefix("Point") == repr(Twin(1)).removeprefix("Twin")
     assert [each.name for each in fields(Point)] == [each.name for each in fields(Twin)]
@@ -67,7 +67,7 @@ def test_its_signature_fields_and_words_are_the_same() -> None:
     assert repr(Nothing()) == "Nothing()"
 
 
-def test_equal_are_those_of_one_kind_with_equal_fields() -> None:
+def test_instances_of_one_class_with_equal_fields_are_equal() -> None:
     assert Point(1, names=["a"]) == Point(1, names=["b"])
     assert hash(Point(1, names=["a"])) == hash(Point(1, names=["b"]))
     assert Point(1) != Point(1, 3)
@@ -76,12 +76,12 @@ def test_equal_are_those_of_one_kind_with_equal_fields() -> None:
     assert len({Nothing(), Nothing()}) == 1
 
 
-def test_defaults_are_made_anew_for_each() -> None:
+def test_default_factories_are_called_per_instance() -> None:
     assert Point(1).names is not Point(1).names
     assert Point(1, names=["given"]).names == ["given"]
 
 
-def test_what_is_missing_or_unknown_is_told_as_python_does() -> None:
+def test_missing_and_unknown_arguments_raise_the_usual_type_error() -> None:
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'x'"):
         Point()  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
@@ -90,7 +90,7 @@ def test_what_is_missing_or_unknown_is_told_as_python_does() -> None:
         Point(1, 2, [], "", "km")  # type: ignore[call-arg]
 
 
-def test_nothing_of_it_can_be_changed() -> None:
+def test_a_fast_dataclass_is_immutable() -> None:
     point = Point(1)
     with pytest.raises(FrozenInstanceError):
         point.x = 2  # type: ignore[misc]
@@ -100,7 +100,7 @@ def test_nothing_of_it_can_be_changed() -> None:
         point.other = 2  # type: ignore[attr-defined]
 
 
-def test_it_is_copied_replaced_pickled_and_taken_apart() -> None:
+def test_a_fast_dataclass_can_be_copied_replaced_pickled_and_matched() -> None:
     point = Point(1, 4, ["a"], unit="km")
     for again in (copy.copy(point), copy.deepcopy(point), pickle.loads(pickle.dumps(point))):
         assert again == point
@@ -109,17 +109,17 @@ def test_it_is_copied_replaced_pickled_and_taken_apart() -> None:
     assert dataclasses.asdict(point) == dataclasses.asdict(Twin(1, 4, ["a"], unit="km"))
 
 
-def test_pydantic_reads_one() -> None:
+def test_pydantic_validates_a_fast_dataclass() -> None:
     assert TypeAdapter(Node).validate_python({"children": [1]}) == Node([1])
 
 
-def test_one_that_holds_itself_can_be_shown() -> None:
+def test_a_self_referencing_instance_has_a_repr() -> None:
     node = Node([])
     node.children.append(node)
     assert repr(node) == "Node(children=[...])"
 
 
-def test_methods_of_its_own_are_kept() -> None:
+def test_methods_of_the_class_are_kept() -> None:
     @dataclass(frozen=True, slots=True)
     class Named:
         name: str
@@ -130,7 +130,7 @@ def test_methods_of_its_own_are_kept() -> None:
     assert repr(Named("a")) == "somebody"
 
 
-def test_other_kinds_are_the_standard_librarys() -> None:
+def test_other_dataclass_options_use_the_standard_library() -> None:
     @dataclass(slots=True)
     class Changing:
         x: int

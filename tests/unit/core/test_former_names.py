@@ -124,14 +124,14 @@ def refusal(kind: str, name: str) -> str:
     return re.escape(f"batch-agent 0.2 had this name; now {now}.")
 
 
-def test_the_tables_of_the_page_are_those_of_the_errors() -> None:
+def test_the_migration_page_lists_the_same_names_as_the_errors() -> None:
     assert written(PAGE_TEXT) == PAGE_TEXT, "run `python -m scripts.migration_tables`"
     assert [kind for kind in FORMER if table(kind) not in PAGE_TEXT] == []
     for former, name in FORMER_SPELLINGS.items():
         assert f"| `{former}` | `{name}`" in PAGE_TEXT
 
 
-def test_no_name_that_works_is_in_the_tables() -> None:
+def test_no_current_name_is_listed_as_former() -> None:
     assert set(FORMER["option"]) & set(OPTION_NAMES) == set()
     assert set(FORMER["option"]) - {"effective_max_inflight"} <= set(OPTIONS)
     assert set(FORMER["result field"]) <= {*RESULT_FIELDS, *ERROR_FIELDS}
@@ -139,7 +139,7 @@ def test_no_name_that_works_is_in_the_tables() -> None:
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_of_a_run_works_or_is_refused(name: str) -> None:
+def test_every_former_run_option_works_or_is_rejected(name: str) -> None:
     options = {"task": "Do {it}", "inputs": [{"it": "a"}], name: OPTIONS[name]}
     flat: Any = BatchSpec
     if name in FORMER["option"]:
@@ -149,13 +149,13 @@ def test_every_option_of_a_run_works_or_is_refused(name: str) -> None:
         with pytest.raises(AttributeError, match=refusal("option", name)):
             getattr(BatchSpec.of(task="Do {it}", inputs=[]), name)
     elif name == "predictive_prewarm":
-        assert BatchSpec.of(**options).tooling.predictive_prewarm is False
+        assert BatchSpec.of(**options).tool_caching.predictive_prewarm is False
     else:
         for made in (flat(**options), BatchSpec.of(**options)):
             assert hasattr(made, name)
 
 
-async def test_every_argument_of_map_reduce_works(tmp_path: Path) -> None:
+async def test_every_former_argument_of_map_reduce_works(tmp_path: Path) -> None:
     def answer(request: Any) -> Any:
         return say('{"items": ["a", "b"]}' if request.model == "p" else "done")
 
@@ -166,7 +166,7 @@ async def test_every_argument_of_map_reduce_works(tmp_path: Path) -> None:
     assert [request.model for request in backend.requests] == ["p", "w", "w", "r"]
 
 
-async def test_every_argument_of_reduce_works() -> None:
+async def test_every_former_argument_of_reduce_works() -> None:
     results, summary = await BatchAgent.run_with_reduce(
         task="Do {it}",
         inputs=[{"it": "a"}],
@@ -183,7 +183,7 @@ async def search(query: str) -> str:
 
 
 @pytest.mark.parametrize("name", TOOL_OPTIONS)
-def test_every_option_of_a_tool_works_or_is_refused(name: str) -> None:
+def test_every_former_tool_option_works_or_is_rejected(name: str) -> None:
     option: Any = {name: TOOL_OPTIONS[name]}
     if name in FORMER["tool option"] and name not in ("cacheable", "rate_limit"):
         with pytest.raises(SpecError, match=refusal("tool option", name)):
@@ -193,7 +193,7 @@ def test_every_option_of_a_tool_works_or_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOOL_ATTRIBUTES)
-def test_every_attribute_of_a_tool_works_or_is_refused(name: str) -> None:
+def test_every_former_tool_attribute_works_or_is_rejected(name: str) -> None:
     tool = Tool.define(search)
     if name in FORMER["tool option"]:
         with pytest.raises(AttributeError, match=refusal("tool option", name)):
@@ -202,7 +202,7 @@ def test_every_attribute_of_a_tool_works_or_is_refused(name: str) -> None:
         assert hasattr(tool, name)
 
 
-def test_a_tool_is_no_attribute_of_the_class_and_the_registry_is_gone() -> None:
+def test_the_former_tool_registry_is_rejected() -> None:
     Tool.define(name="my_search")(search)
     with pytest.raises(AttributeError, match=r"Tool has no 'my_search'.* write|Pass a tool of your own as the object"):
         _ = Tool.my_search  # type: ignore[attr-defined]
@@ -210,7 +210,7 @@ def test_a_tool_is_no_attribute_of_the_class_and_the_registry_is_gone() -> None:
         _ = Tool.registry  # type: ignore[attr-defined]
 
 
-def test_a_batch_query_is_refused_and_define_over_batchable_is_one_tool() -> None:
+def test_a_former_batch_query_is_rejected_and_define_over_batchable_is_one_tool() -> None:
     async def user(ids: list[int]) -> dict[int, str]:
         return {key: str(key) for key in ids}
 
@@ -220,19 +220,19 @@ def test_a_batch_query_is_refused_and_define_over_batchable_is_one_tool() -> Non
     batched = Tool.batchable(key_arg="id")(user)
     assert Tool.define(batched) is batched
     assert Tool.define()(batched) is batched
-    with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Pass max_tokens= where it is made"):
+    with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Pass max_tokens= where it is defined"):
         Tool.define(max_tokens=9)(batched)
     with pytest.raises(SpecError, match=r"Tool 'user' is already a tool\. Remove @Tool\.define"):
         Tool.batchable(key_arg="id")(Tool.define(user))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_every_tool_that_came_along_is_there(name: str) -> None:
+def test_every_former_built_in_tool_exists(name: str) -> None:
     assert getattr(Tool, name).name == name
 
 
 @pytest.mark.parametrize("name", RESULT_FIELDS)
-def test_every_field_of_a_result_works_or_is_refused(name: str) -> None:
+def test_every_former_result_field_works_or_is_rejected(name: str) -> None:
     result = AgentResult(3, "key")
     if name in FORMER["result field"]:
         with pytest.raises(AttributeError, match=refusal("result field", name)):
@@ -242,7 +242,7 @@ def test_every_field_of_a_result_works_or_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ERROR_FIELDS)
-def test_every_field_of_an_error_works_or_is_refused(name: str) -> None:
+def test_every_former_error_field_works_or_is_rejected(name: str) -> None:
     error = AgentError(ErrorKind.SERVER, "broken", retryable=True)
     if name in FORMER["result field"]:
         with pytest.raises(AttributeError, match=refusal("result field", name)):
@@ -253,7 +253,7 @@ def test_every_field_of_an_error_works_or_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("flag", FLAGS)
 @pytest.mark.parametrize("rest", [(), ("--task", "Do {it}", "--inputs", "in.jsonl")], ids=["alone", "with a task"])
-def test_every_flag_of_the_program_works_or_is_refused(
+def test_every_former_cli_flag_works_or_is_rejected(
     tmp_path: Path, call: Call, flag: str, rest: tuple[str, ...]
 ) -> None:
     value = FLAGS[flag]
@@ -267,7 +267,7 @@ def test_every_flag_of_the_program_works_or_is_refused(
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"on_result", "runtime"}))
-def test_every_key_of_a_spec_file_works_or_is_refused_with_a_hint(tmp_path: Path, call: Call, name: str) -> None:
+def test_every_former_spec_file_key_works_or_is_rejected_with_a_hint(tmp_path: Path, call: Call, name: str) -> None:
     """What 0.2 read with --spec, read with --config."""
     value = OPTIONS[name]
     if name in ("task", "inputs", "tools", "runtime") or value is None:
@@ -279,14 +279,14 @@ def test_every_key_of_a_spec_file_works_or_is_refused_with_a_hint(tmp_path: Path
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_every_variable_of_the_environment_is_still_read(name: str) -> None:
+def test_every_former_environment_variable_is_still_read(name: str) -> None:
     sources = Path(batch_agent.__file__).parent.rglob("*.py")
     assert any(f'"{name}"' in source.read_text() for source in sources)
     assert f"`{name}`" in PAGE_TEXT
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_every_scheme_names_a_backend(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_former_url_scheme_names_a_backend(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     with pytest.raises(batch_agent.BatchAgentError) as refused:  # nobody listens there
@@ -294,20 +294,20 @@ async def test_every_scheme_names_a_backend(scheme: str, monkeypatch: pytest.Mon
     assert "names no backend" not in str(refused.value)
 
 
-def test_the_exported_names_are_there() -> None:
+def test_every_former_exported_name_exists() -> None:
     assert {"AgentResult", "BatchAgent", "BatchSpec", "Tool"} <= set(vars(batch_agent)["__all__"])
     assert OpenCodeRuntime("vllm://127.0.0.1:8000", "m").model == "m"
 
 
 @pytest.mark.parametrize("module", ["batch_agent", "batch_agent.sim"])
-def test_packages_that_are_programs_say_how_they_are_used(module: str) -> None:
+def test_former_runnable_packages_print_their_usage(module: str) -> None:
     said = subprocess.run(
         [sys.executable, "-m", module, "--help"], capture_output=True, text=True, check=True, timeout=60
     )
     assert "batch-agent" in said.stdout
 
 
-def test_the_simulator_says_what_it_takes() -> None:
+def test_the_former_simulator_command_lists_its_options() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "batch_agent.sim", "--port"], capture_output=True, text=True, check=False, timeout=60
     )

@@ -41,13 +41,13 @@ def test_other_values_are_refused_without_a_default() -> None:
         ('"cut \ud83d"', "cut \ufffd"),
     ],
 )
-def test_what_is_read_can_be_encoded(data: bytes | str, value: Any) -> None:
+def test_a_parsed_value_can_be_encoded(data: bytes | str, value: Any) -> None:
     assert loads(data) == value
     orjson.dumps(loads(data))
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b"[-Infinity]", b"[1e999]"])
-def test_what_is_not_json_is_refused(data: bytes) -> None:
+def test_invalid_json_is_rejected(data: bytes) -> None:
     with pytest.raises(ValueError):
         loads(data)
 
@@ -56,5 +56,5 @@ def test_constants_and_floats_can_be_replaced() -> None:
     assert loads("[NaN, 1.5]", parse_constant=lambda _: None, parse_float=lambda text: f"<{text}>") == [None, "<1.5>"]
 
 
-def test_whole_characters_stay_as_they_are() -> None:
+def test_surrogate_pairs_in_json_stay_whole_characters() -> None:
     assert replace_surrogates("\U0001f600 é") == "\U0001f600 é"

@@ -84,7 +84,7 @@ def test_every_exception_can_be_pickled_and_copied(kind: type[BatchAgentError]) 
         assert twin.__dict__ == error.__dict__
 
 
-def test_there_are_exceptions_to_look_at() -> None:
+def test_the_list_of_exceptions_is_not_empty() -> None:
     assert {RunStopped, BackendError, AgentsFailed} <= set(exceptions())
 
 
@@ -136,7 +136,7 @@ def _failing(kind: ErrorKind) -> None:
 
 
 @pytest.mark.slow
-def test_an_error_comes_out_of_another_process() -> None:
+def test_an_error_is_raised_unchanged_from_another_process() -> None:
     with (
         ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool,
         pytest.raises(BackendError, match="It broke") as raised,

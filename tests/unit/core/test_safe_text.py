@@ -17,7 +17,7 @@ BIDI = list("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\
 
 
 @given(st.text(st.characters()))
-def test_nothing_that_a_terminal_obeys_is_left_and_each_character_stays_one(text: str) -> None:
+def test_safe_text_has_no_control_characters_and_keeps_its_length(text: str) -> None:
     safe = safe_text(text)
     assert len(safe) == len(text)
     assert not set(safe) & {*CONTROLS, *BIDI, "\u2028", "\u2029"}
@@ -26,16 +26,16 @@ def test_nothing_that_a_terminal_obeys_is_left_and_each_character_stays_one(text
 
 
 @pytest.mark.parametrize("odd", [*CONTROLS, *BIDI, "\ud800"])
-def test_each_of_them_is_replaced(odd: str) -> None:
+def test_each_control_character_is_replaced(odd: str) -> None:
     assert odd not in safe_text(f"a{odd}b")
 
 
-def test_words_of_all_languages_stay_as_they_are() -> None:
+def test_text_of_all_languages_is_unchanged() -> None:
     for text in ("Zoë\n\tλ 漢字 שלום عربى", "👩‍👩‍👧 می‌خواهم", "plain"):
         assert safe_text(text) == text
 
 
-def test_no_error_of_ours_steers_a_terminal_and_its_words_are_kept() -> None:
+def test_error_messages_have_no_control_characters_and_keep_their_text() -> None:
     evil = "no \x1b]52;c;cm0=\x07 model \x9b2J \u202eevil"
     for error in (BackendError(ErrorKind.SERVER, evil), RunStopped(ErrorKind.SERVER, evil), SpecError(evil)):
         assert str(error) == safe_text(evil)
@@ -43,7 +43,7 @@ def test_no_error_of_ours_steers_a_terminal_and_its_words_are_kept() -> None:
     assert str(pickle.loads(pickle.dumps(SpecError(evil)))) == safe_text(evil)
 
 
-def test_log_records_are_safe_with_their_tracebacks(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_records_and_tracebacks_have_no_control_characters(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("batch_agent.tests.safe")
     make_safe(log)
     make_safe(log)

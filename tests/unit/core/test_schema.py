@@ -47,7 +47,7 @@ def test_a_property_named_title_survives_and_the_generated_titles_do_not() -> No
     }
 
 
-def test_what_stands_for_a_value_is_not_searched_for_titles() -> None:
+def test_titles_inside_default_and_example_values_are_kept() -> None:
     values = {"enum": [{"title": "a"}], "const": {"title": "b"}, "examples": [{"title": "c"}], "title": "gone"}
     assert without_titles(values) == {key: value for key, value in values.items() if key != "title"}
 
@@ -82,11 +82,11 @@ def test_a_discriminator_named_title_keeps_its_mapping() -> None:
         ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}}, False),
     ],
 )
-def test_a_schema_is_of_an_object_only_if_it_says_so_itself(schema: dict[str, Any], expected: bool) -> None:
+def test_a_schema_is_an_object_schema_only_with_the_type_object(schema: dict[str, Any], expected: bool) -> None:
     assert is_object(schema) is expected
 
 
-def test_an_object_of_parts_has_exactly_these_parts() -> None:
+def test_an_object_of_parts_has_exactly_these_properties() -> None:
     schema = object_of({"a": {"type": "integer"}})
     assert "$defs" not in schema
     assert fits(schema, {"a": 1})
@@ -126,7 +126,7 @@ def test_a_schema_that_refers_to_its_own_root_still_does() -> None:
     assert not fits(schema, {"answer": {"left": {"left": {"size": "big"}}}})
 
 
-def test_a_reference_into_the_root_still_points_there() -> None:
+def test_a_reference_into_the_root_schema_is_rewritten() -> None:
     pair = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"$ref": "#/properties/a"}}}
     schema = object_of({"answer": pair})
     assert fits(schema, {"answer": {"a": 1, "b": 2}})

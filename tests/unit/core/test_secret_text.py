@@ -56,7 +56,7 @@ def test_a_key_that_is_cut_off_by_the_end_is_masked_too(size: int) -> None:
     assert masked(f"wrong key: {KEY[:size]}", [KEY]) == "wrong key: ***"
 
 
-def test_other_words_stay() -> None:
+def test_text_without_a_key_is_unchanged() -> None:
     for secrets in ([], [""], ["sk-secret"]):
         assert masked("nothing to hide \x1b é", secrets) == "nothing to hide \x1b é"
     assert masked_bytes(b"\xff\x00 \xc3\xa9", ["sk-secret"]) == b"\xff\x00 \xc3\xa9"

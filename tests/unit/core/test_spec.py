@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.errors import SpecError
-from batch_agent.core.options import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Tooling
+from batch_agent.core.options import ContextLimits, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 from batch_agent.core.validation import nearest
@@ -51,12 +51,12 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("strip_preamble", "prefix", "strip_preamble", False),
     ("cache_salt", "prefix", "cache_salt", "mine"),
     ("warm_prefix", "prefix", "warm_prefix", True),
-    ("tool_cache_mb", "tooling", "tool_cache_mb", 8),
-    ("max_total_tokens", "spend", "max_total_tokens", 1000),
-    ("max_usd", "spend", "max_usd", 0.5),
-    ("deadline", "spend", "deadline", 60.0),
-    ("prices", "spend", "prices", {"m": (1.0, 0.1, 2.0)}),
-    ("tool_cache_dir", "tooling", "tool_cache_dir", Path("cache")),
+    ("tool_cache_mb", "tool_caching", "tool_cache_mb", 8),
+    ("max_total_tokens", "spending", "max_total_tokens", 1000),
+    ("max_usd", "spending", "max_usd", 0.5),
+    ("deadline", "spending", "deadline", 60.0),
+    ("prices", "spending", "prices", {"m": (1.0, 0.1, 2.0)}),
+    ("tool_cache_dir", "tool_caching", "tool_cache_dir", Path("cache")),
     ("system_prompt", "prefix", "system_prompt", "Be brief."),
     ("tool_mode", "prefix", "tool_mode", "action"),
     ("temperature", "sampling", "temperature", 0.5),
@@ -71,10 +71,10 @@ GROUPS: dict[str, Any] = {
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
-    "context": Context,
+    "context": ContextLimits,
     "prefix": Prefix,
-    "tooling": Tooling,
-    "spend": Spend,
+    "tool_caching": ToolCaching,
+    "spending": SpendingLimits,
     "sampling": Sampling,
 }
 
@@ -94,14 +94,14 @@ def test_a_flat_option_and_its_group_make_the_same_spec(flat: str, group: str, m
 def test_every_field_of_every_group_has_a_flat_option() -> None:
     reached = {(group, member) for _, group, member, _ in OPTIONS}
     # these make sense only together with another option, and have tests of their own
-    reached |= {("tooling", "predictive_prewarm"), ("context", "compact_model")}
+    reached |= {("tool_caching", "predictive_prewarm"), ("context", "compact_model")}
     assert reached == {(name, field.name) for name, group in GROUPS.items() for field in fields(group)}
 
 
-def test_what_is_not_said_has_its_default() -> None:
+def test_options_that_are_not_given_have_their_default() -> None:
     plain = spec()
     assert (plain.limits, plain.timeouts, plain.retry) == (Limits(), Timeouts(), Retry())
-    assert (plain.context, plain.prefix) == (Context(), Prefix())
+    assert (plain.context, plain.prefix) == (ContextLimits(), Prefix())
     assert plain.backend == "local://"
     assert (plain.tools, plain.output_schema, plain.model) == ((), None, None)
     assert (plain.checkpoint_dir, plain.on_result) == (None, None)
@@ -130,26 +130,26 @@ def test_tools_may_come_from_a_generator_or_be_none() -> None:
         ("concurrent", "max_concurrent"),
     ],
 )
-def test_an_unknown_option_is_named_together_with_what_was_meant(wrong: str, meant: str) -> None:
+def test_an_unknown_option_is_named_with_a_suggestion(wrong: str, meant: str) -> None:
     with pytest.raises(SpecError, match=rf"Unknown option '{wrong}'\. Did you mean .*'{meant}'"):
         spec(**{wrong: 1})
 
 
-def test_an_option_like_no_other_gets_no_hint() -> None:
+def test_an_option_without_a_similar_name_gets_no_suggestion() -> None:
     with pytest.raises(SpecError, match=r"^Unknown option 'zzz'\.$"):
         spec(zzz=1)
 
 
 @pytest.mark.parametrize(("flat", "group", "member", "value"), OPTIONS)
 def test_a_group_and_one_of_its_options_cannot_both_be_given(flat: str, group: str, member: str, value: Any) -> None:
-    with pytest.raises(SpecError, match=f"{group}= and {flat}= say the same thing twice"):
+    with pytest.raises(SpecError, match=f"{group}= and {flat}= set the same options"):
         spec(**{flat: value, group: GROUPS[group]()})
 
 
 def test_two_names_of_one_option_cannot_both_be_given() -> None:
-    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= say the same.*keep max_inflight=.$"):
+    with pytest.raises(SpecError, match=r"^max_inflight= and max_concurrent= set the same.*keep max_inflight=.$"):
         spec(max_inflight=4, max_concurrent=8)
-    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= say the same.*keep max_agents=.$"):
+    with pytest.raises(SpecError, match=r"^max_dispatched= and max_agents= set the same.*keep max_agents=.$"):
         spec(max_dispatched=4, max_agents=8)
 
 
@@ -158,7 +158,7 @@ def test_an_error_about_a_former_spelling_names_both() -> None:
         spec(max_concurrent=0)
 
 
-def test_the_constructor_takes_flat_options_and_a_spec_tells_them() -> None:
+def test_the_spec_constructor_accepts_flat_options_and_exposes_them() -> None:
     flat: Any = BatchSpec
     made = flat("Do {it}", ["a"], max_turns=4, max_concurrent=3, timeout_per_tool=7)
     assert asdict(made) == asdict(spec(max_turns=4, max_inflight=3, timeout_per_tool=7))
@@ -170,7 +170,7 @@ def test_the_constructor_takes_flat_options_and_a_spec_tells_them() -> None:
 
 
 @pytest.mark.parametrize("name", ["reduce", "node_id", "min_response_tokens"])
-def test_a_name_that_only_shares_a_part_is_no_hint(name: str) -> None:
+def test_a_name_that_shares_only_a_part_is_not_suggested(name: str) -> None:
     assert nearest(name, OPTION_NAMES) == []
 
 
@@ -224,7 +224,7 @@ def test_a_count_is_a_whole_number_of_at_least_one(name: str, value: Any) -> Non
 
 @pytest.mark.parametrize("value", NOT_A_COUNT[:-1])
 @pytest.mark.parametrize("name", ["max_tokens", "max_turns"])
-def test_a_limit_that_may_be_open_is_otherwise_a_count(name: str, value: Any) -> None:
+def test_an_optional_limit_is_none_or_a_count(name: str, value: Any) -> None:
     assert spec(**{name: None}) is not None
     with pytest.raises(SpecError, match=f"^{name} must be an integer >= 1; got"):
         spec(**{name: value})
@@ -243,7 +243,7 @@ def test_a_ceiling_for_the_queue_is_a_count(value: Any) -> None:
         spec(backpressure_ceiling=value)
 
 
-def test_what_meant_no_limit_in_earlier_versions_still_does() -> None:
+def test_former_values_for_no_limit_are_still_accepted() -> None:
     assert spec(max_inflight=-1, max_dispatched=-1, backpressure_ceiling=0).limits == Limits()
 
 
@@ -255,7 +255,7 @@ def test_retries_are_a_whole_number_that_may_be_zero(value: Any) -> None:
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), "60", True])
 @pytest.mark.parametrize("name", ["timeout_per_agent", "timeout_per_turn", "timeout_per_tool"])
-def test_a_timeout_is_more_than_no_time_at_all(name: str, value: Any) -> None:
+def test_a_timeout_must_be_positive(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name} must be more than 0 seconds, or None"):
         spec(**{name: value})
 
@@ -272,7 +272,7 @@ def test_a_timeout_is_more_than_no_time_at_all(name: str, value: Any) -> None:
         {"backoff_max": None},
     ],
 )
-def test_the_backoff_lies_between_nothing_and_its_maximum(options: dict[str, Any]) -> None:
+def test_the_backoff_must_be_between_zero_and_its_maximum(options: dict[str, Any]) -> None:
     with pytest.raises(
         SpecError, match=r"^backoff must be between 0 and backoff_max|^backoff_max must be more than 0 seconds"
     ):
@@ -303,7 +303,7 @@ def test_the_backoff_lies_between_nothing_and_its_maximum(options: dict[str, Any
         ("sampling", None),
     ],
 )
-def test_an_option_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
+def test_an_option_of_the_wrong_type_is_named(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=f"^{name} must be"):
         spec(**{name: value})
 
@@ -311,7 +311,7 @@ def test_an_option_of_the_wrong_kind_is_named(name: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("temperature", 0), ("top_p", 1), ("stop", ["END"]), ("seed", 0), ("max_retries", 0)]
 )
-def test_a_value_at_the_edge_is_a_value(name: str, value: Any) -> None:
+def test_edge_values_of_options_are_accepted(name: str, value: Any) -> None:
     assert spec(**{name: value}) is not None
 
 

@@ -25,7 +25,7 @@ def objects(node: Any) -> list[dict[str, Any]]:
     return [*found, node] if isinstance(node, dict) and node.get("type") == "object" else found
 
 
-def test_every_object_is_closed_and_says_everything() -> None:
+def test_every_object_of_a_strict_schema_is_closed_and_requires_all_properties() -> None:
     strict = strict_form(Whole.model_json_schema())
     assert strict is not None
     assert len(objects(strict)) == 2
@@ -42,7 +42,7 @@ def test_an_answer_that_fits_the_strict_form_fits_the_schema() -> None:
     assert set(strict["properties"]) == set(answer)
 
 
-def test_limits_are_left_out_for_those_who_refuse_them() -> None:
+def test_limits_are_omitted_for_servers_that_reject_them() -> None:
     with_limits, without = (str(strict_form(Whole.model_json_schema(), keeps_limits=keep)) for keep in (True, False))
     for word in ("maxLength", "minItems", "minimum", "maximum"):
         assert word in with_limits
@@ -50,7 +50,7 @@ def test_limits_are_left_out_for_those_who_refuse_them() -> None:
 
 
 @pytest.mark.parametrize("shape", [dict[str, int], list[int], int, tuple[int, str], Any, dict[str, Any]])
-def test_what_has_no_strict_form_is_said_to_have_none(shape: Any) -> None:
+def test_a_schema_without_a_strict_form_gives_none(shape: Any) -> None:
     schema = TypeAdapter(shape).json_schema()
     assert strict_form(schema) is None
     assert strict_form({"type": "object", "properties": {"it": schema}}) is None or shape in (list[int], int)

@@ -27,7 +27,7 @@ from batch_agent.data.results import AgentsFailed
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
 COLUMNS_AFTER = [
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
-    "seconds",
+    "cost", "seconds",
 ]  # fmt: skip
 
 
@@ -160,7 +160,7 @@ plain = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.sampled_from("abä' ."), plain, min_size=1), min_size=1, max_size=12))
-def test_what_went_into_parquet_comes_out_of_it(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+def test_results_written_to_parquet_are_read_back_equal(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     lines = tmp_path / "in.jsonl"
     lines.write_text("".join(f"{__import__('json').dumps(row)}\n" for row in rows))
     inputs: Any = read_inputs(lines)
@@ -214,7 +214,7 @@ def test_a_path_that_cannot_be_written_is_a_clear_error_and_leaves_no_file(tmp_p
     [("to_pandas", "pandas", "pip install pandas"), ("to_polars", "polars", "pip install polars"),
      ("to_parquet", "duckdb", r"pip install 'batch-agent\[data\]'")],
 )  # fmt: skip
-def test_a_library_that_is_missing_is_named(
+def test_a_missing_table_library_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, module: str, words: str
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
@@ -241,7 +241,7 @@ def test_results_in_a_notebook_are_a_table_of_the_first_ones_and_never_html() ->
     assert "<table>" not in Results()._repr_html_()
 
 
-def test_a_failed_row_says_why() -> None:
+def test_a_failed_row_has_its_error() -> None:
     row = as_row(AgentResult(3, "k", {"text": "x" * 10_000}, text="half", error=BOOM))
     assert row["error"] == {"kind": "server", "message": "boom", "retryable": True}
     assert row["text"] == "half"
@@ -264,6 +264,7 @@ def test_inputs_are_written_whole(tmp_path: Path) -> None:
     with (tmp_path / "all.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["input.text"] == long
     with (tmp_path / "out.csv").open(newline="") as file:
-        assert orjson.loads(next(csv.DictReader(file))["input"]) == {"text": long, "deep": deep}
+        first = next(csv.DictReader(file))
+        assert (first["input.text"], orjson.loads(first["input.deep"])) == (long, deep)
     assert pl.read_parquet(tmp_path / "all.parquet")["input.text"][0] == long
     assert made.to_pandas()["input.text"][0] == long

@@ -43,7 +43,7 @@ async def test_the_same_inputs_from_anywhere_are_the_same_agents(tmp_path: Path)
     assert keys == [keys[0]] * 5
 
 
-async def test_a_flow_and_a_forecast_take_them_too(tmp_path: Path) -> None:
+async def test_flows_and_plans_accept_files_as_inputs(tmp_path: Path) -> None:
     for source in sources(tmp_path):
         outcome = await Flow(source, backend=echo()).map("read", "{text}").run()
         assert [item["read"] for item in outcome.items] == ["ä", "b"]
@@ -75,7 +75,7 @@ async def test_a_result_is_in_the_file_before_it_is_reported(tmp_path: Path, nam
     assert len(results) == duckdb.sql(f"SELECT * FROM '{path}'").shape[0] == 3
 
 
-async def test_a_run_that_stops_leaves_what_it_had(tmp_path: Path) -> None:
+async def test_a_stopped_run_leaves_its_results_in_the_file(tmp_path: Path) -> None:
     def answer(request: Request) -> Answer:
         is_bad = request.messages[0].text == "b"  # type: ignore[union-attr]
         return BackendError(ErrorKind.BAD_REQUEST, "no") if is_bad else say("fine")
@@ -114,7 +114,7 @@ async def test_a_full_disk_loses_no_earlier_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("out", "problem"), [(5, "out must be a path"), ("out.xlsx", "not '.xlsx'")])
-async def test_a_file_that_cannot_be_one_is_refused_before_anything_is_sent(out: Any, problem: str) -> None:
+async def test_an_invalid_results_path_is_rejected_before_any_request(out: Any, problem: str) -> None:
     backend = echo()
     with pytest.raises(SpecError, match=problem):
         await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, out=out)
@@ -130,7 +130,7 @@ async def test_each_stage_of_a_flow_has_a_file_of_its_own(tmp_path: Path) -> Non
     flow = Flow(["a", "b"], backend=echo()).map("one", "{it}", out=tmp_path / "one.jsonl")
     await flow.reduce("all", "{results}", out=tmp_path / "all.csv").run()
     assert len((tmp_path / "one.jsonl").read_text().splitlines()) == 2
-    assert (tmp_path / "all.csv").read_text().startswith("index,key,ok,finish,input,output")
+    assert (tmp_path / "all.csv").read_text().startswith("index,key,ok,finish,input.n,input.results,output,")
     with pytest.raises(SpecError, match=r"out= is one file: pass it to a stage"):
         await Flow(["a"], backend=echo(), out=tmp_path / "out.jsonl").map("one", "{it}").run()
 

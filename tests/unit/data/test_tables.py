@@ -39,11 +39,11 @@ COLUMNS = {name: [row[name] for row in ROWS] for name in ROWS[0]}
     ],
     ids=lambda table: type(table).__module__.partition(".")[0] + type(table).__name__,
 )
-def test_a_table_is_its_rows(table: Any) -> None:
+def test_the_inputs_of_a_table_are_its_rows(table: Any) -> None:
     check_is_read(table)
 
 
-def test_a_relation_is_its_rows_and_its_connection_is_free() -> None:
+def test_the_inputs_of_a_duckdb_relation_are_its_rows_and_its_connection_is_free() -> None:
     with duckdb.connect() as connection:
         check_is_read(
             connection.sql(
@@ -52,7 +52,7 @@ def test_a_relation_is_its_rows_and_its_connection_is_free() -> None:
         )
         with pytest.raises(SpecError, match="the query of the relation failed"):
             read_inputs(connection.sql("SELECT CAST(range || 'x' AS INT) FROM range(2)"))
-        with pytest.raises(SpecError, match="The relation has two columns named 'a': give one another name with AS"):
+        with pytest.raises(SpecError, match="The relation has two columns named 'a': rename one of them with AS"):
             read_inputs(connection.sql("SELECT 1 AS a, 2 AS a"))
         with pytest.raises(SpecError, match="cannot be read from a duckdb DuckDBPyConnection: pass a relation"):
             read_inputs(connection)
@@ -67,7 +67,7 @@ def check_is_read(table: Any) -> None:
 
 
 @pytest.mark.parametrize("column", [pd.Series(["a", None]), pl.Series(["a", None]), pa.chunked_array([["a", None]])])
-def test_a_column_is_its_values(column: Any) -> None:
+def test_the_inputs_of_a_column_are_its_values(column: Any) -> None:
     assert read_inputs(column) == ["a", None]
 
 
@@ -129,7 +129,7 @@ def test_a_frame_without_narwhals_says_what_to_install(monkeypatch: pytest.Monke
         read_inputs(pd.DataFrame({"a": [1]}))
 
 
-def test_a_list_of_a_module_that_is_called_datasets_too_is_a_list() -> None:
+def test_a_list_subclass_from_a_module_named_datasets_is_a_list() -> None:
     own = type("Own", (list,), {"__module__": "datasets.mine"})(["a"])
     assert read_inputs(own) is own
 

@@ -82,7 +82,7 @@ async def test_without_residency_only_slots_are_counted() -> None:
 
 
 @virtual
-async def test_who_has_a_place_still_needs_a_slot() -> None:
+async def test_an_agent_with_residency_still_needs_a_slot() -> None:
     entered = gate(inflight=1)
     held = await entered.admit(job(0), ())
     waiting = await begin(entered.admit(job(1), ()))
@@ -92,7 +92,7 @@ async def test_who_has_a_place_still_needs_a_slot() -> None:
 
 
 @virtual
-async def test_who_has_no_place_takes_no_slot() -> None:
+async def test_an_agent_without_residency_takes_no_slot() -> None:
     entered = gate(inflight=2, kv_tokens=1500)
     await entered.admit(job(0), ())
     waiting = await begin(entered.admit(job(1), ()))
@@ -103,7 +103,7 @@ async def test_who_has_no_place_takes_no_slot() -> None:
 
 
 @virtual
-async def test_a_new_agent_that_is_cancelled_while_it_waits_for_a_slot_gives_its_place_back() -> None:
+async def test_a_new_agent_cancelled_while_it_waits_for_a_slot_releases_its_residency() -> None:
     entered = gate(inflight=1)
     await entered.admit(job(0), ())
     waiting = await begin(entered.admit(job(1), ()))
@@ -112,7 +112,7 @@ async def test_a_new_agent_that_is_cancelled_while_it_waits_for_a_slot_gives_its
 
 
 @virtual
-async def test_an_agent_under_way_that_is_cancelled_while_it_waits_for_a_slot_keeps_its_place_until_it_leaves() -> None:
+async def test_a_started_agent_cancelled_while_it_waits_for_a_slot_keeps_residency_until_it_leaves() -> None:
     entered = gate(inflight=1)
     held = await entered.admit(job(0), ())
     held.release()
@@ -124,7 +124,7 @@ async def test_an_agent_under_way_that_is_cancelled_while_it_waits_for_a_slot_ke
 
 
 @virtual
-async def test_a_conversation_that_goes_on_counts_with_all_that_was_said() -> None:
+async def test_a_resumed_conversation_counts_with_its_whole_context() -> None:
     entered = gate()
     call = LOOK[0]
     facts = (
@@ -137,7 +137,7 @@ async def test_a_conversation_that_goes_on_counts_with_all_that_was_said() -> No
 
 
 @virtual
-async def test_no_more_run_at_once_than_the_running_tokens_hold() -> None:
+async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> None:
     entered = gate(kv_tokens=None, running_tokens=3500)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     waiting = await begin(entered.admit(job(3), ()))
@@ -171,7 +171,7 @@ async def test_without_running_tokens_the_contexts_do_not_bound_the_slots() -> N
 
 
 @virtual
-async def test_an_agent_holds_its_place_on_lease_while_it_waits_for_its_tools() -> None:
+async def test_an_agent_keeps_residency_on_lease_while_its_tools_run() -> None:
     entered = gate(kv_tokens=2500)
     await entered.admit(job(0), ())
     await entered.admit(job(1), ())
@@ -184,7 +184,7 @@ async def test_an_agent_holds_its_place_on_lease_while_it_waits_for_its_tools() 
 
 
 @virtual
-async def test_the_report_tells_how_it_went() -> None:
+async def test_the_admission_report_has_slots_and_residency() -> None:
     entered = gate(inflight=2, kv_tokens=2500, fixed=False)
     await entered.admit(job(0), ())
     await entered.admit(job(1), ())
@@ -205,7 +205,7 @@ async def test_the_report_tells_how_it_went() -> None:
 
 
 @virtual
-async def test_the_report_counts_places_that_were_given_up_and_contexts_that_were_lost() -> None:
+async def test_the_admission_report_counts_released_residency_and_lost_contexts() -> None:
     entered = gate(kv_tokens=2500)
     await entered.admit(job(0), ())
     await entered.admit(job(1), ())
@@ -219,14 +219,14 @@ async def test_the_report_counts_places_that_were_given_up_and_contexts_that_wer
 
 
 @virtual
-async def test_the_report_of_places_that_nobody_limits_has_no_limit() -> None:
+async def test_the_admission_report_without_a_capacity_has_no_limit() -> None:
     entered = gate(kv_tokens=None)
     await entered.admit(job(0), ())
     assert entered.report() == Scheduling(10, max_residents=1)
 
 
 @virtual
-async def test_a_compaction_is_told_to_the_residency() -> None:
+async def test_a_compaction_is_reported_to_the_residency() -> None:
     both = gate()
     await both.admit(job(0), ())
     both.on_reply("0", answer(3_000, 0, 100))
@@ -237,7 +237,7 @@ async def test_a_compaction_is_told_to_the_residency() -> None:
 
 
 @virtual
-async def test_an_agent_that_comes_back_is_taken_to_be_as_big_as_its_compactions_left_it() -> None:
+async def test_a_returning_agent_counts_with_its_size_after_compaction() -> None:
     both = gate()
     results = tuple(ToolResult(LOOK[0], "x" * 4_000) for _ in range(2))
     shortened = Compacted((Shortened(2, "x" * 40), Shortened(1, "")))

@@ -38,14 +38,14 @@ class Counting(ScriptedBackend):
         return len(text) // 2
 
 
-async def test_the_number_in_flight_is_the_users_or_the_backends_or_a_low_start() -> None:
+async def test_the_inflight_limit_is_that_of_the_user_the_backend_or_a_low_start() -> None:
     assert (await gate(backend(inflight=32), max_inflight=5)).slots.limit == 5
     assert (await gate(backend(inflight=32))).slots.limit == 32
     assert (await gate(backend(inflight=32), calibrate_backend=True)).slots.limit == 8
     assert (await gate(backend(inflight=4), calibrate_backend=True)).slots.limit == 4
 
 
-async def test_places_are_counted_only_where_agents_has_later_turns_to_a_cache_of_ones_own() -> None:
+async def test_residency_is_counted_only_for_multi_turn_agents_on_a_managed_cache() -> None:
     assert (await gate(backend(kv_tokens=1000))).residency is not None
     assert (await gate(backend(kv_tokens=1000), tools=[])).residency is None
     assert (await gate(backend(kv_tokens=1000, managed_cache=True))).residency is None
@@ -54,7 +54,7 @@ async def test_places_are_counted_only_where_agents_has_later_turns_to_a_cache_o
 @pytest.mark.parametrize(
     ("kept", "running", "is_bound"), [(None, 1000, True), (5000, 1000, True), (1000, 1000, False), (None, None, False)]
 )
-async def test_with_a_slower_tier_what_is_in_flight_must_fit_the_quick_one(
+async def test_with_a_slower_cache_tier_requests_in_flight_must_fit_the_fast_tier(
     kept: int | None, running: int | None, is_bound: bool
 ) -> None:
     opened = await gate(backend(kv_tokens=kept, kv_running_tokens=running, inflight=100))
@@ -68,7 +68,7 @@ async def test_with_a_slower_tier_what_is_in_flight_must_fit_the_quick_one(
         each.cancel()
 
 
-async def test_the_server_says_how_long_the_first_texts_are() -> None:
+async def test_the_server_counts_the_tokens_of_the_first_tasks() -> None:
     server = Counting(lambda request: say("done"), kv_tokens=1000)
     opened = await gate(server)
     assert "a text of some words" in server.asked
@@ -76,7 +76,7 @@ async def test_the_server_says_how_long_the_first_texts_are() -> None:
     assert opened.residency.ledger.shared_tokens == pytest.approx(len(RULES.prompt.system) / 2, rel=0.01)
 
 
-async def test_without_a_word_from_the_server_four_characters_are_a_token() -> None:
+async def test_without_a_token_count_four_characters_are_a_token() -> None:
     opened = await gate(backend(kv_tokens=1000))
     assert opened.residency is not None
     assert opened.residency.ledger.shared_tokens == len(RULES.prompt.system) / 4

@@ -25,7 +25,7 @@ class CallsOff:
             self.task = None
 
 
-async def test_results_that_were_being_kept_are_handed_over_and_written(tmp_path: Path) -> None:
+async def test_results_being_stored_at_a_cancellation_are_delivered_and_written(tmp_path: Path) -> None:
     heard: list[AgentResult] = []
     calls_off = CallsOff(3)
     run = BatchAgent.run(
@@ -44,7 +44,7 @@ async def test_results_that_were_being_kept_are_handed_over_and_written(tmp_path
     assert sorted(row["index"] for row in rows) == sorted(result.index for result in heard) == [0, 1, 2]
 
 
-async def test_a_stream_that_is_left_has_what_was_not_read(tmp_path: Path) -> None:
+async def test_a_stream_left_early_has_its_unread_results(tmp_path: Path) -> None:
     calls_off = CallsOff(3)
     backend = ScriptedBackend(lambda _: say("done"))
     stream = BatchAgent.stream(

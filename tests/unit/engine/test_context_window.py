@@ -31,7 +31,7 @@ def job(task: str, index: int = 7) -> Job:
     return Job(index, "key", task, task)
 
 
-async def test_what_does_not_fit_is_refused_and_told_what_to_do() -> None:
+async def test_a_job_beyond_the_window_is_refused_with_advice() -> None:
     window = ContextWindow(16_384, prefix=1000, answer=1024, count=Counter())
     refused = await window.fit(job("word " * 32_800))
     assert refused.problem is not None
@@ -73,14 +73,14 @@ async def test_where_an_estimate_may_be_wrong_the_server_counts(text: str, chars
     assert counter.asked == [text]
 
 
-async def test_what_is_far_too_long_is_not_counted() -> None:
+async def test_a_far_too_long_input_is_not_tokenized() -> None:
     counter = Counter()
     window = ContextWindow(1000, count=counter)
     assert await window.oversized_tokens("word " * 100_000) == 125_000
     assert counter.asked == []
 
 
-async def test_counts_teach_which_texts_are_in_doubt() -> None:
+async def test_token_counts_narrow_which_texts_must_be_counted() -> None:
     counter = Counter(8.0)
     window = ContextWindow(10_000 + 64, count=counter)
     for _ in range(20):
@@ -90,7 +90,7 @@ async def test_counts_teach_which_texts_are_in_doubt() -> None:
 
 
 @pytest.mark.parametrize("count", [None, Counter(says=False)])
-async def test_without_a_count_only_what_is_clearly_too_long_is_refused(count: Counter | None) -> None:
+async def test_without_a_token_counter_only_clearly_too_long_inputs_are_refused(count: Counter | None) -> None:
     window = ContextWindow(10_000, count=count)
     assert await window.oversized_tokens("word " * 8_400) is None  # 1.05 times the window, by the estimate
     assert await window.oversized_tokens("word " * 11_600) is None
@@ -99,7 +99,7 @@ async def test_without_a_count_only_what_is_clearly_too_long_is_refused(count: C
     assert await window.oversized_tokens("word " * 4_900, careful=True) is None
 
 
-async def test_half_a_character_can_be_measured() -> None:
+async def test_a_text_with_a_lone_surrogate_can_be_measured() -> None:
     assert await ContextWindow(100).oversized_tokens("\ud83d" * 1000) is not None
 
 
@@ -136,7 +136,7 @@ async def test_without_a_known_window_nothing_is_checked() -> None:
     assert await opened(Counting()) is None
 
 
-async def test_the_users_word_on_the_window_goes_before_the_servers() -> None:
+async def test_context_tokens_overrides_the_window_of_the_server() -> None:
     assert await room(Counting(context_tokens=8192)) == 8192 - 1024 - 64
     assert await room(Counting(context_tokens=8192), context_tokens=3200) == 3200 - 400 - 64
 
@@ -154,7 +154,7 @@ async def test_the_system_prompt_and_the_tools_take_their_part_of_the_window() -
     ("oversized", "max_tokens", "kept"),
     [("refuse", 500, 500), ("refuse", 8000, 4096), ("chunk", 6000, 6000), ("chunk", 9999, 7168), ("chunk", None, 1024)],
 )
-async def test_the_answer_has_its_room(oversized: str, max_tokens: int | None, kept: int) -> None:
+async def test_the_window_check_leaves_room_for_the_answer(oversized: str, max_tokens: int | None, kept: int) -> None:
     window = await opened(Counting(context_tokens=8192), oversized=oversized, max_tokens=max_tokens)
     assert window is not None
     assert window.answer == kept

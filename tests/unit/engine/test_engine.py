@@ -78,7 +78,7 @@ async def test_an_exception_inside_an_executor_becomes_an_internal_result_and_fr
     assert record.exc_info  # one traceback is enough to find the bug, and a thousand are too many
 
 
-async def test_a_story_that_cannot_be_read_back_costs_only_its_own_agent() -> None:
+async def test_an_unreadable_fact_history_fails_only_its_agent() -> None:
     store = MemoryStore()
     for index in range(3):
         store.record(str(index), Replied(Reply("", "stop", Usage())))
@@ -88,7 +88,7 @@ async def test_a_story_that_cannot_be_read_back_costs_only_its_own_agent() -> No
     assert len(delivered) == 3
 
 
-async def test_what_is_meant_for_the_caller_ends_the_run_as_itself() -> None:
+async def test_an_error_for_the_caller_ends_the_run_unchanged() -> None:
     running, _, delivered = engine(Runs(lambda index: StoreError("disk full") if index == 3 else None), 100)
     with pytest.raises(BatchAgentError, match="disk full") as raised:
         await running.run()
@@ -96,7 +96,7 @@ async def test_what_is_meant_for_the_caller_ends_the_run_as_itself() -> None:
     assert len(delivered) < 20
 
 
-def test_an_interrupt_inside_an_agent_ends_the_run_as_itself() -> None:
+def test_a_keyboard_interrupt_inside_an_agent_ends_the_run_unchanged() -> None:
     async def main() -> None:
         running, _, _ = engine(Runs(lambda index: KeyboardInterrupt() if index == 3 else None), 100)
         await running.run()
@@ -121,7 +121,7 @@ async def test_a_job_that_cannot_be_made_is_a_bad_input_with_a_result_of_its_own
     assert jobs[1].input == "b"
 
 
-async def test_a_look_at_the_first_input_takes_nothing_away() -> None:
+async def test_peeking_at_the_first_input_does_not_consume_it() -> None:
     inputs = JobSource(iter("ab"))
     peeked = await inputs.peek()
     assert peeked == ["a"]
@@ -132,6 +132,6 @@ async def test_a_look_at_the_first_input_takes_nothing_away() -> None:
     assert await JobSource([]).peek() == []
 
 
-async def test_the_number_of_inputs_is_known_only_where_they_have_one() -> None:
+async def test_the_number_of_inputs_is_known_only_for_sized_inputs() -> None:
     assert JobSource([1, 2]).total == 2
     assert JobSource(iter([1, 2])).total is None

@@ -15,7 +15,7 @@ def restored() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_it_looks_less_often_while_any_run_is_under_way_and_as_before_after_the_last() -> None:
+def test_the_gc_threshold_is_raised_during_runs_and_restored_after_the_last() -> None:
     gc.set_threshold(700, 10, 10)
     with relaxed_gc():
         assert gc.get_threshold() == (2_000, 5, 100)
@@ -26,28 +26,28 @@ def test_it_looks_less_often_while_any_run_is_under_way_and_as_before_after_the_
 
 
 @pytest.mark.parametrize("chosen", [(0, 10, 10), (50_000, 5, 5)])
-def test_a_program_that_has_its_own_setting_keeps_it(chosen: tuple[int, int, int]) -> None:
+def test_a_higher_gc_threshold_of_the_program_is_kept(chosen: tuple[int, int, int]) -> None:
     gc.set_threshold(*chosen)
     with relaxed_gc():
         assert gc.get_threshold() == chosen
     assert gc.get_threshold() == chosen
 
 
-def test_a_setting_that_is_made_during_a_run_stays() -> None:
+def test_a_gc_threshold_set_during_a_run_is_kept() -> None:
     gc.set_threshold(700, 10, 10)
     with relaxed_gc():
         gc.set_threshold(123, 4, 5)
     assert gc.get_threshold() == (123, 4, 5)
 
 
-def test_an_error_puts_it_back_too() -> None:
+def test_the_gc_threshold_is_restored_after_an_error() -> None:
     gc.set_threshold(700, 10, 10)
     with pytest.raises(KeyError), relaxed_gc():
         raise KeyError
     assert gc.get_threshold() == (700, 10, 10)
 
 
-def test_the_end_of_a_run_does_not_make_it_look_at_everything_at_once() -> None:
+def test_the_end_of_a_run_triggers_no_full_collection() -> None:
     gc.set_threshold(700, 10, 10)
     with relaxed_gc():
         for _ in range(20):
@@ -57,7 +57,7 @@ def test_the_end_of_a_run_does_not_make_it_look_at_everything_at_once() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_what_somebody_froze_stays_frozen() -> None:
+def test_objects_frozen_by_the_program_stay_frozen() -> None:
     gc.set_threshold(700, 10, 10)
     gc.freeze()
     try:

@@ -60,7 +60,7 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_a_server_that_tells_its_load_is_asked_often_at_first_and_then_twice_a_second() -> None:
+def test_the_load_of_a_server_is_polled_often_at_first_and_then_twice_a_second() -> None:
     async def main() -> None:
         server, gate = Server(ServerLoad(running=1), ServerLoad(running=2)), Watched()
         async with monitor_load(server, gate):
@@ -72,7 +72,7 @@ def test_a_server_that_tells_its_load_is_asked_often_at_first_and_then_twice_a_s
 
 
 @pytest.mark.parametrize(("seconds", "between"), [(0.005, 0.505), (0.05, 1.05), (1.0, 6.0)])
-def test_a_server_that_takes_long_to_say_it_is_asked_more_rarely(seconds: float, between: float) -> None:
+def test_a_server_with_slow_load_reports_is_polled_less_often(seconds: float, between: float) -> None:
     async def main() -> None:
         server = Server(ServerLoad(running=1), seconds=seconds)
         async with monitor_load(server, Watched()):
@@ -83,7 +83,7 @@ def test_a_server_that_takes_long_to_say_it_is_asked_more_rarely(seconds: float,
     run_virtual(main())
 
 
-def test_a_server_that_does_not_tell_its_load_is_not_asked() -> None:
+def test_a_server_without_load_reports_is_not_polled() -> None:
     async def main() -> None:
         gate = Watched()
         async with monitor_load(Silent(), gate):
@@ -95,7 +95,7 @@ def test_a_server_that_does_not_tell_its_load_is_not_asked() -> None:
     run_virtual(main())
 
 
-def test_what_it_shows_moves_the_limit() -> None:
+def test_a_load_poll_adjusts_the_concurrency_limit() -> None:
     async def main() -> None:
         gate = Watched()
         async with monitor_load(Server(ServerLoad(running=2)), gate):
@@ -107,7 +107,7 @@ def test_what_it_shows_moves_the_limit() -> None:
     run_virtual(main())
 
 
-def test_a_server_that_says_nothing_this_time_is_asked_again() -> None:
+def test_a_failed_load_poll_is_repeated() -> None:
     async def main() -> None:
         server, gate = Server(None, None, ServerLoad(running=7)), Watched()
         async with monitor_load(server, gate):
@@ -119,7 +119,7 @@ def test_a_server_that_says_nothing_this_time_is_asked_again() -> None:
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError(), asyncio.CancelledError()])
-def test_the_asking_ends_with_the_block_however_it_ends(error: BaseException | None) -> None:
+def test_load_polling_ends_with_its_block(error: BaseException | None) -> None:
     async def main() -> None:
         server, gate = Server(ServerLoad()), Watched()
         with nullcontext() if error is None else pytest.raises(type(error)):
@@ -136,7 +136,7 @@ def test_the_asking_ends_with_the_block_however_it_ends(error: BaseException | N
     run_virtual(main())
 
 
-def test_an_answer_that_is_still_awaited_when_the_block_ends_is_called_off() -> None:
+def test_a_load_poll_in_flight_is_cancelled_when_the_block_ends() -> None:
     class Slow:
         is_called_off = False
 
@@ -163,7 +163,7 @@ BROKEN = [ZeroDivisionError("boom"), BackendError(ErrorKind.SERVER, "boom")]
 
 
 @pytest.mark.parametrize("error", BROKEN)
-def test_a_backend_that_fails_to_tell_its_load_is_not_asked_again_and_the_run_goes_on(error: Exception) -> None:
+def test_a_backend_that_raises_in_a_load_poll_is_not_polled_again(error: Exception) -> None:
     async def main() -> None:
         server, gate = Server(ServerLoad(), error), Watched()
         async with monitor_load(server, gate):
@@ -180,9 +180,7 @@ def test_a_backend_that_fails_to_tell_its_load_is_not_asked_again_and_the_run_go
 
 
 @pytest.mark.parametrize("error", BROKEN)
-def test_that_a_backend_failed_to_tell_its_load_is_logged_once(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_load_poll_is_logged_once(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with monitor_load(Server(ServerLoad(), error), Watched()):
             await asyncio.sleep(10)

@@ -85,7 +85,7 @@ def leave(residency: Residency, agents: str) -> None:
 
 
 @virtual
-async def test_agents_beyond_the_capacity_wait_until_somebody_leaves() -> None:
+async def test_agents_beyond_the_kv_capacity_wait_until_a_resident_leaves() -> None:
     residency = places(200)
     await enter(residency, *"ab")
     waiting = await begin(enter(residency, "c"))
@@ -118,7 +118,7 @@ async def test_a_returning_agent_is_admitted_before_a_new_one() -> None:
 
 
 @virtual
-async def test_nobody_passes_by_those_who_wait_even_if_it_is_small_enough() -> None:
+async def test_no_agent_overtakes_waiting_agents_even_if_it_would_fit() -> None:
     residency = places(200)
     await enter(residency, "a")
     big = await begin(enter(residency, "big", tokens=150))
@@ -133,7 +133,7 @@ async def test_nobody_passes_by_those_who_wait_even_if_it_is_small_enough() -> N
 
 
 @virtual
-async def test_an_expired_lease_hands_the_place_over_and_its_owner_asks_again() -> None:
+async def test_residency_with_an_expired_lease_goes_to_a_waiting_agent() -> None:
     residency = places(200, speed=100)
     await enter(residency, *"ab")
     tools = await begin(wait_for_tools(residency, "a", 5))
@@ -151,7 +151,7 @@ async def test_an_expired_lease_hands_the_place_over_and_its_owner_asks_again() 
 
 
 @virtual
-async def test_who_is_back_before_its_lease_is_over_goes_on_at_once() -> None:
+async def test_an_agent_that_returns_within_its_lease_continues_at_once() -> None:
     residency = places(200, speed=100)
     await enter(residency, *"ab")
     fresh = await begin(enter(residency, "c"))
@@ -166,7 +166,7 @@ async def test_who_is_back_before_its_lease_is_over_goes_on_at_once() -> None:
 
 
 @virtual
-async def test_a_tool_that_is_known_to_be_slow_gives_the_place_up_at_once() -> None:
+async def test_an_agent_with_a_slow_tool_releases_residency_at_once() -> None:
     residency = places(200, speed=100)
     await enter(residency, *"ab")
     for _ in range(4):
@@ -180,7 +180,7 @@ async def test_a_tool_that_is_known_to_be_slow_gives_the_place_up_at_once() -> N
 
 
 @virtual
-async def test_a_lease_that_is_over_and_not_enough_is_no_reason_to_poll() -> None:
+async def test_an_insufficient_expired_lease_does_not_cause_polling() -> None:
     residency = places(300, speed=100)
     await enter(residency, *"abc")
     tools = await begin(wait_for_tools(residency, "a", 60))
@@ -223,9 +223,7 @@ async def test_no_agent_is_overcommitted_while_another_is_busy() -> None:
 
 @pytest.mark.parametrize(("speed", "patience"), [(10.0, 1.0), (1000.0, 0.1), (10_000.0, 0.05)])
 @virtual
-async def test_the_patience_is_what_it_takes_to_compute_a_context_again_within_reason(
-    speed: float, patience: float
-) -> None:
+async def test_the_idle_limit_is_the_bounded_time_to_recompute_a_context(speed: float, patience: float) -> None:
     residency = places(1000, speed=speed)
     await enter(residency, *"abcdefghij")
     tools = [await begin(wait_for_tools(residency, agent, 10)) for agent in "abcdefghij"]
@@ -289,7 +287,7 @@ async def test_no_agent_is_overcommitted_where_recomputing_costs_more_than_the_t
 
 
 @virtual
-async def test_one_that_is_bigger_than_the_cache_is_let_in_when_nobody_else_asks() -> None:
+async def test_an_agent_larger_than_the_cache_is_admitted_when_no_other_agent_waits() -> None:
     residency = places(200)
     await enter(residency, *"ab")
     tools = [await begin(wait_for_tools(residency, agent, seconds)) for agent, seconds in (("a", 20), ("b", 3))]
@@ -352,7 +350,7 @@ async def test_several_overcommitted_agents_in_a_row_each_wait_for_the_engine_to
 
 
 @virtual
-async def test_the_patience_starts_anew_after_one_that_waited_has_left() -> None:
+async def test_the_idle_limit_restarts_after_a_waiting_agent_leaves() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = await begin(wait_for_tools(residency, "a", 20))
@@ -365,7 +363,7 @@ async def test_the_patience_starts_anew_after_one_that_waited_has_left() -> None
 
 
 @virtual
-async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
+async def test_an_agent_cancelled_while_it_waits_for_residency_leaves_nothing_behind() -> None:
     residency = places(100)
     await enter(residency, "a")
     first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
@@ -381,7 +379,7 @@ async def test_a_cancelled_waiter_leaves_nothing_behind() -> None:
 
 
 @virtual
-async def test_the_last_waiter_that_is_cancelled_leaves_no_timer_behind() -> None:
+async def test_the_last_cancelled_waiting_agent_leaves_no_timer() -> None:
     residency = places(100)
     await enter(residency, "a")
     tools = await begin(wait_for_tools(residency, "a", 1))
@@ -394,7 +392,7 @@ async def test_the_last_waiter_that_is_cancelled_leaves_no_timer_behind() -> Non
 
 
 @virtual
-async def test_a_place_granted_to_a_cancelled_agent_is_not_lost() -> None:
+async def test_residency_granted_to_a_cancelled_agent_is_not_lost() -> None:
     residency = places(100)
     await enter(residency, "a")
     first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
@@ -408,7 +406,7 @@ async def test_a_place_granted_to_a_cancelled_agent_is_not_lost() -> None:
 
 
 @virtual
-async def test_a_place_granted_to_an_agent_whose_cancellation_is_on_its_way_is_not_lost() -> None:
+async def test_residency_granted_to_an_agent_with_a_pending_cancellation_is_not_lost() -> None:
     residency = places(100)
     await enter(residency, "a")
     first, second = await begin(enter(residency, "b")), await begin(enter(residency, "c"))
@@ -422,7 +420,7 @@ async def test_a_place_granted_to_an_agent_whose_cancellation_is_on_its_way_is_n
 
 
 @virtual
-async def test_one_that_comes_back_and_is_cancelled_while_it_waits_holds_nobody_up() -> None:
+async def test_a_returning_agent_cancelled_while_it_waits_blocks_no_other() -> None:
     residency = places(200, speed=100)
     await enter(residency, *"ab")
     tools = await begin(wait_for_tools(residency, "a", 3))
@@ -438,7 +436,7 @@ async def test_one_that_comes_back_and_is_cancelled_while_it_waits_holds_nobody_
 
 
 @virtual
-async def test_many_may_be_cancelled_while_they_are_granted() -> None:
+async def test_many_agents_may_be_cancelled_while_residency_is_granted() -> None:
     residency = places(300)
     await enter(residency, *"abc")
     waiting = [await begin(enter(residency, str(number))) for number in range(20)]
@@ -455,7 +453,7 @@ async def test_many_may_be_cancelled_while_they_are_granted() -> None:
 
 
 @virtual
-async def test_growth_beyond_the_capacity_takes_the_places_of_the_youngest_that_wait_for_their_tools() -> None:
+async def test_growth_beyond_the_capacity_evicts_the_youngest_residents_that_wait_for_tools() -> None:
     residency = places(400)
     await enter(residency, *"abcd")
     tools = [await begin(wait_for_tools(residency, agent, 5)) for agent in "bcd"]
@@ -473,7 +471,7 @@ async def test_growth_beyond_the_capacity_takes_the_places_of_the_youngest_that_
 
 
 @virtual
-async def test_what_all_share_counts_before_the_first_answer_too() -> None:
+async def test_the_shared_prefix_counts_once_before_the_first_answer() -> None:
     residency = places(1000, shared_chars=4 * 800)
     await enter(residency, *"ab")
     waiting = await begin(enter(residency, "c"))
@@ -568,7 +566,7 @@ async def cost_of_cancelling(waiting: int) -> float:
 
 
 @virtual
-async def test_giving_up_waiting_costs_about_the_same_however_many_wait() -> None:
+async def test_cancelling_a_wait_for_residency_costs_the_same_for_any_queue_length() -> None:
     assert await cost_of_cancelling(1000) <= 3 * await cost_of_cancelling(50)
 
 
@@ -587,7 +585,7 @@ AGENTS = st.tuples(SIZES, st.lists(st.tuples(SECONDS, SECONDS, SIZES), min_size=
     one_by_one=st.booleans(),
     counts=st.sampled_from(["all", "none", "odd"]),
 )
-def test_everybody_comes_to_an_end_whatever_its_size_and_its_tools(
+def test_every_agent_finishes_whatever_its_size_and_its_tools(
     capacity: int | None,
     speed: float | None,
     agents: list[tuple[int, list[tuple[float, float, int]]]],

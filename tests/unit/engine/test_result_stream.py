@@ -19,7 +19,7 @@ async def test_a_stream_that_is_never_read_never_starts() -> None:
     ResultStream(drive)
 
 
-async def test_a_stream_whose_run_was_cancelled_by_a_stranger_does_not_look_complete() -> None:
+async def test_a_stream_whose_run_was_cancelled_from_outside_raises() -> None:
     async def drive(outbox: ResultChannel) -> None:
         await outbox.put(result(0))
         task = asyncio.current_task()

@@ -46,7 +46,7 @@ async def test_a_free_slot_is_had_at_once_and_a_taken_one_is_waited_for() -> Non
     await waiting
 
 
-async def test_who_returns_goes_before_who_is_fresh() -> None:
+async def test_returning_agents_get_slots_before_new_agents() -> None:
     granting = slots(1)
     held = await granting.acquire(FRESH)
     fresh, returning = await begin(granting, FRESH), await begin(granting, RETURNING)
@@ -68,7 +68,7 @@ async def test_releasing_twice_gives_one_slot_back() -> None:
     waiting.cancel()
 
 
-async def test_who_stops_waiting_is_not_granted_anything() -> None:
+async def test_an_agent_that_stops_waiting_gets_no_slot() -> None:
     granting = slots(1)
     held = await granting.acquire(FRESH)
     first, second = await begin(granting), await begin(granting)
@@ -100,7 +100,7 @@ async def test_a_slot_granted_to_an_agent_whose_cancellation_is_on_its_way_is_no
         await first
 
 
-async def test_many_may_be_cancelled_while_they_are_granted() -> None:
+async def test_many_agents_may_be_cancelled_while_slots_are_granted() -> None:
     granting = slots(3)
     held = [await granting.acquire(FRESH) for _ in range(3)]
     waiting = [await begin(granting) for _ in range(20)]
@@ -115,7 +115,7 @@ async def test_many_may_be_cancelled_while_they_are_granted() -> None:
     assert all([await granting.acquire(FRESH) for _ in range(3)])
 
 
-async def test_a_limit_that_binds_grows_and_wakes_who_waits() -> None:
+async def test_a_binding_limit_grows_and_wakes_waiting_agents() -> None:
     granting = slots(1, fixed=False)
     await granting.acquire(FRESH)
     waiting = await begin(granting)
@@ -124,7 +124,7 @@ async def test_a_limit_that_binds_grows_and_wakes_who_waits() -> None:
     assert granting.limit == 2
 
 
-async def test_refusals_of_most_requests_halve_the_limit_and_hold_everyone_back_for_a_moment() -> None:
+async def test_refusals_of_most_requests_halve_the_limit_and_pause_all_agents() -> None:
     seen: list[Event] = []
 
     class Sink:
@@ -158,14 +158,14 @@ async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
 
 
 @pytest.mark.parametrize("retry_after", [None, 0.0, 1.0, 60.0])
-async def test_refusals_of_a_fifth_of_the_requests_are_their_own_affair(retry_after: float | None) -> None:
+async def test_refusals_of_a_fifth_of_the_requests_pause_no_other_agent(retry_after: float | None) -> None:
     granting = slots(8)
     refuse(granting, [retry_after] * 1000, gap=4)
     await granting.acquire(FRESH)
     assert granting.limit == 8
 
 
-async def test_a_pause_that_the_server_asks_of_most_requests_is_everybodys() -> None:
+async def test_a_retry_after_of_most_requests_pauses_all_agents() -> None:
     granting = slots(8)
     refuse(granting, [30.0] * 10)
     waiting = await begin(granting)

@@ -322,7 +322,7 @@ def test_without_streaming_only_whole_turns_are_timed() -> None:
 def test_a_forecast_is_compared_with_the_run() -> None:
     told = replace(forecast(REPORT, Behaviour((TWO_TURNS,)), traits(kv_tokens=400)), seconds=12.0)
     results = Results([result(usage=Usage(230, 100, 30))] * 10, Scheduling(max_residents=2))
-    compared = told.against(results, 10.0)
+    compared = told.compare(results, 10.0)
     assert compared.row("prompt tokens").ratio == 1.0
     assert compared.row("output tokens").ratio == 0.5
     assert compared.row("seconds").ratio == 1.2

@@ -44,7 +44,7 @@ class Noted:
             raise RuntimeError(f"cannot {what}")
 
 
-def test_a_view_is_told_everything_and_closed_in_one_thread_that_is_not_the_runs() -> None:
+def test_a_sink_gets_all_events_and_is_closed_in_one_background_thread() -> None:
     view = Noted()
     aside = BackgroundSink([view])
     aside.emit(Notice("before"))
@@ -57,7 +57,7 @@ def test_a_view_is_told_everything_and_closed_in_one_thread_that_is_not_the_runs
 
 
 @pytest.mark.parametrize("fails_at", ["take", "flush", "close"])
-def test_a_view_that_fails_is_told_no_more_and_the_others_do_not_notice(
+def test_a_failing_sink_gets_no_more_events_and_affects_no_other_sink(
     fails_at: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, sound = Noted(fails_at), Noted()
@@ -68,7 +68,7 @@ def test_a_view_that_fails_is_told_no_more_and_the_others_do_not_notice(
     assert f"cannot {fails_at}" in caplog.text
 
 
-def test_entered_twice_at_once_it_ends_once() -> None:
+def test_a_background_sink_entered_twice_is_closed_once() -> None:
     view = Noted()
     with BackgroundSink([view]) as aside:
         with aside:
@@ -79,7 +79,7 @@ def test_entered_twice_at_once_it_ends_once() -> None:
     assert view.closed == 1
 
 
-def test_entered_again_it_begins_again_also_for_one_that_failed() -> None:
+def test_a_background_sink_entered_again_restarts_failed_sinks() -> None:
     view = Noted("take")
     aside = BackgroundSink([view])
     for _ in range(2):
@@ -90,7 +90,7 @@ def test_entered_again_it_begins_again_also_for_one_that_failed() -> None:
     assert view.closed == 2
 
 
-def test_what_is_emitted_where_nobody_listens_does_not_pile_up_without_end() -> None:
+def test_events_emitted_without_an_open_sink_are_bounded() -> None:
     aside = BackgroundSink([Noted()])
     with aside:
         pass
@@ -161,7 +161,7 @@ def test_a_clock_that_is_set_meanwhile_changes_no_duration(monkeypatch: pytest.M
     assert before <= after < before + 60
 
 
-def test_what_is_told_later_than_it_happened_is_put_where_it_belongs() -> None:
+def test_late_events_are_sorted_by_their_time() -> None:
     class Timed(Noted):
         def take(self, at: float, event: Event) -> None:
             super().take(at, event)
@@ -225,7 +225,7 @@ def test_sinks_that_were_opened_are_closed_where_another_cannot_be() -> None:
     assert first.exits == [OSError]
 
 
-def test_sinks_hear_how_a_run_ended() -> None:
+def test_sinks_are_informed_how_a_run_ended() -> None:
     first = Opened()
     with pytest.raises(ValueError, match="bad"), FanOutSink([first, Opened()]):
         raise ValueError("bad")
@@ -255,7 +255,7 @@ async def test_a_view_that_fails_neither_ends_the_run_nor_the_other_views(caplog
     assert said == ["The event sink Broken failed and gets no more events", "Closing the event sink Broken failed"]
 
 
-def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:
+def test_a_sink_that_failed_in_one_run_gets_the_events_of_the_next() -> None:
     broken = Broken()
     watched = combine_sinks(broken)
     assert isinstance(watched, FanOutSink)
@@ -266,7 +266,7 @@ def test_a_view_that_failed_in_one_run_is_told_of_the_next() -> None:
     assert broken.exits == [None, None]
 
 
-def test_what_is_no_sink_is_refused_by_name() -> None:
+def test_an_object_that_is_not_a_sink_is_rejected_by_name() -> None:
     with pytest.raises(SpecError, match="got 7"):
         combine_sinks([Opened(), 7])  # type: ignore[list-item]
 

@@ -82,7 +82,7 @@ def test_every_event_is_read_as_it_was_written(tmp_path: Path, event: Event) -> 
     assert read(written(tmp_path, [(1.5, event)])) == [(1.5, event)]
 
 
-def test_there_is_no_kind_of_event_that_is_not_tried_here() -> None:
+def test_every_event_type_is_tested() -> None:
     assert {type(event).__name__ for event in EVERY_KIND} == {kind.__name__ for kind in Event.__args__}
 
 
@@ -126,7 +126,7 @@ def test_a_clock_that_is_set_back_stands_still_and_then_goes_on(tmp_path: Path) 
     assert [at for at, _ in read(tmp_path)] == [0.0, 10.0, 10.0, 11.0]
 
 
-def test_what_a_newer_version_writes_is_passed_over_and_its_failures_are_failures(tmp_path: Path) -> None:
+def test_unknown_events_of_a_newer_version_are_ignored_and_its_failures_counted(tmp_path: Path) -> None:
     newer = event_line(BEGAN, failed("a", 0)).replace(b'"server"', b'"bored"')
     (tmp_path / FILE).write_bytes(
         opened_line(BEGAN) + b'[1700000001.0,"Dreamt","",{"of":1}]\n[2,"TurnStarted"]\n7\n' + newer

@@ -191,7 +191,7 @@ def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -
     metrics.close()
 
 
-def test_what_a_worker_says_is_said_with_its_name(tmp_path: Path) -> None:
+def test_notices_of_a_worker_have_its_name(tmp_path: Path) -> None:
     state = told(
         BEGINS, WorkerEvent("w", Notice("loading")), Paused(1.0, "busy"), WorkerEvent("w", Paused(2.0, "away"))
     )
@@ -210,7 +210,7 @@ def test_what_a_worker_says_is_said_with_its_name(tmp_path: Path) -> None:
     assert stream.getvalue() == "w: loading\n"
 
 
-def test_prometheus_knows_of_a_pause_until_nobody_pauses() -> None:
+def test_the_pause_metric_is_set_until_no_worker_pauses() -> None:
     metrics = Metrics(registry=(registry := CollectorRegistry()))
     paused = []
     for event in (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.task_fields import Fields
-from batch_agent.plan.layout import Layout, as_they_come, lay_out
+from batch_agent.plan.layout import Layout, compute_layout, default_layout
 from batch_agent.plan.template import BadInput, parse_template, template_of
 
 MANUAL = "Read the manual first. " * 20
@@ -14,7 +14,7 @@ LONG = MANUAL * 4
 
 
 def laid_out(task: str | Fields, rows: Sequence[Any], **options: Any) -> Layout:
-    return lay_out(template_of(task, rows[:1]), rows, **options)
+    return compute_layout(template_of(task, rows[:1]), rows, **options)
 
 
 def texts(layout: Layout, rows: Sequence[Any]) -> list[str]:
@@ -84,9 +84,9 @@ def test_fields_that_many_inputs_share_come_first() -> None:
 def test_inputs_that_begin_alike_are_asked_together() -> None:
     rows = [{"a": a, "b": str(at)} for at, a in enumerate("xyxyx")]
     layout = laid_out("{a} {b}", rows)
-    assert layout.asking == (0, 2, 4, 1, 3)
-    assert laid_out("{a} {b}", rows, reorder=False).asking is None
-    assert laid_out("{b} {a}", rows).asking is None
+    assert layout.run_order == (0, 2, 4, 1, 3)
+    assert laid_out("{a} {b}", rows, reorder=False).run_order is None
+    assert laid_out("{b} {a}", rows).run_order is None
 
 
 def test_text_behind_what_a_group_shares_is_shared_too() -> None:
@@ -98,8 +98,8 @@ def test_text_behind_what_a_group_shares_is_shared_too() -> None:
 
 def test_equal_inputs_stay_in_their_order() -> None:
     rows = [{"a": a, "b": "same"} for a in "xyxyxx"]
-    asking = laid_out(Fields("Do it.", "b", "a"), rows).asking
-    assert asking == (0, 2, 4, 5, 1, 3)
+    order = laid_out(Fields("Do it.", "b", "a"), rows).run_order
+    assert order == (0, 2, 4, 5, 1, 3)
 
 
 def test_all_inputs_are_equal() -> None:
@@ -114,7 +114,7 @@ def test_all_inputs_are_equal() -> None:
 @pytest.mark.parametrize("rows", [[], [{"a": "x"}], [{"a": "x"}, 17, {}]])
 def test_where_there_is_nothing_to_compare_tasks_are_made_as_inputs_come(rows: list[Any]) -> None:
     template = parse_template("Say {a}")
-    assert lay_out(template, rows) == as_they_come(template)
+    assert compute_layout(template, rows) == default_layout(template)
 
 
 def test_an_input_whose_constant_changed_since_is_rendered_as_it_is_now() -> None:
@@ -127,7 +127,7 @@ def test_an_input_whose_constant_changed_since_is_rendered_as_it_is_now() -> Non
 def test_a_number_that_cannot_be_shown_is_a_bad_input() -> None:
     rows: list[Any] = [{"a": "x"}, {"a": 10**5000}, {"a": "y"}]
     layout = laid_out("Say {a}", rows)
-    with pytest.raises(BadInput, match="cannot show"):
+    with pytest.raises(BadInput, match="cannot format"):
         layout.task(1, rows[1])
     layout = laid_out(Fields("Say it.", "a"), rows)
     with pytest.raises(BadInput):

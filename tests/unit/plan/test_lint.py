@@ -13,18 +13,18 @@ from tests.support.plans import rules
 
 from batch_agent.core.messages import ToolSpec
 from batch_agent.core.run_reports import Finding
-from batch_agent.plan.lint import MOST_FINDINGS, find_breaks
+from batch_agent.plan.lint import MAX_FINDINGS, find_prefix_breaks
 
 SESSION = "3f2a9c1d-77b0-4e21-9c0a-1b5d8e6f7a90"
 LONG_TEXT = "You answer questions about our products, politely and in full sentences. " * 10
 
 
 def in_system(system: str, **options: bool) -> list[str]:
-    return kinds(find_breaks(system, "", (), (), (), **options))
+    return kinds(find_prefix_breaks(system, "", (), (), (), **options))
 
 
 def in_rows(rows: Sequence[dict[str, Any]], *order: str) -> list[str]:
-    return kinds(find_breaks("", "", (), rows, order or tuple(rows[0])))
+    return kinds(find_prefix_breaks("", "", (), rows, order or tuple(rows[0])))
 
 
 def kinds(findings: Sequence[Finding]) -> list[str]:
@@ -117,7 +117,7 @@ def test_prose_code_and_examples_hold_no_time_stamp(text: str) -> None:
 )
 def test_a_random_id_is_found(text: str) -> None:
     assert in_system("Be kind.\n" * 20 + text) == ["uuid"]
-    assert kinds(find_breaks("", text, (), (), ())) == ["uuid"]
+    assert kinds(find_prefix_breaks("", text, (), (), ())) == ["uuid"]
 
 
 @pytest.mark.parametrize(
@@ -141,24 +141,24 @@ def test_a_random_id_is_found(text: str) -> None:
 )
 def test_names_urls_examples_and_code_are_no_random_ids(text: str) -> None:
     assert in_system(f"{LONG_TEXT}\n\n{text}") == []
-    assert kinds(find_breaks("", text, (), (), ())) == []
+    assert kinds(find_prefix_breaks("", text, (), (), ())) == []
 
 
 def test_a_finding_says_what_was_found_where_and_what_to_do() -> None:
-    (found,) = find_breaks("", "Today is 2026-10-01. Rate this review: ", (), (), ())
+    (found,) = find_prefix_breaks("", "Today is 2026-10-01. Rate this review: ", (), (), ())
     assert "The text with which every task begins" in found.message
     assert "'Today is 2026-10-01'" in found.message
-    assert found.advice == "Leave it out, or put it at the end of the task."
+    assert found.advice == "Remove it, or move it to the end of the task."
 
 
 def test_no_more_than_forty_characters_are_quoted() -> None:
-    (found,) = find_breaks("", "session: " + "a1B2" * 40, (), (), ())
+    (found,) = find_prefix_breaks("", "session: " + "a1B2" * 40, (), (), ())
     assert "'session: a1B2a1B2a1B2a1B2a1B2a1B2a1B2...'" in found.message
 
 
 def test_each_place_is_reported_once_for_a_kind() -> None:
     text = f"Today is 2026-10-01. Now: 10:42. {SESSION} and session 0{SESSION[1:]}."
-    assert kinds(find_breaks(text, text, (), (), ())) == ["timestamp", "uuid", "timestamp", "uuid"]
+    assert kinds(find_prefix_breaks(text, text, (), (), ())) == ["timestamp", "uuid", "timestamp", "uuid"]
 
 
 def test_only_the_beginning_of_a_long_text_is_looked_at() -> None:
@@ -167,16 +167,16 @@ def test_only_the_beginning_of_a_long_text_is_looked_at() -> None:
 
 def test_a_stamp_in_a_description_names_the_tool() -> None:
     tools = [tool("calm", "Finds pages."), tool("clock", "Index of 2026-10-01T12:34:56Z."), tool("b", "Now: 10:42")]
-    (found,) = find_breaks("", "", tools, (), ())
+    (found,) = find_prefix_breaks("", "", tools, (), ())
     assert found.kind == "timestamp"
     assert "the tool 'clock' (and of 1 more)" in found.message
 
 
 def test_tools_in_a_set_are_reported_unless_there_is_but_one() -> None:
     tools = [tool("a", ""), tool("b", "")]
-    assert kinds(find_breaks("", "", tools, (), (), unordered_tools=True)) == ["tool_order"]
-    assert kinds(find_breaks("", "", tools, (), ())) == []
-    assert kinds(find_breaks("", "", tools[:1], (), (), unordered_tools=True)) == []
+    assert kinds(find_prefix_breaks("", "", tools, (), (), unordered_tools=True)) == ["tool_order"]
+    assert kinds(find_prefix_breaks("", "", tools, (), ())) == []
+    assert kinds(find_prefix_breaks("", "", tools[:1], (), (), unordered_tools=True)) == []
 
 
 def test_tools_that_the_system_prompt_describes_have_an_order_too() -> None:
@@ -187,7 +187,7 @@ PREAMBLE = f"x-anthropic-billing-header: cch=1\nX-Session-ID: {SESSION}\n\nYou a
 
 
 def test_a_preamble_that_is_kept_is_one_finding() -> None:
-    (found,) = find_breaks(PREAMBLE, "", (), (), (), keeps_preamble=True)
+    (found,) = find_prefix_breaks(PREAMBLE, "", (), (), (), keeps_preamble=True)
     assert found.kind == "session_header"
     assert "'x-anthropic-billing-header: cch=1'" in found.message
     assert "strip_preamble=True" in found.advice
@@ -257,7 +257,7 @@ START = datetime(2026, 10, 1, 10, 0, 7)
     ],
 )
 def test_an_id_before_fields_that_repeat_is_found(ids: Sequence[Any]) -> None:
-    (found,) = find_breaks("", "", (), reviews(ids, "given"), ("given", "product", "review"))
+    (found,) = find_prefix_breaks("", "", (), reviews(ids, "given"), ("given", "product", "review"))
     assert found.kind == "leading_id"
     assert "'given'" in found.message
     assert "'product' repeats" in found.message
@@ -306,7 +306,7 @@ def test_fields_within_fields_are_found_by_their_path() -> None:
         number: int
 
     rows = [{"order": Order(number=at), "of": {"product": PRODUCTS[at % 3]}} for at in range(40)]
-    (found,) = find_breaks("", "", (), rows, ("order.number", "of.product"))
+    (found,) = find_prefix_breaks("", "", (), rows, ("order.number", "of.product"))
     assert found.kind == "leading_id"
 
 
@@ -322,7 +322,7 @@ def test_a_field_that_no_row_has_is_passed_over() -> None:
 
 def test_keys_in_another_order_are_found_also_deep_inside() -> None:
     one, other = {"a": 1, "b": [{"c": 2, "d": 3}]}, {"a": 1, "b": [{"d": 3, "c": 2}]}
-    (found,) = find_breaks("", "", (), [{"spec": one}, {"spec": other}], ("spec",))
+    (found,) = find_prefix_breaks("", "", (), [{"spec": one}, {"spec": other}], ("spec",))
     assert found.kind == "unordered"
     assert "'spec'" in found.message
     assert found.advice == "Sort the keys."
@@ -343,7 +343,7 @@ def test_dicts_with_other_content_or_the_same_order_are_fine() -> None:
 @pytest.mark.parametrize("name", ["system", "system_prompt", "systemPrompt", "persona", "role_prompt", "agent.persona"])
 def test_a_field_that_is_named_like_a_system_prompt_is_found(name: str) -> None:
     rows = [{name: f"You are {who}.", "question": "Why?"} for who in ("Ann", "Bob", "Eve")]
-    (found,) = find_breaks("", "", (), rows, (name,))
+    (found,) = find_prefix_breaks("", "", (), rows, (name,))
     assert found.kind == "system_prompt"
     assert repr(name) in found.message
     assert "system_prompt=..." in found.advice
@@ -383,7 +383,7 @@ def test_long_texts_that_differ_a_lot_are_fine() -> None:
 def test_values_that_differ_in_blanks_or_their_first_letter_are_found() -> None:
     for other in ("The lamp. ", "\nThe lamp.", "the lamp."):
         rows = [{"product": "The lamp.", "review": "a"}, {"product": other, "review": "b"}]
-        (found,) = find_breaks("", "", (), rows, ("product", "review"))
+        (found,) = find_prefix_breaks("", "", (), rows, ("product", "review"))
         assert found.kind == "near_duplicate"
         assert "'product'" in found.message
 
@@ -398,7 +398,7 @@ def test_values_behind_a_difference_or_with_another_content_are_no_near_duplicat
 def test_an_ordinary_run_has_no_findings() -> None:
     lead = "Does the review fit the product? Answer yes or no.\n\n"
     rows = [{"product": PRODUCTS[at % 3], "review": f"Bought in 2024, number {at}."} for at in range(40)]
-    assert find_breaks(LONG_TEXT, lead, [tool("search", "Finds pages.")], rows, ("product", "review")) == ()
+    assert find_prefix_breaks(LONG_TEXT, lead, [tool("search", "Finds pages.")], rows, ("product", "review")) == ()
 
 
 def test_there_are_no_more_than_a_dozen_in_the_order_of_the_prompt() -> None:
@@ -407,7 +407,9 @@ def test_there_are_no_more_than_a_dozen_in_the_order_of_the_prompt() -> None:
     rows = [{f"f{field}": unordered[at % 2] for field in range(20)} for at in range(3)]
     tools = [tool("a", stamp), tool("b", stamp)]
     system = f"x-session-id: {SESSION}\n{stamp}"
-    found = kinds(find_breaks(system, stamp, tools, rows, tuple(rows[0]), unordered_tools=True, keeps_preamble=True))
-    assert len(found) == MOST_FINDINGS
+    found = kinds(
+        find_prefix_breaks(system, stamp, tools, rows, tuple(rows[0]), unordered_tools=True, keeps_preamble=True)
+    )
+    assert len(found) == MAX_FINDINGS
     stamps = ["timestamp", "uuid"]
     assert found == ["session_header", *stamps, "tool_order", *stamps, *stamps, *["unordered"] * 4]

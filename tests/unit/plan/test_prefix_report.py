@@ -12,7 +12,7 @@ from batch_agent import BatchAgent, Fields, Tool
 from batch_agent.core.run_reports import Finding, PrefixReport
 from batch_agent.core.spec import BatchSpec
 from batch_agent.observe.text.prefix import prefix_lines, prefix_outcome_line
-from batch_agent.plan.layout import as_they_come, lay_out
+from batch_agent.plan.layout import compute_layout, default_layout
 from batch_agent.plan.prefix_report import prefix_report
 from batch_agent.plan.template import template_of
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -24,14 +24,14 @@ STAMP = "Now: 2026-11-15T12:00:00Z."
 def report(task: str | Fields, rows: list[Any], total: int | None = -1, **options: Any) -> PrefixReport:
     """`total`: None: as if they were read lazily."""
     template = template_of(task, rows[:1])
-    layout = as_they_come(template) if total is None else lay_out(template, rows)
-    rules = plan(task="{it}", **options).rules
+    layout = default_layout(template) if total is None else compute_layout(template, rows)
+    rules = plan(task="{it}", **options).config
     spec = BatchSpec.of(task=task, inputs=rows, **options)
     known = rows[:1] if total is None else rows
     return prefix_report(spec, rules, layout, known, None if total is None else len(rows), None)
 
 
-def test_what_all_share_and_what_a_prompt_has_is_told_in_tokens() -> None:
+def test_the_shared_prefix_and_prompt_length_are_reported_in_tokens() -> None:
     found = report("x" * 396 + "{it}", ["aaaa", "bbbb", "cccc", "dddd"], system_prompt="y" * 400)
     assert (found.agents, found.shared_tokens, found.prompt_tokens) == (4, 199, 200)
     assert found.predicted == pytest.approx(3 * 796 / 3200)
@@ -49,7 +49,7 @@ def test_groups_are_counted_and_expected_to_be_found() -> None:
 
 
 @pytest.mark.parametrize("task", ["Say {it}", Fields("Say.", "it"), Fields("Say.")])
-def test_no_input_and_one_input_and_the_same_inputs(task: str | Fields) -> None:
+def test_a_prefix_report_accepts_none_one_and_equal_inputs(task: str | Fields) -> None:
     assert report(task, []).agents == 0
     one = report(task, [{"it": "x"}])
     assert (one.agents, one.predicted, one.sharing) == (1, 0, 1)
@@ -60,7 +60,7 @@ def test_no_input_and_one_input_and_the_same_inputs(task: str | Fields) -> None:
     assert (lazy.agents, lazy.predicted, lazy.sharing) == (None, None, None)
 
 
-def test_nothing_to_send_at_all() -> None:
+def test_a_prefix_report_without_any_text_is_empty() -> None:
     found = report("{it}", ["", ""])
     assert (found.predicted, found.shared_tokens, found.prompt_tokens) == (0, 0, 0)
 
@@ -114,7 +114,7 @@ def test_tools_in_a_set_have_no_order() -> None:
         assert [finding.kind for finding in found.findings] == kinds
 
 
-def test_lines_for_people() -> None:
+def test_a_prefix_report_is_printed_as_text() -> None:
     found = PrefixReport(
         9, 900, 1000, "the field {a}", 3, 0.75, findings=(Finding("uuid", "There is an id.", "Leave it out."),)
     )
@@ -160,7 +160,7 @@ SHAPES: list[Any] = [
 
 
 @pytest.mark.parametrize(("task", "options"), SHAPES)
-async def test_what_is_expected_is_what_a_server_finds_in_its_cache(
+async def test_the_expected_hit_rate_equals_that_of_a_server(
     sim: SimServer, task: str | Fields, options: dict[str, Any]
 ) -> None:
     """But for blocks that are not full, of 16 tokens: one for each prompt."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.task_fields import Fields
-from batch_agent.plan.field_checks import check_first, escaped_fields, settled_by
+from batch_agent.plan.field_checks import check_first_input, escaped_fields, resolve_uncertain_fields
 from batch_agent.plan.template import BadInput, parse_template, template_of
 
 
@@ -139,15 +139,15 @@ def test_a_column_with_a_space_in_its_name_is_a_field_where_the_input_has_it() -
     "name", ["Unnamed: 0", "Col:A", "Time (h:m)", "What's up?", "Wow!", "a!r", 'Size (5")', "a:>3"]
 )
 def test_a_column_with_any_signs_in_its_name_is_a_field_where_the_input_has_it(name: str) -> None:
-    template = settled_by(parse_template("{id}: {" + name + "}"), [{"id": 1, name: "v"}])
-    assert check_first(template, {"id": 1, name: "v"}) == []
+    template = resolve_uncertain_fields(parse_template("{id}: {" + name + "}"), [{"id": 1, name: "v"}])
+    assert check_first_input(template, {"id": 1, name: "v"}) == []
     assert template.render({"id": 1, name: "v"}) == "1: v"
 
 
 @pytest.mark.parametrize("text", ["{x: string; n: number}", "{x, y}", '{x: "a"}', "{x;}", "{x: 'a', y: 1}"])
 def test_code_that_begins_with_the_name_of_a_field_is_no_field(text: str) -> None:
     template = parse_template(f"Answer with {text}. {{x}}")
-    assert check_first(template, {"x": "V"}) == []
+    assert check_first_input(template, {"x": "V"}) == []
     assert template.render({"x": "V"}) == f"Answer with {text}. V"
 
 
@@ -189,7 +189,7 @@ def test_a_path_that_leads_nowhere_is_an_unknown_field(value: Any) -> None:
         render("{a.b}", value)
 
 
-def test_an_input_without_fields_is_told_so() -> None:
+def test_an_input_without_fields_is_a_clear_error() -> None:
     with pytest.raises(BadInput, match=r"\(its fields: none\)"):
         render("{a}", {})
 
@@ -254,14 +254,14 @@ def test_half_a_character_is_shown_as_a_replacement_because_it_cannot_be_sent() 
     [("{n:.2f}", "text"), ("{n:d}", 1.5), ("{n:>5}", [1]), ("{n:c}", 10**10), ("{n:d}", None)],
 )
 def test_a_value_that_cannot_be_shown_so_names_the_field(task: str, value: Any) -> None:
-    with pytest.raises(BadInput, match=rf"^The field \{task[:-1]}\}} cannot show its {type(value).__name__}: "):
+    with pytest.raises(BadInput, match=rf"^The field \{task[:-1]}\}} cannot format its {type(value).__name__}: "):
         render(task, {"n": value})
 
 
 def test_a_value_that_holds_itself_is_refused() -> None:
     endless: dict[str, Any] = {}
     endless["me"] = endless
-    with pytest.raises(BadInput, match=r"^The field \{me\} cannot show its dict"):
+    with pytest.raises(BadInput, match=r"^The field \{me\} cannot format its dict"):
         render("{me}", endless)
 
 
@@ -271,9 +271,9 @@ def test_the_fields_of_a_task_are_listed_once_and_in_order() -> None:
 
 
 def test_a_first_input_that_does_not_fit_stops_the_run() -> None:
-    check_first(parse_template("{a}"), {"a": 1})
+    check_first_input(parse_template("{a}"), {"a": 1})
     with pytest.raises(SpecError, match=r"^Input 0: The task names the field \{a\}"):
-        check_first(parse_template("{a}"), {"b": 1})
+        check_first_input(parse_template("{a}"), {"b": 1})
 
 
 @pytest.mark.parametrize(
@@ -297,21 +297,21 @@ def test_a_first_input_that_does_not_fit_stops_the_run() -> None:
         ("{ text } {1}", {"text": "a"}, "text"),
     ],
 )
-def test_what_is_no_field_is_refused_with_the_nearest_name_before_anything_is_sent(
+def test_an_unknown_field_is_rejected_with_the_nearest_name_before_any_request(
     task: str, value: Any, meant: str | None
 ) -> None:
     with pytest.raises(SpecError, match="Input 0: The task ") as refused:
-        check_first(parse_template(task), value)
+        check_first_input(parse_template(task), value)
     said = str(refused.value)
     assert (f"Did you mean {{{meant}}}?" in said) is (meant is not None)
     written = said.rpartition("rite ")[2].partition(" if the braces")[0]
-    check_first(parse_template(task.replace(written[1:-1], written)), value)
+    check_first_input(parse_template(task.replace(written[1:-1], written)), value)
 
 
 @pytest.mark.parametrize(
     "path", ["x.__class__", "x._hidden", "x.upper", "x.__init__.__globals__", "f.__globals__", "f.__code__"]
 )
-def test_what_is_private_or_no_data_cannot_be_reached(path: str) -> None:
+def test_private_and_non_data_attributes_cannot_be_rendered(path: str) -> None:
     with pytest.raises(BadInput, match="names the field"):
         render("{" + path + "}", {"x": ROMA, "f": render})
 
@@ -334,22 +334,25 @@ def test_a_property_that_raises_is_that_inputs_failure() -> None:
 
 def test_a_name_with_spaces_is_a_field_of_all_inputs_if_any_has_it() -> None:
     rows = [{"id": 1}, {"id": 2, "First Name": "Ann"}]
-    template = settled_by(parse_template("{id} {First Name} {Last Thing}"), rows)
+    template = resolve_uncertain_fields(parse_template("{id} {First Name} {Last Thing}"), rows)
     assert template.render(rows[1]) == "2 Ann {Last Thing}"
     with pytest.raises(BadInput, match=r"no 'First Name'"):
         template.render(rows[0])
-    assert check_first(template, rows[1]) == ["Last Thing"]
+    assert check_first_input(template, rows[1]) == ["Last Thing"]
 
 
 def test_a_plain_text_takes_the_only_name_there_is() -> None:
-    template = settled_by(parse_template("Dear {First Name}!"), ["Ann", "Bob"])
+    template = resolve_uncertain_fields(parse_template("Dear {First Name}!"), ["Ann", "Bob"])
     assert template.render("Ann") == "Dear Ann!"
-    assert settled_by(parse_template("{First Name} {Last Name}"), ["Ann"]).render("Ann") == "{First Name} {Last Name}"
+    assert (
+        resolve_uncertain_fields(parse_template("{First Name} {Last Name}"), ["Ann"]).render("Ann")
+        == "{First Name} {Last Name}"
+    )
 
 
 @pytest.mark.parametrize("spec", [">9999999999", ".9999999999f", "010001", ">" + "9" * 5000, "%99999d%A"])
 def test_a_width_that_would_fill_the_memory_is_refused(spec: str) -> None:
-    with pytest.raises(SpecError, match="10,000 wide at most"):
+    with pytest.raises(SpecError, match="its width must be at most 10,000"):
         parse_template("{x:" + spec + "}")
 
 

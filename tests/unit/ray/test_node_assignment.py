@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.ray.node_assignment import Node, alive, assign_nodes, is_loopback_per_node
+from batch_agent.ray.node_assignment import Node, assign_nodes, is_loopback_per_node, live_nodes
 
 HEAD, FIRST, SECOND = Node("head", "10.0.0.1", 4.0), Node("first", "10.0.0.2", 8.0), Node("second", "10.0.0.3", 8.0)
 
@@ -14,7 +14,7 @@ def listed(name: str, *, is_alive: bool = True, **resources: float) -> dict[str,
 
 
 def test_a_node_that_is_gone_is_none() -> None:
-    found = alive([listed("1", CPU=2.0), listed("2", is_alive=False, CPU=2.0), listed("3", memory=7.0)])
+    found = live_nodes([listed("1", CPU=2.0), listed("2", is_alive=False, CPU=2.0), listed("3", memory=7.0)])
     assert found == [Node("1", "10.0.0.1", 2.0), Node("3", "10.0.0.3", 0.0)]
 
 

@@ -13,7 +13,7 @@ from batch_agent import BackendError, BatchSpec, ErrorKind, PlanMismatch, RunSto
 from batch_agent.core.errors import BatchAgentError, LeaseLost
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.ray import RayRun
-from batch_agent.ray.serialization import for_workers, packed, unpacked
+from batch_agent.ray.serialization import deserialize_spec, serialize_spec, spec_for_workers
 from batch_agent.ray.worker_actor import RemoteError
 from batch_agent.run.setup import RunSetup
 from batch_agent.testing import ScriptedBackend, say
@@ -40,28 +40,28 @@ def test_a_worker_is_given_the_question_and_nothing_that_is_the_callers_own(tmp_
         lease=30.0,
         max_turns=3,
     )
-    sent = unpacked(packed(for_workers(asked), pickle.dumps))
+    sent = deserialize_spec(serialize_spec(spec_for_workers(asked), pickle.dumps))
     assert (sent.inputs, sent.on_result, sent.out, sent.checkpoint_dir) == ([], None, None, None)
-    assert (sent.together.cluster, sent.together.workers) == (None, None)
+    assert (sent.distribution.cluster, sent.distribution.workers) == (None, None)
     assert (sent.task, sent.tools, sent.backend) == (asked.task, (look_up,), asked.backend)
-    assert (sent.limits, sent.together.lease) == (asked.limits, 30.0)
+    assert (sent.limits, sent.distribution.lease) == (asked.limits, 30.0)
 
 
 def test_a_server_where_workers_meet_is_named_to_them() -> None:
-    sent = for_workers(a_spec(store="redis://10.0.0.1:6379", run_id="mine"))
-    assert (sent.together.store, sent.together.run_id) == ("redis://10.0.0.1:6379", "mine")
+    sent = spec_for_workers(a_spec(store="redis://10.0.0.1:6379", run_id="mine"))
+    assert (sent.distribution.store, sent.distribution.run_id) == ("redis://10.0.0.1:6379", "mine")
 
 
 def test_several_addresses_are_as_good_as_one() -> None:
-    assert for_workers(a_spec(backend=["http://10.0.0.1:1", "http://10.0.0.1:2"])).backend == (
+    assert spec_for_workers(a_spec(backend=["http://10.0.0.1:1", "http://10.0.0.1:2"])).backend == (
         "http://10.0.0.1:1",
         "http://10.0.0.1:2",
     )
 
 
 def test_a_backend_that_is_open_here_is_refused() -> None:
-    with pytest.raises(SpecError, match="give its URL instead"):
-        for_workers(a_spec(backend=ScriptedBackend(lambda request: say("x"))))
+    with pytest.raises(SpecError, match="pass its URL instead"):
+        spec_for_workers(a_spec(backend=ScriptedBackend(lambda request: say("x"))))
 
 
 class Holding:
@@ -79,13 +79,13 @@ class Holding:
 
 def test_what_cannot_be_sent_is_named() -> None:
     with pytest.raises(SpecError, match=r"Tool 'holding' cannot be sent to other processes .*lock"):
-        packed(for_workers(a_spec(tools=[look_up, Holding()])), pickle.dumps)
+        serialize_spec(spec_for_workers(a_spec(tools=[look_up, Holding()])), pickle.dumps)
 
 
 def test_what_a_node_cannot_load_is_said_with_what_to_do() -> None:
     data = pickle.dumps(look_up).replace(__name__.encode(), b"x" * len(__name__))
     with pytest.raises(SpecError, match=r"No module named 'xxx.*runtime_env"):
-        unpacked(data)
+        deserialize_spec(data)
 
 
 @pytest.mark.parametrize(

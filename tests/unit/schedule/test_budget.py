@@ -9,7 +9,7 @@ from batch_agent.schedule.budget import FREE, Budget, Price, Reservation
 PRICE = Price(1e-6, 1e-7, 4e-6)
 
 
-def test_the_worst_case_must_fit_beside_what_is_reserved() -> None:
+def test_the_worst_case_of_a_request_must_fit_with_all_reservations() -> None:
     budget = Budget(max_tokens=100)
     first = budget.reserve(Usage(40, 0, 20), FREE)
     assert first is not None
@@ -19,7 +19,7 @@ def test_the_worst_case_must_fit_beside_what_is_reserved() -> None:
     assert budget.reserve(Usage(30, 0, 20), FREE) is not None
 
 
-def test_what_can_never_fit_is_told_from_what_must_wait() -> None:
+def test_a_request_that_can_never_fit_is_distinguished_from_one_that_must_wait() -> None:
     budget = Budget(max_tokens=100)
     budget.spend(Usage(60, 0, 10), FREE)
     assert budget.can_never_fit(Usage(21, 0, 10), FREE)
@@ -47,7 +47,9 @@ sizes = st.integers(0, 50)
 
 
 @given(st.lists(st.tuples(sizes, sizes, st.floats(0, 1), st.booleans()), max_size=60), st.integers(1, 500))
-def test_it_is_never_exceeded_in_any_order(requests: list[tuple[int, int, float, bool]], limit: int) -> None:
+def test_a_budget_is_never_exceeded_in_any_order_of_requests(
+    requests: list[tuple[int, int, float, bool]], limit: int
+) -> None:
     budget = Budget(max_tokens=limit, max_usd=limit * 2e-6)
     under_way: list[tuple[Reservation, Usage]] = []
     for given_tokens, answer, share, settles in requests:

@@ -12,11 +12,11 @@ def outcomes(good: int, bad: int) -> Outcomes:
     return seen
 
 
-def test_a_few_that_went_wrong_show_nothing() -> None:
+def test_a_few_failed_outcomes_show_nothing() -> None:
     assert [outcomes(0, bad).failure_rate for bad in range(4)] == [0.0, 0.0, 0.0, 1.0]
 
 
-def test_what_was_long_ago_is_forgotten() -> None:
+def test_old_outcomes_are_forgotten() -> None:
     assert outcomes(100_000, 30).failure_rate > 0.5
     recovered = outcomes(0, 100_000)
     for _ in range(200):

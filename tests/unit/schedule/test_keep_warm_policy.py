@@ -49,19 +49,19 @@ def server() -> Server:
     return server
 
 
-def test_a_context_is_touched_shortly_before_it_goes(server: Server) -> None:
+def test_a_keep_warm_request_is_due_shortly_before_the_context_is_evicted(server: Server) -> None:
     server.plan.on_wait("a", 4000, None)
     assert server.first_touch(20) == (8.5, ["a"])  # its end goes after 9.6 s: three looks before that
 
 
-def test_a_touch_keeps_it_for_as_long_again(server: Server) -> None:
+def test_a_keep_warm_request_keeps_a_context_for_the_same_time_again(server: Server) -> None:
     server.plan.on_wait("a", 4000, None)
     server.first_touch(20)
     assert server.plan.on_reply("a", 10)
     assert server.first_touch(20) == (8.5, ["a"])
 
 
-def test_what_running_requests_hold_is_no_room() -> None:
+def test_the_tokens_of_running_requests_are_not_free_capacity() -> None:
     server = Server(kv_usage=0.5)
     server.look()
     server.look()
@@ -106,7 +106,7 @@ def test_others_push_a_context_out_once_however_often_they_are_used(server: Serv
     assert server.first_touch(20) == (3.5, ["a", *others])
 
 
-def test_who_has_ended_is_forgotten_when_nobody_waits_behind(server: Server) -> None:
+def test_an_ended_agent_is_forgotten_when_no_older_agent_waits(server: Server) -> None:
     server.plan.on_wait("a", 4000, None)
     for number in range(100):
         server.plan.on_wait(f"{number}", 4000, None)
@@ -122,22 +122,22 @@ def test_contexts_that_were_computed_only_now_count_once(server: Server) -> None
     assert server.first_touch(20) == (8.0, list("abcd"))
 
 
-def test_who_comes_back_in_time_is_not_touched(server: Server) -> None:
+def test_an_agent_that_returns_in_time_gets_no_keep_warm_request(server: Server) -> None:
     server.plan.on_wait("a", 4000, server.now + 8.9)
     assert server.first_touch(8.5) is None
 
 
-def test_who_is_later_than_thought_is_touched_in_time(server: Server) -> None:
+def test_an_agent_later_than_expected_gets_a_keep_warm_request_in_time(server: Server) -> None:
     server.plan.on_wait("a", 4000, server.now + 8.9)
     assert server.first_touch(20) == (9.0, ["a"])
 
 
-def test_who_comes_back_too_late_is_touched(server: Server) -> None:
+def test_an_agent_expected_too_late_gets_a_keep_warm_request(server: Server) -> None:
     server.plan.on_wait("a", 4000, server.now + 60)
     assert server.first_touch(20) == (8.5, ["a"])
 
 
-def test_who_has_returned_is_not_touched(server: Server) -> None:
+def test_an_agent_that_has_returned_gets_no_keep_warm_request(server: Server) -> None:
     server.plan.on_wait("a", 4000, None)
     server.plan.on_return("a")
     server.plan.on_return("a")
@@ -145,7 +145,7 @@ def test_who_has_returned_is_not_touched(server: Server) -> None:
     assert not server.plan.on_reply("a", 0)
 
 
-def test_what_is_as_quickly_computed_as_touched_is_not_touched(server: Server) -> None:
+def test_a_context_that_is_cheap_to_recompute_gets_no_keep_warm_request(server: Server) -> None:
     server.plan.on_wait("a", 200, None)
     server.plan.on_wait("b", 0, None)
     assert server.first_touch(20) is None
@@ -162,14 +162,14 @@ def test_no_wait_is_spent_more_on_than_its_context_is_worth(server: Server) -> N
     assert server.first_touch(20) is not None
 
 
-def test_what_is_gone_is_left_alone(server: Server) -> None:
+def test_an_evicted_context_gets_no_keep_warm_request(server: Server) -> None:
     server.plan.on_wait("a", 4000, None)
     for _ in range(20):
         server.look(waiting=1)
     assert server.first_touch(20) is None
 
 
-def test_what_is_partly_gone_is_touched_while_that_costs_less_than_it_saves(server: Server) -> None:
+def test_a_partly_evicted_context_is_kept_warm_while_that_saves_time(server: Server) -> None:
     server.plan.on_wait("a", 40_000, None)
     for _ in range(14):
         server.look(waiting=1)
@@ -188,7 +188,7 @@ def test_a_context_that_was_gone_makes_the_next_touch_come_earlier(server: Serve
     assert server.first_touch(20) == (7.5, ["a"])
 
 
-def test_nothing_is_touched_where_nothing_is_computed() -> None:
+def test_an_idle_server_gets_no_keep_warm_requests() -> None:
     server = Server(rate=0)
     server.look()
     server.plan.on_wait("a", 4000, None)
@@ -196,7 +196,7 @@ def test_nothing_is_touched_where_nothing_is_computed() -> None:
 
 
 @pytest.mark.parametrize("kv_usage", [0.85, 1.0])
-def test_nothing_is_touched_on_a_full_server(kv_usage: float) -> None:
+def test_a_full_server_gets_no_keep_warm_requests(kv_usage: float) -> None:
     server = Server()
     server.look()
     server.plan.on_wait("a", 4000, None)
@@ -211,7 +211,7 @@ def test_nothing_is_touched_on_a_server_that_computes_nearly_all_it_can() -> Non
     assert server.first_touch(60) is None
 
 
-def test_nothing_is_touched_while_agents_of_the_run_wait_themselves(server: Server) -> None:
+def test_no_keep_warm_requests_while_agents_of_the_run_wait_for_slots(server: Server) -> None:
     server.plan.on_wait("a", 4000, None)
     assert not any(server.look(has_room=False) for _ in range(40))
 
@@ -252,7 +252,7 @@ STEPS = st.lists(st.tuples(st.floats(0, 40), LOADS, st.booleans()), max_size=30)
 
 
 @given(steps=STEPS, tokens=st.lists(st.integers(0, 60_000), max_size=8), speed=st.none() | st.floats(1, 1e6))
-def test_whatever_a_server_says_a_busy_one_is_not_touched(
+def test_a_busy_server_never_gets_keep_warm_requests(
     steps: list[tuple[float, ServerLoad, bool]], tokens: list[int], speed: float | None
 ) -> None:
     plan, now = KeepWarmPolicy(KV), 0.0

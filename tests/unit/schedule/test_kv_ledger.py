@@ -65,7 +65,7 @@ def test_some_of_the_capacity_is_left_to_what_ended_agents_leave_behind() -> Non
     assert places.limit == 1000 * _HEADROOM < 1000
 
 
-def test_what_all_share_is_counted_once() -> None:
+def test_the_shared_prefix_is_counted_once() -> None:
     places = ledger(300, shared=100)
     assert enter(places, *"abc") == [True, True, False]
 
@@ -79,7 +79,7 @@ def test_nothing_is_limited_where_no_capacity_is_known() -> None:
     assert places.next_lease_end() is None
 
 
-def test_a_lone_agent_is_let_in_however_big_and_nobody_beside_it() -> None:
+def test_a_lone_agent_of_any_size_is_admitted_and_no_other_with_it() -> None:
     places = ledger(100)
     assert enter(places, "a", size=5000) == [True]
     assert enter(places, "b", size=0) == [False]
@@ -93,7 +93,7 @@ def test_a_cache_that_holds_nothing_still_lets_one_in_at_a_time(capacity: int) -
     assert enter(places, *"ab") == [True, False]
 
 
-def test_being_let_in_twice_takes_one_place() -> None:
+def test_admitting_an_agent_twice_counts_it_once() -> None:
     places = ledger(300)
     enter(places, "a")
     assert places.admit("a", 0.0)
@@ -183,7 +183,7 @@ def test_a_conversation_that_was_summarized_takes_less_again() -> None:
     assert places.reserved_tokens >= places._own
 
 
-def test_who_waits_for_its_tools_keeps_its_place_until_its_lease_is_over() -> None:
+def test_a_resident_that_waits_for_tools_keeps_residency_until_its_lease_expires() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 10.0, None)
@@ -196,7 +196,7 @@ def test_who_waits_for_its_tools_keeps_its_place_until_its_lease_is_over() -> No
     assert places.next_lease_end() is None
 
 
-def test_a_place_is_given_up_only_for_somebody() -> None:
+def test_residency_is_released_only_if_another_agent_needs_it() -> None:
     places = ledger(200, speed=100)
     enter(places, "a")
     places.pause("a", 0.0, 1000.0)
@@ -206,7 +206,7 @@ def test_a_place_is_given_up_only_for_somebody() -> None:
     assert places.is_resident("a")
 
 
-def test_a_wait_that_is_known_to_be_long_gives_the_place_up_at_once() -> None:
+def test_a_tool_wait_known_to_be_long_releases_residency_at_once() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 0.0, 2.01)
@@ -223,7 +223,7 @@ def test_a_wait_that_is_likely_as_long_as_the_lease_is_worth_it() -> None:
     assert not places.admit("c", 1.9)
 
 
-def test_without_a_known_speed_a_place_is_kept_however_long_it_takes() -> None:
+def test_without_a_known_speed_residency_is_kept_for_any_tool_wait() -> None:
     places = ledger(100)
     enter(places, "a")
     places.pause("a", 0.0, 1e9)
@@ -231,7 +231,7 @@ def test_without_a_known_speed_a_place_is_kept_however_long_it_takes() -> None:
     assert places.next_lease_end() is None
 
 
-def test_who_is_back_in_time_cannot_lose_its_place() -> None:
+def test_an_agent_that_returns_within_its_lease_cannot_lose_residency() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 0.0, None)
@@ -240,7 +240,7 @@ def test_who_is_back_in_time_cannot_lose_its_place() -> None:
     assert places.next_lease_end() is None
 
 
-def test_who_lost_its_place_asks_again() -> None:
+def test_an_agent_that_lost_residency_is_admitted_again() -> None:
     places = ledger(200, speed=100)
     enter(places, *"ab")
     places.pause("a", 0.0, None)
@@ -261,7 +261,7 @@ def test_the_longest_overdue_goes_first_and_no_more_than_needed() -> None:
     assert inside(places, "abcd") == "acd"
 
 
-def test_overdue_places_that_are_not_enough_are_kept() -> None:
+def test_overdue_residents_stay_if_evicting_them_is_not_enough() -> None:
     places = ledger(300, speed=100)
     enter(places, *"abc")
     places.pause("a", 0.0, None)
@@ -304,22 +304,22 @@ def test_a_big_agent_that_nobody_is_busy_beside_gets_all_overdue_places() -> Non
     assert places.counts.evictions == 3
 
 
-def test_a_guest_is_let_in_beyond_the_capacity() -> None:
+def test_an_overcommitted_agent_is_admitted_beyond_the_capacity() -> None:
     places = ledger(200)
     enter(places, *"abc")
     assert places.admit("c", 0.0, overcommit=True)
     assert (places.residents, places.reserved_tokens, places.counts.overcommitted) == (3, 300, 1)
-    assert places.counts.most_residents == 3
+    assert places.counts.max_residents == 3
 
 
-def test_who_fits_is_no_guest() -> None:
+def test_an_agent_that_fits_is_not_overcommitted() -> None:
     places = ledger(200)
     places.register("a", 100)
     assert places.admit("a", 0.0, overcommit=True)
     assert (places.counts.overcommitted, places._overcommitted_tokens) == (0, 0)
 
 
-def test_a_guest_is_no_reason_to_take_the_places_of_others() -> None:
+def test_an_overcommitted_agent_evicts_no_resident() -> None:
     places = ledger(200)
     enter(places, *"abc")
     places.pause("b", 0.0, None)
@@ -331,7 +331,7 @@ def test_a_guest_is_no_reason_to_take_the_places_of_others() -> None:
     assert inside(places, "abc") == "ac"
 
 
-def test_a_guest_is_one_until_it_loses_its_place() -> None:
+def test_an_overcommitted_agent_stays_so_until_it_loses_residency() -> None:
     places = ledger(200, speed=100)
     enter(places, *"abc")
     places.admit("c", 0.0, overcommit=True)
@@ -374,14 +374,14 @@ def test_contexts_that_grow_beyond_the_capacity_take_the_places_of_the_youngest_
     assert places.counts.evictions == 3
 
 
-def test_who_is_asking_cannot_lose_its_place_by_the_growth_of_others() -> None:
+def test_an_agent_in_a_turn_cannot_lose_residency_by_growth_of_others() -> None:
     places = ledger(200)
     enter(places, *"ab")
     places.on_usage("a", 5000, 0, 0, has_waiters=True)
     assert inside(places, "ab") == "ab"
 
 
-def test_one_that_lost_its_place_by_growth_cannot_lose_it_again() -> None:
+def test_an_agent_evicted_by_growth_is_not_evicted_twice() -> None:
     places = ledger(300, speed=100)
     enter(places, *"abc")
     places.pause("a", 0.0, None)
@@ -476,7 +476,7 @@ def test_without_a_known_capacity_losses_show_it() -> None:
 
 
 @pytest.mark.parametrize("as_guest", [True, False])
-def test_what_a_guest_or_one_that_was_let_in_again_does_not_find_is_no_loss(as_guest: bool) -> None:
+def test_cache_misses_of_overcommitted_or_readmitted_agents_are_no_loss(as_guest: bool) -> None:
     places = ledger(4000, speed=100)
     enter(places, "a", size=4000)
     places.on_usage("a", 4000, 1, 0, has_waiters=False)
@@ -492,7 +492,7 @@ def test_what_a_guest_or_one_that_was_let_in_again_does_not_find_is_no_loss(as_g
     assert places.cache_misses.total == 1
 
 
-def test_what_is_lost_beside_guests_is_counted_and_is_no_reason_to_shrink() -> None:
+def test_losses_with_overcommitted_agents_are_counted_and_do_not_shrink_the_limit() -> None:
     places = ledger(10_000)
     enter(places, *"ab", size=4000)
     enter(places, "guest", size=4000)
@@ -511,7 +511,7 @@ def test_what_is_lost_beside_guests_is_counted_and_is_no_reason_to_shrink() -> N
     assert places.limit == pytest.approx(7200)
 
 
-def test_guests_that_are_gone_leave_nothing_that_keeps_the_limit_from_shrinking() -> None:
+def test_after_overcommitted_agents_leave_losses_shrink_the_limit_again() -> None:
     places = ledger(10_000)
     enter(places, *"ab", size=5000)
     for agent in "ab":

@@ -14,7 +14,7 @@ def failed(kind: ErrorKind = ErrorKind.SERVER, retry_after: float | None = None)
 
 
 @pytest.mark.parametrize("kind", sorted(set(ErrorKind) - RETRYABLE))
-def test_what_would_fail_again_is_not_tried_again(kind: ErrorKind) -> None:
+def test_a_permanent_failure_is_not_retried(kind: ErrorKind) -> None:
     assert retry_delay(RETRY, failed(kind), 1, 0.0) is None
     assert retry_delay(RETRY, failed(kind, retry_after=1.0), 1, 0.0) is None
 

@@ -41,7 +41,7 @@ def test_endpoints_have_names_and_places() -> None:
     assert routing.name(1) == "http://b"
 
 
-def test_nobody_is_chosen_where_there_is_nobody() -> None:
+def test_without_endpoints_none_is_chosen() -> None:
     routing = Routing([])
     assert routing.choose(1.0, 0.0, draw=FIRST_TWO) is None
     assert routing.available(0.0) == []
@@ -322,7 +322,7 @@ def test_answers_from_before_an_ejection_do_not_count_for_forgiveness() -> None:
     assert road.lasts(0, 5.0) == 2.0
 
 
-def test_when_all_are_ejected_nobody_is_chosen_until_the_first_is_back() -> None:
+def test_when_all_endpoints_are_ejected_none_is_chosen_until_one_returns() -> None:
     road = Road()
     road.fails(0, 0.0, is_refused=True)
     road.fails(1, 0.5, is_refused=True)

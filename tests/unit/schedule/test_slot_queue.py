@@ -45,7 +45,7 @@ def test_a_lower_limit_takes_effect_as_slots_come_back() -> None:
     assert [slots.release(), slots.release(), slots.release()] == [[], [], [ticket]]
 
 
-def test_nobody_gets_in_while_the_limit_is_zero() -> None:
+def test_no_slot_is_granted_while_the_limit_is_zero() -> None:
     slots = SlotQueue(2)
     assert slots.resize(0) == []
     assert not slots.try_acquire()
@@ -85,7 +85,7 @@ def test_the_order_survives_the_leaving_of_many() -> None:
     assert granted == [tickets[number] for number in sorted(staying, key=lambda number: ranks[number])]
 
 
-def test_who_is_passed_over_for_many_rounds_goes_next_whatever_its_rank() -> None:
+def test_an_agent_passed_over_for_many_rounds_is_next_whatever_its_rank() -> None:
     slots = SlotQueue(2)
     slots.try_acquire(), slots.try_acquire()
     fresh = slots.enqueue(FRESH)

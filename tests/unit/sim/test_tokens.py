@@ -76,7 +76,7 @@ def test_a_text_survives_its_tokens(text: str) -> None:
 
 
 @given(st.lists(st.text(st.sampled_from("<|/>auser "), max_size=12)))
-def test_so_does_one_full_of_marks(pieces: list[str]) -> None:
+def test_a_text_full_of_token_separators_survives_its_tokens(pieces: list[str]) -> None:
     text = "<//>".join(pieces)
     assert decode(encode(text)) == text
 

@@ -72,7 +72,7 @@ def adapted(value: Any) -> Tool:
     return tool
 
 
-async def test_an_async_tool_with_a_pydantic_model() -> None:
+async def test_an_async_structured_tool_is_adapted() -> None:
     search = StructuredTool()
     tool = adapted(search)
     assert (tool.name, tool.description, tool.is_async) == ("search_the_web", "Searches the web.", True)
@@ -92,11 +92,11 @@ async def test_a_sync_tool_with_bare_properties_runs_beside_the_loop() -> None:
     assert await outcome(tool, '{"a": 1, "b": 2}') == ("3", False)
 
 
-def test_what_the_program_fills_in_is_not_shown_to_the_model() -> None:
+def test_injected_arguments_are_not_shown_to_the_model() -> None:
     assert list(adapted(InjectedTool()).spec.parameters["properties"]) == ["query"]
 
 
-async def test_its_errors_and_bad_arguments_are_results() -> None:
+async def test_errors_and_bad_arguments_of_an_adapted_tool_are_results() -> None:
     tool = adapted(StructuredTool())
     assert await outcome(tool, '{"query": "bad"}') == ("LookupError: nothing found", True)
     said, is_error = await outcome(tool, '{"limit": 0}')
@@ -105,7 +105,7 @@ async def test_its_errors_and_bad_arguments_are_results() -> None:
     assert '"query" is a required property' in said
 
 
-async def test_what_it_does_is_unknown_and_so_it_is_never_shared() -> None:
+async def test_an_adapted_tool_has_an_unknown_effect_and_is_never_shared() -> None:
     search = StructuredTool()
     executor = ToolExecutor([adapted(search)], timeout=10.0, max_tokens=1000)
     call = ToolCall("c", "search_the_web", '{"query": "cats"}')
@@ -128,7 +128,7 @@ class Named:
 
 
 @pytest.mark.parametrize("value", [None, 7, "text", print, StructuredTool, Named(), own_tool])
-def test_what_has_another_shape_is_left_alone(value: Any) -> None:
+def test_objects_of_another_shape_are_not_adapted(value: Any) -> None:
     assert from_langchain(value) is None
 
 

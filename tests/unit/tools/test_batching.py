@@ -210,7 +210,7 @@ async def test_an_exception_in_place_of_an_answer_is_that_keys_failure() -> None
 
 @pytest.mark.parametrize("answer", [StopIteration(), StopAsyncIteration(), GeneratorExit(), asyncio.CancelledError()])
 @virtual
-async def test_whatever_stands_in_place_of_an_answer_everybody_gets_a_result(answer: BaseException) -> None:
+async def test_every_caller_gets_a_result_whatever_the_batch_function_returns(answer: BaseException) -> None:
     @Tool.batchable(key_arg="key")
     async def look(keys: list[str]) -> list[Any]:
         return [answer if key == "a" else key.upper() for key in keys]
@@ -331,7 +331,7 @@ async def test_callers_that_left_are_not_asked_for_again_in_the_halves() -> None
 
 
 @virtual
-async def test_a_batch_that_everybody_has_left_is_called_off() -> None:
+async def test_a_batch_without_callers_is_cancelled() -> None:
     ended: list[str] = []
 
     @Tool.batchable(key_arg="key")

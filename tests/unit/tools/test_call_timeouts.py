@@ -81,7 +81,7 @@ async def test_an_execution_that_never_ends_is_called_off_when_the_time_of_the_l
 
 
 @virtual
-async def test_the_time_of_nobody_runs_while_a_call_waits_for_its_turn() -> None:
+async def test_tool_timeouts_do_not_run_while_a_call_waits_for_its_turn() -> None:
     @Tool.define(effect="read", max_concurrent=1, timeout=1, name="work")
     async def work(n: int) -> int:
         await asyncio.sleep(0.9)
@@ -104,7 +104,7 @@ async def test_a_leader_that_leaves_does_not_take_the_others_with_it() -> None:
 
 
 @virtual
-async def test_who_comes_late_to_a_batch_that_hangs_has_it_made_again() -> None:
+async def test_a_late_caller_of_a_hanging_batch_gets_a_new_execution() -> None:
     number = itertools.count(1)
 
     @Tool.batchable(key_arg="key", name="look", timeout=1, window=0.0)

@@ -56,7 +56,7 @@ async def run(tool: Tool, folder: Path, log: Log | None = None, inputs: Any = ("
     assert all(result.ok for result in results), results
 
 
-async def test_what_a_pure_tool_gave_is_not_computed_again_by_a_later_run(tmp_path: Path) -> None:
+async def test_results_of_a_pure_tool_are_reused_by_a_later_run(tmp_path: Path) -> None:
     computed: list[int] = []
     await run(counting(computed), tmp_path)
     await run(counting(computed), tmp_path)
@@ -77,7 +77,7 @@ async def test_a_tool_whose_code_has_changed_is_asked_anew(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("effect", ["read", "stateful", "write"])
-async def test_only_what_never_changes_is_kept(tmp_path: Path, effect: str) -> None:
+async def test_only_results_of_pure_tools_are_cached_on_disk(tmp_path: Path, effect: str) -> None:
     computed: list[int] = []
     for _ in range(2):
         await run(counting(computed, effect), tmp_path, inputs=["2"])
@@ -189,7 +189,7 @@ async def test_a_cache_that_breaks_in_mid_run_costs_nothing_but_itself(
 
 
 @pytest.mark.slow
-def test_what_a_function_does_is_told_the_same_way_in_every_process() -> None:
+def test_the_fingerprint_of_a_function_is_the_same_in_every_process() -> None:
     program = """
 from batch_agent import Tool
 from batch_agent.tools.disk_cache import code_digest

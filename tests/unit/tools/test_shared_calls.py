@@ -149,7 +149,7 @@ async def test_two_hundred_identical_calls_of_four_workers_are_one_execution(eff
 
 
 @virtual
-async def test_what_another_worker_has_found_before_counts_as_cached() -> None:
+async def test_a_result_of_another_worker_counts_as_cached() -> None:
     async with workers(2, looking()) as (one, other):
         await ask(one)
         found = await ask(other)
@@ -210,7 +210,7 @@ async def test_a_worker_that_died_over_a_call_leaves_it_to_another() -> None:
 
 
 @virtual
-async def test_an_agent_that_leaves_while_it_waits_for_another_worker_disturbs_nobody() -> None:
+async def test_an_agent_that_leaves_while_it_waits_for_another_worker_affects_no_other() -> None:
     async with workers(2, looking(5.0)) as (one, other):
         making = asyncio.create_task(ask(one))
         await asyncio.sleep(1)
@@ -235,7 +235,7 @@ def failing(**options: Any) -> Tool:
 
 
 @virtual
-async def test_a_failure_reaches_everybody_who_waits_and_nobody_after_them() -> None:
+async def test_a_failure_reaches_all_waiting_workers_and_no_later_one() -> None:
     async with workers(3, failing()) as there:
         results = await ask_all(*there[:2], times=3)
         assert {(result.content, result.is_error) for result in results} == {("ConnectionError: away", True)}
@@ -365,7 +365,7 @@ async def test_an_agent_is_given_what_its_own_worker_looked_for_after_it_wrote()
 
 
 @virtual
-async def test_nor_does_it_wait_for_one_who_waits_for_such_a_read() -> None:
+async def test_an_agent_does_not_join_a_wait_for_a_read_older_than_its_write() -> None:
     async with workers(2, *a_store(5.0)) as (one, other):
         old = asyncio.create_task(ask(other, "get"))
         await asyncio.sleep(1)

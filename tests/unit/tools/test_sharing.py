@@ -179,7 +179,7 @@ async def test_the_last_one_to_leave_calls_the_execution_off() -> None:
 
 
 @virtual
-async def test_who_joins_in_the_tick_in_which_the_last_one_leaves_still_gets_a_result() -> None:
+async def test_a_call_that_joins_as_the_last_caller_leaves_still_gets_a_result() -> None:
     async with using(looking(1.0)) as executor:
         first = asyncio.create_task(ask(executor, "look"))
         await asyncio.sleep(0.5)
@@ -198,7 +198,7 @@ async def test_who_joins_in_the_tick_in_which_the_last_one_leaves_still_gets_a_r
 
 
 @virtual
-async def test_a_waiter_cancelled_at_the_moment_when_the_execution_ends_harms_nobody() -> None:
+async def test_a_caller_cancelled_as_the_execution_ends_affects_no_other_caller() -> None:
     gate: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     @Tool.define(effect="read")
@@ -269,7 +269,7 @@ async def test_a_tool_that_will_not_be_cancelled_is_not_joined_after_it_was_give
 
 
 @virtual
-async def test_a_failure_reaches_everybody_who_waits_and_nobody_after_them() -> None:
+async def test_a_failure_reaches_all_waiting_callers_and_no_later_one() -> None:
     number = itertools.count(1)
 
     @Tool.define(effect="read")
@@ -304,7 +304,7 @@ async def test_a_tool_that_keeps_errors_is_not_asked_again_while_they_are_good()
         assert (await ask(executor, "look")).content == "LookupError: nothing 2"
 
 
-async def test_a_hung_sync_tool_is_left_by_those_who_tire_of_it_and_blocks_nobody() -> None:
+async def test_a_hung_sync_tool_is_abandoned_at_the_timeout_and_blocks_no_other_call() -> None:
     hang = threading.Event()
     entered = threading.Semaphore(0)
 
@@ -392,7 +392,7 @@ async def test_an_early_call_that_the_answer_did_not_come_to_is_called_off() -> 
 
 
 @virtual
-async def test_an_early_call_that_nobody_wants_does_not_hold_up_the_one_that_is_wanted() -> None:
+async def test_an_unwanted_early_call_does_not_delay_the_requested_one() -> None:
     async with using(looking(4.0, max_concurrent=1)) as executor:
         session = executor.session("a")
         session.start(0, a_call("look", {"key": "x"}))
@@ -763,7 +763,7 @@ async def test_a_write_that_failed_counts_as_one() -> None:
 
 
 @virtual
-async def test_what_is_pure_survives_a_write() -> None:
+async def test_cached_results_of_pure_tools_survive_a_write() -> None:
     pure = looking(0.0, effect="pure")
     write = Tool.define(effect="write", name="write")(lambda: None)
     async with using(pure, write) as executor:
@@ -890,7 +890,7 @@ async def test_a_call_that_cannot_be_made_is_not_claimed() -> None:
 
 
 @virtual
-async def test_what_is_on_record_is_recalled_and_what_is_not_known_is_said_to_be() -> None:
+async def test_recorded_writes_are_recalled_and_unknown_ones_reported_as_unknown() -> None:
     made: list[str] = []
 
     @Tool.define(effect="write")
@@ -1057,7 +1057,7 @@ async def test_a_thousand_agents_that_read_ten_documents_read_each_once() -> Non
         {"effect": "read", "ttl": float("nan")},
     ],
 )
-def test_what_says_nothing_about_a_tool_is_refused(options: dict[str, Any]) -> None:
+def test_invalid_tool_policies_are_rejected(options: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="Tool 'f'"):
         Tool.define(name="f", **options)(lambda key: None)
 

@@ -10,7 +10,7 @@ from batch_agent.tools.single_flight import SingleFlight
 OUTCOME = ToolOutcome("found", False, 1, 0.0)
 
 
-async def test_those_who_wait_are_woken_by_and_by_in_their_order() -> None:
+async def test_waiting_callers_are_woken_gradually_in_order() -> None:
     flights, may_end, rounds = SingleFlight(), asyncio.Event(), 0
     woken: list[tuple[int, int]] = []
 
@@ -34,7 +34,7 @@ async def test_those_who_wait_are_woken_by_and_by_in_their_order() -> None:
     assert len({turn for _, turn in woken}) > 5  # the loop had other things to do in between
 
 
-async def test_who_leaves_between_the_end_and_its_turn_harms_nobody() -> None:
+async def test_a_caller_that_leaves_after_the_end_affects_no_other_caller() -> None:
     flights, may_end = SingleFlight(), asyncio.Event()
 
     async def execute() -> ToolOutcome:
@@ -55,7 +55,7 @@ async def test_who_leaves_between_the_end_and_its_turn_harms_nobody() -> None:
     await flights.aclose()
 
 
-async def test_the_last_one_to_leave_calls_it_off_and_not_before() -> None:
+async def test_only_the_last_caller_to_leave_cancels_the_execution() -> None:
     flights, ended = SingleFlight(), asyncio.Event()
 
     async def execute() -> ToolOutcome:
@@ -82,7 +82,7 @@ async def test_the_last_one_to_leave_calls_it_off_and_not_before() -> None:
     await flights.aclose()
 
 
-async def test_one_that_has_ended_gives_what_it_had_to_whoever_still_asks() -> None:
+async def test_an_ended_execution_gives_its_result_to_later_callers() -> None:
     flights = SingleFlight()
 
     async def execute() -> ToolOutcome:

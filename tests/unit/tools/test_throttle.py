@@ -85,7 +85,7 @@ class Watched:
 
 
 @virtual
-async def test_no_more_run_at_once_than_may_and_always_as_many() -> None:
+async def test_exactly_as_many_calls_run_at_once_as_allowed() -> None:
     watched = Watched(1.0, max_concurrent=3)
     async with using(watched.tool) as executor, asyncio.TaskGroup() as group:
         for n in range(10):
@@ -96,7 +96,7 @@ async def test_no_more_run_at_once_than_may_and_always_as_many() -> None:
 
 
 @virtual
-async def test_a_waiter_that_is_cancelled_takes_no_place_with_it() -> None:
+async def test_a_cancelled_waiting_call_takes_no_slot() -> None:
     watched = Watched(1.0, max_concurrent=2)
     async with using(watched.tool) as executor:
         asked = [asyncio.create_task(ask(executor, "work", n=n)) for n in range(50)]
@@ -114,7 +114,7 @@ async def test_a_waiter_that_is_cancelled_takes_no_place_with_it() -> None:
 
 @pytest.mark.parametrize("ticks", range(6))
 @virtual
-async def test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_lost(ticks: int) -> None:
+async def test_a_tool_slot_granted_to_a_cancelled_call_is_not_lost(ticks: int) -> None:
     watched = Watched(1.0, max_concurrent=1)
     async with using(watched.tool) as executor:
         asked = [asyncio.create_task(ask(executor, "work", n=n)) for n in range(3)]
@@ -128,7 +128,7 @@ async def test_a_place_given_to_a_call_that_is_cancelled_in_that_moment_is_not_l
 
 
 @virtual
-async def test_a_call_that_fails_gives_its_place_back() -> None:
+async def test_a_failed_call_releases_its_tool_slot() -> None:
     @Tool.define(max_concurrent=1, timeout=1.0)
     async def work(kind: str) -> str:
         if kind == "raises":
@@ -284,7 +284,7 @@ async def test_an_error_that_may_pass_is_tried_again_and_others_are_not() -> Non
 
 
 @virtual
-async def test_a_place_is_free_while_a_call_waits_for_its_next_try() -> None:
+async def test_a_call_that_waits_for_a_retry_holds_no_tool_slot() -> None:
     attempts: list[float] = []
 
     @Tool.define(effect="stateful", max_concurrent=1, retries=1, retry_on=(ConnectionError,), backoff=10.0)
@@ -392,7 +392,7 @@ async def test_the_tries_of_a_shared_call_serve_all_who_wait() -> None:
         assert {task.result().content for task in asked} == {"3"}
 
 
-async def test_a_thread_that_still_runs_holds_its_place_after_its_time_and_nobody_waits_for_ever() -> None:
+async def test_a_thread_past_its_timeout_holds_its_tool_slot_and_no_call_waits_forever() -> None:
     hang = threading.Event()
     began: list[int] = []
 

@@ -174,3 +174,11 @@ async def test_a_history_and_a_context_go_together() -> None:
 
     results = await run(page, "page")
     assert results.outputs == ["a 0", "b 0"]
+
+
+async def test_a_replay_does_not_call_the_tool(tmp_path: Path) -> None:
+    desk = Desk()
+    results = await run(desk.note, "note", checkpoint_dir=tmp_path / "c")
+    replayed = await BatchAgent.replay(tmp_path / "c")
+    assert [result.output for result in replayed] == results.outputs
+    assert len(desk.seen) == 2

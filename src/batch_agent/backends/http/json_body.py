@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from ...core import json
-from ...core.validation import DEEPEST, is_too_deep
+from ...core.validation import MAX_NESTING, is_too_deep
 
 
 class BadJson(ValueError):
@@ -21,8 +21,8 @@ def loads(data: bytes) -> Any:
     except orjson.JSONDecodeError:
         value = _repaired(data)
     # Each level has two brackets, so the depth is computed for few responses only.
-    if len(data) > 2 * DEEPEST and data.count(b"{") + data.count(b"[") > DEEPEST and is_too_deep(value):
-        raise BadJson(f"nested more than {DEEPEST} levels deep")
+    if len(data) > 2 * MAX_NESTING and data.count(b"{") + data.count(b"[") > MAX_NESTING and is_too_deep(value):
+        raise BadJson(f"nested more than {MAX_NESTING} levels deep")
     return value
 
 

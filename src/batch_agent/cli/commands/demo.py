@@ -32,7 +32,7 @@ _PRAISE = (
 _COMPLAINTS = (
     "The {} arrived broken and I want a refund.",
     "I hate this {}, it stopped working after two days.",
-    "The {} is ten days late and nobody answers.",
+    "The {} is ten days late and no one answers.",
 )
 
 

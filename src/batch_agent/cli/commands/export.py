@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...data.table_export import csv_pieces, jsonl_pieces, to_parquet
 from ...observe.checkpoint_results import recorded_result
+from ...plan.row_keys import row_key
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, open_checkpoint
 
@@ -93,7 +95,7 @@ class _RecordedResults:
                 self.unfinished += 1
             else:
                 self.written += 1
-                yield result
+                yield replace(result, key=row_key(result.key))
 
 
 def _write_to_stdout(results: _RecordedResults, pieces: Pieces) -> bool:

@@ -52,7 +52,7 @@ def compare(folder: Path, stats: RunStats, seconds: float) -> list[str]:
     residents = stats.scheduling.max_residents if stats.scheduling else None
     usd = stats.spent or None
     return compared_lines(
-        forecast.compared(stats.done, stats.turns, stats.usage, residents=residents, seconds=seconds, usd=usd)
+        forecast.compare_totals(stats.done, stats.turns, stats.usage, residents=residents, seconds=seconds, usd=usd)
     )
 
 

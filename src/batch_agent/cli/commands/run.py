@@ -147,12 +147,12 @@ def run(
         Discard the progress of an earlier run and start over.
     """
     folder = checkpoint or checkpoint_of(out)
-    options.check_apart(out, "--out")
-    options.check_apart(folder, "--checkpoint")
+    options.check_output_path(out, "--out")
+    options.check_output_path(folder, "--checkpoint")
     kwargs = {**options.to_kwargs(), "checkpoint_dir": folder, "plan_changed": plan_changed}
     reduce = reducer.settings(out)
     if reduce is not None:
-        options.check_apart(reduce.summary, "--summary")
+        options.check_output_path(reduce.summary, "--summary")
         cluster.check_not_distributed()
     BatchSpec.of(**kwargs, **cluster.to_dict())  # validated before an earlier run is deleted
     remote = _remote_run(kwargs["task"], cluster)

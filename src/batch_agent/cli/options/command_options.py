@@ -13,7 +13,7 @@ from cyclopts import Group, Parameter
 from ...core.errors import SpecError
 from ...core.options import Rows
 from ...core.task_fields import STDIN, Fields, is_url
-from ...data import SqlQuery, check_apart, read_inputs
+from ...data import SqlQuery, check_output_path, read_inputs
 from ..import_by_name import importable_from, load_runtime, load_schema, load_servers, load_tools
 from .help_groups import LIMITS, MODEL, PROMPTS, TASK
 from .json_values import parse_extra, parse_prices
@@ -226,10 +226,10 @@ class CommandOptions:
         given = {name: value for name, value in parsed.items() if value is not None}
         return {**{name: getattr(self, name) for name in PASSED_THROUGH}, **given}
 
-    def check_apart(self, path: Path, option: str) -> None:
+    def check_output_path(self, path: Path, option: str) -> None:
         """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""
         if not self._is_database:
-            check_apart(self.inputs if self._is_stream else Path(self.inputs), path, option)
+            check_output_path(self.inputs if self._is_stream else Path(self.inputs), path, option)
 
     def to_dict(self) -> dict[str, Any]:
         """All options by name, as a checkpoint stores them."""

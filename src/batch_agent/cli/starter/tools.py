@@ -6,7 +6,7 @@ LETTERS = {
     4211: "The desk arrived early and looks fantastic.",
     4248: "I hate this blender, it stopped working after two days.",
     4285: "I love this phone, best I ever bought.",
-    4322: "The lamp is ten days late and nobody answers.",
+    4322: "The lamp is ten days late and no one answers.",
 }
 
 

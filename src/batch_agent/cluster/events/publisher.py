@@ -180,4 +180,4 @@ class EventPublisher:
 
 
 def _dropped_notice(events: int) -> Notice:
-    return Notice(f"{events:,} events of this worker were lost: its numbers are too low.")
+    return Notice(f"{events:,} events of this worker were lost: its counts are too low.")

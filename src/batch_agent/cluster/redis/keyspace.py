@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
 from ...core.facts import Fact
-from .lua_common import FAR, LuaScript
+from .lua_common import MAX_LEASE, LuaScript
 from .write_batches import decode_fact
 
 if TYPE_CHECKING:
@@ -93,5 +93,5 @@ class RedisKeyspace:
 
 
 def millis(seconds: float) -> int:
-    """Milliseconds as the server accepts them: at least 1, at most FAR."""
-    return max(1, round(min(seconds, FAR) * 1_000))
+    """Milliseconds as the server accepts them: at least 1, at most MAX_LEASE."""
+    return max(1, round(min(seconds, MAX_LEASE) * 1_000))

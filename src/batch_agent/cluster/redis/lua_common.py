@@ -35,14 +35,14 @@ REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is require
 """Tool calls are claimed with SET ... NX GET, which earlier versions do not have. Valkey reports the Redis version that
 it is compatible with."""
 
-FAR: Final = 30 * 24 * 3600.0
+MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
 
-# An entry's idle time encodes its lease: it is FAR when the lease expires, and 2 * FAR when it was released. So leases
-# of different lengths fit in one group.
+# An entry's idle time encodes its lease: it is MAX_LEASE when the lease expires, and 2 * MAX_LEASE when it was
+# released. So leases of different lengths fit in one group.
 COMMON: Final = f"""
 local run = KEYS[1]
-local FAR = {FAR * 1_000:.0f}
+local MAX_LEASE = {MAX_LEASE * 1_000:.0f}
 local GROUP, RELEASED_CONSUMER = '{GROUP}', '{RELEASED_CONSUMER}'
 
 local function micros()
@@ -116,14 +116,14 @@ local function free(entries)
     end
   end
   if #records > 0 then redis.call('HSET', run .. 'agents', unpack(records)) end
-  claim(RELEASED_CONSUMER, entries, 2 * FAR)
+  claim(RELEASED_CONSUMER, entries, 2 * MAX_LEASE)
   wake_up()
 end
 """
 
 # After a long silence it is unknown whether the workers were gone or the server was: workers get the duration of a
 # lease to renew.
-SILENCE: Final = """
+OUTAGE_GRACE: Final = """
 local function read_meta(now)
   local found = redis.call('HMGET', run .. 'meta', 'token', 'seen', 'lasts', 'grace')
   local meta = {token = tonumber(found[1]) or 0, grace = tonumber(found[4]) or 0}
@@ -141,7 +141,7 @@ end
 """
 
 # A repeated call finds its result in its slot, if its number is there; a slot has one call at a time.
-ONCE: Final = """
+IDEMPOTENCE: Final = """
 local slot, number, is_repeated = ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local function previous_result()

@@ -2,14 +2,14 @@
 
 from typing import Final
 
-from .lua_common import COMMON, ONCE, SILENCE, LuaScript
+from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
 
 _MAX_UPDATES = 20_000
 
 # ARGV: once (3), name, has old, old, has new, new.
 COMPARE_AND_SET: Final = LuaScript.of(
     COMMON,
-    ONCE,
+    IDEMPOTENCE,
     """
 if previous_result() then return 1 end
 local key = run .. 'document:' .. ARGV[4]
@@ -29,7 +29,7 @@ return 1
 # made, "*WORKER" if other workers wait for it, and "!OUTCOME" afterwards.
 CLAIM: Final = LuaScript.of(
     COMMON,
-    SILENCE,
+    OUTAGE_GRACE,
     """
 local key, worker = run .. 'call:' .. ARGV[1], ARGV[2]
 local found = redis.call('SET', key, '?' .. worker, 'NX', 'GET')
@@ -78,7 +78,7 @@ redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'landed', 
 # ARGV: once (3), data.
 PUBLISH: Final = LuaScript.of(
     COMMON,
-    ONCE,
+    IDEMPOTENCE,
     f"""
 if previous_result() then return end
 redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'told', ARGV[4])
@@ -89,7 +89,7 @@ keep_result('')
 # ARGV: once (3), name, interval and ahead in microseconds. Returns microseconds to wait.
 RESERVE_RATE: Final = LuaScript.of(
     COMMON,
-    ONCE,
+    IDEMPOTENCE,
     """
 local previous = previous_result()
 if previous then return previous end

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .lua_common import COMMON, ONCE, SILENCE, LuaScript
+from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
 
 # ARGV: retry failed, a creation mark, then key and job of each. Returns the run's creation mark, which is that of the
 # first submitter, and key and completion of those that need no work.
@@ -52,8 +52,8 @@ return ended
 # there may be facts, of each.
 LEASE: Final = LuaScript.of(
     COMMON,
-    SILENCE,
-    ONCE,
+    OUTAGE_GRACE,
+    IDEMPOTENCE,
     """
 local worker, max_jobs, ttl, cursor = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
 local time = micros()
@@ -75,7 +75,7 @@ if previous then
 end
 
 local meta = read_meta(now)
-local idle = integer(meta.spares_expired and 2 * FAR or FAR)
+local idle = integer(meta.spares_expired and 2 * MAX_LEASE or MAX_LEASE)
 local taken = {}
 
 local function take_over(from, count)
@@ -121,7 +121,7 @@ if #taken > 0 then
     records[#records + 1] = one.token .. ' ' .. one.attempts .. ' ' .. entry[1] .. ' ' .. worker
   end
   redis.call('HSET', run .. 'agents', unpack(records))
-  claim(worker, entries, FAR - ttl)
+  claim(worker, entries, MAX_LEASE - ttl)
   keep_result(table.concat(entries, ' '))
 end
 record_renewal(meta, now, worker, ttl)
@@ -137,13 +137,13 @@ return {cursor, bell, leases}
 # ARGV: worker, ttl in milliseconds, then key and token of each. Returns the keys that other workers hold or have ended.
 RENEW: Final = LuaScript.of(
     COMMON,
-    SILENCE,
+    OUTAGE_GRACE,
     """
 local worker, ttl = ARGV[1], tonumber(ARGV[2])
 local now = math.floor(micros() / 1000)
 local meta = read_meta(now)
 local mine, others = held(worker, 3)
-claim(worker, mine, FAR - ttl)
+claim(worker, mine, MAX_LEASE - ttl)
 record_renewal(meta, now, worker, ttl)
 local lost = {}
 for _, other in ipairs(others) do

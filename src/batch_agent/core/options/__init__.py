@@ -141,7 +141,7 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
-class Spend:
+class SpendingLimits:
     """Budget of the run, kept across resume. Agents beyond it fail; completed results are kept."""
 
     max_total_tokens: int | None = None
@@ -151,7 +151,7 @@ class Spend:
     deadline: float | None = None
     """Seconds for the run; agents in progress then fail."""
     prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
+    """By model: dollars per million tokens of input, cached input and output. None given: a dated table."""
 
     def __post_init__(self) -> None:
         if self.max_total_tokens is not None:
@@ -164,7 +164,7 @@ class Spend:
         for model, price in self.prices.items():
             if not _is_price(price):  # a NaN would make every budget endless
                 raise SpecError(
-                    f"prices[{model!r}] must be (input, cached input, output), in dollars for a million tokens; got "
+                    f"prices[{model!r}] must be (input, cached input, output), in dollars per million tokens; got "
                     f"{price!r}."
                 )
 
@@ -178,7 +178,7 @@ class Spend:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ContextLimits:
     """Limits of an agent's context."""
 
     max_tool_tokens: int = 8_000
@@ -206,17 +206,17 @@ class Context:
         if self.oversized not in ("refuse", "chunk"):
             raise SpecError(f"oversized must be 'refuse' or 'chunk'; got {self.oversized!r}.")
         if self.compact_at is not None and not (is_number(self.compact_at) and 0 < self.compact_at <= 1):
-            raise SpecError(f"compact_at must be a share above 0 and up to 1, or None; got {self.compact_at!r}.")
+            raise SpecError(f"compact_at must be a number > 0 and <= 1, or None; got {self.compact_at!r}.")
         if self.compact_with not in ("elide", "summarize"):
             raise SpecError(f"compact_with must be 'elide' or 'summarize'; got {self.compact_with!r}.")
         flags(self, "streaming", "streaming_tool_dispatch")
         text_or_none("compact_model", self.compact_model)
         if self.compact_model is not None and self.compact_with != "summarize":
-            raise SpecError("compact_model= writes summaries: pass compact_with='summarize' too.")
+            raise SpecError("compact_model= needs compact_with='summarize'.")
 
 
 @dataclass(frozen=True, slots=True)
-class Tooling:
+class ToolCaching:
     """Caches of tool results."""
 
     tool_cache_mb: int = 256
@@ -236,7 +236,7 @@ class Tooling:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Distributed:
     """Distribution of a run over processes and machines."""
 
     cluster: str | None = None
@@ -259,15 +259,15 @@ class Together:
             raise SpecError(f"cluster must be 'ray', or 'ray://host:port'; got {self.cluster!r}.")
         if self.store is not None and not self.store.startswith(_STORES):
             kind = self.store.partition("://")[0][:_MAX_SHOWN]  # truncated, because it may hold a password
-            raise SpecError(f"store must be a URL such as 'redis://127.0.0.1:6379/0'; this one begins with {kind!r}.")
+            raise SpecError(f"store must be a URL such as 'redis://host:6379/0'; got one that begins with {kind!r}.")
         if self.workers is not None:
             at_least("workers", self.workers, 1)
             if self.cluster is None:
-                raise SpecError("workers= are those of a cluster: pass cluster='ray' too.")
+                raise SpecError("workers= needs cluster='ray'.")
         if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
             raise SpecError(f"run_id must consist of letters, digits, '.', '_' and '-'; got {self.run_id!r}.")
         if self.run_id is not None and self.store is None:
-            raise SpecError("run_id= names a run in a store: pass store='redis://...' too.")
+            raise SpecError("run_id= needs store='redis://...'.")
         seconds("lease", self.lease, least=1)
 
 

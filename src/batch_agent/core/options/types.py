@@ -1,6 +1,7 @@
 """Types of the options of a run, for type checkers and editors.
 
-Written by `python -m scripts.option_types` from the dataclasses of options.py, requests.py and spec.py: do not edit."""
+Written by `python -m scripts.option_types` from the dataclasses of core/options, requests.py and spec.py: do not
+edit."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
@@ -10,7 +11,7 @@ from ..program_runtime import Runtime
 from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
-from . import Context, Limits, Prefix, Retry, Rows, Spend, Timeouts, Together, Tooling
+from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 
 
 class AgentOptions(TypedDict, total=False):
@@ -92,8 +93,8 @@ class AgentOptions(TypedDict, total=False):
     """What replaces removed tool results: a line that says so, or a summary by the model."""
     compact_model: str | None
     """Model that writes the summaries, if not the model of the run."""
-    context: Context
-    """The options of `Context` as a group, instead of one by one."""
+    context: ContextLimits
+    """The options of `ContextLimits` as a group, instead of one by one."""
     system_prompt: str | None
     """First message of each conversation, the same for all agents."""
     tool_mode: Literal["auto", "native", "action"]
@@ -121,8 +122,8 @@ class AgentOptions(TypedDict, total=False):
     """Directory that keeps the results of pure tools for later runs."""
     predictive_prewarm: bool
     """Execute in advance the calls of pure tools that earlier runs of the same task made. Needs tool_cache_dir."""
-    tooling: Tooling
-    """The options of `Tooling` as a group, instead of one by one."""
+    tool_caching: ToolCaching
+    """The options of `ToolCaching` as a group, instead of one by one."""
     max_total_tokens: int | None
     """Tokens that all agents may use, input and output. A request that might take more than is left is not sent."""
     max_usd: float | None
@@ -130,9 +131,9 @@ class AgentOptions(TypedDict, total=False):
     deadline: float | None
     """Seconds for the run; agents in progress then fail."""
     prices: Mapping[str, Sequence[float]]
-    """By model: dollars for a million tokens of input, cached input and output. None given: a dated table."""
-    spend: Spend
-    """The options of `Spend` as a group, instead of one by one."""
+    """By model: dollars per million tokens of input, cached input and output. None given: a dated table."""
+    spending: SpendingLimits
+    """The options of `SpendingLimits` as a group, instead of one by one."""
     cluster: str | None
     """Agents run on a Ray cluster: "ray" for the one that this process belongs to, or a local one; "ray://host:10001"
     for one elsewhere."""
@@ -145,8 +146,8 @@ class AgentOptions(TypedDict, total=False):
     """Name of the run in the store. None: made from the task."""
     lease: float
     """Seconds without a heartbeat after which a worker is considered lost and other workers continue its agents."""
-    together: Together
-    """The options of `Together` as a group, instead of one by one."""
+    distribution: Distributed
+    """The options of `Distributed` as a group, instead of one by one."""
     temperature: float | None
     """Sampling temperature, at least 0."""
     top_p: float | None

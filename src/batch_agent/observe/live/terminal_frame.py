@@ -1,4 +1,4 @@
-"""Frame of lines at the bottom of a terminal, redrawn in place.
+"""Frame of lines at the bottom of a terminal that is redrawn on each update.
 
 The cursor stays at the top of the frame: when a terminal gets narrower and wraps long lines, everything is still below
 the cursor and is cleared by the next redraw. Output that bypasses Python's streams appears on an empty line there."""

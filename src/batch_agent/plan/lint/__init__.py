@@ -6,10 +6,10 @@ from typing import Any
 
 from ...core.messages import PREAMBLE, ToolSpec
 from ...core.run_reports import Finding
-from .fields import in_fields
-from .volatile_text import MOST_CHARS, TEXT_KINDS, first, in_text, is_random, quote, text_finding
+from .fields import lint_fields
+from .volatile_text import MAX_CHECKED_CHARS, TEXT_KINDS, first_match, is_random, lint_text, quote, text_finding
 
-MOST_FINDINGS = 12
+MAX_FINDINGS = 12
 _MAX_ROWS = 200
 _RUN_ROWS = 4
 _HEADER_LINES = 10
@@ -21,7 +21,7 @@ _HEADER = re.compile(
 )
 
 
-def find_breaks(
+def find_prefix_breaks(
     system: str,
     lead: str,
     tools: Sequence[ToolSpec],
@@ -40,10 +40,10 @@ def find_breaks(
     found = (
         *_in_system(system, keeps_preamble),
         *_in_tools(tools, unordered_tools),
-        *in_text("The text with which every task begins", lead),
-        *in_fields(order, sample),
+        *lint_text("The text with which every task begins", lead),
+        *lint_fields(order, sample),
     )
-    return found[:MOST_FINDINGS]
+    return found[:MAX_FINDINGS]
 
 
 def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -56,7 +56,7 @@ def _sample(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _in_system(system: str, keeps_preamble: bool) -> Iterator[Finding]:
-    text = system[:MOST_CHARS]
+    text = system[:MAX_CHECKED_CHARS]
     preamble = PREAMBLE.match(text)
     if preamble:
         if keeps_preamble:
@@ -66,14 +66,16 @@ def _in_system(system: str, keeps_preamble: bool) -> Iterator[Finding]:
     lines = text.split("\n")
     headers = [line for line in lines[:_HEADER_LINES] if _is_header(line)]
     if headers:
-        yield _header(headers[0].strip(), "Leave it out: strip_preamble does not know it, or it does not come first.")
+        yield _header(
+            headers[0].strip(), "Remove it: strip_preamble does not recognize it, or only removes it from the start."
+        )
         text = "\n".join([line for line in lines[:_HEADER_LINES] if not _is_header(line)] + lines[_HEADER_LINES:])
-    yield from in_text("The system prompt", text)
+    yield from lint_text("The system prompt", text)
 
 
 def _header(line: str, advice: str) -> Finding:
     return Finding(
-        "session_header", f"The system prompt has a header that is other in every session: {quote(line)}.", advice
+        "session_header", f"The system prompt has a header that changes in every session: {quote(line)}.", advice
     )
 
 
@@ -90,10 +92,10 @@ def _is_header(line: str) -> bool:
 
 def _in_tools(tools: Sequence[ToolSpec], unordered: bool) -> Iterator[Finding]:
     if unordered and len(tools) != 1:  # no tools here means action mode: the system prompt describes them
-        problem = "The tools were given as a set, so they come in another order in every process."
-        yield Finding("tool_order", problem, "Give them as a list.")
+        problem = "The tools were given as a set, so their order differs in every process."
+        yield Finding("tool_order", problem, "Pass them as a list.")
     for kind, what, patterns in TEXT_KINDS:
-        found = [(tool.name, text) for tool in tools if (text := first(tool.description, patterns))]
+        found = [(tool.name, text) for tool in tools if (text := first_match(tool.description, patterns))]
         if found:
             name, text = found[0]
             others = f" (and of {len(found) - 1} more)" if len(found) > 1 else ""

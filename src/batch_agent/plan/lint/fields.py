@@ -13,11 +13,14 @@ from ...core.fast_dataclass import dataclass
 from ...core.run_reports import Finding
 from ...core.schema import is_model
 from ..field_paths import find
-from .volatile_text import MOMENT, MOST_CHARS, compiled, is_epoch, is_random, quote
+from .volatile_text import DATE_OR_TIME, MAX_CHECKED_CHARS, compile_pattern, is_epoch, is_random, quote
 
 _NEARLY_ALL = 0.9
 _REPEATING = 0.75
 _LONG = 500
+_DIGITS = re.compile(r"\d+")
+_NUMBER = re.compile(r"\d{1,30}", re.ASCII)
+_TIMESTAMP = re.compile(r"\d{9,10}(?:\.\d{1,9})?|\d{12,13}", re.ASCII)
 _COUNTER = re.compile(r"[A-Za-z]{0,16}[-_#:/.]{0,2}\d[\d/_-]{0,30}")
 _ID_NAME = re.compile(r"(?i:(?:.*[_\W])?(?:id|key|no|nr|num|number|index|idx|uuid|guid|hash|sha|row))|.*[a-z](?:Id|ID)")
 _PROMPT_NAME = re.compile(r"(?:.*_)?(?:(?:system|role|agent|persona)_?(?:prompt|message|instructions?))", re.IGNORECASE)
@@ -50,7 +53,7 @@ def _value(row: Mapping[str, Any], name: str) -> Any:
         return None
 
 
-def in_fields(names: Iterable[str], rows: list[Mapping[str, Any]]) -> Iterator[Finding]:
+def lint_fields(names: Iterable[str], rows: list[Mapping[str, Any]]) -> Iterator[Finding]:
     """Findings in the fields. `names`: in the order of the prompt."""
     columns = [_column(name, rows) for name in names]
     if columns:
@@ -69,8 +72,8 @@ def _leading_id(first: _Column, others: list[_Column]) -> Iterator[Finding]:
     if behind:
         yield Finding(
             "leading_id",
-            f"The field {quote(name)} comes first and is another id or time stamp for nearly every input, so nothing "
-            f"behind it is shared, though {quote(behind[0])} repeats.",
+            f"The field {quote(name)} comes first and is a different ID or timestamp for nearly every input, so "
+            f"nothing after it can be shared, although {quote(behind[0])} repeats.",
             f"Move {{{name}}} to the end of the task, or declare the task as Fields(...).",
         )
 
@@ -79,7 +82,7 @@ def _are_ids(name: str, texts: list[str]) -> bool:
     enough = _NEARLY_ALL * len(texts)
     if sum(map(_is_id, texts)) >= enough:
         return True
-    shapes = Counter(re.sub(r"\d+", "0", text) for text in texts if _COUNTER.fullmatch(text))
+    shapes = Counter(_DIGITS.sub("0", text) for text in texts if _COUNTER.fullmatch(text))
     shape, count = max(shapes.items(), key=lambda item: item[1], default=("", 0))
     if count < enough:
         return False
@@ -89,14 +92,14 @@ def _are_ids(name: str, texts: list[str]) -> bool:
 def _is_id(text: str) -> bool:
     if len(text) > 100:
         return False
-    if re.fullmatch(r"\d{9,10}(?:\.\d{1,9})?|\d{12,13}", text, re.ASCII):
+    if _TIMESTAMP.fullmatch(text):
         return is_epoch(text)
-    return bool(compiled(MOMENT).fullmatch(text)) or is_random(text)
+    return bool(compile_pattern(DATE_OR_TIME).fullmatch(text)) or is_random(text)
 
 
 def _is_rising(texts: list[str]) -> bool:
     """Whether the numbers only rise, or only fall."""
-    numbers = [int(text) for text in texts if re.fullmatch(r"\d{1,30}", text, re.ASCII)]
+    numbers = [int(text) for text in texts if _NUMBER.fullmatch(text)]
     signs = {(one < other) - (one > other) for one, other in pairwise(numbers)}
     return len(numbers) == len(texts) and len(signs) == 1
 
@@ -110,15 +113,15 @@ def _system_prompt(column: _Column, *, is_first: bool) -> Iterator[Finding]:
     name = column.name.rpartition(".")[2]
     is_prose = any(isinstance(value, str) and " " in value.strip() for value in column.values)
     if is_prose and (_PROMPT_NAME.fullmatch(name) or _PERSONA_NAME.fullmatch(name)):
-        problem = "is a system prompt for each agent"
+        problem = "is a separate system prompt for each agent"
     elif is_first and _is_one_text(column.values):
-        problem = "comes first and is one long text with small changes in it"
+        problem = "comes first and is a long text with small variations"
     else:
         return
     yield Finding(
         "system_prompt",
-        f"The field {quote(column.name)} {problem}: nothing behind the first difference is shared.",
-        "Put what is common into system_prompt=..., and what differs at the end of the task.",
+        f"The field {quote(column.name)} {problem}: nothing after the first difference can be shared.",
+        "Move the common part to system_prompt=..., and the rest to the end of the task.",
     )
 
 
@@ -128,10 +131,10 @@ def _is_one_text(values: list[Any]) -> bool:
     shortest = min(map(len, texts), default=0)
     if len(texts) < len(values) or shortest <= _LONG:
         return False
-    begin = _in_common(text[:MOST_CHARS] for text in texts)
-    end = _in_common(text[: -MOST_CHARS - 1 : -1] for text in texts)
-    length = min(max(map(len, texts)), 2 * MOST_CHARS)
-    return begin + end >= 0.7 * length and end >= 0.3 * min(length, MOST_CHARS)
+    begin = _in_common(text[:MAX_CHECKED_CHARS] for text in texts)
+    end = _in_common(text[: -MAX_CHECKED_CHARS - 1 : -1] for text in texts)
+    length = min(max(map(len, texts)), 2 * MAX_CHECKED_CHARS)
+    return begin + end >= 0.7 * length and end >= 0.3 * min(length, MAX_CHECKED_CHARS)
 
 
 def _in_common(texts: Iterable[str]) -> int:
@@ -146,12 +149,12 @@ def _unordered(column: _Column) -> Iterator[Finding]:
     for value in column.values:
         if value is None or isinstance(value, str | int | float):
             continue
-        content, as_it_is = _json(value, orjson.OPT_SORT_KEYS), _json(value, 0)
-        if content and as_it_is and shown.setdefault(content, as_it_is) != as_it_is:
+        content, in_order = _json(value, orjson.OPT_SORT_KEYS), _json(value, 0)
+        if content and in_order and shown.setdefault(content, in_order) != in_order:
             yield Finding(
                 "unordered",
-                f"The field {quote(column.name)} has the same content in several rows, but with its keys in "
-                "another order.",
+                f"The field {quote(column.name)} has the same content in several rows, but with its keys in a "
+                "different order.",
                 "Sort the keys.",
             )
             return
@@ -169,9 +172,9 @@ def _near_duplicates(columns: list[_Column]) -> Iterator[Finding]:
             if sizes[group] > 1 and seen.setdefault((group, _trimmed(text)), text) != text:
                 yield Finding(
                     "near_duplicate",
-                    f"The field {quote(column.name)} differs in some rows only by blanks around it or by its first "
-                    f"letter: {quote(text)}.",
-                    "Strip the values and write them alike.",
+                    f"The field {quote(column.name)} differs in some rows only in surrounding whitespace or in the "
+                    f"case of its first letter: {quote(text)}.",
+                    "Strip the values and write them the same way.",
                 )
                 return
         known: dict[tuple[int, str], int] = {}
@@ -186,13 +189,13 @@ def _trimmed(text: str) -> str:
 def _text(value: Any) -> str:
     """Approximate text of a value in the task; empty if it cannot be rendered."""
     if isinstance(value, str):
-        return value[:MOST_CHARS]
+        return value[:MAX_CHECKED_CHARS]
     if isinstance(value, Enum):
         return _text(value.value)
     if (is_model(value) or isinstance(value, Mapping | list | tuple | set | frozenset)) and (shown := _json(value, 0)):
-        return shown[:MOST_CHARS].decode(errors="replace")
+        return shown[:MAX_CHECKED_CHARS].decode(errors="replace")
     try:
-        return str(value)[:MOST_CHARS]
+        return str(value)[:MAX_CHECKED_CHARS]
     except Exception:  # noqa: BLE001 - a user's object may raise anything; the job reports it
         return ""
 

@@ -1,4 +1,4 @@
-"""Lint rules for time stamps and random ids in text that should be the same in every run.
+"""Lint rules for timestamps and random IDs in text that should be the same in every run.
 
 False positives cost the user's trust, so text that may be an example, code or data is skipped.
 """
@@ -10,7 +10,7 @@ from itertools import islice, pairwise
 
 from ...core.run_reports import Finding
 
-MOST_CHARS = 20_000
+MAX_CHECKED_CHARS = 20_000
 """Characters of a text that are checked."""
 _MAX_QUOTED_CHARS = 40
 
@@ -30,7 +30,7 @@ _STAMP = (
     rf"(?<![\w./-])(?:{_DATE}(?:T|,? (?:at )?){_CLOCK}|{_CLOCK},? (?:on )?{_DATE}"
     rf"|{_MONTH} {{1,2}}{_DAY} {_CLOCK} (?:[A-Z]{{3,4}} )?20\d\d|20\d\d[01]\d[0-3]\dT[0-2]\d[0-5]\d[0-5]\dZ?\b)"
 )
-MOMENT = rf"(?:{_WEEKDAY},? )?(?:{_DATE}|{_STAMP})"
+DATE_OR_TIME = rf"(?:{_WEEKDAY},? )?(?:{_DATE}|{_STAMP})"
 _NOW = (
     r"(?<![A-Za-z])(?i:today(?:['’]s (?:date|day))?|now|(?:current|today['’]s)[ _-]?"
     r"(?:date(?:[ _/-]?(?:and )?time)?|time(?:stamp)?|day))\b"
@@ -42,7 +42,7 @@ _NAMED_EPOCH = (
     r"(?<![A-Za-z])(?i:unix|epoch|time(?:stamp)?|ts|now|generated|created)"
     rf"(?i:[ _-](?:time|timestamp|epoch|at|ms|millis|seconds))? {{0,2}}[:=]? {{0,2}}{_EPOCH}"
 )
-_NO_MOMENT = r"(?<![\d:+-])(?:0?0:00(?::00(?!\d))?(?!:)|23:59|12:00 ?[Aa][Mm])"
+_NOT_A_TIMESTAMP = r"(?<![\d:+-])(?:0?0:00(?::00(?!\d))?(?!:)|23:59|12:00 ?[Aa][Mm])"
 """Limits such as midnight, which people write down; the time at which a prompt was made is seldom one."""
 
 HEX_ID = r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"
@@ -64,31 +64,32 @@ _SUCH_AS = (
 
 _MAY_MATCH = re.compile(r"[\d-]|(?i:today|now|current)")
 """Fast check: text without any of these has no findings."""
-_OUT = "Leave it out, or put it at the end of the task."
+_ADVICE = "Remove it, or move it to the end of the task."
 
 
 @cache
-def compiled(pattern: str) -> re.Pattern[str]:
+def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Pattern compiled on first use: that takes milliseconds, and most prompts do not need it."""
     return re.compile(pattern)
 
 
-def in_text(place: str, text: str) -> Iterator[Finding]:
+def lint_text(where: str, text: str) -> Iterator[Finding]:
     for kind, what, patterns in TEXT_KINDS:
-        if found := first(text, patterns):
-            yield text_finding(kind, place, what, found)
+        if found := first_match(text, patterns):
+            yield text_finding(kind, where, what, found)
 
 
-def text_finding(kind: str, place: str, what: str, found: str) -> Finding:
-    return Finding(kind, f"{place} holds {what}, {quote(found)}: what follows is not shared once it changes.", _OUT)
+def text_finding(kind: str, where: str, what: str, found: str) -> Finding:
+    message = f"{where} contains {what}, {quote(found)}: when it changes, nothing after it can be shared."
+    return Finding(kind, message, _ADVICE)
 
 
-def first(text: str, patterns: "Iterable[_Pattern]") -> str | None:
+def first_match(text: str, patterns: "Iterable[_Pattern]") -> str | None:
     """First match of the patterns outside code blocks that is not an example."""
-    prose = "\n".join(text[:MOST_CHARS].split("```")[::2])
+    prose = "\n".join(text[:MAX_CHECKED_CHARS].split("```")[::2])
     if not _MAY_MATCH.search(prose):
         return None
-    matches = (next(filter(is_meant, compiled(pattern).finditer(prose)), None) for pattern, is_meant in patterns)
+    matches = (next(filter(is_meant, compile_pattern(pattern).finditer(prose)), None) for pattern, is_meant in patterns)
     first = min(filter(None, matches), key=lambda match: match.start(), default=None)
     return first and first[0]
 
@@ -96,17 +97,17 @@ def first(text: str, patterns: "Iterable[_Pattern]") -> str | None:
 def _is_literal(match: re.Match[str]) -> bool:
     """Whether it is not quoted, and not after a phrase such as "for example" in the same sentence."""
     before = match.string[max(0, match.start() - 60) : match.start()]
-    return before[-1:] not in {'"', "'", "`", "“", "‘"} and not compiled(_SUCH_AS).search(before)
+    return before[-1:] not in {'"', "'", "`", "“", "‘"} and not compile_pattern(_SUCH_AS).search(before)
 
 
 def _stands_alone(match: re.Match[str]) -> bool:
     """Whether it is meant literally, and not in a paragraph of examples."""
     paragraph = match.string[max(0, match.start() - 400) : match.start()].rpartition("\n\n")[2]
-    return _is_literal(match) and not compiled(_EXAMPLE).search(paragraph)
+    return _is_literal(match) and not compile_pattern(_EXAMPLE).search(paragraph)
 
 
 def _is_stamp(match: re.Match[str]) -> bool:
-    return _stands_alone(match) and not compiled(_NO_MOMENT).search(match[0])
+    return _stands_alone(match) and not compile_pattern(_NOT_A_TIMESTAMP).search(match[0])
 
 
 def _is_named_epoch(match: re.Match[str]) -> bool:
@@ -154,6 +155,6 @@ def quote(text: str) -> str:
 
 _Pattern = tuple[str, Callable[[re.Match[str]], bool]]
 TEXT_KINDS: tuple[tuple[str, str, tuple[_Pattern, ...]], ...] = (
-    ("timestamp", "a time stamp", ((_STAMP, _is_stamp), (_NOW, _is_literal), (_NAMED_EPOCH, _is_named_epoch))),
-    ("uuid", "a random id", ((_UUID, _is_uuid), (_NAMED_ID, _is_session_id), (_PREFIXED_ID, _is_session_id))),
+    ("timestamp", "a timestamp", ((_STAMP, _is_stamp), (_NOW, _is_literal), (_NAMED_EPOCH, _is_named_epoch))),
+    ("uuid", "a random ID", ((_UUID, _is_uuid), (_NAMED_ID, _is_session_id), (_PREFIXED_ID, _is_session_id))),
 )

@@ -8,8 +8,8 @@ smallest group that has both.
 
 from collections.abc import Sequence
 
-from .greedy import EFFORT, in_free_fields
-from .table import Arrangement, Table, as_it_is, in_given_fields
+from .greedy import EFFORT, draft_with_free_fields
+from .table import Arrangement, Table, draft_in_given_order, draft_with_fixed_fields
 
 __all__ = ["Arrangement", "arrange", "shared_prefix"]
 
@@ -23,9 +23,9 @@ def arrange(table: Sequence[Sequence[str]], *, free_fields: bool = True, effort:
     fields.
     """
     cells = Table(table)
-    layouts = [as_it_is(cells), in_given_fields(cells)]
+    layouts = [draft_in_given_order(cells), draft_with_fixed_fields(cells)]
     if free_fields:
-        layouts.append(in_free_fields(cells, effort))
+        layouts.append(draft_with_free_fields(cells, effort))
     return max(map(cells.arrangement, layouts), key=lambda arrangement: arrangement.shared)
 
 

@@ -8,7 +8,7 @@ from itertools import compress
 from operator import eq
 from typing import TypeAlias
 
-from .table import Draft, Group, Table, as_it_is, sort_rows, whole_order
+from .table import Draft, Group, Table, complete_field_order, draft_in_given_order, sort_rows
 
 
 class Search:
@@ -82,18 +82,18 @@ class Search:
     def settle(self, layout: Draft) -> None:
         """Writes the best arrangement to the draft."""
         group = self._group
-        sets = [((1 << len(group.rows)) - 1, group.place, group.head)]
+        sets = [((1 << len(group.rows)) - 1, group.sort_key, group.head)]
         while sets:
-            rows, place, head = sets.pop()
+            rows, sort_key, head = sets.pop()
             first = (rows & -rows).bit_length() - 1
-            place = (*place, group.rows[first])
+            sort_key = (*sort_key, group.rows[first])
             if rows not in self._best:
-                layout.places[group.rows[first]] = place
-                layout.fields[group.rows[first]] = whole_order(self._cells, head)
+                layout.sort_keys[group.rows[first]] = sort_key
+                layout.fields[group.rows[first]] = complete_field_order(self._cells, head)
                 continue
             head = (*head, *self._further_head(rows, first, set(head)))
             part = self._best[rows][1]
-            sets += [(part, place, head), (rows ^ part, place, head)]
+            sets += [(part, sort_key, head), (rows ^ part, sort_key, head)]
 
     def _further_head(self, rows: int, first: int, head: set[int]) -> Iterator[int]:
         for number, alike in zip(self._group.fields, self._alike, strict=True):
@@ -126,9 +126,9 @@ class _Budget:
     checks: int
 
 
-def in_free_fields(cells: Table, effort: int) -> Draft:
+def draft_with_free_fields(cells: Table, effort: int) -> Draft:
     """Groups, and groups within them. Equal rows are arranged as one: they share more than any others."""
-    layout = as_it_is(cells)
+    layout = draft_in_given_order(cells)
     first: dict[tuple[int, ...], int] = {}
     twins = [first.setdefault(values, row) for row, values in enumerate(cells.rows)]
     budget = _Budget(effort if len(first) <= _MAX_SEARCHED_TABLE else 0, _CHECKS)
@@ -136,7 +136,7 @@ def in_free_fields(cells: Table, effort: int) -> Draft:
     while groups:
         groups += _arrange_group(cells, layout, groups.pop(), budget)
     for row, twin in enumerate(twins):
-        layout.places[row], layout.fields[row] = (*layout.places[twin], row), layout.fields[twin]
+        layout.sort_keys[row], layout.fields[row] = (*layout.sort_keys[twin], row), layout.fields[twin]
     return layout
 
 
@@ -204,16 +204,16 @@ def _split(
             widest = max(determined[number], key=lambda n: counts[n][values[n]])
             rows = [row for row in holders[widest][values[widest]] if row in left]
             _take(cells, rows, left, counts)
-            parts.append(Group(rows, group.fields, (*group.place, rows[0]), group.head))
+            parts.append(Group(rows, group.fields, (*group.sort_key, rows[0]), group.head))
     _settle_alone(cells, layout, group, left)
     return parts
 
 
 def _settle_alone(cells: Table, layout: Draft, group: Group, rows: Iterable[int]) -> None:
     """Places rows that share only the group's head with other rows."""
-    order = whole_order(cells, group.head)
+    order = complete_field_order(cells, group.head)
     for row in rows:
-        layout.places[row], layout.fields[row] = (*group.place, row), order
+        layout.sort_keys[row], layout.fields[row] = (*group.sort_key, row), order
 
 
 def _holders(cells: Table, group: Group, number: int, count: Counter[int]) -> dict[int, list[int]]:

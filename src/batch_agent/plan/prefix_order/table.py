@@ -39,7 +39,7 @@ class Table:
         self.total = sum(sum(map(lengths.__getitem__, column)) for column, lengths in pairs)
 
     def arrangement(self, layout: "Draft") -> Arrangement:
-        rows = sorted(range(self.height), key=layout.places.__getitem__)
+        rows = sorted(range(self.height), key=layout.sort_keys.__getitem__)
         return Arrangement(tuple(rows), tuple(layout.fields), self.shared(rows, layout.fields), self.total)
 
     def shared(self, rows: Sequence[int], fields: Sequence[Sequence[int]]) -> float:
@@ -57,19 +57,19 @@ class Table:
 class Draft:
     """Arrangement in progress: for each row its groups, by their first rows, and the order of its fields.
 
-    Sorted by `places`, groups stay together and come in the order of their first rows.
+    Sorted by `sort_keys`, groups stay together and come in the order of their first rows.
     """
 
-    places: list[tuple[int, ...]]
+    sort_keys: list[tuple[int, ...]]
     fields: list[tuple[int, ...]]
 
 
-def as_it_is(cells: Table) -> Draft:
+def draft_in_given_order(cells: Table) -> Draft:
     return Draft([(row,) for row in range(cells.height)], [tuple(range(cells.width))] * cells.height)
 
 
-def in_given_fields(cells: Table) -> Draft:
-    layout = as_it_is(cells)
+def draft_with_fixed_fields(cells: Table) -> Draft:
+    layout = draft_in_given_order(cells)
     sort_rows(cells, layout, Group(list(range(cells.height)), list(range(cells.width))))
     return layout
 
@@ -80,15 +80,15 @@ class Group:
 
     rows: list[int]
     fields: list[int]
-    place: tuple[int, ...] = ()
+    sort_key: tuple[int, ...] = ()
     head: tuple[int, ...] = ()
 
 
 def sort_rows(cells: Table, layout: Draft, group: Group) -> None:
     """Arranges a group with one order of the fields for all rows: rows with a common beginning become adjacent."""
-    order = whole_order(cells, (*group.head, *group.fields))
+    order = complete_field_order(cells, (*group.head, *group.fields))
     beginnings = [0] * len(group.rows)
-    places = [group.place] * len(group.rows)
+    sort_keys = [group.sort_key] * len(group.rows)
     apart = 1
     for number in group.fields:
         column = cells.columns[number]
@@ -98,13 +98,13 @@ def sort_rows(cells: Table, layout: Draft, group: Group) -> None:
         if len(known) == apart:
             continue
         apart = len(known)
-        places = [(*place, beginning) for place, beginning in zip(places, beginnings, strict=True)]
+        sort_keys = [(*sort_key, beginning) for sort_key, beginning in zip(sort_keys, beginnings, strict=True)]
         if apart == len(group.rows):
             break
-    for row, place in zip(group.rows, places, strict=True):
-        layout.places[row], layout.fields[row] = (*place, row), order
+    for row, sort_key in zip(group.rows, sort_keys, strict=True):
+        layout.sort_keys[row], layout.fields[row] = (*sort_key, row), order
 
 
-def whole_order(cells: Table, head: tuple[int, ...]) -> tuple[int, ...]:
+def complete_field_order(cells: Table, head: tuple[int, ...]) -> tuple[int, ...]:
     chosen = set(head)
     return (*head, *(number for number in range(cells.width) if number not in chosen))

@@ -70,13 +70,13 @@ class BlockPool:
             if not left:
                 free[block] = None
 
-    def pass_through(self, hashes: Sequence[int], count: int, most_hits: int) -> int:
+    def pass_through(self, hashes: Sequence[int], count: int, max_hits: int) -> int:
         """Account for a sequence of `count` blocks that ran while no block was held; returns the number of hits.
 
         The result is the same as that of `match`, `hold`, `take`, `publish` and `release`, at a third of the cost.
         """
         refresh = self._free.move_to_end
-        blocks = self.match(hashes[:most_hits])
+        blocks = self.match(hashes[:max_hits])
         hits = len(blocks)
         for block in blocks:
             refresh(block)

@@ -89,8 +89,8 @@ class Scheduler:
             size = self._config.block_size
             # The last generated token is never computed, and the last prompt token always is.
             computed = sequence.prompt_tokens + sequence.output_tokens - 1
-            most_hits = (sequence.prompt_tokens - 1) // size
-            hits = self._pool.pass_through(sequence.hashes[: computed // size], -(-computed // size), most_hits) * size
+            max_hits = (sequence.prompt_tokens - 1) // size
+            hits = self._pool.pass_through(sequence.hashes[: computed // size], -(-computed // size), max_hits) * size
         sequence.cached = hits
         self.query_tokens += sequence.prompt_tokens
         self.hit_tokens += hits

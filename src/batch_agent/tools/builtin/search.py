@@ -70,8 +70,8 @@ class Corpus:
         self._lock = threading.Lock()
         self._index: _Index | None = None
 
-    async def search(self, query: str, most: int) -> Sequence[Hit]:
-        return await asyncio.to_thread(self._search, query, most)
+    async def search(self, query: str, max_results: int) -> Sequence[Hit]:
+        return await asyncio.to_thread(self._search, query, max_results)
 
     def _search(self, query: str, limit: int) -> Sequence[Hit]:
         index = self._current()

@@ -27,8 +27,8 @@ class Hit:
 class SearchProvider(Protocol):
     """A search engine."""
 
-    async def search(self, query: str, most: int) -> Sequence[Hit]:
-        """At most `most` results. Raises RequestFailed, or RequestMayPass if a retry may help."""
+    async def search(self, query: str, max_results: int) -> Sequence[Hit]:
+        """At most `max_results` results. Raises RequestFailed, or RequestMayPass if a retry may help."""
         ...
 
 
@@ -59,17 +59,17 @@ class SearchApi:
         """The API key; empty if none is set."""
         return next(filter(None, (os.environ.get(name, "").strip() for name in self.key_names)), "")
 
-    async def search(self, query: str, most: int) -> Sequence[Hit]:
+    async def search(self, query: str, max_results: int) -> Sequence[Hit]:
         key = self.key()
         if not key:
             raise RequestFailed(f"{self.name} needs a key: set {self.key_names[0]}")
         if not (key.isascii() and key.isprintable()):
             raise RequestFailed(f"{' or '.join(self.key_names)} holds characters that no key can: copy it again")
-        answer = await self._answer(self.build_request(key, query, most), key)
+        answer = await self._answer(self.build_request(key, query, max_results), key)
         for step in self.results:
             answer = answer.get(step) if isinstance(answer, dict) else None
         found = [entry for entry in answer or () if isinstance(entry, dict)] if isinstance(answer, list) else []
-        return [Hit(*(_line(entry.get(field)) for field in self.fields)) for entry in found[:most]]
+        return [Hit(*(_line(entry.get(field)) for field in self.fields)) for entry in found[:max_results]]
 
     async def _answer(self, request: SearchQuery, key: str) -> Any:
         try:
@@ -109,23 +109,23 @@ class SearchApi:
 class DuckDuckGo:
     """Search without a key, through the library ddgs (extra `search`), which also queries other engines."""
 
-    async def search(self, query: str, most: int) -> Sequence[Hit]:
-        return await asyncio.to_thread(self._search, query, most)
+    async def search(self, query: str, max_results: int) -> Sequence[Hit]:
+        return await asyncio.to_thread(self._search, query, max_results)
 
-    def _search(self, query: str, most: int) -> Sequence[Hit]:
+    def _search(self, query: str, max_results: int) -> Sequence[Hit]:
         try:
             from ddgs import DDGS
             from ddgs.exceptions import DDGSException
         except ImportError:
             raise RequestFailed(f"nobody to ask: {_keys()}, or pip install 'batch-agent[search]'") from None
         try:
-            found = DDGS().text(query, max_results=most)
+            found = DDGS().text(query, max_results=max_results)
         except DDGSException as error:
             if "No results" in str(error):
                 return []
             reason = first_chars(str(error), 200)
             raise RequestMayPass(f"DuckDuckGo does not answer ({reason}); if that lasts, {_keys()}") from error
-        return [Hit(*(_line(entry.get(field)) for field in ("title", "href", "body"))) for entry in found[:most]]
+        return [Hit(*(_line(entry.get(field)) for field in ("title", "href", "body"))) for entry in found[:max_results]]
 
 
 def _open_session() -> aiohttp.ClientSession:
@@ -148,8 +148,8 @@ BRAVE = SearchApi(
     "Brave",
     ("BRAVE_SEARCH_API_KEY", "BRAVE_API_KEY"),
     "https://api.search.brave.com/res/v1/web/search",
-    lambda key, query, most: SearchQuery(
-        {"X-Subscription-Token": key}, {"q": query, "count": str(most), "text_decorations": "false"}
+    lambda key, query, max_results: SearchQuery(
+        {"X-Subscription-Token": key}, {"q": query, "count": str(max_results), "text_decorations": "false"}
     ),
     ("web", "results"),
     ("title", "url", "description"),
@@ -158,7 +158,9 @@ SERPAPI = SearchApi(
     "SerpApi",
     ("SERPAPI_KEY", "SERPAPI_API_KEY", "SERPAPI"),
     "https://serpapi.com/search.json",
-    lambda key, query, most: SearchQuery({}, {"engine": "google", "q": query, "num": str(most), "api_key": key}),
+    lambda key, query, max_results: SearchQuery(
+        {}, {"engine": "google", "q": query, "num": str(max_results), "api_key": key}
+    ),
     ("organic_results",),
     ("title", "link", "snippet"),
 )
@@ -166,7 +168,9 @@ TAVILY = SearchApi(
     "Tavily",
     ("TAVILY_API_KEY",),
     "https://api.tavily.com/search",
-    lambda key, query, most: SearchQuery({"Authorization": f"Bearer {key}"}, {}, {"query": query, "max_results": most}),
+    lambda key, query, max_results: SearchQuery(
+        {"Authorization": f"Bearer {key}"}, {}, {"query": query, "max_results": max_results}
+    ),
     ("results",),
     ("title", "url", "content"),
 )
@@ -174,10 +178,10 @@ EXA = SearchApi(
     "Exa",
     ("EXA_API_KEY",),
     "https://api.exa.ai/search",
-    lambda key, query, most: SearchQuery(
+    lambda key, query, max_results: SearchQuery(
         {"x-api-key": key},
         {},
-        {"query": query, "numResults": most, "contents": {"text": {"maxCharacters": 500}}},
+        {"query": query, "numResults": max_results, "contents": {"text": {"maxCharacters": 500}}},
     ),
     ("results",),
     ("title", "url", "text"),

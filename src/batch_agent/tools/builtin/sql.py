@@ -106,7 +106,7 @@ def sql_tool(url: str, *, max_rows: int = 200, timeout: float = 30.0, name: str 
     database = Database(url, timeout)
     if not database.is_guarded:
         raise SpecError(
-            f"sql_tool keeps only SQLite and PostgreSQL read-only, not {database.kind!r}. "
+            f"sql_tool can enforce read-only access only for SQLite and PostgreSQL, not {database.kind!r}. "
             "Use sql_lookup_tool, or a @Tool.define function with the queries that are needed."
         )
 

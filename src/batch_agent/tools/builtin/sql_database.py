@@ -68,27 +68,27 @@ class Database:
         except (errors.SQLAlchemyError, sqlite3.Warning) as error:  # the second for more than one statement
             raise SqlError(str(error)) from None
 
-    def rows(self, query: str, most: int) -> QueryRows:
-        """At most `most` rows of a query that a model wrote. Blocks. Raises SqlError."""
+    def rows(self, query: str, max_rows: int) -> QueryRows:
+        """At most `max_rows` rows of a query that a model wrote. Blocks. Raises SqlError."""
         if self._processes is not None:
             try:
-                found = self._processes.query(query, most)
+                found = self._processes.query(query, max_rows)
             except QueryError as error:
                 raise SqlError(self._explain(str(error))) from None
         else:
-            found = self._rows_here(query, most)
+            found = self._rows_here(query, max_rows)
         if found is None:
             raise SqlError("the statement gave no rows; write one SELECT statement")
         return found
 
-    def _rows_here(self, query: str, most: int) -> QueryRows | None:
+    def _rows_here(self, query: str, max_rows: int) -> QueryRows | None:
         with self.reading() as connection:
             self.check(query)
             result = connection.exec_driver_sql(query, execution_options={"no_parameters": True})
             if not result.returns_rows:
                 return None
-            rows = result.fetchmany(most + 1)
-            return QueryRows(list(result.keys()), rows[:most], len(rows) > most)
+            rows = result.fetchmany(max_rows + 1)
+            return QueryRows(list(result.keys()), rows[:max_rows], len(rows) > max_rows)
 
     def _explain(self, message: str) -> str:
         """Replaces messages of SQLite that do not name the limit that was hit."""

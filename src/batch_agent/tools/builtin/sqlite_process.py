@@ -42,9 +42,9 @@ class SqliteProcesses:
         self._lock = threading.Lock()
         self._closes = weakref.finalize(self, _end_all, self._idle)
 
-    def query(self, query: str, most: int) -> QueryRows | None:
-        """At most `most` rows; None for a statement that returns no rows. Blocks. Raises QueryError."""
-        answer = self._answer(json.dumps({"query": query, "rows": most}) + "\n")
+    def query(self, query: str, max_rows: int) -> QueryRows | None:
+        """At most `max_rows` rows; None for a statement that returns no rows. Blocks. Raises QueryError."""
+        answer = self._answer(json.dumps({"query": query, "rows": max_rows}) + "\n")
         if "error" in answer:
             raise QueryError(self._explain(answer["error"]))
         if answer["columns"] is None:

@@ -51,7 +51,7 @@ def main() -> None:
         print(json.dumps(_answer(uri, seconds, request["query"], request["rows"])), flush=True)
 
 
-def _answer(uri: str, seconds: float, query: str, most: int) -> dict[str, Any]:
+def _answer(uri: str, seconds: float, query: str, max_rows: int) -> dict[str, Any]:
     try:
         connection = connect(uri, seconds)
         try:
@@ -59,7 +59,7 @@ def _answer(uri: str, seconds: float, query: str, most: int) -> dict[str, Any]:
             if cursor.description is None:
                 return {"columns": None}
             columns = [column[0] for column in cursor.description]
-            rows, is_cut = _rows(cursor, most)
+            rows, is_cut = _rows(cursor, max_rows)
             return {"columns": columns, "rows": rows, "is_cut": is_cut}
         finally:
             connection.close()
@@ -69,11 +69,11 @@ def _answer(uri: str, seconds: float, query: str, most: int) -> dict[str, Any]:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _rows(cursor: sqlite3.Cursor, most: int) -> tuple[list[list[Any]], bool]:
+def _rows(cursor: sqlite3.Cursor, max_rows: int) -> tuple[list[list[Any]], bool]:
     rows: list[list[Any]] = []
     size = 0
     for row in cursor:
-        if len(rows) == most or size > _MAX_RESULT_BYTES:
+        if len(rows) == max_rows or size > _MAX_RESULT_BYTES:
             return rows, True
         rows.append([f"[{len(cell)} bytes]" if isinstance(cell, bytes) else cell for cell in row])
         size += sum(len(cell) if isinstance(cell, str) else 16 for cell in rows[-1])

@@ -21,7 +21,7 @@ def settings(settings: OpenCodeSettings = NONE, prompt: Path | None = None, wind
     return json.loads(config_text(settings, ROOT, SHELL, prompt, window))
 
 
-def test_nothing_is_asked_and_nothing_outside_of_the_copy_is_touched() -> None:
+def test_permissions_ask_for_nothing_and_deny_access_outside_the_workspace() -> None:
     permission = settings()["permission"]
     assert "ask" not in json.dumps(permission)
     assert permission["*"] == "allow"
@@ -55,14 +55,14 @@ def test_a_runtime_can_be_copied_pickled_and_compared() -> None:
         OpenCodeRuntime(wordir=".")  # type: ignore[call-arg]
 
 
-def test_only_the_tools_that_are_named_may_be_used() -> None:
+def test_only_the_named_opencode_tools_may_be_used() -> None:
     permission = settings(OpenCodeSettings(tools=("read", "write")))["permission"]
     assert {name for name, rule in permission.items() if rule == "allow"} == {"read", "edit", "doom_loop"}
     assert next(iter(permission)) == "*"
     assert permission["*"] == "deny"
 
 
-def test_a_prompt_is_read_from_a_file_so_that_nothing_in_it_means_anything_to_opencode() -> None:
+def test_a_prompt_is_read_from_a_file_so_that_opencode_substitutes_nothing_in_it() -> None:
     assert settings(prompt=Path("/house/prompt"))["agent"]["batch-agent"]["prompt"] == "{file:/house/prompt}"
     assert "prompt" not in settings()["agent"]["batch-agent"]
 
@@ -71,12 +71,12 @@ def test_a_prompt_is_read_from_a_file_so_that_nothing_in_it_means_anything_to_op
     ("window", "limit"),
     [(None, (0, 8_192)), (4_096, (4_096, 1_024)), (1_000_000, (1_000_000, 32_000)), (2, (2, 1))],
 )
-def test_the_answer_leaves_room_in_the_window(window: int | None, limit: tuple[int, int]) -> None:
+def test_the_output_limit_leaves_room_in_the_window(window: int | None, limit: tuple[int, int]) -> None:
     [model] = settings(window=window)["provider"]["batch"]["models"].values()
     assert (model["limit"]["context"], model["limit"]["output"]) == limit
 
 
-def test_what_the_user_says_counts_more_and_leaves_the_rest() -> None:
+def test_the_users_opencode_config_overrides_only_its_own_keys() -> None:
     config = {"snapshot": True, "agent": {"batch-agent": {"temperature": 0.1}}, "mcp": {"x": {"type": "remote"}}}
     result = settings(OpenCodeSettings(config=config))
     assert result["snapshot"] is True
@@ -101,12 +101,12 @@ def test_what_the_user_says_counts_more_and_leaves_the_rest() -> None:
         ({"command": "no-such-opencode"}, "no-such-opencode.*npm install -g opencode-ai"),
     ],
 )
-def test_what_cannot_be_is_said_at_once(options: dict[str, Any], why: str) -> None:
+def test_an_invalid_opencode_runtime_is_rejected_at_once(options: dict[str, Any], why: str) -> None:
     with pytest.raises(SpecError, match=why):
         OpenCodeRuntime(**{"command": "git", **options}).check()
 
 
-def test_without_git_there_are_no_copies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_git_the_opencode_runtime_is_rejected(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "opencode"
     program.touch(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -114,7 +114,7 @@ def test_without_git_there_are_no_copies(monkeypatch: pytest.MonkeyPatch, tmp_pa
         OpenCodeRuntime().check()
 
 
-def test_the_description_has_what_shapes_answers_and_is_json() -> None:
+def test_the_runtime_description_is_json_with_what_affects_answers() -> None:
     runtime = OpenCodeRuntime(model="m", workdir="/", tools=("b", "a"), prompt="p", config={"x": 1}, mode="process")
     assert json.loads(json.dumps(runtime.description)) == {
         "runtime": "opencode",

@@ -32,7 +32,7 @@ def read(*messages: dict[str, Any]) -> Any:
     return to_result((), read_messages(json.dumps(messages).encode()))
 
 
-def test_thoughts_calls_and_results_are_in_the_transcript() -> None:
+def test_reasoning_calls_and_results_are_in_the_transcript() -> None:
     state = {"status": "completed", "input": {"path": "a"}, "output": "1: x", "time": {"start": 10, "end": 260}}
     result = read(
         settings("user", text("do it"), text("a reminder", synthetic=True)),
@@ -49,19 +49,19 @@ def test_thoughts_calls_and_results_are_in_the_transcript() -> None:
     assert (result.text, result.turns) == ("one\n\ntwo", 2)
 
 
-def test_tokens_of_all_turns_are_added_with_what_was_cached_and_thought() -> None:
+def test_tokens_of_all_turns_are_added_including_cached_and_reasoning_tokens() -> None:
     tokens = {"input": 40, "output": 7, "reasoning": 3, "cache": {"read": 60, "write": 5}}
     finish = {"type": "step-finish", "tokens": tokens}
     assert read(settings("assistant", finish), settings("assistant", finish)).usage == Usage(210, 120, 20)
 
 
 @pytest.mark.parametrize("state", [{"status": "error", "error": "no such file"}, {"status": "running"}])
-def test_a_call_that_failed_or_never_ended_is_no_success(state: dict[str, Any]) -> None:
+def test_a_call_that_failed_or_never_ended_is_reported_as_failed(state: dict[str, Any]) -> None:
     result = read(settings("assistant", tool("read", input={}, **state)))
     assert [call.ok for call in result.calls] == [False]
 
 
-def test_a_call_that_could_not_be_made_has_the_name_that_the_model_gave_it() -> None:
+def test_an_invalid_call_keeps_the_name_that_the_model_used() -> None:
     state = {"status": "completed", "input": {"tool": "nosuch", "error": "no such tool"}, "output": "is invalid"}
     [call] = read(settings("assistant", tool("invalid", **state))).calls
     assert (call.name, call.ok) == ("nosuch", False)
@@ -90,12 +90,12 @@ def test_a_session_without_an_answer_has_an_empty_one() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"not json", b'{"name": "x"}', b'[{"info": {}}]', b'[{"parts": 3}]'])
-def test_messages_of_another_form_are_said_to_be_unreadable(body: bytes) -> None:
+def test_messages_of_another_format_are_reported_as_unreadable(body: bytes) -> None:
     with pytest.raises(ProgramFailed, match="cannot be read"):
         read_messages(body)
 
 
-def test_lines_that_are_no_events_are_left_out() -> None:
+def test_lines_that_are_not_events_are_left_out() -> None:
     lines = [b"npm warn", b"", b"[1]", b'{"part": {"type": "text", "text": "hi", "messageID": "m"}}']
     events = [event for line in lines if (event := read_event(line)) is not None]
     assert to_result((), group_by_message(events)).text == "hi"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.support.runtime_contexts import Doors, fake_opencode, house
+from tests.support.runtime_contexts import FakeModelAccess, fake_opencode, runtime_context
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def sessions(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SessionFactory]:
     folder = tmp_path_factory.mktemp("process")
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(folder))
-    async with runtime.open(house(folder / "house", Doors())) as sessions:
+    async with runtime.open(runtime_context(folder / "runtime_context", FakeModelAccess())) as sessions:
         yield sessions
 
 
@@ -36,7 +36,7 @@ async def seated(sessions: SessionFactory, agent: str = "one") -> AsyncIterator[
         await seat.aclose()
 
 
-async def test_events_become_what_an_agent_says_does_and_uses(sessions: SessionFactory) -> None:
+async def test_events_are_decoded_into_text_calls_and_usage(sessions: SessionFactory) -> None:
     async with seated(sessions) as seat:
         result = await seat.prompt("WRITE new.txt hello\nSAY it is done")
     assert (result.text, result.turns, result.usage) == ("it is done", 2, Usage(200, 120, 20))
@@ -46,7 +46,7 @@ async def test_events_become_what_an_agent_says_does_and_uses(sessions: SessionF
     assert [file.path for file in result.changes.files] == ["new.txt"]
 
 
-async def test_asked_again_the_session_goes_on_in_another_program(sessions: SessionFactory) -> None:
+async def test_a_second_prompt_continues_the_session_in_another_process(sessions: SessionFactory) -> None:
     async with seated(sessions) as seat:
         await seat.prompt("WRITE new.txt hello\nSAY it is done")
         again = await seat.prompt("TELL count")
@@ -54,7 +54,7 @@ async def test_asked_again_the_session_goes_on_in_another_program(sessions: Sess
     assert len(again.transcript) == 6
 
 
-async def test_agents_have_homes_apart(sessions: SessionFactory) -> None:
+async def test_agents_have_separate_home_directories(sessions: SessionFactory) -> None:
     async def home(agent: str) -> str:
         async with seated(sessions, agent) as seat:
             return (await seat.prompt("TELL env XDG_DATA_HOME")).text
@@ -70,13 +70,13 @@ async def test_an_error_event_is_reported_with_its_own_message(sessions: Session
             await seat.prompt("FAIL the model is on fire")
 
 
-async def test_a_program_that_ends_without_a_word_fails(sessions: SessionFactory) -> None:
+async def test_a_program_that_ends_without_output_fails(sessions: SessionFactory) -> None:
     async with seated(sessions) as seat:
         with pytest.raises(ProgramFailed, match="exit status 3: no output"):
             await seat.prompt("DIE")
 
 
-async def test_a_cancelled_agents_program_is_gone(sessions: SessionFactory, tmp_path: Path) -> None:
+async def test_cancelling_an_agent_kills_its_program(sessions: SessionFactory, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     async with seated(sessions) as seat:
         async with asyncio.TaskGroup() as group:
@@ -89,9 +89,9 @@ async def test_a_cancelled_agents_program_is_gone(sessions: SessionFactory, tmp_
             os.kill(int(pid.read_text()), 0)
 
 
-async def test_more_than_can_be_read_fails_the_agent(tmp_path: Path) -> None:
+async def test_output_beyond_the_limit_fails_the_agent(tmp_path: Path) -> None:
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path, **{"is loud": True}))
-    async with runtime.open(house(tmp_path / "house")) as sessions, seated(sessions) as seat:
+    async with runtime.open(runtime_context(tmp_path / "runtime_context")) as sessions, seated(sessions) as seat:
         with pytest.raises(ProgramFailed, match="more than 32000000 bytes"):
             await seat.prompt("SAY hello")
 
@@ -102,7 +102,10 @@ async def test_the_program_gets_only_the_given_secrets(tmp_path: Path, monkeypat
     runtime = OpenCodeRuntime(mode="process", command=fake_opencode(tmp_path), env={"GH_TOKEN": "given"})
     runtime.check()
     assert "given" not in f"{runtime!r}{runtime.description}"
-    async with runtime.open(house(tmp_path / "house", Doors())) as sessions, seated(sessions) as seat:
+    async with (
+        runtime.open(runtime_context(tmp_path / "runtime_context", FakeModelAccess())) as sessions,
+        seated(sessions) as seat,
+    ):
         assert (await seat.prompt("TELL env GH_TOKEN")).text == "given"
         assert (await seat.prompt("TELL env HF_TOKEN")).text == "nothing"
     with pytest.raises(SpecError, match="env must be a mapping of strings to strings"):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from tests.support.runtime_contexts import Doors, fake_opencode, house
+from tests.support.runtime_contexts import FakeModelAccess, fake_opencode, runtime_context
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.messages import Assistant, ToolResults, User
@@ -37,24 +37,24 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def shared(
     tmp_path_factory: pytest.TempPathFactory, project: Path
-) -> AsyncIterator[tuple[SessionFactory, Doors]]:
+) -> AsyncIterator[tuple[SessionFactory, FakeModelAccess]]:
     """For tests that leave it as it was."""
-    folder, doors = tmp_path_factory.mktemp("shared"), Doors()
+    folder, model_access = tmp_path_factory.mktemp("shared"), FakeModelAccess()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in _OUTSIDE.items():
             patch.setenv(name, value)
         runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(folder))
-        async with runtime.open(house(folder / "house", doors)) as sessions:
-            yield sessions, doors
+        async with runtime.open(runtime_context(folder / "runtime_context", model_access)) as sessions:
+            yield sessions, model_access
 
 
 @pytest.fixture
-def sessions(shared: tuple[SessionFactory, Doors]) -> SessionFactory:
+def sessions(shared: tuple[SessionFactory, FakeModelAccess]) -> SessionFactory:
     return shared[0]
 
 
 @pytest.fixture
-def doors(shared: tuple[SessionFactory, Doors]) -> Doors:
+def model_access(shared: tuple[SessionFactory, FakeModelAccess]) -> FakeModelAccess:
     return shared[1]
 
 
@@ -64,11 +64,11 @@ def opened(tmp_path: Path, project: Path) -> Open:
 
     @asynccontextmanager
     async def sessions(
-        doors: Doors | None = None, *, broken: Mapping[str, Any] = {}, **output: Any
+        model_access: FakeModelAccess | None = None, *, broken: Mapping[str, Any] = {}, **output: Any
     ) -> AsyncIterator[SessionFactory]:
         runtime = OpenCodeRuntime(workdir=project, command=fake_opencode(tmp_path, **broken), **output)
         runtime.check()
-        async with runtime.open(house(tmp_path / "house", doors)) as opened:
+        async with runtime.open(runtime_context(tmp_path / "runtime_context", model_access)) as opened:
             yield opened
 
     return sessions
@@ -110,35 +110,37 @@ async def test_a_second_prompt_continues_the_session_and_reports_only_new_messag
     assert len(again.changes.files) == 1
 
 
-async def test_each_agent_has_a_folder_and_a_key_of_its_own(sessions: SessionFactory, doors: Doors) -> None:
+async def test_each_agent_has_its_own_folder_and_key(sessions: SessionFactory, model_access: FakeModelAccess) -> None:
     agents = [f"agent/{n}" for n in range(8)]
     async with asyncio.TaskGroup() as group:
         work = [group.create_task(output(sessions, "WRITE same.txt mine\nTELL key", agent)) for agent in agents]
     assert [task.result() for task in work] == [f"key-of-{agent}" for agent in agents]
-    hidden = [list(doors.hides[agent]) for agent in agents]
+    hidden = [list(model_access.masks_by_agent[agent]) for agent in agents]
     assert len({paths[0] for paths in hidden}) == 8
-    assert {tuple(doors.hides[agent].values()) for agent in agents} == {
+    assert {tuple(model_access.masks_by_agent[agent].values()) for agent in agents} == {
         ("/batch-agent/project", "/batch-agent/beside", "/batch-agent/house", "-batch-agent-project")
     }
 
 
-async def test_paths_in_an_answer_are_from_the_working_folder_on(sessions: SessionFactory, doors: Doors) -> None:
+async def test_paths_in_an_answer_are_relative_to_the_workspace(
+    sessions: SessionFactory, model_access: FakeModelAccess
+) -> None:
     async with seated(sessions) as seat:
-        [folder, *_] = doors.hides["one"]
+        [folder, *_] = model_access.masks_by_agent["one"]
         result = await seat.prompt(f"SAY see {folder}/src/a.py in {folder}")
     assert result.text == "see src/a.py in ."
 
 
-async def test_opencode_has_a_home_of_its_own_and_its_commands_the_users(
-    sessions: SessionFactory, doors: Doors
+async def test_opencode_has_its_own_home_and_its_commands_have_that_of_the_user(
+    sessions: SessionFactory, model_access: FakeModelAccess
 ) -> None:
     async with seated(sessions) as seat:
         homes = [(await seat.prompt(f"TELL env {name}")).text for name in ("HOME", "XDG_CONFIG_HOME", "OPENAI_API_KEY")]
         command = "RUN echo $HOME $TMPDIR $OWN [$OPENCODE_SERVER_PASSWORD$OPENCODE_CONFIG_CONTENT$XDG_CONFIG_HOME]"
         [ran] = (await seat.prompt(command)).transcript[-2:-1]
-    [_, _, house, _] = doors.hides["one"]
-    assert homes[0].startswith(house)
-    assert homes[1].startswith(house)
+    [_, _, runtime_context, _] = model_access.masks_by_agent["one"]
+    assert homes[0].startswith(runtime_context)
+    assert homes[1].startswith(runtime_context)
     assert homes[2] == "nothing"
     assert isinstance(ran, ToolResults)
     own = os.environ.get("XDG_CONFIG_HOME", "")
@@ -155,7 +157,7 @@ async def test_an_empty_answer_is_an_answer(sessions: SessionFactory) -> None:
     assert await output(sessions, "nothing to do") == ""
 
 
-async def test_a_cancelled_agent_leaves_nothing_running(sessions: SessionFactory, tmp_path: Path) -> None:
+async def test_cancelling_an_agent_leaves_no_process(sessions: SessionFactory, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     stray = f'{sys.executable} -S -c "{_STRAY.format(pids)}"'
     async with seated(sessions) as seat:
@@ -168,7 +170,7 @@ async def test_a_cancelled_agent_leaves_nothing_running(sessions: SessionFactory
         assert (await seat.prompt("SAY still here")).text == "still here"
 
 
-async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(opened: Open) -> None:
+async def test_agents_of_a_dead_opencode_server_are_retryable_on_a_new_one(opened: Open) -> None:
     async with opened() as sessions, seated(sessions, "two") as other:
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(failure(other, "HANG"))
@@ -180,7 +182,7 @@ async def test_when_the_server_dies_its_agents_may_be_tried_again_on_a_new_one(o
         assert (await failure(other, "SAY hello")).retryable
 
 
-async def test_a_server_that_dies_again_and_again_is_not_started_for_ever(
+async def test_an_opencode_server_that_keeps_dying_is_restarted_a_limited_number_of_times(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batch_agent.programs.runtimes.opencode.serve_mode._MAX_STARTS", 2)
@@ -206,7 +208,7 @@ async def test_a_server_that_does_not_abort_a_session_is_replaced(
         assert await output(sessions, "TELL pid") != first
 
 
-async def test_messages_that_cannot_be_read_fail_the_agent(opened: Open) -> None:
+async def test_unreadable_messages_fail_the_agent(opened: Open) -> None:
     async with opened(broken={"garbage": True}) as sessions:
         with pytest.raises(ProgramFailed, match="cannot be read"):
             await output(sessions, "SAY hello")
@@ -224,7 +226,7 @@ async def test_messages_that_cannot_be_read_fail_the_agent(opened: Open) -> None
         ({"version": "flag provided but not defined", "version status": 2}, "is not a known version of OpenCode"),
     ],
 )
-async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
+async def test_a_wrong_opencode_version_is_one_clear_error_before_anything_starts(
     opened: Open, broken: dict[str, Any], why: str
 ) -> None:
     with pytest.raises(SpecError, match=f"(?s){why}"):
@@ -232,7 +234,7 @@ async def test_a_wrong_opencode_is_one_clear_error_before_anything_starts(
             pass
 
 
-async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
+async def test_an_opencode_server_that_is_not_ready_in_time_is_given_up(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("batch_agent.programs.runtimes.opencode.opencode_client._START_TIMEOUT", 0.5)
@@ -242,20 +244,20 @@ async def test_a_server_that_does_not_get_ready_is_not_waited_for_any_longer(
 
 
 @pytest.mark.parametrize("mode", ["serve", "process"])
-async def test_a_configuration_that_it_does_not_take_is_said_before_anything_starts(opened: Open, mode: str) -> None:
+async def test_a_configuration_rejected_by_opencode_is_an_error_before_anything_starts(opened: Open, mode: str) -> None:
     with pytest.raises(SpecError, match=r"rejected its configuration.*such nonsense"):
         async with opened(mode=mode, config={"refused": "such nonsense"}):
             pass
 
 
-async def test_the_copies_stay_where_the_user_wants_to_see_them(
+async def test_workspaces_are_kept_in_the_requested_directory(
     opened: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    doors = Doors()
-    async with opened(doors, keep=True) as sessions:
+    model_access = FakeModelAccess()
+    async with opened(model_access, keep=True) as sessions:
         await output(sessions, "WRITE new.txt hello\nSAY done")
-    [kept, private_dir, *_] = (Path(path) for path in doors.hides["one"])
+    [kept, private_dir, *_] = (Path(path) for path in model_access.masks_by_agent["one"])
     assert (kept / "new.txt").read_text() == "hello"
     assert list(private_dir.iterdir()) == [kept]
 

@@ -17,7 +17,7 @@ from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.core.task_fields import Fields
-from batch_agent.plan.layout import lay_out
+from batch_agent.plan.layout import compute_layout
 from batch_agent.plan.template import template_of
 
 CLAUDE, NOVA, OTHER = "eu.anthropic.claude-opus-4-6-v1", "amazon.nova-pro-v1:0", "meta.llama3"
@@ -68,7 +68,7 @@ def said_texts(body: Any) -> Iterator[str]:
 
 
 @given(texts, st.integers(-1, 5000))
-def test_halves_are_the_text_and_never_blank(text: str, shared: int) -> None:
+def test_the_two_halves_of_a_split_text_add_up_and_are_never_blank(text: str, shared: int) -> None:
     parts = split_at_cache_mark(text, shared)
     if parts is not None:
         assert "".join(parts) == text
@@ -94,7 +94,7 @@ def test_there_are_four_marks_at_most_and_the_content_is_the_same(
 
 
 @given(models, st.integers(1024, 1500), systems, tools)
-def test_what_stands_before_the_mark_does_not_depend_on_the_turn(
+def test_the_bytes_before_a_cache_mark_do_not_depend_on_the_turn(
     model: str, shared: int, system: str, tools: tuple[ToolSpec, ...]
 ) -> None:
     wire = dialect(model)
@@ -109,7 +109,7 @@ def test_what_stands_before_the_mark_does_not_depend_on_the_turn(
         assert other["messages"][: len(one["messages"])] == one["messages"]
 
 
-def test_the_mark_stands_where_the_own_part_begins() -> None:
+def test_the_cache_mark_is_where_the_agents_own_text_begins() -> None:
     story = (User(LONG + "own", len(LONG)),)
     [message] = sent(request("anthropic", story))["messages"]
     assert message["content"] == [
@@ -138,13 +138,13 @@ def test_a_useless_cache_mark_is_not_set(model: str, said: User) -> None:
     assert sent(request(model, (said,))) == sent(request(model, (User(said.text),)))
 
 
-def test_a_server_of_another_make_is_sent_a_plain_text() -> None:
+def test_a_server_without_cache_marks_gets_plain_text() -> None:
     asked = request("m", (User(LONG + "own", len(LONG)),))
     for wire in (AnthropicMessages(), OpenAIChat()):
         assert orjson.loads(wire.encode(asked))["messages"][-1]["content"] == LONG + "own"
 
 
-def test_the_users_own_mark_is_taken() -> None:
+def test_cache_control_of_the_user_applies_to_all_cache_marks() -> None:
     lasting = {"type": "ephemeral", "ttl": "1h"}
     asked = Request(
         Prompt("Be brief."), (User(LONG + "own", len(LONG)),), "m", Sampling(extra={"cache_control": lasting})
@@ -155,9 +155,9 @@ def test_the_users_own_mark_is_taken() -> None:
 
 
 @pytest.mark.parametrize("model", ["anthropic", CLAUDE, NOVA])
-def test_what_agents_send_up_to_their_mark_is_the_same_for_all_of_a_group(model: str) -> None:
+def test_the_bytes_up_to_the_cache_mark_are_equal_within_a_group(model: str) -> None:
     rows = [{"doc": f"{at % 3} {LONG}", "q": f"{at}"} for at in range(9)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     firsts = [next(said_texts(sent(each))) for each in asked]
     assert all(len(first) > len(LONG) for first in firsts)
@@ -165,19 +165,19 @@ def test_what_agents_send_up_to_their_mark_is_the_same_for_all_of_a_group(model:
 
 
 @pytest.mark.parametrize("model", ["anthropic", CLAUDE])
-def test_what_all_share_can_be_found_whatever_their_groups_share(model: str) -> None:
+def test_the_prefix_of_all_agents_is_marked_whatever_their_groups_share(model: str) -> None:
     """Where much is the same for all and each group shares a little more, all are marked at the same place."""
     rows = [{"manual": LONG * 4, "doc": f"{at % 3} {LONG}", "q": f"{at}"} for at in range(9)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc", "manual")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc", "manual")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     assert {next(said_texts(sent(each))) for each in asked} == {layout.lead}
 
 
 @pytest.mark.parametrize("model", ["anthropic", CLAUDE])
-def test_a_little_that_larger_groups_share_does_not_take_the_mark_from_the_smaller_ones(model: str) -> None:
+def test_a_short_prefix_of_large_groups_does_not_replace_the_mark_of_small_groups(model: str) -> None:
     """Documents, each for several questions, in two categories: it is the document that is worth a mark."""
     rows = [{"category": f"c{at % 2}", "doc": f"{at % 6} {LONG}", "q": f"{at}"} for at in range(18)]
-    layout = lay_out(template_of(Fields("Answer.", "q", "doc", "category")), rows)
+    layout = compute_layout(template_of(Fields("Answer.", "q", "doc", "category")), rows)
     asked = [request(model, (User(*layout.task(at, row)),)) for at, row in enumerate(rows)]
     firsts = [next(said_texts(sent(each))) for each in asked]
     assert len(set(firsts)) == 6

@@ -49,7 +49,7 @@ def whole(count: int, *choices: Any, **body: Any) -> BatchReply:
     return decode_batch_reply(orjson.dumps({"choices": choices, **body}), count)
 
 
-def test_texts_go_as_they_are_and_get_no_special_tokens_twice() -> None:
+def test_templated_prompts_are_sent_without_adding_special_tokens() -> None:
     assert sent("<s>one", "<s>two") == {
         "model": "a-model",
         "max_tokens": 12,
@@ -60,7 +60,7 @@ def test_texts_go_as_they_are_and_get_no_special_tokens_twice() -> None:
     }
 
 
-def test_before_a_raw_text_the_server_puts_what_begins_one() -> None:
+def test_raw_prompts_are_sent_with_special_tokens_added_by_the_server() -> None:
     assert sent("one", is_raw=True)["add_special_tokens"] is True
 
 
@@ -81,14 +81,14 @@ def test_sampling_is_for_all_prompts() -> None:
     assert (body["top_k"], body["stream_interval"]) == (5, 100)
 
 
-def test_what_only_the_server_knows_cannot_change_what_is_asked() -> None:
+def test_extra_fields_cannot_override_the_prompts() -> None:
     sampling = Sampling(max_tokens=12, extra={"prompt": ["other"], "stream": False, "model": "other", "n": 1})
     body = sent("a", sampling=sampling)
     assert (body["prompt"], body["model"], body["stream"]) == (["a"], "a-model", True)
     assert "stream" not in orjson.loads(encode_chats(["a"], "m", sampling))
 
 
-def test_half_of_a_surrogate_pair_does_not_stop_the_others() -> None:
+def test_a_lone_surrogate_in_one_prompt_does_not_stop_other_prompts() -> None:
     assert sent("\ud800a", "b")["prompt"] == ["?a", "b"]
 
 
@@ -97,19 +97,19 @@ def test_without_a_limit_completions_would_be_cut_off_after_16_tokens() -> None:
         encode(["a"], "m", Sampling())
 
 
-def test_what_no_server_can_answer_is_not_sent() -> None:
+def test_an_empty_prompt_is_rejected() -> None:
     with pytest.raises(SpecError, match="Prompt 1 is empty"):
         encode(["a", ""], "m", SHORT)
 
 
-def test_more_than_one_answer_for_each_prompt_would_move_the_indices() -> None:
+def test_more_than_one_choice_per_prompt_is_rejected() -> None:
     with pytest.raises(SpecError, match="n=2"):
         encode(["a"], "m", Sampling(max_tokens=1, extra={"n": 2}))
     with pytest.raises(SpecError, match="n=2"):
         encode_chats(["a"], "m", Sampling(extra={"n": 2}))
 
 
-def test_conversations_in_one_request() -> None:
+def test_conversations_are_encoded_in_one_request() -> None:
     assert orjson.loads(encode_chats(["one", "two"], "a-model", SHORT)) == {
         "model": "a-model",
         "max_tokens": 12,
@@ -122,7 +122,7 @@ def test_conversations_need_no_limit() -> None:
     assert body == {"model": "m", "messages": [[{"role": "user", "content": "one"}]]}
 
 
-def test_a_stream_of_mixed_answers_with_the_usage_of_each() -> None:
+def test_interleaved_answers_are_decoded_with_the_usage_of_each() -> None:
     events = streamed(
         2,
         event(said(0, "The"), usage=counted(16, 1)),
@@ -143,7 +143,7 @@ def test_a_stream_of_mixed_answers_with_the_usage_of_each() -> None:
     ]
 
 
-def test_an_event_may_speak_of_several_prompts() -> None:
+def test_an_event_may_have_choices_of_several_prompts() -> None:
     events = streamed(2, event(said(1, "b"), said(0, "a")), event(said(0, "", "stop"), said(1, "", "stop")), DONE)
     assert events == [PromptDelta(1, "b"), PromptDelta(0, "a"), PromptFinished(0, "stop"), PromptFinished(1, "stop")]
 
@@ -154,7 +154,7 @@ def test_usage_of_the_whole_request_is_not_assigned_to_a_prompt() -> None:
     assert [found.usage for found in events if isinstance(found, PromptFinished)] == [None, None]
 
 
-def test_usage_of_an_event_that_speaks_of_several_is_not_given_to_any() -> None:
+def test_usage_of_an_event_with_several_prompts_is_not_assigned() -> None:
     events = streamed(2, event(said(0, "a", "stop"), said(1, "b", "stop"), usage=counted(28, 5)), DONE)
     assert [found.usage for found in events if isinstance(found, PromptFinished)] == [None, None]
 
@@ -169,12 +169,12 @@ def test_usage_of_an_event_that_speaks_of_several_is_not_given_to_any() -> None:
         ("max_tokens", "length"),
     ],
 )
-def test_how_an_answer_ended(reason: str, finish: Any) -> None:
+def test_a_finish_reason_is_decoded(reason: str, finish: Any) -> None:
     assert streamed(1, event(said(0, "a", reason)), DONE)[-1] == PromptFinished(0, finish)
     assert whole(1, said(0, "a", reason)).answers == (PromptAnswer(0, "a", finish),)
 
 
-def test_a_stream_that_ends_early_says_which_prompts_have_no_answer() -> None:
+def test_a_stream_that_ends_early_reports_unanswered_prompts() -> None:
     decoder = BatchStreamDecoder(4)
     list(decoder.feed(event(said(2, "a", "stop")) + event(said(0, "half"))))
     with pytest.raises(BackendError, match="prompt 0, 1, 3") as raised:
@@ -182,7 +182,7 @@ def test_a_stream_that_ends_early_says_which_prompts_have_no_answer() -> None:
     assert raised.value.kind is ErrorKind.CONNECTION
 
 
-def test_a_prompt_that_the_server_leaves_out_is_missed_at_the_end() -> None:
+def test_a_prompt_that_the_server_leaves_out_is_reported_as_missing() -> None:
     decoder = BatchStreamDecoder(2)
     with pytest.raises(BackendError, match="prompt 0"):
         list(decoder.feed(event(said(1, "a", "stop")) + DONE))
@@ -205,7 +205,7 @@ def test_an_aborted_prompt_does_not_fail_the_other_prompts(reason: str) -> None:
     assert whole(2, said(0, "half", reason), said(1, "whole", "stop")).missing == (0,)
 
 
-def test_an_error_in_the_stream_is_the_servers_own_and_what_was_done_stays_done() -> None:
+def test_an_error_event_has_the_servers_message_and_finished_prompts_are_kept() -> None:
     error = {"error": {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}}
     decoder = BatchStreamDecoder(2)
     events = decoder.feed(event(said(1, "a", "stop")) + b"data: " + orjson.dumps(error) + b"\n\n" + DONE)
@@ -216,7 +216,7 @@ def test_an_error_in_the_stream_is_the_servers_own_and_what_was_done_stays_done(
     assert decoder.ended
 
 
-def test_after_its_end_a_stream_has_nothing_more_to_say() -> None:
+def test_events_after_the_end_of_a_stream_are_ignored() -> None:
     decoder = BatchStreamDecoder(1)
     list(decoder.feed(event(said(0, "a", "stop")) + DONE + event(said(0, "b"))))
     assert list(decoder.feed(event(said(0, "c")))) == []
@@ -239,18 +239,18 @@ def test_a_single_prompt_needs_no_index() -> None:
         whole(2, choice)
 
 
-def test_text_after_the_end_of_its_answer_is_not_of_the_protocol() -> None:
+def test_text_after_the_end_of_its_answer_is_a_protocol_violation() -> None:
     decoder = BatchStreamDecoder(2)
     with pytest.raises(BackendError, match="prompt 0"):
         list(decoder.feed(event(said(0, "a", "stop")) + event(said(0, "b"))))
 
 
-def test_what_repeats_the_end_of_an_answer_is_passed_over() -> None:
+def test_a_repeated_end_of_an_answer_is_ignored() -> None:
     events = streamed(1, event(said(0, "a", "stop")), event(said(0, "")), event(said(0, "", "length")), DONE)
     assert events == [PromptDelta(0, "a"), PromptFinished(0, "stop")]
 
 
-def test_comments_and_blank_data_are_passed_over() -> None:
+def test_comments_and_blank_data_are_ignored() -> None:
     events = streamed(1, b": keep-alive\n\n", b"data: \n\n", event(said(0, "a", "stop")), b": keep-alive\n\n", DONE)
     assert events == [PromptDelta(0, "a"), PromptFinished(0, "stop")]
 
@@ -264,7 +264,7 @@ def test_a_response_of_another_format_is_a_server_error(data: bytes) -> None:
         decode_batch_reply(data, 1)
 
 
-def test_a_plain_answer_is_put_into_the_order_of_the_prompts() -> None:
+def test_choices_of_a_plain_answer_are_sorted_into_the_order_of_the_prompts() -> None:
     answer = whole(3, said(2, "c", "length"), said(0, "a", "stop"), usage=counted(28, 5))
     assert answer == BatchReply((PromptAnswer(0, "a", "stop"), PromptAnswer(2, "c", "length")), (1,), Usage(28, 0, 5))
 
@@ -275,7 +275,7 @@ def test_a_response_without_choices_is_an_error() -> None:
     assert whole(2) == BatchReply((), (0, 1), Usage())
 
 
-def test_a_plain_answer_that_is_an_error_is_the_servers_own() -> None:
+def test_a_plain_answer_that_is_an_error_has_the_servers_message() -> None:
     with pytest.raises(BackendError, match="boom"):
         decode_batch_reply(b'{"error": {"message": "boom", "code": 500}}', 1)
 
@@ -285,7 +285,7 @@ def test_two_answers_for_one_prompt_cannot_be_attributed() -> None:
         whole(2, said(0, "a", "stop"), said(0, "b", "stop"))
 
 
-def test_answers_to_conversations_are_messages() -> None:
+def test_choices_of_conversations_are_messages() -> None:
     choices = [
         {"index": 1, "message": {"role": "assistant", "content": None, "reasoning": "Hm."}, "finish_reason": "length"},
         {"index": 0, "message": {"role": "assistant", "content": "Paris", "reasoning": None}, "finish_reason": "stop"},

@@ -84,14 +84,14 @@ VALUES = {
 
 
 @pytest.mark.parametrize(("read", "place"), PLACES, ids=[place for _, place in PLACES])
-def test_an_answer_of_any_shape_is_read_or_refused(read: Read, place: str) -> None:
+def test_an_answer_of_any_json_shape_is_decoded_or_is_a_backend_error(read: Read, place: str) -> None:
     for value in VALUES.values():
         with contextlib.suppress(BackendError):
             read(place.replace("HERE", value).encode())
 
 
 @pytest.mark.parametrize("place", ["HERE", '{"error":HERE}', '{"detail":HERE}', '{"message":HERE}'])
-def test_a_refusal_of_any_shape_is_one(place: str) -> None:
+def test_an_error_body_of_any_json_shape_is_a_backend_error(place: str) -> None:
     for value in VALUES.values():
         error = translate_status(400, {}, place.replace("HERE", value).encode(), "http://host")
         assert (error.kind, len(str(error)) < 2000) == (ErrorKind.BAD_REQUEST, True)
@@ -104,7 +104,7 @@ def test_load_pages_of_any_shape_raise_nothing(place: str) -> None:
 
 
 @pytest.mark.parametrize("read", SAID)
-def test_what_can_be_put_right_is(read: Read) -> None:
+def test_lone_surrogates_byte_order_marks_and_nan_are_tolerated(read: Read) -> None:
     plain = read(SAID[read].replace("HERE", '"a�b"').encode())
     assert "a�b" in str(plain)
     assert read(b"\xef\xbb\xbf" + SAID[read].replace("HERE", '"a�b"').encode()) == plain
@@ -112,7 +112,7 @@ def test_what_can_be_put_right_is(read: Read) -> None:
     assert read(SAID[read].replace("HERE", r'"a\udfffb","logprobs":NaN').encode()) == plain
 
 
-def test_whole_pairs_of_surrogates_and_large_numbers_stay_what_they_are() -> None:
+def test_surrogate_pairs_and_large_numbers_are_unchanged() -> None:
     assert loads(rb'{"a": "\ud83d\ude00 \ud83d", "b": 12345678901234567, "c": 1.5}') == {
         "a": "\U0001f600 �",
         "b": 12345678901234567,
@@ -128,7 +128,7 @@ def test_invalid_json_is_rejected(data: bytes) -> None:
         loads(data)
 
 
-def test_half_a_character_in_a_stream_costs_no_more_than_itself() -> None:
+def test_a_lone_surrogate_in_a_stream_changes_no_other_character() -> None:
     decoder = openai_answers.OpenAIStreamDecoder()
     pieces = ['{"choices":[{"delta":{"content":"' + text + '"}}]}' for text in ("a", "b", r"\ud800", "c")]
     stream = "".join(f"data: {piece}\n\n" for piece in pieces).encode()
@@ -194,7 +194,7 @@ async def test_tool_calls_of_any_shape_fail_no_agent(tmp_path: Path) -> None:
     assert len([orjson.loads(row) for row in (tmp_path / "out.jsonl").read_bytes().splitlines()]) == len(CALLS)
 
 
-async def test_answers_of_any_shape_are_their_agents_failures_or_kept_and_written(tmp_path: Path) -> None:
+async def test_answers_of_any_json_shape_fail_their_agent_or_are_written(tmp_path: Path) -> None:
     answers = {
         "empty": b'{"choices":[]}',
         "number": orjson.dumps({"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}),
@@ -242,7 +242,7 @@ async def test_answers_of_any_shape_are_their_agents_failures_or_kept_and_writte
         (r'{"mood": "x", "a\ud800b": 1}', "half of a character"),
     ],
 )
-async def test_an_answer_that_fits_its_schema_and_cannot_be_written_is_not_one(
+async def test_an_answer_that_fits_its_schema_but_is_not_serializable_is_invalid(
     text: str, words: str, tmp_path: Path
 ) -> None:
     async def answer(request: RawRequest, line: Line) -> None:

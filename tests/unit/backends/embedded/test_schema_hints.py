@@ -12,14 +12,14 @@ ACTION: dict[str, Any] = {
 }
 
 
-def test_every_open_string_and_array_gets_an_end() -> None:
+def test_unbounded_strings_and_arrays_get_a_bound() -> None:
     schema = add_schema_hints(ACTION)
     assert schema["$defs"]["Note"]["properties"]["text"]["maxLength"] == MAX_CHARACTERS
     assert schema["anyOf"][0]["properties"]["type"]["maxLength"] == MAX_CHARACTERS
     assert schema["anyOf"][1]["properties"]["final"]["maxItems"] == MAX_ITEMS
 
 
-def test_a_bound_of_the_user_stays() -> None:
+def test_a_bound_in_the_users_schema_is_kept() -> None:
     bounded = {"type": "string", "maxLength": 9000}
     listed = {"type": "array", "maxItems": 99, "items": {"type": "string", "pattern": "^a$"}}
     schema = add_schema_hints({"type": "object", "properties": {"a": bounded, "b": listed}})
@@ -31,7 +31,7 @@ def test_an_added_bound_never_contradicts_a_minimum() -> None:
     assert add_schema_hints({"type": "array", "minItems": 50})["maxItems"] == 50
 
 
-def test_compact_output_is_asked_for_and_the_original_is_left_alone() -> None:
+def test_compact_output_is_requested_and_the_original_schema_is_unchanged() -> None:
     assert add_schema_hints(ACTION)["x-guidance"]["whitespace_flexible"] is False
     assert "x-guidance" not in ACTION
     assert "maxLength" not in ACTION["$defs"]["Note"]["properties"]["text"]
@@ -46,7 +46,7 @@ def test_objects_are_closed_but_not_the_parts_of_an_all_of() -> None:
     }
 
 
-def test_maps_and_numbers_end_too() -> None:
+def test_maps_and_numbers_get_a_bound() -> None:
     assert (
         add_schema_hints({"type": "object", "additionalProperties": {"type": "boolean"}})["maxProperties"] == MAX_ITEMS
     )

@@ -23,7 +23,7 @@ def test_the_environment_wins_over_the_defaults(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "many", "1.5"])
-def test_a_number_that_is_none_is_refused_with_its_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_number_is_rejected_with_the_variable_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCH_AGENT_LOCAL_THREADS", text)
     with pytest.raises(EmbeddedModelError, match=f"BATCH_AGENT_LOCAL_THREADS is '{text}'"):
         LocalSettings.from_environment(None)

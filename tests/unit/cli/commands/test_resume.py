@@ -38,7 +38,7 @@ def prepared(place: Path, url: str, inputs: int = 4) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_from_any_folder(tmp_path: Path, sim_url: str, programs: Programs) -> None:
+def test_a_killed_run_is_resumed_from_any_folder(tmp_path: Path, sim_url: str, programs: Programs) -> None:
     words = prepared(tmp_path / "here", sim_url, 30)
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
     program = programs.start_command(*words, cwd=tmp_path / "here")
@@ -69,9 +69,7 @@ def _wait_for_rows(path: Path, least: int) -> None:
     raise AssertionError(f"{path} never had {least} rows")
 
 
-def test_a_command_that_was_refused_does_not_take_the_place_of_the_one_that_ran(
-    tmp_path: Path, sim_url: str, call: Call
-) -> None:
+def test_a_rejected_command_does_not_replace_the_recorded_command(tmp_path: Path, sim_url: str, call: Call) -> None:
     words = prepared(tmp_path / "here", sim_url)
     assert call(*words, cwd=tmp_path / "here").returncode == 0
     refused = call(*words, "--model", "another", cwd=tmp_path / "here")
@@ -84,7 +82,7 @@ def test_a_command_that_was_refused_does_not_take_the_place_of_the_one_that_ran(
     assert (options["max_retries"], options["temperature"]) == (1, 0.5)
 
 
-def test_a_password_is_not_kept_and_must_be_said_again(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_a_password_is_not_recorded_and_must_be_given_again(tmp_path: Path, sim_url: str, call: Call) -> None:
     words = prepared(tmp_path / "here", sim_url.replace("://", "://me:s3cret@"))
     first = call(*words, cwd=tmp_path / "here")
     assert first.returncode == 0, first.stderr
@@ -97,7 +95,7 @@ def test_a_password_is_not_kept_and_must_be_said_again(tmp_path: Path, sim_url: 
     assert again.returncode == 0, again.stderr
 
 
-async def test_a_checkpoint_of_python_code_says_how_to_go_on(tmp_path: Path, call: Call) -> None:
+async def test_resuming_a_checkpoint_of_python_code_says_how_to_resume(tmp_path: Path, call: Call) -> None:
     backend = ScriptedBackend(lambda request: say("done"))
     await BatchAgent.run(task="{it}", inputs=["a"], backend=backend, checkpoint_dir=tmp_path)
     done = call("resume", str(tmp_path), cwd=tmp_path)
@@ -106,7 +104,7 @@ async def test_a_checkpoint_of_python_code_says_how_to_go_on(tmp_path: Path, cal
     assert "Traceback" not in done.stderr
 
 
-def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_an_invalid_resume_command_is_a_one_line_error(tmp_path: Path, sim_url: str, call: Call) -> None:
     assert "There is no checkpoint" in call("resume", "nothing", cwd=tmp_path).stderr
     words = prepared(tmp_path / "here", sim_url)
     assert call(*words, "--checkpoint", str(tmp_path / "kept"), cwd=tmp_path / "here").returncode == 0
@@ -122,7 +120,9 @@ def test_what_cannot_be_resumed_is_one_clear_line(tmp_path: Path, sim_url: str, 
         assert (done.returncode, "cannot be read" in done.stderr, "Traceback" in done.stderr) == (2, True, False)
 
 
-def test_a_checkpoint_of_somebody_else_is_not_resumed_without_a_word(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_a_checkpoint_of_another_user_is_not_resumed_without_confirmation(
+    tmp_path: Path, sim_url: str, call: Call
+) -> None:
     """Nothing is imported, sent or written; with --trust it is, and it is one's own from then on."""
     theirs, checkpoint = (
         {"XDG_CONFIG_HOME": str(tmp_path / "theirs")},
@@ -149,7 +149,7 @@ def test_a_checkpoint_of_somebody_else_is_not_resumed_without_a_word(tmp_path: P
     assert again.returncode == 0, again.stderr
 
 
-def test_a_command_that_was_changed_is_not_ones_own(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_a_changed_recorded_command_has_no_valid_signature(tmp_path: Path, sim_url: str, call: Call) -> None:
     words = prepared(tmp_path / "here", sim_url)
     assert call(*words, cwd=tmp_path / "here").returncode == 0
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
@@ -164,7 +164,7 @@ def test_a_command_that_was_changed_is_not_ones_own(tmp_path: Path, sim_url: str
     assert call("resume", str(checkpoint), cwd=tmp_path).returncode == 0
 
 
-def test_a_run_needs_no_place_for_its_secret(tmp_path: Path, sim_url: str, call: Call) -> None:
+def test_a_run_works_without_a_folder_for_the_signing_secret(tmp_path: Path, sim_url: str, call: Call) -> None:
     words = prepared(tmp_path / "here", sim_url)
     (tmp_path / "file").touch()
     nowhere = {"XDG_CONFIG_HOME": str(tmp_path / "file")}
@@ -174,7 +174,7 @@ def test_a_run_needs_no_place_for_its_secret(tmp_path: Path, sim_url: str, call:
     assert (refused.returncode, "add --trust" in refused.stderr) == (2, True)
 
 
-def test_the_secret_of_signatures_is_private_and_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_signing_secret_is_private_and_created_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     first = sign(b"it")
     assert first is not None

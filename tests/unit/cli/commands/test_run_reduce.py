@@ -44,7 +44,9 @@ def asked(sim: SimServer) -> float:
 
 
 @pytest.mark.slow
-def test_results_are_written_and_one_answer_of_all_is_printed_and_kept(place: Path, sim: SimServer, call: Call) -> None:
+def test_results_are_written_and_the_reduced_answer_is_printed_and_stored(
+    place: Path, sim: SimServer, call: Call
+) -> None:
     command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json")
     first = typed(*command, cwd=place)
     assert first.returncode == 0, first.stderr
@@ -63,9 +65,7 @@ def test_results_are_written_and_one_answer_of_all_is_printed_and_kept(place: Pa
 
 
 @pytest.mark.slow
-def test_an_answer_without_a_schema_is_a_text_and_goes_where_it_is_told(
-    place: Path, sim: SimServer, call: Call
-) -> None:
+def test_a_reduced_answer_without_a_schema_is_written_as_text(place: Path, sim: SimServer, call: Call) -> None:
     reduce = 'Sum up {n}. [[sim: {{"text": "All\\nis well."}}]]'
     done = call(*words(sim, "--reduce", reduce), cwd=place)
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ def test_an_answer_without_a_schema_is_a_text_and_goes_where_it_is_told(
 
 
 @pytest.mark.slow
-def test_a_reduce_in_other_words_asks_no_agent_again(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_changed_reduce_task_repeats_no_agent(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim, "--reduce", "Sum up."), cwd=place).returncode == 0
     before = asked(sim)
     done = call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json"), cwd=place)
@@ -88,7 +88,7 @@ def test_a_reduce_in_other_words_asks_no_agent_again(place: Path, sim: SimServer
 
 
 @pytest.mark.slow
-def test_failed_agents_are_told_to_the_reduce_and_the_command_exits_with_1(
+def test_failed_agents_are_shown_to_the_reduce_and_the_command_exits_with_1(
     place: Path, sim: SimServer, call: Call
 ) -> None:
     (place / "in.jsonl").write_text('{"text": "a"}\n{"other": "b"}\n')
@@ -104,7 +104,9 @@ def test_failed_agents_are_told_to_the_reduce_and_the_command_exits_with_1(
 
 
 @pytest.mark.slow
-def test_a_reduce_that_fails_leaves_the_results_and_is_tried_again(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_failed_reduce_keeps_the_results_and_is_retried_by_the_next_run(
+    place: Path, sim: SimServer, call: Call
+) -> None:
     done = call(*words(sim, "--reduce", FAILS), cwd=place)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -120,7 +122,7 @@ def test_a_reduce_that_fails_leaves_the_results_and_is_tried_again(place: Path, 
 
 
 @pytest.mark.slow
-def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
+def test_ctrl_c_keeps_finished_results_and_the_same_command_resumes(
     place: Path, sim: SimServer, programs: Programs
 ) -> None:
     (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
@@ -142,7 +144,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_from_any_folder(
+def test_a_killed_run_with_a_reduce_is_resumed_from_any_folder(
     place: Path, sim: SimServer, programs: Programs, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
@@ -174,7 +176,7 @@ def _wait_for_rows(path: Path, least: int) -> None:
     raise AssertionError(f"{path} never had {least} rows")
 
 
-def test_a_backend_that_goes_away_stops_the_run_with_2(place: Path, programs: Programs) -> None:
+def test_a_lost_backend_ends_the_command_with_exit_code_2(place: Path, programs: Programs) -> None:
     (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=12)) as sim:
         program = programs.start_command(
@@ -190,7 +192,7 @@ def test_a_backend_that_goes_away_stops_the_run_with_2(place: Path, programs: Pr
 
 
 @pytest.mark.slow
-def test_a_flow_is_looked_at_stage_by_stage(place: Path, sim: SimServer, call: Call) -> None:
+def test_inspect_shows_a_flow_stage_by_stage(place: Path, sim: SimServer, call: Call) -> None:
     (place / "mine.py").write_text("from pydantic import BaseModel\nclass Total(BaseModel):\n    total: int\n")
     command = words(sim, "--reduce", SEVEN, "--reduce-schema", "mine:Total", "--max-retries", "1")
     assert call(*command, cwd=place).returncode == 0
@@ -210,7 +212,7 @@ def test_a_flow_is_looked_at_stage_by_stage(place: Path, sim: SimServer, call: C
     assert json.loads(summary)["output"] == {"total": 7}
 
 
-def test_a_stage_is_read_by_the_rules_of_its_command(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_stage_is_exported_with_the_options_of_its_command(place: Path, sim: SimServer, call: Call) -> None:
     bad = 'Sum up {n}. [[sim: [{{"text": "no"}}, {{"text": "no"}}, {{"text": "no"}}]]]'
     command = words(sim, "--reduce", bad, "--reduce-schema", "total.json", "--max-retries", "1")
     assert call(*command, cwd=place).returncode == 1
@@ -219,9 +221,7 @@ def test_a_stage_is_read_by_the_rules_of_its_command(place: Path, sim: SimServer
 
 
 @pytest.mark.slow
-def test_progress_with_a_reduce_and_without_are_not_taken_for_each_other(
-    place: Path, sim: SimServer, call: Call
-) -> None:
+def test_checkpoints_with_and_without_a_reduce_are_distinguished(place: Path, sim: SimServer, call: Call) -> None:
     plain, reduced = words(sim), words(sim, "--reduce", SEVEN)
     assert call(*plain, cwd=place).returncode == 0
     refused = call(*reduced, cwd=place)
@@ -236,14 +236,14 @@ def test_progress_with_a_reduce_and_without_are_not_taken_for_each_other(
     assert "was made with --reduce" in call(*plain, cwd=place).stderr
 
 
-def test_a_run_that_was_never_begun_stands_in_nobodys_way(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_checkpoint_of_a_run_that_never_started_can_be_reused(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim, "--model", "another"), cwd=place).returncode == 2
     assert (place / "results.jsonl.checkpoint").exists()
     done = call(*words(sim, "--reduce", SEVEN), cwd=place)
     assert done.returncode == 0, done.stderr
 
 
-def test_a_run_that_was_planned_is_compared(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_run_with_a_reduce_is_compared_with_its_plan(place: Path, sim: SimServer, call: Call) -> None:
     planned = ["plan", *words(sim)[1:]]
     assert call(*planned, cwd=place).returncode == 0
     ran = call(*words(sim, "--reduce", SEVEN), cwd=place)
@@ -269,7 +269,7 @@ def test_a_run_that_was_planned_is_compared(place: Path, sim: SimServer, call: C
         (("--reduce", "Sum up.", "--summary", "in.jsonl/x"), "--summary 'in.jsonl/x' cannot be written"),
     ],
 )
-def test_what_cannot_run_is_one_clear_line_and_costs_nothing(
+def test_an_invalid_reduce_command_is_a_one_line_error_before_any_request(
     place: Path, sim: SimServer, more: tuple[str, ...], problem: str, call: Call
 ) -> None:
     before = asked(sim)
@@ -281,16 +281,14 @@ def test_what_cannot_run_is_one_clear_line_and_costs_nothing(
 
 
 @pytest.mark.slow
-def test_a_mistake_beside_fresh_forgets_nothing(place: Path, sim: SimServer, call: Call) -> None:
+def test_an_invalid_command_with_fresh_removes_nothing(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim, "--reduce", SEVEN), cwd=place).returncode == 0
     assert call(*words(sim, "--reduce", SEVEN, "--reduce-schema", "gone.json", "--fresh"), cwd=place).returncode == 2
     assert "6 answers restored from the checkpoint" in call(*words(sim, "--reduce", SEVEN), cwd=place).stderr
 
 
 @pytest.mark.parametrize("more", [(), ("--reduce", SEVEN)])
-def test_results_that_cannot_be_written_are_not_passed_over(
-    place: Path, sim: SimServer, call: Call, more: tuple[str, ...]
-) -> None:
+def test_an_unwritable_results_file_is_an_error(place: Path, sim: SimServer, call: Call, more: tuple[str, ...]) -> None:
     (place / "full.jsonl").symlink_to("/dev/full")
     done = call(*words(sim, "--out", "full.jsonl", *more), cwd=place)
     assert done.returncode == 2
@@ -299,7 +297,7 @@ def test_results_that_cannot_be_written_are_not_passed_over(
 
 
 @pytest.mark.slow
-def test_a_command_from_before_there_was_a_reduce_goes_on(place: Path, sim: SimServer, call: Call) -> None:
+def test_a_command_recorded_before_reduce_existed_resumes(place: Path, sim: SimServer, call: Call) -> None:
     assert call(*words(sim), cwd=place).returncode == 0
     kept = place / "results.jsonl.checkpoint" / "command.json"
     command = json.loads(kept.read_text())

@@ -82,7 +82,7 @@ async def until(client: aiohttp.ClientSession, state: str, **states: int) -> dic
     raise AssertionError("the server stopped telling of changes")
 
 
-async def test_a_run_is_seen_from_before_it_begins_until_it_has_ended(tmp_path: Path, programs: Programs) -> None:
+async def test_the_served_page_shows_a_run_from_before_its_start_to_its_end(tmp_path: Path, programs: Programs) -> None:
     folder, go = tmp_path / "run", tmp_path / "go"
     folder.mkdir()
     async with page_of(folder) as client:
@@ -98,9 +98,7 @@ async def test_a_run_is_seen_from_before_it_begins_until_it_has_ended(tmp_path: 
         assert model["stages"][0]["answered"] == AGENTS
 
 
-async def test_a_run_that_is_stuck_goes_on_and_one_that_was_killed_ended_early(
-    tmp_path: Path, programs: Programs
-) -> None:
+async def test_a_stuck_run_is_shown_as_running_and_a_killed_run_as_ended(tmp_path: Path, programs: Programs) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     async with page_of(folder) as client:
@@ -129,7 +127,7 @@ async def finished(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-async def test_the_page_and_nothing_else_of_this_machine_is_served(finished: Path) -> None:
+async def test_only_the_report_page_is_served(finished: Path) -> None:
     async with page_of(finished) as client:
         for path in ("/", "/index.html"):
             async with client.get(path) as answer:
@@ -142,7 +140,7 @@ async def test_the_page_and_nothing_else_of_this_machine_is_served(finished: Pat
             assert answer.status == 405
 
 
-async def test_what_has_not_changed_is_not_sent_again(finished: Path) -> None:
+async def test_an_unchanged_report_is_not_sent_again(finished: Path) -> None:
     async with page_of(finished) as client:
         async with client.get("/run.json", headers={"Accept-Encoding": "identity"}) as answer:
             assert json.loads(await answer.read())["stages"][0]["answered"] == 3
@@ -154,7 +152,7 @@ async def test_what_has_not_changed_is_not_sent_again(finished: Path) -> None:
             assert answer.status == 200
 
 
-async def test_names_that_are_not_this_servers_are_not_answered(finished: Path) -> None:
+async def test_requests_with_another_host_name_are_rejected(finished: Path) -> None:
     async with page_of(finished) as client:
         for host, status in {
             "evil.example": 403,
@@ -168,14 +166,14 @@ async def test_names_that_are_not_this_servers_are_not_answered(finished: Path) 
                 assert answer.status == status, host
 
 
-async def test_an_agent_that_is_not_there_is_said_so(finished: Path) -> None:
+async def test_an_unknown_agent_is_a_404(finished: Path) -> None:
     async with page_of(finished) as client:
         for path in ("/agent/99", "/agent/0?stage=other", "/agent/x"):
             async with client.get(path) as answer:
                 assert answer.status == 404, path
 
 
-async def test_a_log_that_cannot_be_read_is_said_so_and_read_as_soon_as_it_can_be(finished: Path) -> None:
+async def test_an_unreadable_log_is_reported_and_read_once_it_is_readable(finished: Path) -> None:
     log = (finished / FILE).read_bytes()
     (finished / FILE).write_bytes(b'[1.0,"Opened","",99]\n')
     async with page_of(finished) as client:
@@ -185,7 +183,7 @@ async def test_a_log_that_cannot_be_read_is_said_so_and_read_as_soon_as_it_can_b
         assert (await model_of(client))["state"] == "finished"
 
 
-async def test_many_may_listen_and_all_are_let_go_at_the_end(finished: Path) -> None:
+async def test_many_clients_can_follow_and_are_disconnected_at_the_end(finished: Path) -> None:
     async with page_of(finished) as client:
         listening = [await client.get("/changes") for _ in range(20)]
         for each in listening:
@@ -207,7 +205,9 @@ def serve(programs: Programs, tmp_path: Path, *words: str) -> tuple[Program, str
     return program, found[0]
 
 
-async def test_the_command_says_where_shows_agents_and_ends_at_once(tmp_path: Path, programs: Programs) -> None:
+async def test_the_serve_command_prints_its_url_shows_agents_and_ends_at_once(
+    tmp_path: Path, programs: Programs
+) -> None:
     await real_run(tmp_path / "run", agents=3)
     program, address = serve(programs, tmp_path, "run")
     async with aiohttp.ClientSession(address) as client:
@@ -223,7 +223,7 @@ async def test_the_command_says_where_shows_agents_and_ends_at_once(tmp_path: Pa
     assert program.stderr.read_text() == ""
 
 
-async def test_the_command_shows_the_agents_of_a_stage_and_warns_of_strangers(
+async def test_the_serve_command_shows_stage_agents_and_warns_about_public_addresses(
     tmp_path: Path, programs: Programs
 ) -> None:
     await real_flow(tmp_path / "run")
@@ -238,7 +238,7 @@ async def test_the_command_shows_the_agents_of_a_stage_and_warns_of_strangers(
     assert "everyone who can reach 0.0.0.0" in program.stderr.read_text()
 
 
-def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> None:
+def test_an_invalid_serve_command_is_a_one_line_error(tmp_path: Path, call: Call) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.lock").touch()
@@ -260,7 +260,7 @@ def test_what_cannot_be_served_is_one_clear_line(tmp_path: Path, call: Call) -> 
 
 
 @pytest.mark.slow
-def test_a_run_says_where_its_report_is_and_it_can_be_made_again(tmp_path: Path, call: Call) -> None:
+def test_a_run_prints_the_path_of_its_report_and_it_can_be_rebuilt(tmp_path: Path, call: Call) -> None:
     (tmp_path / "in.jsonl").write_text('{"text": "x"}\n')
     with SimServer(SimConfig(zero_latency=True), Script()) as sim:
         done = call("run", "--task", "{text}", "--inputs", "in.jsonl", "--backend", sim.url, cwd=tmp_path)

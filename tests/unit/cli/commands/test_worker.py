@@ -148,7 +148,7 @@ def done_by(said: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: Programs, others: Programs) -> None:
+def test_a_worker_started_before_the_run_shares_the_work(place: Place, programs: Programs, others: Programs) -> None:
     worker = others.start_command(*place.works, cwd=place.worker)
     wait_for(worker.stderr, "Waiting up to 60 s for run")
     run = programs.call(*place.asks, *SLOWLY, cwd=place.run)
@@ -162,7 +162,7 @@ def test_a_worker_that_was_there_first_shares_the_work(place: Place, programs: P
 
 
 @pytest.mark.slow
-def test_whoever_stops_loses_nothing_and_the_others_go_on(
+def test_a_stopped_process_loses_nothing_and_other_processes_continue(
     place: Place, redis_server: RedisServer, name: str, programs: Programs, others: Programs
 ) -> None:
     run = programs.start_command(*place.asks, *SLOWLY, cwd=place.run)
@@ -194,7 +194,7 @@ def remaining(url: str, name: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path, redis_server: RedisServer) -> None:
+def test_an_unknown_run_is_an_error_that_lists_known_runs(tmp_path: Path, redis_server: RedisServer) -> None:
     asyncio.run(offer(redis_server.url, "reviews", b"{}"))
     done = typed("worker", "--store", redis_server.url, "--run", "review", "--patience", "0.1", cwd=tmp_path)
     assert done.returncode == 2
@@ -217,7 +217,7 @@ def asked(**options: Any) -> WorkerManifest:
     return WorkerManifest.of(CommandOptions(**{"task": "Who is {name}?", "inputs": "in.jsonl", **options}), 15.0)
 
 
-def test_a_worker_that_would_ask_something_else_is_refused(
+def test_a_worker_with_a_different_task_is_refused(
     tmp_path: Path, redis_server: RedisServer, quick_url: str, name: str, refusal: Refusal
 ) -> None:
     command = asked(backend=quick_url).to_json()
@@ -228,7 +228,7 @@ def test_a_worker_that_would_ask_something_else_is_refused(
     assert "plan_changed" not in said
 
 
-def test_a_run_that_python_code_has_started_is_joined_by_the_same_code(
+def test_a_run_started_by_python_code_is_joined_by_the_same_code(
     tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal
 ) -> None:
     asyncio.run(offer(redis_server.url, name, None))
@@ -236,7 +236,7 @@ def test_a_run_that_python_code_has_started_is_joined_by_the_same_code(
     assert "start the same Python program here" in said
 
 
-def test_what_this_machine_lacks_is_one_clear_line(
+def test_a_missing_module_or_file_is_a_one_line_error(
     tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal
 ) -> None:
     asyncio.run(offer(redis_server.url, name, asked(tools=["gone:look"]).to_json()))
@@ -249,7 +249,7 @@ def test_what_this_machine_lacks_is_one_clear_line(
 
 
 @pytest.mark.slow
-def test_a_password_is_neither_shown_nor_kept(
+def test_a_redis_password_is_neither_shown_nor_stored(
     tmp_path: Path, quick_url: str, name: str, call: Call, refusal: Refusal
 ) -> None:
     with redis_of_its_own("--requirepass", "s3cret") as server:
@@ -278,7 +278,7 @@ async def kept_at(url: str, name: str) -> str:
 
 
 @pytest.mark.slow
-async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
+async def test_fresh_removes_the_shared_run_unless_it_is_active(
     quick_place: Place, redis_server: RedisServer, name: str, call: Call
 ) -> None:
     place, words = quick_place, quick_place.asks
@@ -298,21 +298,21 @@ async def test_fresh_forgets_what_is_on_the_server_unless_somebody_is_at_work(
     place.check_done()
 
 
-def test_what_cannot_be_shared_is_one_clear_line(quick_place: Place, refusal: Refusal) -> None:
+def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_place: Place, refusal: Refusal) -> None:
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     for words, problem in (
         ((*asks, "--reduce", "Sum up."), "--reduce cannot be combined with a distributed run: remove --store"),
         ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
-        ((*alone, "--workers", "2"), "workers= are those of a cluster"),
+        ((*alone, "--workers", "2"), "workers= needs cluster='ray'"),
     ):
         assert problem in refusal(*words, cwd=quick_place.run)
     assert not quick_place.checkpoint.exists()
 
 
 @pytest.mark.slow
-def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
+def test_a_checkpoint_elsewhere_is_not_started_over_by_mistake(
     quick_place: Place, call: Call, refusal: Refusal
 ) -> None:
     here = quick_place.run
@@ -327,7 +327,7 @@ def test_progress_that_is_elsewhere_is_not_begun_anew_by_mistake(
     assert "started without --store" in refusal("resume", "alone.jsonl.checkpoint", *elsewhere, cwd=here)
 
 
-async def test_a_command_that_is_refused_is_taken_back(redis_server: RedisServer, name: str) -> None:
+async def test_a_rejected_command_is_removed_from_the_coordinator(redis_server: RedisServer, name: str) -> None:
     run = RemoteRun(redis_server.url, name)
     async with run.publish(b"first"):
         pass
@@ -341,7 +341,7 @@ async def test_a_command_that_is_refused_is_taken_back(redis_server: RedisServer
     assert await kept_at(redis_server.url, name) == "third"
 
 
-def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_sends_the_same_requests_as_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "schema.json").write_text('{"type": "integer"}')
     said: dict[str, Any] = {
@@ -381,15 +381,15 @@ def test_what_the_run_asks_is_what_a_worker_asks(tmp_path: Path, monkeypatch: py
     assert [as_tool(tool).spec.name for tool in ours.tools] == ["grep", "http_get"]
 
 
-def test_what_is_said_to_the_worker_counts_more() -> None:
+def test_options_of_the_worker_override_those_of_the_run() -> None:
     said = {"backend": "vllm://here:8000", "max_inflight": 3, "lease": 5.0}
     spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", said, []).spec(
         asked(backend="vllm://there:8000")
     )
-    assert (spec.backend, spec.limits.max_inflight, spec.together.lease) == ("vllm://here:8000", 3, 5.0)
+    assert (spec.backend, spec.limits.max_inflight, spec.distribution.lease) == ("vllm://here:8000", 3, 5.0)
 
 
-def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
+def test_a_backend_url_with_a_password_must_be_given_to_the_worker() -> None:
     run = RemoteRun("redis://there", "x")
     command = asked(backend="vllm://me:s3cret@there:8000")
     assert b"s3cret" not in command.to_json()
@@ -408,12 +408,12 @@ def test_a_backend_whose_url_holds_a_password_must_be_said_again() -> None:
         asked().to_json().replace(b'"max_turns"', b'"out"'),
     ],
 )
-def test_what_another_version_wrote_is_refused(data: bytes) -> None:
+def test_a_run_of_another_version_is_refused(data: bytes) -> None:
     with pytest.raises(StoreError, match="the same version"):
         WorkerManifest.from_json(data)
 
 
-def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp_path: Path) -> None:
+def test_a_run_uses_only_what_the_owner_of_the_worker_allows(tmp_path: Path) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     for folder in (here, here / "data", there):
         folder.mkdir()
@@ -441,7 +441,7 @@ def test_a_run_uses_nothing_of_a_workers_machine_that_its_owner_did_not_name(tmp
         some.check_folder(there / "gone", "It reads")
 
 
-def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_tools_are_imported_from_a_trusted_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     name = f"mine_{uuid4().hex}"
     lines = ["from os import system", "from batch_agent import Tool", "", "def plain(x: str) -> str:", "    return x"]
@@ -461,7 +461,7 @@ def test_of_a_trusted_module_only_tools_are_taken(tmp_path: Path, monkeypatch: p
         tools_of("system", f"{name}:plain")
 
 
-def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_run_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cleanup.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
     run = RemoteRun("redis://there", "x")
@@ -489,7 +489,7 @@ def test_nothing_is_imported_for_a_run_that_is_refused(tmp_path: Path, monkeypat
         ("local:///etc/passwd", "a file on this machine"),
     ],
 )
-def test_a_key_goes_to_no_backend_that_only_the_run_names(
+def test_an_api_key_is_not_sent_to_a_backend_named_only_by_the_run(
     backend: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY"):
@@ -503,7 +503,7 @@ def test_a_key_goes_to_no_backend_that_only_the_run_names(
     assert WorkerJob(run, "redis://there", {"backend": backend}, []).spec(command).backend == backend
 
 
-def test_a_backend_that_gets_no_key_need_not_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_without_a_key_need_not_be_given_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "VLLM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for backend in ("vllm://there:8000", "http://there:8000", "local://"):
@@ -511,7 +511,7 @@ def test_a_backend_that_gets_no_key_need_not_be_named(monkeypatch: pytest.Monkey
         assert asked(backend=backend).flags() == []
 
 
-def test_whoever_can_write_to_redis_gets_neither_the_key_of_a_worker_nor_a_command_run(
+def test_a_forged_run_on_redis_gets_no_key_and_runs_no_command(
     tmp_path: Path, redis_server: RedisServer, name: str, refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a real server of the attacker's, which never hears of the key."""

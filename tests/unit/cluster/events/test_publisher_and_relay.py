@@ -152,7 +152,7 @@ def accounts(each: int) -> Callable[[], ToolsUsed]:
     return lambda: ToolsUsed((ToolUse("look", next(requested)),))
 
 
-def test_a_message_arrives_as_it_was_sent_and_what_is_none_is_passed_over() -> None:
+def test_an_event_message_is_decoded_unchanged_and_invalid_ones_are_ignored() -> None:
     happened: list[tuple[float, Event]] = [(1.5, AgentStarted("k", 3)), (2.5, Notice("two\nlines"))]
     message = EventBatch("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encode_events(happened))
     found = read(message.encode())
@@ -165,7 +165,7 @@ def test_a_message_arrives_as_it_was_sent_and_what_is_none_is_passed_over() -> N
 
 
 @virtual
-async def test_an_agent_elsewhere_begins_works_and_is_done_once_here() -> None:
+async def test_events_of_an_agent_on_another_worker_are_relayed_once() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
         w.works("a")
         caller.tells(done("a"))  # its ending is in the news before its story
@@ -180,7 +180,7 @@ async def test_an_agent_elsewhere_begins_works_and_is_done_once_here() -> None:
 
 
 @virtual
-async def test_what_happens_is_sent_together_four_times_a_second_and_nothing_when_nothing_happens() -> None:
+async def test_events_are_published_in_batches_four_times_a_second() -> None:
     async with sharing("caller", working=("w",)) as (_, w):
         before = len(w.sent)
         for number in range(100):
@@ -192,7 +192,7 @@ async def test_what_happens_is_sent_together_four_times_a_second_and_nothing_whe
 
 
 @virtual
-async def test_one_that_is_alone_says_so_once_and_sees_its_own_agents_at_once() -> None:
+async def test_a_lone_process_announces_itself_once_and_sees_its_own_events_at_once() -> None:
     async with sharing("caller") as (caller,):
         caller.works("a")
         caller.tells(done("a"))
@@ -206,7 +206,7 @@ async def test_one_that_is_alone_says_so_once_and_sees_its_own_agents_at_once() 
 
 
 @virtual
-async def test_two_who_ask_see_what_the_other_does() -> None:
+async def test_two_submitters_see_the_events_of_each_other() -> None:
     async with sharing("one", "other") as (one, other):
         one.works("a")
         other.works("b")
@@ -221,7 +221,7 @@ async def test_two_who_ask_see_what_the_other_does() -> None:
 
 
 @virtual
-async def test_whoever_asks_later_sees_what_was_under_way_before() -> None:
+async def test_a_later_submitter_sees_agents_that_were_already_running() -> None:
     async with sharing(working=("w",)) as (w,):
         w.runs(AgentStarted("a", 7))
         await asyncio.sleep(10)
@@ -236,7 +236,7 @@ async def test_whoever_asks_later_sees_what_was_under_way_before() -> None:
 
 
 @virtual
-async def test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done_once() -> None:
+async def test_an_agent_that_moves_to_another_worker_leaves_the_first_and_finishes_once() -> None:
     async with sharing("caller", working=("v", "w")) as (caller, v, w):
         v.runs(AgentStarted("a", 0))
         v.runs(TurnStarted("a", 1))
@@ -264,7 +264,7 @@ async def test_an_agent_that_another_goes_on_with_has_left_the_first_and_is_done
 
 
 @virtual
-async def test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back() -> None:
+async def test_late_events_of_a_disconnected_worker_do_not_take_an_agent_back() -> None:
     async with sharing("caller", working=("v", "w")) as (caller, v, w):
         for each in (v, w):
             each.runs(LoadSampled("vllm", 0, 8))
@@ -281,7 +281,7 @@ async def test_what_one_that_was_cut_off_tells_late_does_not_take_an_agent_back(
 
 
 @virtual
-async def test_an_agent_that_is_lost_here_is_known_from_who_has_it() -> None:
+async def test_events_of_a_lost_agent_come_from_the_worker_that_has_it() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
         caller.runs(AgentStarted("a", 0))
         await asyncio.sleep(1)
@@ -297,7 +297,7 @@ async def test_an_agent_that_is_lost_here_is_known_from_who_has_it() -> None:
 
 
 @pytest.mark.parametrize("clock_error", [-3600.0, 0.0, 3600.0])
-def test_events_have_the_times_when_they_happened_whatever_the_clock_there_says(clock_error: float) -> None:
+def test_relayed_events_have_correct_times_whatever_the_remote_clock(clock_error: float) -> None:
     async def test() -> None:
         async with sharing("caller", working=("w",), clock_error=clock_error) as (caller, w):
             began = now()
@@ -315,7 +315,7 @@ def test_events_have_the_times_when_they_happened_whatever_the_clock_there_says(
 
 
 @virtual
-async def test_a_worker_that_goes_or_falls_silent_has_nothing_under_way() -> None:
+async def test_a_worker_that_leaves_or_is_silent_has_no_running_agents() -> None:
     async with sharing("caller", working=("v",)) as (caller, v):
         w = Process(v._coordinator, "w", asks=False)
         async with w.active():
@@ -352,7 +352,7 @@ async def test_results_do_not_wait_for_a_worker_that_is_gone() -> None:
 
 
 @virtual
-async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever() -> None:
+async def test_closing_waits_a_limited_time_for_the_events_of_the_last_results() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
     caller, w = Process(coordinator, "caller", asks=True), Process(coordinator, "w", asks=False)
     async with w.active():
@@ -376,7 +376,7 @@ async def test_the_end_waits_for_the_story_of_the_last_results_and_not_for_ever(
 
 
 @virtual
-async def test_an_agent_that_is_somebody_elses_is_not_under_way_when_it_is_done() -> None:
+async def test_a_finished_agent_of_another_submitter_is_not_shown_as_running() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
         w.works("theirs")
         caller.works("theirs too")
@@ -388,7 +388,7 @@ async def test_an_agent_that_is_somebody_elses_is_not_under_way_when_it_is_done(
 
 
 @virtual
-async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
+async def test_tool_counts_of_all_workers_are_added_at_the_end() -> None:
     async with sharing("caller", working=("v", "w")) as (caller, v, w):
         for number, each in enumerate((v, w), 1):
             each.relay.publisher.account = accounts(10 * number)
@@ -408,7 +408,7 @@ async def test_what_tools_did_elsewhere_adds_up_at_the_end() -> None:
 
 
 @virtual
-async def test_what_concerns_the_whole_run_is_told_by_who_asked_for_it_alone() -> None:
+async def test_run_level_events_are_emitted_only_by_the_submitter() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
         before = len(caller.seen.events)
         for event in (RUN, SchedulingReported(Scheduling()), BudgetReported(1, 2.0)):
@@ -420,7 +420,7 @@ async def test_what_concerns_the_whole_run_is_told_by_who_asked_for_it_alone() -
 
 
 @virtual
-async def test_one_that_only_asks_has_no_part_in_how_full_a_backend_is() -> None:
+async def test_a_submitter_that_does_not_work_is_left_out_of_backend_load() -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
         caller.tells(LoadSampled("vllm", 0, 64))
         w.runs(LoadSampled("vllm", 3, 8))
@@ -429,7 +429,7 @@ async def test_one_that_only_asks_has_no_part_in_how_full_a_backend_is() -> None
 
 
 @virtual
-async def test_a_hub_that_cannot_be_reached_costs_what_would_have_been_told_and_one_warning(
+async def test_an_unreachable_coordinator_loses_events_with_one_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with sharing("caller", working=("w",)) as (caller, w):
@@ -445,5 +445,5 @@ async def test_a_hub_that_cannot_be_reached_costs_what_would_have_been_told_and_
             w.runs(TurnStarted("a", number))
         w.is_cut = False
         await asyncio.sleep(1)
-        assert caller.seen.state.notice == "w: 13 events of this worker were lost: its numbers are too low."
+        assert caller.seen.state.notice == "w: 13 events of this worker were lost: its counts are too low."
         assert sum(len(list(message.events)) for message in w.sent[-6:]) == 10_001

@@ -76,7 +76,7 @@ class Way:
         writer.close()
 
 
-async def test_a_killed_server_that_comes_back_has_lost_nothing(server: RedisServer) -> None:
+async def test_a_restarted_redis_has_lost_nothing(server: RedisServer) -> None:
     async with opened(server.url) as coordinator:
         leases = await leased(coordinator, "w", "a", "b")
         assert await coordinator.write("w", 1, told(leases["a"], STARTED)) == frozenset()
@@ -95,7 +95,7 @@ async def test_a_killed_server_that_comes_back_has_lost_nothing(server: RedisSer
         assert [lease.job.key for lease in await coordinator.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
-async def test_workers_keep_their_leases_when_it_was_the_server_that_was_gone(server: RedisServer) -> None:
+async def test_workers_keep_their_leases_during_a_redis_outage(server: RedisServer) -> None:
     async with opened(server.url) as one, opened(server.url) as other:
         lease = (await leased(one, "w", "a", ttl=SHORT))["a"]
         await one.claim("call", "w")
@@ -110,7 +110,7 @@ async def test_workers_keep_their_leases_when_it_was_the_server_that_was_gone(se
         assert await one.renew("w", {"a": lease.token}, ttl=SHORT) == {"a"}
 
 
-async def test_what_was_given_back_is_free_also_then(server: RedisServer) -> None:
+async def test_leases_returned_around_a_redis_outage_are_free(server: RedisServer) -> None:
     async with opened(server.url) as coordinator:
         lease = (await leased(coordinator, "w", "a", "b", ttl=SHORT))["a"]
         await coordinator.release("w", {"a": lease.token})
@@ -118,7 +118,7 @@ async def test_what_was_given_back_is_free_also_then(server: RedisServer) -> Non
         assert [found.job.key for found in await coordinator.lease("v", 9, ttl=SHORT, wait=0)] == ["a"]
 
 
-async def test_a_server_that_stays_away_is_given_up_after_a_while(server: RedisServer) -> None:
+async def test_a_lasting_redis_outage_is_an_error(server: RedisServer) -> None:
     secret = server.url.replace("redis://", "redis://:pass%20word@")
     coordinator = RedisCoordinator(secret, "run", retry_seconds=0.2)
     server.kill()
@@ -135,7 +135,7 @@ async def test_a_server_that_stays_away_is_given_up_after_a_while(server: RedisS
     await coordinator.aclose()
 
 
-async def test_what_a_lost_answer_was_about_is_not_done_twice(redis_server: RedisServer) -> None:
+async def test_a_write_whose_reply_was_lost_is_not_repeated(redis_server: RedisServer) -> None:
     run, port = uuid.uuid4().hex, redis_server.port
     async with Way(port).open() as way, opened(way.url, run) as coordinator, opened(redis_server.url, run) as other:
         first = (await leased(coordinator, "w", "first"))["first"]  # so that the server knows all scripts
@@ -163,14 +163,14 @@ async def test_what_a_lost_answer_was_about_is_not_done_twice(redis_server: Redi
         assert [lease.job.key for lease in await other.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
-async def test_a_script_that_the_server_has_forgotten_is_sent_again(server: RedisServer) -> None:
+async def test_a_script_missing_on_redis_is_loaded_again(server: RedisServer) -> None:
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
         await coordinator.compare_and_set("x", None, b"1")
         await client.script_flush()
         assert await coordinator.compare_and_set("x", b"1", b"2") is True
 
 
-async def test_a_server_that_only_copies_is_waited_for_until_it_is_the_first(server: RedisServer) -> None:
+async def test_a_redis_replica_is_waited_for_until_it_is_the_primary(server: RedisServer) -> None:
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client, asyncio.TaskGroup() as group:
         await client.replicaof("127.0.0.1", "1")
         swapping = group.create_task(coordinator.compare_and_set("x", None, b"1"))
@@ -180,14 +180,14 @@ async def test_a_server_that_only_copies_is_waited_for_until_it_is_the_first(ser
         assert await swapping is True
 
 
-async def test_a_full_memory_is_told_at_once(server: RedisServer) -> None:
+async def test_a_redis_out_of_memory_is_reported_at_once(server: RedisServer) -> None:
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
         await client.config_set("maxmemory", "1mb")
         with pytest.raises(StoreError, match=r"is out of memory.*Stored data is safe"):
             await coordinator.submit(jobs(*map(str, range(10))), retry_failed=False)
 
 
-async def test_a_full_disk_is_told_at_once() -> None:
+async def test_a_redis_with_a_full_disk_is_reported_at_once() -> None:
     with redis_of_its_own() as server:
         async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
             await client.config_set("save", "3600 1")
@@ -200,7 +200,7 @@ async def test_a_full_disk_is_told_at_once() -> None:
                 await coordinator.compare_and_set("x", None, b"1")
 
 
-async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
+async def test_a_wrong_redis_password_is_reported_at_once() -> None:
     with redis_of_its_own("--requirepass", "pass word") as server:
         for user in ("", ":wrong@", "me:pass%20word@"):
             with pytest.raises(StoreError, match=r"rejected the credentials.*Check user and password") as caught:
@@ -211,7 +211,7 @@ async def test_whoever_has_not_the_right_password_is_told_at_once() -> None:
                 assert await coordinator.pending_count() == 0
 
 
-async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer) -> None:
+async def test_missing_redis_permissions_are_reported_at_once(server: RedisServer) -> None:
     async with Redis.from_url(server.url) as client:
         await client.acl_setuser("guest", enabled=True, passwords=["+secret"], commands=["+ping", "+config"])
     async with opened(server.url.replace("redis://", "redis://guest:secret@")) as coordinator:
@@ -219,12 +219,12 @@ async def test_a_user_who_may_not_do_enough_is_told_at_once(server: RedisServer)
             await coordinator.pending_count()
 
 
-async def test_a_database_that_is_not_there_is_told_at_once(redis_server: RedisServer) -> None:
+async def test_a_missing_redis_database_is_reported_at_once(redis_server: RedisServer) -> None:
     with pytest.raises(StoreError, match="has no such database"):
         await RedisCoordinator(f"{redis_server.url}/99", "run").open()
 
 
-async def test_a_secure_server_is_trusted_by_its_certificate_only(redis_server: RedisServer, tmp_path: Path) -> None:
+async def test_a_tls_redis_is_trusted_only_by_its_certificate(redis_server: RedisServer, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     asked = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost"]
     files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
@@ -250,7 +250,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-async def test_what_is_not_a_redis_or_not_the_right_one_is_told_at_once(answer: bytes) -> None:
+async def test_a_server_that_is_not_redis_is_reported_at_once(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
             writer.write(answer * (data.count(b"\r\n*") + 1))
@@ -292,7 +292,7 @@ async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.2.1", "10.0", "unknown"])
-async def test_a_newer_redis_and_one_that_does_not_tell_are_taken(version: str) -> None:
+async def test_a_newer_redis_and_one_without_a_version_are_accepted(version: str) -> None:
     async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
         coordinator = RedisCoordinator(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
         await coordinator.open()
@@ -305,7 +305,7 @@ def test_the_docs_say_which_redis_is_needed() -> None:
 
 
 @pytest.mark.slow
-async def test_all_of_a_run_is_in_one_slot_of_a_cluster() -> None:
+async def test_all_keys_of_a_run_are_in_one_redis_cluster_slot() -> None:
     with redis_of_its_own("--cluster-enabled", "yes") as server:
         async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
             await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]

@@ -51,7 +51,7 @@ def documented() -> dict[str, str]:
     return {name: type_.replace("\\|", "|").replace('"', "'") for name, type_ in types}
 
 
-def test_the_types_are_those_that_the_dataclasses_make() -> None:
+def test_the_generated_option_types_match_the_dataclasses() -> None:
     assert FILE.read_text() == text(), "run `python -m scripts.option_types`"
 
 
@@ -71,7 +71,7 @@ def test_every_option_has_a_description() -> None:
 
 
 @pytest.mark.parametrize(("stored", "given"), ACCEPTED.items())
-def test_a_wider_type_is_of_an_option_that_there_is(stored: str, given: str) -> None:
+def test_every_widened_type_belongs_to_an_existing_option(stored: str, given: str) -> None:
     assert given in typed().values()
     assert stored not in typed().values()
 
@@ -111,7 +111,7 @@ def test_a_stage_lists_its_options() -> None:
         assert "temperature" in inspect.signature(call).parameters
 
 
-def test_results_are_generic_and_remain_what_they_are() -> None:
+def test_results_are_generic_and_typed() -> None:
     result = AgentResult[int](0, "a", output=3)
     assert type(result) is AgentResult
     assert isinstance(result, AgentResult)

@@ -58,7 +58,7 @@ def lines(state: LiveState, width: int = 120, height: int = 40) -> list[str]:
     return [line.plain.rstrip() for line in render(state, 65.0, width, height)]
 
 
-def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
+def test_the_dashboard_shows_all_key_figures() -> None:
     state = board_of(*FULL)
     state.tick(60.0)
     state.emit(AgentFinished(AgentResult(5, "f", output="an answer\nof two lines"), False))
@@ -84,7 +84,7 @@ def test_everything_that_a_person_wants_to_know_is_on_it() -> None:
     ]
 
 
-def test_where_there_is_little_room_what_matters_least_is_left_out() -> None:
+def test_in_a_small_terminal_the_least_important_lines_are_left_out() -> None:
     state = board_of(*FULL, Paused(3.0, "rate limited"))
     labels = [[line.split(" ")[0] for line in lines(state, height=height)[2:]] for height in (3, 6, 8, 10)]
     assert labels == [
@@ -111,7 +111,7 @@ def test_a_long_name_leaves_room_for_the_time() -> None:
 
 
 @pytest.mark.parametrize("events", [[], [Notice("Loading \x1b[31mthe model ...")]])
-def test_before_the_run_has_begun_its_notice_is_all_there_is(events: list[Event]) -> None:
+def test_before_the_run_starts_the_dashboard_shows_only_its_notice(events: list[Event]) -> None:
     [line] = lines(board_of(*events))
     assert line == ("Loading ␛[31mthe model ..." if events else "Connecting ...")
 
@@ -126,7 +126,7 @@ def test_a_notice_that_says_more_than_to_wait_stays() -> None:
 STEERING = "\x1b]0;owned\x07 \x1b[2J\r\n\tx \x9b31m \u202eevil \ud800 \u2028 🙂 汉字"
 
 
-def test_nothing_that_a_model_says_can_steer_the_terminal() -> None:
+def test_model_output_on_the_dashboard_has_no_escape_sequences() -> None:
     state = board_of(
         FlowStarted((STEERING,)),
         StageEvent(STEERING, RunStarted(STEERING, STEERING, 8, 10)),
@@ -179,7 +179,7 @@ FLOWS = st.lists(st.builds(StageEvent, st.sampled_from(STAGES), IN_RUN) | OF_ALL
 @pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(PLAIN | FLOWS, st.integers(1, 220), st.integers(1, 60), st.lists(st.floats(0.01, 100), max_size=3))
-def test_no_board_is_wider_or_higher_than_its_room(
+def test_the_dashboard_never_exceeds_the_terminal_size(
     events: list[Event], width: int, height: int, ticks: list[float]
 ) -> None:
     state = LiveState()

@@ -88,7 +88,7 @@ def test_a_run_in_the_notebooks_own_loop_is_shown_in_its_cell(run_cell: Run) -> 
     check_is_one_block_that_ends_with(cell, r"6 of 6 agents answered in \d+ s \(sim on sim\)\.")
 
 
-def test_one_that_blocks_the_loop_is_shown_too(run_cell: Run) -> None:
+def test_a_run_that_blocks_the_notebook_loop_is_shown(run_cell: Run) -> None:
     cell = run_cell("results = BatchAgent.run_sync(**asked)")
     check_is_one_block_that_ends_with(cell, "6 of 6 agents answered")
 
@@ -101,7 +101,7 @@ def test_a_flow_has_a_bar_and_a_line_for_each_stage(run_cell: Run) -> None:
     check_is_one_block_that_ends_with(cell, r"review: 6 of 6 agents answered", r"report: 1 of 1 agent answered")
 
 
-def test_nothing_is_shown_where_nothing_is_wanted(run_cell: Run) -> None:
+def test_without_progress_nothing_is_shown_in_a_notebook(run_cell: Run) -> None:
     cell = run_cell("results = await BatchAgent.run(**asked, progress=False)")
     assert (cell.shown, cell.updates, cell.printed) == ([], [], "")
 
@@ -119,7 +119,7 @@ def test_this_process_is_no_notebook() -> None:
     assert not is_notebook()
 
 
-def test_nothing_that_a_model_says_becomes_part_of_the_page() -> None:
+def test_model_output_is_escaped_in_a_notebook() -> None:
     state = LiveState()
     assert "Connecting ..." in state_html(state, 0.0)
     state.emit(Notice(HOSTILE))

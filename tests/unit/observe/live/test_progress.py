@@ -50,7 +50,7 @@ def test_a_tally_counts_what_happened() -> None:
     assert stats.usage == Usage(110, 60, 11)
 
 
-def test_the_summary_says_what_a_person_wants_to_know() -> None:
+def test_the_summary_has_all_key_figures() -> None:
     said = "\n".join(summary_lines(a_board(), 75))
     assert "2 of 3 agents answered in 1 min 15 s (m on vllm)." in said
     assert "1 answers restored from the checkpoint" in said
@@ -81,7 +81,7 @@ def test_a_pipe_gets_plain_lines_and_notices_at_once() -> None:
     assert stream.getvalue() == "Starting the embedded model ...\n"
 
 
-def test_a_log_is_told_of_changes_and_of_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_gets_lines_only_for_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "_LINE_INTERVAL", 0.0)
     stream = io.StringIO()
     progress = PlainProgress(stream)
@@ -110,7 +110,7 @@ def usual(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_terminal_gets_the_dashboard_and_a_pipe_does_where_it_is_wanted(usual: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_the_dashboard_and_a_pipe_only_on_request(usual: pytest.MonkeyPatch) -> None:
     assert isinstance(progress_for(Terminal()), LiveProgress)
     assert isinstance(progress_for(Terminal(), False), PlainProgress)
     assert isinstance(progress_for(io.StringIO(), True), LiveProgress)
@@ -127,21 +127,19 @@ def test_colors_are_left_out_where_they_are_not_wanted(usual: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("name", "value"), [("CI", "true"), ("TERM", "dumb")])
-def test_where_nobody_looks_or_nothing_can_be_drawn_there_are_plain_lines(
-    usual: pytest.MonkeyPatch, name: str, value: str
-) -> None:
+def test_without_a_usable_terminal_progress_is_plain_lines(usual: pytest.MonkeyPatch, name: str, value: str) -> None:
     usual.setenv(name, value)
     assert isinstance(progress_for(Terminal()), PlainProgress)
 
 
-def test_a_run_from_python_is_shown_where_somebody_sees_it_or_wants_it(usual: pytest.MonkeyPatch) -> None:
+def test_a_run_from_python_shows_progress_in_a_terminal_or_on_request(usual: pytest.MonkeyPatch) -> None:
     assert isinstance(progress_if_interactive(Terminal()), LiveProgress)
     assert progress_if_interactive(Terminal(), False) is None
     assert progress_if_interactive(io.StringIO()) is None
     assert isinstance(progress_if_interactive(io.StringIO(), True), PlainProgress)
 
 
-def test_numbers_are_written_as_people_read_them() -> None:
+def test_numbers_are_formatted_for_people() -> None:
     assert [duration(s) for s in (0.4, 59, 61, 3725)] == ["0 s", "59 s", "1 min 01 s", "1 h 02 min"]
     assert [per_time(rate) for rate in (0, 2.54, 0.05)] == ["0.0/s", "2.5/s", "3.0/min"]
     counts = (0, 999, 1000, 12_345, 99_960, 123_456, 999_400, 999_600, 4_560_000, 7.2e12)

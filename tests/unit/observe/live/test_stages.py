@@ -64,7 +64,7 @@ def test_each_stage_has_numbers_of_its_own() -> None:
     assert [stage.total for stage in state.stages.values()] == [3, 2]
 
 
-def test_what_nobody_knows_yet_has_no_end() -> None:
+def test_a_stage_of_unknown_size_has_no_remaining_time() -> None:
     state = board_of(*EVENTS[:3])
     assert state.stages["report"].total is None
     assert state.seconds_left is None

@@ -44,7 +44,7 @@ async def test_a_run_with_a_checkpoint_leaves_a_report_that_needs_nothing_else(t
     assert len(html) < 500_000
 
 
-def test_what_agents_say_cannot_leave_its_place_in_the_page(tmp_path: Path) -> None:
+def test_model_output_cannot_break_out_of_the_report_data(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script><!-- <b> ]]> \u2028 \\u003c"
     event = AgentFinished(replace(answered("a", 0).result, output=evil, text=evil), resumed=False)
     path = write_report(written(tmp_path, [*started(("a", 0)), (1.0, event)]))
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_looked_into_is_one_clear_line(tmp_path: Path) -
         check_is_run(tmp_path / ("x" * 300))
 
 
-def test_a_log_that_was_begun_and_not_more_can_be_reported(tmp_path: Path) -> None:
+def test_a_log_with_only_its_first_line_can_be_reported(tmp_path: Path) -> None:
     (tmp_path / FILE).write_bytes(opened_line(BEGAN))
     assert told(write_report(tmp_path))["stages"] == []
 

@@ -177,7 +177,7 @@ def test_parts_of_a_long_input_are_their_agents_doing(tmp_path: Path) -> None:
     assert model["stages"][0]["usage"]["input"] == 20
 
 
-def test_what_a_killed_process_had_under_way_ends_with_it(tmp_path: Path) -> None:
+def test_running_segments_of_a_killed_process_end_with_it(tmp_path: Path) -> None:
     first: list[tuple[float, Event]] = [
         *started(("a", 0), ("b", 1)),
         (1.0, TurnStarted("a", 1)),
@@ -215,7 +215,7 @@ def test_an_input_that_is_refused_needs_no_beginning(tmp_path: Path) -> None:
     assert model["distributions"]["agent"] is None
 
 
-def test_running_says_who_does_what_how_fast_and_how_long_it_will_take(tmp_path: Path) -> None:
+def test_a_running_run_shows_agent_states_throughput_and_remaining_time(tmp_path: Path) -> None:
     agents = [(f"k{n}", n) for n in range(12)]
     events: list[tuple[float, Event]] = [
         (0.0, RunStarted("vllm", "m", 8, 20)),

@@ -151,7 +151,7 @@ async def run_until_all_is_known(sim: SimServer) -> tuple[Results, Scraped]:
     return results, prometheus.last
 
 
-def test_what_is_scraped_is_what_the_results_say(watched: tuple[Results, Scraped]) -> None:
+def test_scraped_metrics_agree_with_the_results(watched: tuple[Results, Scraped]) -> None:
     results, scraped = watched
     usage = sum((result.usage for result in results), TRIAL)
     where = {"stage": "", "backend": "sim", "model": "sim"}
@@ -284,7 +284,7 @@ async def test_the_port_is_served_until_the_last_run_is_over_and_again_for_the_n
     assert prometheus.last.total("batch_agent_agents_finished_total") == 2
 
 
-def test_a_port_that_is_taken_is_said_before_anything_is_sent() -> None:
+def test_a_metrics_port_in_use_is_an_error_before_any_request() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(SpecError, match=rf"127\.0\.0\.1:{port}.*Choose another port"):

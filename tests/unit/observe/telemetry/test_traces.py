@@ -134,7 +134,7 @@ async def test_a_run_is_a_tree_of_agents_turns_and_calls(sim: SimServer) -> None
     assert sources == Counter(call.source for result in results for call in result.tool_calls)
 
 
-async def test_failures_and_retries_are_told_without_a_word_of_what_was_said(sim: SimServer) -> None:
+async def test_failures_and_retries_are_traced_without_contents(sim: SimServer) -> None:
     told = Told()
     calls = f'{SECRET} [[sim: {{"calls": [{{"name": "fail", "arguments": {{"key": "x"}}}}]}}]]'
     await run(sim, Traces(told.provider), inputs=[f"{SECRET} {REFUSED}", AGAIN, calls], system_prompt=SECRET)
@@ -157,7 +157,7 @@ async def test_failures_and_retries_are_told_without_a_word_of_what_was_said(sim
     assert SECRET not in "".join(span.to_json() for span in told.spans)
 
 
-async def test_what_is_answered_from_the_checkpoint_has_no_span(sim: SimServer, tmp_path: Path) -> None:
+async def test_results_from_the_checkpoint_have_no_span(sim: SimServer, tmp_path: Path) -> None:
     for expected in ({"batch_agent.answered": 2}, {"batch_agent.resumed": 2}):
         told = Told()
         await run(sim, Traces(told.provider), inputs=["a", "b"], checkpoint_dir=tmp_path)

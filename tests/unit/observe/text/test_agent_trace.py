@@ -39,7 +39,7 @@ async def run(folder: Path, backend: ScriptedBackend, **options: Any) -> None:
     await BatchAgent.run(task="Who is {it}?", inputs=["Ada"], backend=backend, checkpoint_dir=folder, **options)
 
 
-async def test_a_story_tells_the_input_the_turns_the_calls_and_the_answer(tmp_path: Path) -> None:
+async def test_an_agent_trace_has_input_turns_calls_and_answer(tmp_path: Path) -> None:
     both = calls(ToolCall("", "look", '{"name": "Ada"}'), ToolCall("", "look", '{"name": "nobody"}'))
     await run(tmp_path, ScriptedBackend(by_turn(both, say("Ada is 36.", Usage(1200, 900, 20)))), tools=[look])
     said = told(tmp_path)
@@ -54,7 +54,7 @@ async def test_a_story_tells_the_input_the_turns_the_calls_and_the_answer(tmp_pa
     assert max(map(len, said.splitlines())) < 300
 
 
-async def test_an_answer_that_was_asked_for_again_is_told_with_the_question(tmp_path: Path) -> None:
+async def test_an_agent_trace_shows_a_repeated_answer_with_its_request(tmp_path: Path) -> None:
     answers = iter(["no number", "7"])
     await run(tmp_path, ScriptedBackend(lambda request: say(next(answers))), output_schema=int)
     said = told(tmp_path)
@@ -62,7 +62,7 @@ async def test_an_answer_that_was_asked_for_again_is_told_with_the_question(tmp_
     assert said.endswith("answered  7")
 
 
-async def test_a_failure_is_told_with_its_kind(tmp_path: Path) -> None:
+async def test_an_agent_trace_has_the_kind_of_a_failure(tmp_path: Path) -> None:
     await run(tmp_path, ScriptedBackend(lambda request: say("no number")), output_schema=int, max_retries=1)
     assert "failed    invalid_output: No usable answer after 2 tries" in told(tmp_path, max_retries=1)
     assert "running   turn 3 has no reply yet" in told(tmp_path)
@@ -74,7 +74,7 @@ async def test_an_agent_that_its_backend_failed_is_still_under_way(tmp_path: Pat
     assert told(tmp_path).endswith("running   turn 2 has no reply yet")
 
 
-async def test_a_claim_without_an_outcome_is_told(tmp_path: Path) -> None:
+async def test_an_agent_trace_has_claims_without_an_outcome(tmp_path: Path) -> None:
     paying = asyncio.Event()
 
     @Tool.define(effect="write")
@@ -102,7 +102,7 @@ class Person(BaseModel):
 
 
 @pytest.mark.parametrize("traits", [{}, {"json_schema": False}])
-async def test_actions_are_told_like_native_calls(tmp_path: Path, traits: dict[str, Any]) -> None:
+async def test_an_agent_trace_shows_actions_like_native_calls(tmp_path: Path, traits: dict[str, Any]) -> None:
     backend = ScriptedBackend(
         by_turn(say('{"tool": "look", "arguments": {"name": "Ada"}}'), say('{"final": {"age": 36}}')),
         **{"native_tools": False, **traits},
@@ -113,14 +113,14 @@ async def test_actions_are_told_like_native_calls(tmp_path: Path, traits: dict[s
     assert said.endswith('answered  {"age":36}')
 
 
-def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:
+def test_model_output_in_an_agent_trace_has_no_escape_sequences(tmp_path: Path) -> None:
     said = tell(Replied(Reply("red \x1b[31m alert\x9b1m\nsecond line", "stop", Usage())))
     assert "\x1b" not in said
     assert "\x9b" not in said
     assert "reply   red ␛[31m alert�1m\n          second line" in said
 
 
-def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
+def test_an_agent_trace_has_everything_recorded_of_a_turn() -> None:
     wanted = ToolCall("c", "pay", "{}")
     reply = Reply("hm", "calls", Usage(10, 0, 5), (wanted,), (Thought("I should pay"), Thought(redacted="?")))
     made = ToolResult(wanted, "paid", seconds=1.5, source="restored")
@@ -142,7 +142,7 @@ def test_everything_that_is_recorded_of_a_turn_is_told() -> None:
     assert "failed    refused: The model declined: no" in said
 
 
-def test_what_a_program_did_is_told() -> None:
+def test_an_agent_trace_has_the_actions_of_a_program() -> None:
     changes = Changes((FileChange("a.py", "modified", 2, 1),), "--- a/a.py\n+++ b/a.py\n+new\n")
     records = (CallRecord("edit", '{"path": "a.py"}', True, 0.5), CallRecord("bash", "{}", False, 0.5))
     said = tell(
@@ -155,7 +155,7 @@ def test_what_a_program_did_is_told() -> None:
     assert said.endswith("answered  done")
 
 
-def test_a_compaction_is_told() -> None:
+def test_an_agent_trace_has_compactions() -> None:
     wanted = ToolCall("c", "look", "{}")
     asked = (Replied(Reply("", "calls", Usage(10, 0, 5), (wanted,))), Returned((ToolResult(wanted, "x" * 5_000),)))
     elided = Compacted((Shortened(0, "elided"), Shortened(1, "cut")), 13_900, 6_100)

@@ -54,7 +54,7 @@ def test_each_stage_has_a_line_and_all_have_one() -> None:
     ]
 
 
-def test_what_nobody_knows_is_not_said() -> None:
+def test_unknown_figures_are_left_out_of_a_flow_summary() -> None:
     priced = report("map", answered(0, Usage()), usd=0.5)
     lines = flow_summary_lines(FlowResult((), {"map": priced, "all": report("all", answered(0, Usage()))}), 3.0)
     assert lines == [
@@ -100,7 +100,7 @@ def test_a_flow_that_was_stopped_is_told_as_far_as_it_came() -> None:
     assert "all: 0 of 1 agent answered (m on vllm)." in partial_flow_summary_lines(state, 5.0)
 
 
-def test_what_the_stages_shared_and_spent_together_is_told() -> None:
+def test_a_flow_summary_has_shared_and_spent_totals() -> None:
     state = LiveState()
     state.emit(FlowStarted(("map", "all")))
     state.emit(StageEvent("map", RunStarted("vllm", "m", 8, 1)))
@@ -114,7 +114,7 @@ def test_what_the_stages_shared_and_spent_together_is_told() -> None:
     ]
 
 
-def test_one_that_was_stopped_before_it_began_has_little_to_tell() -> None:
+def test_the_summary_of_a_flow_stopped_before_its_start_is_short() -> None:
     assert partial_flow_summary_lines(LiveState(), 5.0) == ["Total: 5 s."]
 
 

@@ -31,7 +31,7 @@ async def test_the_result_of_the_json_answer_is_the_result(folder: Path) -> None
     assert await stand_in(folder, f"echo '{_DONE}'")(task="Do it.") == "It is done."
 
 
-async def test_it_is_called_with_its_options_in_its_folder_and_the_task_on_stdin(folder: Path) -> None:
+async def test_claude_code_runs_in_its_folder_with_its_options_and_the_task_on_stdin(folder: Path) -> None:
     tool = stand_in(folder, f"""echo "$@" > args; cat > task; pwd > here; echo '{_DONE}'""")
     await tool(task="--dangerous 'quoted'\nö")
     assert (folder / "args").read_text() == "-p --output-format json --max-turns 3\n"
@@ -39,7 +39,7 @@ async def test_it_is_called_with_its_options_in_its_folder_and_the_task_on_stdin
     assert (folder / "here").read_text().strip() == str(folder.resolve())
 
 
-async def test_a_task_that_nobody_reads_is_no_problem(folder: Path) -> None:
+async def test_an_unread_stdin_of_claude_code_is_no_error(folder: Path) -> None:
     assert await stand_in(folder, f"echo '{_DONE}'")(task="x" * 1_000_000) == "It is done."
 
 
@@ -68,7 +68,7 @@ async def test_a_folder_that_does_not_exist_is_an_error(folder: Path) -> None:
         ("kill -9 $$", "exit status -9"),
     ],
 )
-async def test_what_goes_wrong_is_told_in_its_words(folder: Path, script: str, says: str) -> None:
+async def test_errors_of_claude_code_are_reported_in_its_words(folder: Path, script: str, says: str) -> None:
     with pytest.raises(ClaudeCodeError, match=says):
         await stand_in(folder, script)(task="Do it.")
 
@@ -111,12 +111,12 @@ async def test_a_call_that_hangs_ends_at_its_timeout_and_leaves_nothing(folder: 
         await gone(int(said.read_text()))
 
 
-def test_it_changes_things_and_so_is_never_shared() -> None:
+def test_claude_code_calls_are_never_shared() -> None:
     tool = claude_code_tool()
     assert (tool.sharing.effect, tool.limits.max_concurrent) == ("write", 4)
 
 
-async def test_it_gets_its_own_keys_and_no_other_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_claude_code_gets_its_own_keys_and_no_other_secret(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "api_key"):
         monkeypatch.setenv(name, f"value of {name}")
     script = f"env > got; echo '{_DONE}'"

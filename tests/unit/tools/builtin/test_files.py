@@ -62,7 +62,7 @@ def test_files_of_the_folder_are_read(root: Path) -> None:
         "out/open-too/c.txt",
     ],
 )
-def test_what_lies_outside_is_refused(root: Path, path: str) -> None:
+def test_paths_outside_the_folder_are_refused(root: Path, path: str) -> None:
     with pytest.raises(PermissionError, match="outside"):
         read_file_tool(root)(path=path)
 
@@ -71,7 +71,7 @@ PARTS = st.sampled_from(["..", ".", "", "/", "~", "out", "out.txt", "secret.txt"
 
 
 @given(path=st.lists(PARTS | st.text(max_size=5), max_size=8).map("/".join))
-def test_no_path_leads_to_what_lies_outside(shared_root: Path, path: str) -> None:
+def test_no_path_reads_a_file_outside_the_folder(shared_root: Path, path: str) -> None:
     for candidate in (path, f"{shared_root}/{path}"):
         try:
             text = read_file_tool(shared_root)(path=candidate)
@@ -81,7 +81,7 @@ def test_no_path_leads_to_what_lies_outside(shared_root: Path, path: str) -> Non
 
 
 @given(pattern=st.lists(PARTS | st.sampled_from(["*", "**", "?*", "[a-z]*"]), max_size=6).map("/".join))
-def test_no_pattern_leads_to_what_lies_outside(shared_root: Path, pattern: str) -> None:
+def test_no_pattern_lists_a_file_outside_the_folder(shared_root: Path, pattern: str) -> None:
     inside = {"a.txt", "below/b.txt", "in.txt"}
     listed = list_files_tool(shared_root)(pattern=pattern)
     assert listed == f"No file matches {pattern!r}." or set(listed.split("\n")) <= inside
@@ -110,7 +110,7 @@ def test_a_folder_that_becomes_a_link_while_it_is_opened_is_not_followed(
 
 
 @pytest.mark.parametrize("path", ["nothing.txt", "below", ".", "", "a.txt/more", "x" * 5000])
-def test_what_is_no_file_is_said_to_be_none(root: Path, path: str) -> None:
+def test_a_missing_file_is_reported(root: Path, path: str) -> None:
     with pytest.raises(FileNotFoundError, match="there is no file"):
         read_file_tool(root)(path=path)
 
@@ -297,7 +297,7 @@ def test_no_expression_stops_the_program(tmp_path: Path) -> None:
         ("a{1000}{1000}", "Compiled regex exceeds size limit"),
     ],
 )
-def test_what_is_no_expression_is_said_to_be_none(tmp_path: Path, pattern: str, reason: str) -> None:
+def test_an_invalid_regular_expression_is_reported(tmp_path: Path, pattern: str, reason: str) -> None:
     with pytest.raises(ValueError, match="is no regular expression") as caught:
         grep_tool(tmp_path)(pattern=pattern)
     assert reason in str(caught.value)

@@ -138,7 +138,7 @@ async def test_the_encoding_may_be_said_in_the_page(site: Site) -> None:
     assert "Zażółć gęślą jaźń" in await open_get(url=site.put("/", page, kind="text/html"))
 
 
-async def test_what_is_no_text_is_described(site: Site) -> None:
+async def test_a_response_that_is_not_text_is_described(site: Site) -> None:
     assert await open_get(url=site.put("/a", b"1234", kind="image/png")) == "[image/png, 4 bytes: not a text]"
     assert await open_get(url=site.put("/b", b"a\0b", kind="text/plain")) == "[text/plain, 3 bytes: not a text]"
     assert await open_get(url=site.put("/c", b"")) == "[nothing to read: 200 with no text]"
@@ -164,7 +164,7 @@ async def test_packed_text_is_unpacked_only_so_far(site: Site, encoding: str, pa
 
 
 @pytest.mark.parametrize(("encoding", "reason"), [("gzip", "is not valid gzip"), ("br", "Content-Encoding is 'br'")])
-async def test_what_cannot_be_unpacked_is_said(site: Site, encoding: str, reason: str) -> None:
+async def test_a_response_that_cannot_be_decompressed_is_reported(site: Site, encoding: str, reason: str) -> None:
     with pytest.raises(RequestFailed, match=reason):
         await open_get(url=site.put("/", b"nonsense", Content_Encoding=encoding))
 
@@ -346,7 +346,7 @@ async def test_a_proxy_of_the_environment_is_not_used(site: Site, monkeypatch: p
     "url",
     ["file:///etc/passwd", "example.com", "/path", "", "http://", "http://a:99999/", "gopher://x/", "http://[::1/"],
 )
-async def test_what_is_no_web_address_is_refused(url: str) -> None:
+async def test_an_invalid_web_address_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="is no"):
         await Tool.http_get(url=url)
 
@@ -385,7 +385,7 @@ async def test_calls_that_overlap_share_a_session_and_leave_none_open(site: Site
     assert peers.count(peers[0]) == 2
 
 
-def test_it_is_kept_to_a_pace_for_each_host() -> None:
+def test_http_get_is_rate_limited_per_host() -> None:
     rate_key = Tool.http_get.limits.rate_key
     assert rate_key is not None
     assert rate_key({"url": "https://Example.com:8080/a"}) == rate_key({"url": "http://example.com/b"}) == "example.com"
@@ -423,7 +423,7 @@ def test_public_addresses_are_public(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "example.com", "127.1", "0x7f000001", "fe80::1%eth0", ""])
-def test_what_the_system_would_look_up_once_more_is_refused(address: str) -> None:
+def test_an_address_that_would_be_resolved_again_is_refused(address: str) -> None:
     assert not Guard().allows(address)
 
 

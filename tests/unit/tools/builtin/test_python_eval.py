@@ -17,20 +17,24 @@ def python() -> Tool:
     return python_eval_tool(enabled=True, max_seconds=60.0, max_memory_mb=32)
 
 
-async def test_it_is_off_by_default_and_says_how_to_turn_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_python_eval_is_off_by_default_and_says_how_to_enable_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BATCH_AGENT_ENABLE_PYTHON_EVAL", raising=False)
     with pytest.raises(PythonDisabled, match=r"enabled=True.*BATCH_AGENT_ENABLE_PYTHON_EVAL=1"):
         await python_eval_tool()(code="1 + 1")
 
 
-async def test_the_environment_turns_it_on_but_does_not_overrule_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_environment_enables_python_eval_but_does_not_override_the_program(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("BATCH_AGENT_ENABLE_PYTHON_EVAL", "1")
     assert await python_eval_tool()(code="1 + 1") == "2"
     with pytest.raises(PythonDisabled):
         await python_eval_tool(enabled=False)(code="1 + 1")
 
 
-async def test_without_the_package_it_says_what_to_install(python: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_its_package_python_eval_says_what_to_install(
+    python: Tool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pydantic_monty", None)
     with pytest.raises(PythonDisabled, match=r"pip install 'batch-agent\[python\]'"):
         await python(code="1 + 1")
@@ -46,7 +50,7 @@ async def test_without_the_package_it_says_what_to_install(python: Tool, monkeyp
         ("print('only this')", "only this\n"),
     ],
 )
-async def test_it_gives_what_was_printed_and_the_last_value(python: Tool, code: str, shown: str) -> None:
+async def test_python_eval_returns_printed_output_and_the_last_value(python: Tool, code: str, shown: str) -> None:
     assert await python(code=code) == shown
 
 

@@ -136,7 +136,7 @@ def test_errors_are_in_the_databases_words(url: str, query: str, said: str) -> N
         sql_tool(url)(query=query)
 
 
-def test_what_looks_like_a_placeholder_is_plain_text(url: str) -> None:
+def test_text_that_looks_like_a_placeholder_is_literal(url: str) -> None:
     assert '["%s :name"]' in sql_tool(url)(query="SELECT '%s :name' AS text")
 
 
@@ -244,7 +244,7 @@ def test_a_database_that_cannot_be_used_is_refused_before_the_run(tmp_path: Path
     assert "secret" not in str(raised.value)
 
 
-def test_without_the_package_it_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_package_the_sql_tool_says_what_to_install(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sqlalchemy", None)
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[sql\]'"):
         sql_tool(url)

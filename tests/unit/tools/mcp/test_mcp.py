@@ -128,7 +128,7 @@ async def test_structured_content_is_given_as_json_unless_the_text_says_the_same
 
 
 @shared
-async def test_what_is_not_text_is_described(stdio: Tools) -> None:
+async def test_content_that_is_not_text_is_described(stdio: Tools) -> None:
     assert (await stdio["mixed"].function()).splitlines() == [
         "Here:",
         "[image image/png, 3 bytes]",
@@ -327,7 +327,7 @@ async def test_leaving_ends_a_process_that_has_left_the_group() -> None:
 
 
 @shared
-async def test_what_a_server_prints_beside_its_messages_does_no_harm(tmp_path: Path) -> None:
+async def test_stdout_noise_of_an_mcp_server_is_ignored(tmp_path: Path) -> None:
     chatty = tmp_path / "chatty.sh"
     chatty.write_text(f"echo 'Listening ...'; echo; printf '\\377\\376\\n'; exec {' '.join(_LEGACY)}\n")
     async with opened(MCP(["sh", str(chatty)])) as tools:
@@ -434,7 +434,9 @@ async def test_a_server_that_never_speaks_is_refused_and_killed(
 
 
 @shared
-async def test_what_cannot_be_opened_is_refused_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_mcp_server_that_cannot_be_opened_is_rejected_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await _refused(MCP("no-such-command --flag"), "command 'no-such-command' is not installed")
     await _refused(MCP("./server.py", cwd=tmp_path), "is not installed")
     await _refused(MCP("http://127.0.0.1:9/mcp"), "'http://127.0.0.1:9/mcp' cannot be used")

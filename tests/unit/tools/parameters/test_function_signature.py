@@ -44,7 +44,7 @@ def properties(function: Callable[..., Any]) -> Any:
     return Arguments(function, "f").schema["properties"]
 
 
-def test_plain_types() -> None:
+def test_plain_parameter_types_are_described() -> None:
     def f(a: str, b: int, c: float, d: bool, e: list[str], g: dict[str, int], h: Any, i) -> None:  # type: ignore[no-untyped-def]
         pass
 
@@ -65,7 +65,7 @@ def test_plain_types() -> None:
     }
 
 
-def test_optional_union_literal_and_defaults() -> None:
+def test_optional_union_and_literal_types_and_defaults_are_described() -> None:
     def f(
         a: Optional[int],  # noqa: UP045
         b: Union[int, str],  # noqa: UP007
@@ -302,7 +302,7 @@ def test_methods_partials_and_callable_objects_can_be_tools() -> None:
 
 
 @pytest.mark.parametrize("value", [3, "text", int, Place, None, object()])
-def test_what_is_no_function_is_no_tool(value: Any) -> None:
+def test_an_object_that_is_not_callable_is_not_a_tool(value: Any) -> None:
     from batch_agent.tools import as_tool
 
     with pytest.raises(SpecError, match="tools must be functions"):

@@ -65,12 +65,12 @@ def calls_of(deltas: Sequence[Delta]) -> list[ToolCall]:
     return [delta.call for delta in deltas if isinstance(delta, CallDelta)]
 
 
-def test_a_plain_answer() -> None:
+def test_a_plain_answer_is_decoded() -> None:
     deltas = plain({"type": "text", "text": "Hello"}, {"type": "text", "text": " there"}, usage=USAGE)
     assert deltas == [TextDelta("Hello"), TextDelta(" there"), Finished("stop", Usage(345, 40, 7))]
 
 
-def test_a_streamed_answer() -> None:
+def test_a_streamed_answer_is_decoded() -> None:
     deltas = streamed(
         begun({**USAGE, "output_tokens": 1}),
         event("ping"),
@@ -94,7 +94,7 @@ def test_a_streamed_answer() -> None:
         ("odd", Usage()),
     ],
 )
-def test_usage_is_counted_as_far_as_it_is_reported(usage: Any, counted: Usage) -> None:
+def test_only_reported_usage_is_counted(usage: Any, counted: Usage) -> None:
     assert plain({"type": "text", "text": "a"}, usage=usage)[-1] == Finished("stop", counted)
     unfinished = replace(counted, output=0)  # what a message begins with is no count of what it came to
     assert streamed(begun(usage), stop("end_turn"), DONE)[-1] == Finished("stop", unfinished)
@@ -110,7 +110,7 @@ def test_usage_is_counted_as_far_as_it_is_reported(usage: Any, counted: Usage) -
         (None, Usage(345, 40)),
     ],
 )
-def test_later_counts_replace_earlier_ones_as_far_as_they_are_reported(later: Any, counted: Usage) -> None:
+def test_later_usage_replaces_only_the_fields_it_reports(later: Any, counted: Usage) -> None:
     assert streamed(begun(USAGE), stop("end_turn", later), DONE)[-1] == Finished("stop", counted)
 
 
@@ -127,7 +127,7 @@ def test_later_counts_replace_earlier_ones_as_far_as_they_are_reported(later: An
         ("something_new", "stop"),
     ],
 )
-def test_how_an_answer_ended(reason: str, finish: str) -> None:
+def test_a_stop_reason_becomes_a_finish_reason(reason: str, finish: str) -> None:
     ended = Finished(finish, Usage())  # type: ignore[arg-type]
     assert plain({"type": "text", "text": "a"}, stop=reason) == [TextDelta("a"), ended]
     assert streamed(begun(), text(0, "a"), stop(reason), DONE) == [TextDelta("a"), ended]
@@ -160,7 +160,7 @@ def test_a_reply_that_the_server_aborted_is_an_error() -> None:
     assert raised.value.retryable
 
 
-def test_thoughts_keep_their_signatures() -> None:
+def test_reasoning_keeps_its_signatures() -> None:
     ended = [TextDelta("42"), Finished("stop", Usage())]
     thinking = {"type": "thinking", "thinking": "Hm. So.", "signature": "EqQ="}
     assert plain(thinking, {"type": "text", "text": "42"}) == [ReasoningDelta("Hm. So.", "EqQ="), *ended]
@@ -179,7 +179,7 @@ def test_thoughts_keep_their_signatures() -> None:
     ]
 
 
-def test_a_thought_may_be_unsigned_or_left_out_or_hidden() -> None:
+def test_reasoning_may_be_unsigned_omitted_or_redacted() -> None:
     unsigned = {"type": "thinking", "thinking": "Hm."}
     left_out = {"type": "thinking", "thinking": "", "signature": "EqQ="}
     hidden = {"type": "redacted_thinking", "data": "secret"}
@@ -194,7 +194,7 @@ def test_a_thought_may_be_unsigned_or_left_out_or_hidden() -> None:
     ("given", "arguments"),
     [({"q": [1, 2.0]}, '{"q":[1,2.0]}'), ({}, "{}"), (None, "{}"), ('{"q":  1}', '{"q":  1}'), ([1], "[1]")],
 )
-def test_arguments_that_come_as_data(given: Any, arguments: str) -> None:
+def test_arguments_sent_as_an_object_are_decoded(given: Any, arguments: str) -> None:
     expected = [ToolCall("toolu_0", "look", arguments)]
     opening = {"type": "tool_use", "id": "toolu_0", "name": "look", "input": given}
     assert calls_of(plain(opening, stop="tool_use")) == expected
@@ -202,7 +202,7 @@ def test_arguments_that_come_as_data(given: Any, arguments: str) -> None:
     assert calls_of(streamed(begun(), call(0, "", input=given), stop("tool_use"), DONE)) == expected
 
 
-def test_a_call_in_pieces_is_given_out_whole_in_the_models_own_words() -> None:
+def test_a_call_in_pieces_is_delivered_whole_with_the_models_own_arguments() -> None:
     deltas = streamed(begun(), text(0, "I look."), call(1, "", '{"q":', '  "x"}'), stop("tool_use"), DONE)
     assert deltas == [
         TextDelta("I look."),
@@ -211,12 +211,12 @@ def test_a_call_in_pieces_is_given_out_whole_in_the_models_own_words() -> None:
     ]
 
 
-def test_pieces_count_for_more_than_what_a_call_began_with() -> None:
+def test_streamed_argument_pieces_replace_the_initial_arguments() -> None:
     deltas = streamed(begun(), call(0, '{"q": 2}', input={"q": 1}), stop("tool_use"), DONE)
     assert calls_of(deltas) == [ToolCall("toolu_0", "look", '{"q": 2}')]
 
 
-def test_a_call_is_given_out_as_soon_as_it_is_whole() -> None:
+def test_a_call_is_delivered_as_soon_as_it_is_complete() -> None:
     decoder = AnthropicStreamDecoder()
     assert calls_of(list(decoder.feed(begun() + call(0, '{"q": 1}')))) == [ToolCall("toolu_0", "look", '{"q": 1}')]
     assert calls_of(list(decoder.feed(call(1)))) == []
@@ -225,7 +225,7 @@ def test_a_call_is_given_out_as_soon_as_it_is_whole() -> None:
 
 
 @pytest.mark.parametrize("reason", ["max_tokens", "model_context_window_exceeded"])
-def test_a_call_that_was_cut_off_before_its_arguments_is_not_one_without_arguments(reason: str) -> None:
+def test_a_call_truncated_before_its_arguments_is_not_a_call_without_arguments(reason: str) -> None:
     empty = {"type": "tool_use", "id": "toolu_0", "name": "look", "input": {}}
     cut_off = {**empty, "id": "toolu_1"}
     expected = [ToolCall("toolu_0", "look", "{}"), ToolCall("toolu_1", "look", "")]
@@ -233,21 +233,21 @@ def test_a_call_that_was_cut_off_before_its_arguments_is_not_one_without_argumen
     assert calls_of(streamed(begun(), call(0), call(1, ""), stop(reason), DONE)) == expected
 
 
-def test_a_call_that_was_cut_off_says_so() -> None:
+def test_a_truncated_call_is_marked_as_truncated() -> None:
     opening = event("content_block_start", index=0, content_block={"type": "tool_use", "id": "c", "name": "look"})
     piece = event("content_block_delta", index=0, delta={"type": "input_json_delta", "partial_json": '{"q'})
     expected = [CallDelta(ToolCall("c", "look", '{"q')), Finished("length", Usage())]
     assert streamed(begun(), opening, piece, stop("max_tokens"), DONE) == expected
 
 
-def test_a_call_without_a_name_is_an_answer_that_is_not_of_the_protocol() -> None:
+def test_a_call_without_a_name_is_a_protocol_violation() -> None:
     with pytest.raises(BackendError, match="name"):
         plain({"type": "tool_use", "id": "c", "input": {}}, stop="tool_use")
     with pytest.raises(BackendError, match="name"):
         streamed(begun(), call(0, "{}", name=None), stop("tool_use"), DONE)
 
 
-def test_arguments_that_cannot_be_written_down_again_are_a_fault_of_the_server() -> None:
+def test_arguments_nested_too_deeply_are_a_server_error() -> None:
     deep = b"[" * 600 + b"]" * 600
     body = b'{"content":[{"type":"tool_use","name":"look","input":{"q":%b}}],"stop_reason":"tool_use"}' % deep
     with pytest.raises(BackendError, match="deep") as raised:
@@ -255,7 +255,7 @@ def test_arguments_that_cannot_be_written_down_again_are_a_fault_of_the_server()
     assert raised.value.kind is ErrorKind.SERVER
 
 
-def test_what_the_server_does_itself_and_what_is_unknown_is_passed_over() -> None:
+def test_server_side_tools_and_unknown_blocks_are_ignored() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {}}
     found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result"}]}
     new = {"type": "something_new", "text": "no text", "data": 1}
@@ -273,7 +273,7 @@ def test_what_the_server_does_itself_and_what_is_unknown_is_passed_over() -> Non
     assert deltas == [TextDelta("a"), Finished("stop", Usage())]
 
 
-def test_pieces_of_the_servers_own_call_do_not_get_into_ours() -> None:
+def test_pieces_of_a_server_side_tool_call_are_ignored() -> None:
     opening = {"type": "tool_use", "id": "c", "name": "look", "input": {}}
     deltas = streamed(
         event("content_block_start", index=0, content_block=opening),
@@ -284,28 +284,28 @@ def test_pieces_of_the_servers_own_call_do_not_get_into_ours() -> None:
     assert calls_of(deltas) == [ToolCall("c", "look", "{}")]
 
 
-def test_events_need_no_names_and_comments_are_passed_over() -> None:
+def test_events_without_names_are_decoded_and_comments_ignored() -> None:
     chunks = [begun(), b": keep-alive\r\n\r\n", b"data: \n\n", text(0, "a"), stop("end_turn"), DONE]
     lines = b"".join(chunks).split(b"\n")
     unnamed = b"\n".join(line for line in lines if not line.startswith(b"event:"))
     assert streamed(unnamed) == [TextDelta("a"), Finished("stop", Usage())]
 
 
-def test_an_answer_that_ended_needs_no_message_stop() -> None:
+def test_a_finished_answer_needs_no_message_stop_event() -> None:
     assert streamed(begun(), text(0, "a"), stop("end_turn"))[-1] == Finished("stop", Usage())
 
 
-def test_why_it_ended_holds_when_more_is_counted_later() -> None:
+def test_the_finish_reason_is_kept_when_later_usage_is_reported() -> None:
     deltas = streamed(begun(), text(0, "a"), stop("max_tokens"), stop(None, {"output_tokens": 3}), DONE)
     assert deltas[-1] == Finished("length", Usage(output=3))
 
 
-def test_what_comes_after_the_end_is_not_read() -> None:
+def test_events_after_the_end_of_a_stream_are_not_read() -> None:
     assert streamed(text(0, "a"), stop("end_turn"), DONE + b"data: [DONE]\n\n")[-1] == Finished("stop", Usage())
 
 
 @pytest.mark.parametrize("ending", [b"", b"data: {", DONE])
-def test_a_stream_without_an_end_was_cut_off(ending: bytes) -> None:
+def test_a_stream_without_an_end_is_a_broken_connection(ending: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         streamed(begun(), text(0, "a"), ending)
     assert raised.value.kind is ErrorKind.CONNECTION
@@ -324,7 +324,7 @@ def test_a_stream_without_an_end_was_cut_off(ending: bytes) -> None:
         ("boom", ErrorKind.SERVER),
     ],
 )
-def test_an_error_may_come_inside_a_good_answer(error: Any, kind: ErrorKind) -> None:
+def test_an_error_event_inside_a_stream_is_raised(error: Any, kind: ErrorKind) -> None:
     with pytest.raises(BackendError, match="boom") as raised:
         decode_reply(orjson.dumps({"type": "error", "error": error}))
     assert raised.value.kind is kind

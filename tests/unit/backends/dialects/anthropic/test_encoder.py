@@ -40,7 +40,7 @@ def said(message: Message, dialect: AnthropicMessages | None = None) -> Any:
     return sent(request(message), dialect)["messages"][0]["content"]
 
 
-def test_a_plain_question() -> None:
+def test_a_single_user_message_is_encoded() -> None:
     assert sent(request(tools=())) == {
         "model": "a-model",
         "max_tokens": 8192,
@@ -49,13 +49,13 @@ def test_a_plain_question() -> None:
     }
 
 
-def test_it_goes_to_the_messages_of_the_server_and_needs_no_headers_of_its_own() -> None:
+def test_the_request_path_is_messages_without_extra_headers() -> None:
     dialect = AnthropicMessages()
     assert dialect.path(request()) == "/messages"
     assert dialect.headers(request()) is None
 
 
-def test_a_whole_conversation() -> None:
+def test_a_whole_conversation_is_encoded() -> None:
     thought = Thought("Hm.", "signed")
     story = (
         User("What is it?"),
@@ -84,12 +84,12 @@ def test_the_arguments_of_a_call_come_back_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "{", "[1]", "7", "null", '"text"', "{} {}", '{"a": NaN}', '{"\ud800'])
-def test_arguments_that_are_no_object_are_shown_as_data(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_encoded_as_data(arguments: str) -> None:
     [block] = said(Assistant("", (ToolCall("c", "look", arguments),)))
     assert block["input"] == {"malformed": arguments.encode(errors="replace").decode()}
 
 
-def test_all_results_of_a_turn_are_one_message_and_failures_say_so() -> None:
+def test_tool_results_of_a_turn_are_one_message_and_failures_are_marked() -> None:
     calls = [ToolCall(f"c{n}", "look", "{}") for n in range(2)]
     results = ToolResults((ToolResult(calls[0], "fine"), ToolResult(calls[1], "broken", is_error=True)))
     assert sent(request(User("Hi"), results))["messages"][1:] == [
@@ -103,13 +103,13 @@ def test_all_results_of_a_turn_are_one_message_and_failures_say_so() -> None:
     ]
 
 
-def test_what_the_user_says_after_a_result_stays_a_message_of_its_own() -> None:
+def test_user_text_after_a_tool_result_is_a_separate_message() -> None:
     story = (ToolResults((ToolResult(CALL, "42"),)), User("Go on."), User("Please."))
     assert [message["content"] for message in sent(request(*story))["messages"][1:]] == ["Go on.", "Please."]
 
 
 @pytest.mark.parametrize("foreign", ["functions.look:0", "a b", "id\n", "é", "\ud800", ""])
-def test_an_id_that_the_api_would_not_take_becomes_the_same_other_one_in_both_places(foreign: str) -> None:
+def test_an_invalid_call_id_is_replaced_equally_in_call_and_result(foreign: str) -> None:
     call = ToolCall(foreign, "look", "{}")
     asked, answered = sent(request(Assistant("", (call,)), ToolResults((ToolResult(call, "x"),))))["messages"]
     id = asked["content"][0]["id"]
@@ -118,7 +118,7 @@ def test_an_id_that_the_api_would_not_take_becomes_the_same_other_one_in_both_pl
     assert id.replace("_", "").replace("-", "").isalnum()
 
 
-def test_foreign_ids_stay_apart() -> None:
+def test_replaced_call_ids_stay_unique() -> None:
     calls = tuple(ToolCall(id, "look", "{}") for id in ("a.1", "a:1", "a_1"))
     assert len({block["id"] for block in said(Assistant("", calls))}) == 3
 
@@ -129,11 +129,11 @@ def test_blank_text_is_omitted_next_to_calls_and_marked_as_empty_otherwise(text:
     assert said(Assistant(text)) == [{"type": "text", "text": "(empty)"}]
 
 
-def test_a_message_does_not_end_with_a_thought() -> None:
+def test_a_message_does_not_end_with_reasoning() -> None:
     assert [block["type"] for block in said(Assistant("", (), (Thought("Hm.", "s"),)))] == ["thinking", "text"]
 
 
-def test_thoughts_come_back_as_they_were_signed_or_hidden() -> None:
+def test_signed_and_redacted_reasoning_is_sent_back_unchanged() -> None:
     thoughts = (Thought("Hm.", "s1"), Thought(redacted="secret"), Thought("", "s2"))
     assert said(Assistant("Hi", (), thoughts), AnthropicMessages(strict_schema=True))[:3] == [
         {"type": "thinking", "thinking": "Hm.", "signature": "s1"},
@@ -142,7 +142,7 @@ def test_thoughts_come_back_as_they_were_signed_or_hidden() -> None:
     ]
 
 
-def test_an_unsigned_thought_goes_only_to_a_server_that_signs_none() -> None:
+def test_unsigned_reasoning_is_sent_only_to_a_server_without_signatures() -> None:
     message = Assistant("Hi", (), (Thought("Hm."), Thought()))
     assert [block["type"] for block in said(message, AnthropicMessages(strict_schema=True))] == ["text"]
     assert said(message)[:-1] == [{"type": "thinking", "thinking": "Hm.", "signature": ""}]
@@ -154,7 +154,7 @@ def test_tools_are_described_in_the_order_that_they_were_given() -> None:
     assert tools[0] == {"name": "look", "description": "Look something up.", "input_schema": LOOK.parameters}
 
 
-def test_the_schema_of_a_tool_says_that_it_is_an_object() -> None:
+def test_the_schema_of_a_tool_has_the_type_object() -> None:
     [tool] = sent(request(tools=(ToolSpec("look", "", {"properties": {}}),)))["tools"]
     assert tool["input_schema"] == {"type": "object", "properties": {}}
 
@@ -176,14 +176,14 @@ def test_a_conversation_is_cached_only_while_it_goes_on() -> None:
     assert "cache_control" not in sent(replace(request(), may_call_tools=False))
 
 
-def test_how_long_to_cache_is_the_users_choice_for_both_marks() -> None:
+def test_the_cache_ttl_option_applies_to_both_cache_marks() -> None:
     for_an_hour = {"type": "ephemeral", "ttl": "1h"}
     body = sent(request(extra={"cache_control": for_an_hour}))
     assert body["cache_control"] == for_an_hour
     assert body["system"][0]["cache_control"] == for_an_hour
 
 
-def test_a_salt_goes_only_to_servers_that_may_know_it() -> None:
+def test_a_cache_salt_is_sent_only_to_servers_that_support_it() -> None:
     asked = replace(request(), prompt=Prompt("Be brief.", cache_salt="mine"))
     assert sent(asked)["cache_salt"] == "mine"
     assert "cache_salt" not in sent(asked, AnthropicMessages(strict_schema=True))
@@ -211,7 +211,7 @@ def test_a_forced_call_is_encoded_after_the_shared_prefix() -> None:
     assert sent(replace(named, may_call_tools=False))["tool_choice"] == {"type": "none"}
 
 
-def test_settings_by_their_names_here_and_no_seed() -> None:
+def test_sampling_has_the_names_of_the_messages_api_and_no_seed() -> None:
     thinking = {"type": "enabled", "budget_tokens": 2048}
     body = sent(
         request(
@@ -244,7 +244,7 @@ def test_an_answer_is_always_limited(longest: int | None, limit: int) -> None:
     assert sent(request(max_tokens=32000), dialect)["max_tokens"] == 32000
 
 
-def test_a_schema_and_a_stream_are_asked_for() -> None:
+def test_a_schema_and_a_stream_are_requested() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 3}}}
     asked = replace(request(extra={"output_config": {"effort": "low"}}), answer_schema=schema, stream=True)
     body = sent(asked)
@@ -284,7 +284,7 @@ def test_no_field_is_repeated_whatever_the_user_adds() -> None:
     assert sent(replace(last, may_call_tools=True))["tool_choice"] == {"type": "any"}
 
 
-def test_what_a_run_shares_is_serialised_once() -> None:
+def test_the_shared_prompt_of_a_run_is_serialized_once() -> None:
     dialect = AnthropicMessages()
     tool = ToolSpec("look", "", {"type": "object"})
     schema = {"type": "object"}
@@ -306,7 +306,7 @@ def test_another_run_on_the_same_dialect_gets_its_own_bytes() -> None:
         assert body["stream"] == number
 
 
-def test_whatever_differs_between_two_requests_of_a_run_shows_in_their_bytes() -> None:
+def test_any_difference_between_requests_of_a_run_is_in_their_bytes() -> None:
     dialect = AnthropicMessages()
     asked = request()
     others = [

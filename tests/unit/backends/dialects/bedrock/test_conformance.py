@@ -114,7 +114,7 @@ async def test_botocore_sends_the_same_request_for_the_same_conversation(name: s
     assert heard.headers["content-type"] == "application/json"
 
 
-async def test_botocore_understands_the_servers_plain_answers() -> None:
+async def test_botocore_decodes_the_plain_answers_of_the_test_server() -> None:
     async with bedrock_server(lambda heard: EVERYTHING) as server:
         answer = await by_botocore(server.url, WHOLE)
     content = answer["output"]["message"]["content"]
@@ -124,7 +124,7 @@ async def test_botocore_understands_the_servers_plain_answers() -> None:
     assert answer["usage"] == EVERYTHING.usage
 
 
-async def test_botocore_understands_the_servers_streams() -> None:
+async def test_botocore_decodes_the_streams_of_the_test_server() -> None:
     async with bedrock_server(lambda heard: EVERYTHING) as server:
         told = await by_botocore(server.url, replace(WHOLE, stream=True))
     deltas = [event["contentBlockDelta"]["delta"] for event in told if "contentBlockDelta" in event]
@@ -138,7 +138,7 @@ async def test_botocore_understands_the_servers_streams() -> None:
     ]
 
 
-async def test_botocore_understands_the_servers_faults() -> None:
+async def test_botocore_decodes_the_errors_of_the_test_server() -> None:
     fault = Fault(429, "ThrottlingException", "Too many requests")
     async with bedrock_server(lambda heard: fault) as server:
         with pytest.raises(ClientError, match=r"ThrottlingException.*Too many requests"):

@@ -36,7 +36,7 @@ def streamed(*frames: bytes) -> list[Delta]:
     return found if decoder.ended else [*found, *decoder.close()]
 
 
-def test_a_plain_answer_with_everything_in_it() -> None:
+def test_a_plain_answer_with_all_block_types_is_decoded() -> None:
     assert plain(Said([THOUGHT, REDACTED, {"text": "Let me see."}, USE], "tool_use", USAGE)) == [
         ReasoningDelta("Hm. Yes.", "c2ln"),
         ReasoningDelta(redacted="cmVk"),
@@ -46,7 +46,7 @@ def test_a_plain_answer_with_everything_in_it() -> None:
     ]
 
 
-def test_a_streamed_answer_with_everything_in_it() -> None:
+def test_a_streamed_answer_with_all_block_types_is_decoded() -> None:
     assert streamed(*events(Said([THOUGHT, REDACTED, {"text": "Go on."}, USE], "tool_use", USAGE))) == [
         ReasoningDelta("Hm. "),
         ReasoningDelta("Yes."),
@@ -74,14 +74,14 @@ def test_a_streamed_answer_with_everything_in_it() -> None:
         ("something new", "stop"),
     ],
 )
-def test_why_an_answer_ended(stop: str, finish: FinishReason) -> None:
+def test_a_stop_reason_becomes_a_finish_reason(stop: str, finish: FinishReason) -> None:
     said = Said([{"text": "a"}], stop)
     for deltas in (plain(said), streamed(*events(said))):
         assert isinstance(deltas[-1], Finished)
         assert deltas[-1].reason == finish
 
 
-def test_a_call_is_given_out_as_soon_as_its_block_ends() -> None:
+def test_a_call_is_delivered_as_soon_as_its_block_ends() -> None:
     decoder = BedrockStreamDecoder()
     start, *_, stop, _usage = list(events(Said([USE], "tool_use")))[1:]
     pieces = [
@@ -95,13 +95,13 @@ def test_a_call_is_given_out_as_soon_as_its_block_ends() -> None:
     assert list(decoder.feed(stop)) == []
 
 
-def test_a_call_that_was_not_ended_is_given_out_at_the_stop_of_the_message() -> None:
+def test_a_call_without_a_block_end_is_delivered_at_the_message_stop() -> None:
     start = event("contentBlockStart", {"contentBlockIndex": 3, "start": {"toolUse": {"toolUseId": "t", "name": "go"}}})
     found = streamed(start, event("messageStop", {"stopReason": "tool_use"}))
     assert found == [CallDelta(ToolCall("t", "go", "")), Finished("calls", Usage())]
 
 
-def test_the_end_waits_for_the_usage_that_comes_after_the_stop() -> None:
+def test_the_finished_delta_waits_for_the_usage_after_the_message_stop() -> None:
     *before, stop, metadata = events(Said([{"text": "a"}]))
     decoder = BedrockStreamDecoder()
     assert list(decoder.feed(b"".join(before) + stop)) == [TextDelta("a")]
@@ -110,7 +110,7 @@ def test_the_end_waits_for_the_usage_that_comes_after_the_stop() -> None:
     assert decoder.ended
 
 
-def test_an_answer_without_usage_ends_with_its_bytes() -> None:
+def test_a_stream_without_usage_ends_with_its_last_byte() -> None:
     *frames, _metadata = events(Said([{"text": "a"}]))
     assert streamed(*frames) == [TextDelta("a"), Finished("stop", Usage())]
 
@@ -133,7 +133,7 @@ def test_a_stream_that_ends_early_is_a_broken_connection() -> None:
         ("neverHeardOfException", ErrorKind.SERVER),
     ],
 )
-def test_an_exception_in_the_stream_is_what_its_name_says(name: str, kind: ErrorKind) -> None:
+def test_an_exception_event_is_raised_by_its_name(name: str, kind: ErrorKind) -> None:
     first, *_ = events(Said([{"text": "a"}]))
     with pytest.raises(BackendError, match=f"{name}: Sorry") as raised:
         streamed(first, exception(name, "Sorry"))
@@ -172,30 +172,30 @@ def sealed(total: int, headers: int, rest: bytes) -> bytes:
         sealed(19, 3, b"\x01\xff\x00"),
     ],
 )
-def test_a_damaged_frame_is_a_fault_of_the_server(damaged: bytes) -> None:
+def test_a_damaged_frame_is_a_server_error(damaged: bytes) -> None:
     with pytest.raises(BackendError, match="stream is corrupt") as raised:
         streamed(damaged)
     assert raised.value.kind is ErrorKind.SERVER
 
 
-def test_an_event_that_is_not_known_is_passed_over() -> None:
+def test_an_unknown_event_is_ignored() -> None:
     first, *rest = events(Said([{"text": "a"}]))
     assert streamed(first, event("sparkles", b""), *rest) == streamed(first, *rest)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"output": {"message": null}}', b'{"message": "no"}'])
-def test_an_answer_of_another_kind_is_a_fault_of_the_server(body: bytes) -> None:
+def test_an_answer_of_another_format_is_a_server_error(body: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         decode_reply(body)
     assert raised.value.kind is ErrorKind.SERVER
 
 
-def test_a_call_without_a_name_is_a_fault_of_the_server() -> None:
+def test_a_call_without_a_name_is_a_server_error() -> None:
     with pytest.raises(BackendError, match="without a name"):
         plain(Said([{"toolUse": {"toolUseId": "t", "input": {}}}]))
 
 
-def test_without_botocore_a_stream_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_botocore_the_stream_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.eventstream", None)
     with pytest.raises(BackendError, match=r"pip install 'batch-agent\[bedrock\]'"):
         BedrockStreamDecoder()

@@ -56,7 +56,7 @@ def test_the_path_holds_the_encoded_model() -> None:
     assert dialect.headers(streamed) is None
 
 
-def test_sampling_goes_into_the_inference_config_beside_the_users_own() -> None:
+def test_sampling_is_merged_into_the_users_inference_config() -> None:
     extra = {"inferenceConfig": {"topP": 0.5}, "performanceConfig": {"latency": "optimized"}}
     sampling = Sampling(temperature=0.0, top_p=0.9, max_tokens=5, stop=("x",), seed=3, extra=extra)
     asked = body(ask(sampling=sampling))
@@ -73,7 +73,7 @@ def test_a_tool_without_a_description_has_none() -> None:
 
 
 @pytest.mark.parametrize("may_call_tools", [True, False])
-def test_tools_stay_when_they_may_not_be_called(may_call_tools: bool) -> None:
+def test_tools_stay_in_a_request_that_forbids_tool_calls(may_call_tools: bool) -> None:
     request = ask(tools=True, system="Be brief.")
     assert body(replace(request, may_call_tools=may_call_tools)) == body(request)
 
@@ -94,13 +94,13 @@ def test_the_system_prompt_ends_with_a_cache_point(model: str) -> None:
     assert POINT not in asked["toolConfig"]["tools"]
 
 
-def test_without_a_system_prompt_the_tools_end_with_the_cache_point_where_the_model_takes_it() -> None:
+def test_without_a_system_prompt_the_cache_point_follows_the_tools() -> None:
     assert body(ask(model=CLAUDE, tools=True))["toolConfig"]["tools"][-1] == POINT
     assert POINT not in body(ask(model=NOVA, tools=True))["toolConfig"]["tools"]
     assert "system" not in body(ask(model=CLAUDE, system=" \n"))
 
 
-def test_a_model_that_takes_no_cache_points_gets_none() -> None:
+def test_a_model_without_cache_points_gets_none() -> None:
     assert b"cachePoint" not in BedrockConverse().encode(ask(*talk(9), model=OTHER, system="Be brief.", tools=True))
 
 
@@ -112,7 +112,7 @@ def talk(length: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(("model", "marked"), [(CLAUDE, [0, 2, 6]), (NOVA, [0])])
-def test_a_conversation_with_tools_has_cache_points_in_fixed_places(model: str, marked: list[int]) -> None:
+def test_a_conversation_with_tools_has_cache_points_at_fixed_positions(model: str, marked: list[int]) -> None:
     request = ask(*talk(11), model=model, system="Be brief.", tools=True)
     assert places(request) == marked
     assert BedrockConverse().encode(request).count(b"cachePoint") <= 4
@@ -142,7 +142,7 @@ def places(request: Request) -> list[int]:
         ("arn:aws:bedrock:us-east-1:123456789012:application-inference-profile/a1b2c3", False),
     ],
 )
-def test_which_models_take_cache_points(model: str, is_cached: bool) -> None:
+def test_models_with_cache_points_are_known_by_their_name(model: str, is_cached: bool) -> None:
     assert (cache_support(model) is not None) is is_cached
 
 
@@ -158,11 +158,11 @@ def test_which_models_take_cache_points(model: str, is_cached: bool) -> None:
         (NOVA, False),
     ],
 )
-def test_which_models_keep_to_a_schema(model: str, keeps: bool) -> None:
+def test_models_with_schema_support_are_known_by_their_name(model: str, keeps: bool) -> None:
     assert supports_schema(model) is keeps
 
 
-def test_an_answer_schema_goes_out_as_text_in_its_strict_form() -> None:
+def test_an_answer_schema_is_sent_as_text_in_its_strict_form() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}}
     request = replace(ask(sampling=Sampling(extra={"outputConfig": {"effort": "low"}})), answer_schema=schema)
     config = body(request)["outputConfig"]
@@ -176,7 +176,7 @@ def test_an_answer_schema_goes_out_as_text_in_its_strict_form() -> None:
     assert body(replace(request, answer_schema=None))["outputConfig"] == {"effort": "low"}
 
 
-def test_a_turn_with_calls_and_its_results() -> None:
+def test_a_turn_with_calls_and_its_results_is_encoded() -> None:
     other = ToolCall("tooluse_2", "look", "{}")
     results = ToolResults((ToolResult(CALL, "found"), ToolResult(other, " ", is_error=True)))
     said, heard = body(ask(HI, Assistant("Let me see.", (CALL, other)), results))["messages"][1:]
@@ -204,12 +204,12 @@ def test_the_models_own_arguments_are_sent_back_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", "[1]", '{"key": ', "\ud800"])
-def test_arguments_that_are_no_object_are_shown_as_data(arguments: str) -> None:
+def test_arguments_that_are_not_an_object_are_encoded_as_data(arguments: str) -> None:
     said = body(ask(HI, Assistant("", (ToolCall("c", "look", arguments),))))["messages"][1]
     assert said["content"][0]["toolUse"]["input"] == {"malformed": arguments.replace("\ud800", "?")}
 
 
-def test_only_signed_and_redacted_thoughts_go_back_and_they_come_first() -> None:
+def test_only_signed_and_redacted_reasoning_is_sent_back_and_comes_first() -> None:
     thoughts = (Thought("Hm.", "c2ln"), Thought("unsigned"), Thought(redacted="cmVk"))
     content = body(ask(HI, Assistant("So.", (), thoughts)))["messages"][1]["content"]
     assert content == [
@@ -219,20 +219,20 @@ def test_only_signed_and_redacted_thoughts_go_back_and_they_come_first() -> None
     ]
 
 
-def test_nothing_blank_is_sent() -> None:
+def test_no_blank_text_is_sent() -> None:
     spoken = body(ask(User(""), Assistant("\n"), User(" "), Assistant("\t", (CALL,))))["messages"]
     assert [message["content"][0] for message in spoken[:3]] == [{"text": "(empty)"}] * 3
     assert [list(block) for block in spoken[3]["content"]] == [["toolUse"]]
 
 
-def test_what_one_role_says_in_turn_is_one_message() -> None:
+def test_consecutive_messages_of_one_role_are_merged() -> None:
     results = ToolResults((ToolResult(CALL, "found"),))
     spoken = body(ask(HI, Assistant("", (CALL,)), results, User("Again."), Assistant("a"), Assistant("b")))["messages"]
     assert [message["role"] for message in spoken] == ["user", "assistant", "user", "assistant"]
     assert [list(block) for block in spoken[2]["content"]] == [["toolResult"], ["text"]]
 
 
-def test_a_foreign_id_is_the_same_other_one_in_call_and_result() -> None:
+def test_an_invalid_call_id_is_replaced_equally_in_call_and_result() -> None:
     for foreign in ("", "a b", "x" * 65, "é", "\ud800"):
         call = ToolCall(foreign, "look", "{}")
         said, heard = body(ask(HI, Assistant("", (call,)), ToolResults((ToolResult(call, "found"),))))["messages"][1:]
@@ -241,11 +241,11 @@ def test_a_foreign_id_is_the_same_other_one_in_call_and_result() -> None:
         assert sent.startswith("call_")
 
 
-def test_a_name_that_the_api_would_not_take_is_written_with_letters_that_it_takes() -> None:
+def test_an_invalid_tool_name_is_sent_with_valid_characters() -> None:
     for name, sent in (("look up!", "look_up_"), ("", "_"), ("x" * 70, "x" * 64), ("do_it-2", "do_it-2")):
         said = body(ask(HI, Assistant("", (ToolCall("c", name, "{}"),))))["messages"][1]
         assert said["content"][0]["toolUse"]["name"] == sent
 
 
-def test_half_a_surrogate_pair_does_not_stop_a_request() -> None:
+def test_a_lone_surrogate_does_not_stop_a_request() -> None:
     assert body(ask(User("\ud800"), system="\udfff", tools=True))["system"][0] == {"text": "?"}

@@ -34,13 +34,13 @@ def learned(*chunks: bytes) -> ChunkFastPath:
     return repeats
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_no_chunk_shape_is_known_at_first() -> None:
     assert learned().text(SHAPE % b'"a"') == ""
     assert learned().text(b"") == ""
 
 
 @pytest.mark.parametrize("text", ["b", ' "quoted" \\ \n', "\u00e9\U0001f600", "content", "m", '"},"end":null}'])
-def test_the_text_of_a_chunk_of_the_known_shape(text: str) -> None:
+def test_the_text_of_a_chunk_of_the_known_shape_is_read(text: str) -> None:
     repeats = learned(SHAPE % b'"a"')
     assert repeats.text(SHAPE % orjson.dumps(text)) == text
     assert repeats.kind is TextDelta
@@ -49,17 +49,17 @@ def test_the_text_of_a_chunk_of_the_known_shape(text: str) -> None:
 @pytest.mark.parametrize(
     "value", [b"null", b'["b"]', b'""', b'"b","end":"x"', b'"b', b'b"', b"", b'"\\ud83d"', b'"\xff"']
 )
-def test_anything_but_a_text_in_its_place_is_read_in_full(value: bytes) -> None:
+def test_a_chunk_without_a_string_at_the_text_position_is_fully_parsed(value: bytes) -> None:
     assert learned(SHAPE % b'"a"').text(SHAPE % value) == ""
 
 
-def test_a_chunk_that_begins_or_ends_in_another_way_is_read_in_full() -> None:
+def test_a_chunk_of_another_shape_is_fully_parsed() -> None:
     repeats, other = learned(SHAPE % b'"a"'), SHAPE % b'"b"'
     assert repeats.text(other.replace(b'"m"', b'"n"')) == ""
     assert repeats.text(other.replace(b"null", b"true")) == ""
 
 
-def test_nothing_is_learned_where_the_place_of_the_text_is_not_certain() -> None:
+def test_no_shape_is_learned_where_the_text_position_is_ambiguous() -> None:
     of_the_model = learned(SHAPE % b'"m"')
     assert of_the_model.text((SHAPE % b'"m"').replace(b'"model":"m"', b'"model":"n"')) == ""
     of_the_key = learned(SHAPE % b'"content"')
@@ -70,7 +70,7 @@ def test_nothing_is_learned_where_the_place_of_the_text_is_not_certain() -> None
     assert written_otherwise.text(SHAPE % b'"b"') == ""
 
 
-def test_the_last_shape_is_the_one_that_counts() -> None:
+def test_the_last_learned_shape_is_used() -> None:
     thought = b'{"delta":{"thought":%b}}'
     repeats = learned(SHAPE % b'"a"', thought % b'"a"')
     assert repeats.text(thought % b'"b"') == "b"
@@ -79,7 +79,7 @@ def test_the_last_shape_is_the_one_that_counts() -> None:
 
 
 @pytest.mark.parametrize("chunk", [b'{"number":%d,"delta":{"content":"a"}}', b'{"number":%d,"delta":{}}'])
-def test_from_chunks_that_are_all_different_nothing_is_learned_for_ever(chunk: bytes) -> None:
+def test_learning_stops_when_all_chunks_differ(chunk: bytes) -> None:
     reading = Reading()
     repeats = ChunkFastPath(reading)
     for number in range(100):

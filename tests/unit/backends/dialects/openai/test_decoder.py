@@ -41,7 +41,7 @@ def calls_of(deltas: Sequence[Delta]) -> list[ToolCall]:
     return [delta.call for delta in deltas if isinstance(delta, CallDelta)]
 
 
-def test_a_plain_answer() -> None:
+def test_a_plain_answer_is_decoded() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
     assert plain({"role": "assistant", "content": "Hello"}, usage=usage) == [
         TextDelta("Hello"),
@@ -49,7 +49,7 @@ def test_a_plain_answer() -> None:
     ]
 
 
-def test_a_streamed_answer() -> None:
+def test_a_streamed_answer_is_decoded() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
     deltas = streamed(
         chunk({"role": "assistant", "content": ""}),
@@ -69,7 +69,7 @@ def test_tokens_that_came_in_one_chunk_are_one_delta() -> None:
     assert deltas == [ReasoningDelta("hmm"), TextDelta("Hello you"), Finished("stop", Usage())]
 
 
-def test_what_came_in_one_chunk_keeps_its_order() -> None:
+def test_the_contents_of_one_chunk_keep_their_order() -> None:
     call = piece(0, id="c1", name="look", arguments="{}")
     told = [chunk({"content": "a"}), chunk({"reasoning": "b"}), chunk({"content": "c", "reasoning": "d"}), call]
     deltas = streamed(b"".join([*told, chunk({"content": "e"}), chunk({}, "tool_calls"), DONE]))
@@ -77,7 +77,7 @@ def test_what_came_in_one_chunk_keeps_its_order() -> None:
     assert deltas == [*said, CallDelta(ToolCall("c1", "look", "{}")), Finished("calls", Usage())]
 
 
-def test_a_call_that_begins_another_stands_between_what_was_said_before_and_after_it() -> None:
+def test_a_call_ended_by_the_next_one_keeps_its_position_between_texts() -> None:
     first, second = (piece(at, id=f"c{at}", name="look", arguments="{}") for at in range(2))
     told = [chunk({"content": "a"}), first, second, chunk({"content": "b"}), chunk({}, "tool_calls"), DONE]
     calls = [CallDelta(ToolCall(f"c{at}", "look", "{}")) for at in range(2)]
@@ -97,7 +97,7 @@ def test_deltas_before_an_error_in_the_same_chunk_are_delivered() -> None:
         next(deltas)
 
 
-def test_what_a_chunk_holds_beside_its_text_is_read_after_any_number_of_plain_ones() -> None:
+def test_other_fields_of_a_chunk_are_read_after_any_number_of_text_chunks() -> None:
     plain = [chunk({"content": piece}) for piece in "abc"]
     assert streamed(*plain, chunk({"content": "d"}, "length"), DONE)[-2:] == [
         TextDelta("d"),
@@ -124,7 +124,7 @@ def test_what_a_chunk_holds_beside_its_text_is_read_after_any_number_of_plain_on
         ("odd", Usage()),
     ],
 )
-def test_usage_is_counted_as_far_as_it_is_reported(usage: Any, counted: Usage) -> None:
+def test_only_reported_usage_is_counted(usage: Any, counted: Usage) -> None:
     assert plain({"content": "a"}, usage=usage)[-1] == Finished("stop", counted)
     assert streamed(chunk({"content": "a"}, "stop", usage=usage), DONE)[-1] == Finished("stop", counted)
 
@@ -150,7 +150,7 @@ def test_content_may_be_text_or_parts_or_nothing(content: Any, text: list[str]) 
     ("reason", "finish"),
     [("stop", "stop"), ("length", "length"), ("max_tokens", "length"), ("content_filter", "refusal"), ("eos", "stop")],
 )
-def test_how_an_answer_ended(reason: str, finish: str) -> None:
+def test_a_finish_reason_is_decoded(reason: str, finish: str) -> None:
     assert plain({"content": "a"}, reason)[-1] == Finished(finish, Usage())  # type: ignore[arg-type]
     assert streamed(chunk({"content": "a"}, reason), DONE)[-1] == Finished(finish, Usage())  # type: ignore[arg-type]
 
@@ -183,7 +183,7 @@ def test_reasoning_is_kept_apart_from_the_answer(name: str) -> None:
     assert streamed(chunk({name: "Hm."}), chunk({"content": "42"}), chunk({}, "stop"), DONE) == expected
 
 
-def test_legacy_completions_say_their_text_elsewhere() -> None:
+def test_the_text_field_of_legacy_completions_is_read() -> None:
     body = {"choices": [{"text": "old", "finish_reason": "stop"}]}
     assert decode_reply(orjson.dumps(body)) == [TextDelta("old"), Finished("stop", Usage())]
     assert streamed(b"data: " + orjson.dumps(body) + b"\n\n", DONE) == [TextDelta("old"), Finished("stop", Usage())]
@@ -193,7 +193,7 @@ def test_legacy_completions_say_their_text_elsewhere() -> None:
     ("arguments", "text"),
     [('{"q": 1}', '{"q": 1}'), ({"q": 1}, '{"q":1}'), (None, ""), ("", ""), ([1], "[1]")],
 )
-def test_arguments_may_be_text_or_data(arguments: Any, text: str) -> None:
+def test_arguments_may_be_a_string_or_an_object(arguments: Any, text: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": arguments}}
     deltas = plain({"content": None, "tool_calls": [call]}, "tool_calls")
     assert deltas == [CallDelta(ToolCall("c1", "look", text)), Finished("calls", Usage())]
@@ -205,12 +205,12 @@ def test_parallel_calls_come_in_order() -> None:
 
 
 @pytest.mark.parametrize("reason", ["stop", "tool_calls", "function_call", None])
-def test_an_answer_with_calls_ends_in_calls_whatever_the_server_says(reason: str | None) -> None:
+def test_an_answer_with_calls_has_the_finish_reason_calls(reason: str | None) -> None:
     call = {"id": "c1", "function": {"name": "look", "arguments": "{}"}}
     assert plain({"tool_calls": [call]}, reason)[-1] == Finished("calls", Usage())
 
 
-def test_a_call_in_pieces_is_given_out_whole() -> None:
+def test_a_call_in_pieces_is_delivered_whole() -> None:
     deltas = streamed(
         piece(0, id="c1", name="look", arguments=""),
         piece(0, arguments='{"q":'),
@@ -221,7 +221,7 @@ def test_a_call_in_pieces_is_given_out_whole() -> None:
     assert deltas == [CallDelta(ToolCall("c1", "look", '{"q": "x"}')), Finished("calls", Usage())]
 
 
-def test_a_call_is_given_out_as_soon_as_the_next_one_begins() -> None:
+def test_a_call_is_delivered_as_soon_as_the_next_one_begins() -> None:
     decoder = OpenAIStreamDecoder()
     assert list(decoder.feed(piece(0, id="c1", name="look", arguments="{}"))) == []
     begun = list(decoder.feed(piece(1, id="c2", name="find", arguments="")))
@@ -241,29 +241,29 @@ def test_calls_with_the_same_index_are_distinguished_by_their_ids() -> None:
 
 
 @pytest.mark.parametrize("again", ["c1", "made-up"])
-def test_pieces_that_repeat_or_make_up_an_id_still_belong_to_their_call(again: str) -> None:
+def test_pieces_with_a_repeated_or_new_id_still_belong_to_their_call(again: str) -> None:
     deltas = streamed(
         piece(None, id="c1", name="look", arguments='{"q":'), piece(None, id=again, arguments="1}"), chunk({}, "stop")
     )
     assert [call.arguments for call in calls_of(deltas)] == ['{"q":1}']
 
 
-def test_arguments_in_a_stream_may_be_data() -> None:
+def test_streamed_arguments_may_be_an_object() -> None:
     deltas = streamed(piece(0, id="c1", name="look", arguments={"q": 1}), chunk({}, "tool_calls"), DONE)
     assert calls_of(deltas) == [ToolCall("c1", "look", '{"q":1}')]
 
 
-def test_a_call_that_never_gets_a_name_is_an_answer_that_is_not_of_the_protocol() -> None:
+def test_a_call_without_a_name_is_a_protocol_violation() -> None:
     with pytest.raises(BackendError, match="name"):
         streamed(piece(0, id="c1", arguments="{}"), chunk({}, "tool_calls"), DONE)
 
 
-def test_a_call_that_was_cut_off_by_the_token_limit_says_so() -> None:
+def test_a_call_truncated_by_the_token_limit_is_marked_as_truncated() -> None:
     deltas = streamed(piece(0, id="c1", name="look", arguments='{"q'), chunk({}, "length"), DONE)
     assert deltas[-1] == Finished("length", Usage())
 
 
-def test_comments_blank_data_and_other_events_are_passed_over() -> None:
+def test_comments_blank_data_and_other_events_are_ignored() -> None:
     deltas = streamed(
         b": keep-alive\r\n\r\n",
         b"data: \n\n",
@@ -276,7 +276,7 @@ def test_comments_blank_data_and_other_events_are_passed_over() -> None:
     assert deltas == [TextDelta("a"), Finished("stop", Usage())]
 
 
-def test_a_call_that_is_dispatched_ahead_is_not_made_twice() -> None:
+def test_a_call_dispatched_ahead_is_delivered_once() -> None:
     first, second = (
         {"index": at, "id": f"c{at}", "type": "function", "function": {"name": "look", "arguments": f"[{at}]"}}
         for at in range(2)
@@ -292,18 +292,18 @@ def test_a_call_that_is_dispatched_ahead_is_not_made_twice() -> None:
     assert streamed(events[0], chunk({}, "stop"), DONE) == [calls[0], Finished("calls", Usage())]
 
 
-def test_an_answer_that_ended_needs_no_done() -> None:
+def test_a_finished_answer_needs_no_done_event() -> None:
     assert streamed(chunk({"content": "a"}), chunk({}, "stop"))[-1] == Finished("stop", Usage())
 
 
-def test_what_comes_after_done_is_not_read() -> None:
+def test_events_after_done_are_not_read() -> None:
     assert streamed(chunk({"content": "a"}, "stop"), DONE + b"data: garbage\n\n")[-1] == Finished("stop", Usage())
     again = chunk({"content": "a"})
     assert streamed(again, chunk({}, "stop"), DONE, again, b"data: garbage\n\n")[-1] == Finished("stop", Usage())
 
 
 @pytest.mark.parametrize("ending", [DONE, b"", b"data: {"])
-def test_a_stream_without_an_end_was_cut_off(ending: bytes) -> None:
+def test_a_stream_without_an_end_is_a_broken_connection(ending: bytes) -> None:
     with pytest.raises(BackendError) as raised:
         streamed(chunk({"content": "a"}), ending)
     assert raised.value.kind is ErrorKind.CONNECTION
@@ -321,7 +321,7 @@ def test_a_stream_without_an_end_was_cut_off(ending: bytes) -> None:
         ({"message": "boom: maximum context length is 8"}, ErrorKind.CONTEXT_OVERFLOW),
     ],
 )
-def test_an_error_may_come_inside_a_good_answer(error: Any, kind: ErrorKind) -> None:
+def test_an_error_event_inside_a_stream_is_raised(error: Any, kind: ErrorKind) -> None:
     with pytest.raises(BackendError, match="boom") as raised:
         decode_reply(orjson.dumps({"error": error}))
     assert raised.value.kind is kind

@@ -40,7 +40,7 @@ def sent(asked: Request, dialect: OpenAIChat | None = None) -> Any:
     return orjson.loads((dialect or OpenAIChat()).encode(asked))
 
 
-def test_a_plain_question() -> None:
+def test_a_system_prompt_and_a_user_message_are_encoded() -> None:
     assert sent(request(tools=())) == {
         "model": "a-model",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
@@ -51,7 +51,7 @@ def test_without_a_system_prompt_the_first_message_is_the_users() -> None:
     assert sent(request(system="", tools=()))["messages"] == [{"role": "user", "content": "Hi"}]
 
 
-def test_a_whole_conversation() -> None:
+def test_a_whole_conversation_is_encoded() -> None:
     assert sent(request(*STORY))["messages"][1:] == [
         {"role": "user", "content": "What is it?"},
         {
@@ -102,7 +102,7 @@ def test_a_forced_call_is_encoded_after_the_shared_prefix() -> None:
     assert "tool_choice" not in sent(replace(request(tools=()), must_call="find"))
 
 
-def test_only_the_settings_that_were_made_are_sent() -> None:
+def test_only_the_given_sampling_fields_are_sent() -> None:
     sampling = Sampling(temperature=0.0, seed=7, max_tokens=20, stop=("END",), extra={"top_k": 3})
     dialect = OpenAIChat(OpenAIExtensions(max_tokens_field="max_completion_tokens"))
     body = sent(replace(request(tools=()), sampling=sampling), dialect)
@@ -117,7 +117,7 @@ def test_only_the_settings_that_were_made_are_sent() -> None:
     }
 
 
-def test_a_schema_is_asked_for_by_name_and_a_stream_brings_its_usage() -> None:
+def test_a_schema_is_sent_with_its_name_and_a_stream_requests_usage() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}}
     body = sent(replace(request(), answer_schema=schema, stream=True))
     assert body["response_format"] == {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
@@ -125,7 +125,7 @@ def test_a_schema_is_asked_for_by_name_and_a_stream_brings_its_usage() -> None:
     assert body["stream_options"] == {"include_usage": True}
 
 
-def test_what_a_run_shares_is_serialised_once() -> None:
+def test_the_shared_prompt_of_a_run_is_serialized_once() -> None:
     dialect = OpenAIChat()
     tool = ToolSpec("look", "", {"type": "object"})
     asked = request(tools=(tool,))

@@ -78,7 +78,7 @@ def test_a_project_runs_from_anywhere_and_is_resumed_without_its_file(tmp_path: 
     assert "2 answers restored from the checkpoint" in again.stderr
 
 
-def test_the_file_of_the_current_folder_is_used_unless_there_is_a_task(
+def test_batch_toml_of_the_current_folder_is_used_unless_a_task_is_given(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / "batch.toml").write_text(LEAST + "max_turns = 3\n")
@@ -94,13 +94,13 @@ def test_the_file_of_the_current_folder_is_used_unless_there_is_a_task(
 
 
 @pytest.mark.parametrize("name", ["batch.yaml", "batch.yml"])
-def test_yaml_says_the_same(here: Path, name: str) -> None:
+def test_a_yaml_config_equals_the_toml_config(here: Path, name: str) -> None:
     (here / name).write_text("task: |\n  Say\n  {text}\ninputs: in.jsonl\nmodel: ~\ntools:\n  - read_file\n  - grep\n")
     found = asked("run")
     assert (found.task, found.tools, found.model) == ("Say\n{text}\n", ["read_file", "grep"], None)
 
 
-def test_yaml_without_its_package_says_what_to_install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_yaml_config_without_pyyaml_names_the_package_to_install(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "batch.yaml").write_text("task: x\n")
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[yaml\]'"):
@@ -122,7 +122,7 @@ def sample(argument: Argument) -> Any:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_option_of_the_command_can_be_in_the_file(here: Path, command: str) -> None:
+def test_every_run_option_can_be_in_the_config_file(here: Path, command: str) -> None:
     samples = {argument.name.lstrip("-"): sample(argument) for argument in arguments(command)}
     del samples["config"]
     (here / "all.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in samples.items()))
@@ -137,14 +137,14 @@ def test_every_option_of_the_command_can_be_in_the_file(here: Path, command: str
     assert shown == samples
 
 
-def test_what_only_a_run_takes_is_no_mistake_for_the_others(here: Path) -> None:
+def test_options_of_run_are_ignored_by_other_commands(here: Path) -> None:
     (here / "batch.toml").write_text(LEAST + 'reduce = "Sum up."\nfresh = true\ncanary = 2\nexact = true\n')
     assert parsed("plan")["canary"] == 2
     assert parsed("lint")["exact"] is True
     assert parsed("run")["fresh"] is True
 
 
-def test_paths_are_those_of_the_files_folder_and_names_are_not(here: Path) -> None:
+def test_paths_in_a_config_file_are_relative_to_its_folder(here: Path) -> None:
     (here / "deep").mkdir()
     (here / "deep" / "b.toml").write_text(
         'task = "x"\ninputs = "in.jsonl"\nschema = "a.json"\nreduce-schema = "shapes:Total"\nout = "/results.jsonl"\n'
@@ -155,7 +155,7 @@ def test_paths_are_those_of_the_files_folder_and_names_are_not(here: Path) -> No
     assert (found["out"], found["checkpoint"]) == (Path("/results.jsonl"), Path("kept"))
 
 
-def test_a_flag_of_the_file_can_be_taken_back(here: Path) -> None:
+def test_a_flag_set_in_the_config_file_can_be_disabled(here: Path) -> None:
     (here / "batch.toml").write_text(LEAST + "strict_prefix = true\nno_hoist = false\ntools = []\n")
     found = asked("run")
     assert (found.strict_prefix, found.no_hoist, found.tools) == (True, False, None)
@@ -181,18 +181,18 @@ def test_a_flag_of_the_file_can_be_taken_back(here: Path) -> None:
         ("max_turns = ", r"'batch.toml' is not valid TOML: .*line 1"),
     ],
 )
-def test_a_mistake_names_the_file_and_the_key(here: Path, text: str, problem: str) -> None:
+def test_a_config_error_names_the_file_and_the_key(here: Path, text: str, problem: str) -> None:
     (here / "batch.toml").write_text(text + "\n")
     with pytest.raises(SpecError, match=problem):
         parsed("run")
 
 
-def test_a_mistake_is_one_line(tmp_path: Path, call: Call) -> None:
+def test_a_config_error_is_one_line(tmp_path: Path, call: Call) -> None:
     done = call("run", "--config", "gone.toml", cwd=tmp_path)
     assert done.stderr == "batch-agent: --config 'gone.toml' cannot be read: No such file or directory.\n"
 
 
-def test_a_file_that_cannot_be_read_is_named(here: Path) -> None:
+def test_an_unreadable_config_file_is_named(here: Path) -> None:
     with pytest.raises(SpecError, match=r"--config 'gone.toml' cannot be read: No such file"):
         parsed("run", "--config", "gone.toml")
     (here / "batch.json").write_text("{}")

@@ -29,21 +29,21 @@ def via(url: str, **environ: str) -> str | None:
 
 
 @pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"])
-def test_a_proxy_is_named_in_capitals_or_small_letters_for_one_scheme_or_for_all(name: str) -> None:
+def test_proxy_variables_may_be_upper_or_lower_case_for_one_or_all_schemes(name: str) -> None:
     assert via("http://gpu1.org:8000/v1", **{name: PROXY}) == PROXY
     assert via("http://gpu1.org:8000/v1", **{name: "proxy:3128"}) == PROXY
     assert via("https://gpu1.org/v1", **{name: PROXY}) == (PROXY if "all" in name.lower() else None)
     assert via("https://gpu1.org/v1", **{name.replace("HTTP", "HTTPS").replace("http", "https"): PROXY}) == PROXY
 
 
-def test_the_own_proxy_of_a_scheme_goes_before_that_of_all_and_small_letters_before_capitals() -> None:
+def test_scheme_specific_and_lower_case_proxy_variables_take_precedence() -> None:
     assert via("http://gpu1.org", HTTP_PROXY="a:1", ALL_PROXY="b:1") == "http://a:1"
     assert via("http://gpu1.org", HTTP_PROXY="a:1", http_proxy="b:1") == "http://b:1"
     assert via("http://gpu1.org", HTTP_PROXY="a:1", http_proxy="") is None
     assert via("http://gpu1.org") is None
 
 
-def test_what_a_request_to_a_cgi_program_calls_a_proxy_is_none() -> None:
+def test_the_proxy_header_of_a_cgi_request_is_ignored() -> None:
     assert via("http://gpu1.org", HTTP_PROXY="a:1", REQUEST_METHOD="GET") is None
     assert via("http://gpu1.org", http_proxy="a:1", REQUEST_METHOD="GET") == "http://a:1"
 
@@ -52,7 +52,7 @@ def test_what_a_request_to_a_cgi_program_calls_a_proxy_is_none() -> None:
     "host",
     ["127.0.0.1", "127.9.9.9", "[::1]", "localhost", "a.localhost", "LOCALHOST", "0.0.0.0", "gpu1", "x4117c0s0b"],
 )
-def test_this_machine_and_names_without_a_dot_are_reached_without_a_proxy(host: str) -> None:
+def test_localhost_and_names_without_a_dot_bypass_the_proxy(host: str) -> None:
     assert via(f"http://{host}:8000", HTTP_PROXY=PROXY) is None
 
 
@@ -82,19 +82,19 @@ def test_this_machine_and_names_without_a_dot_are_reached_without_a_proxy(host: 
         (".", "http://gpu1.org:8000", False),
     ],
 )
-def test_hosts_that_no_proxy_names_are_reached_directly(no_proxy: str, url: str, is_direct: bool) -> None:
+def test_hosts_in_no_proxy_bypass_the_proxy(no_proxy: str, url: str, is_direct: bool) -> None:
     assert via(url, HTTP_PROXY=PROXY, NO_PROXY=no_proxy) == (None if is_direct else PROXY)
     assert via(url, HTTP_PROXY=PROXY, no_proxy=no_proxy) == (None if is_direct else PROXY)
 
 
 @pytest.mark.parametrize("said", ["socks5://proxy:1080", "http://", "http://a:b:c"])
-def test_a_proxy_that_cannot_be_used_is_refused_with_what_to_do(said: str) -> None:
+def test_an_unsupported_proxy_is_rejected_with_advice(said: str) -> None:
     with pytest.raises(BackendError, match=r"ALL_PROXY.*NO_PROXY") as raised:
         via("http://gpu1.org:8000", ALL_PROXY=said)
     assert raised.value.kind is ErrorKind.BAD_REQUEST
 
 
-async def test_plain_http_without_a_proxy_goes_over_connections_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plain_http_without_a_proxy_uses_the_connection_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", PROXY)
     for url, is_own in (("http://127.0.0.1:8000", True), ("http://gpu1.org:8000", False)):
         wire = open_transport(URL(url), {})
@@ -151,7 +151,7 @@ async def answer(request: RawRequest, line: Line) -> None:
     line.hang_up()
 
 
-async def test_a_run_on_an_http_server_behind_a_proxy_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_on_an_http_server_uses_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with raw_server(answer) as server, proxy_to(server.url) as proxy, asyncio.timeout(30):
         monkeypatch.setenv("HTTP_PROXY", proxy.url.replace("http://", "http://me:secret@"))
         [result] = await BatchAgent.run(
@@ -163,7 +163,7 @@ async def test_a_run_on_an_http_server_behind_a_proxy_goes_through_it(monkeypatc
     assert all("proxy-authorization" not in request.headers for request in server.requests)
 
 
-async def test_a_run_on_this_machine_goes_past_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_on_localhost_bypasses_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     async with raw_server(answer) as server, proxy_to(server.url) as proxy, asyncio.timeout(30):
         monkeypatch.setenv("HTTP_PROXY", proxy.url)
         [result] = await BatchAgent.run(task="{it}", inputs=["Hi"], backend=f"{server.url}/v1", progress=False)
@@ -171,7 +171,7 @@ async def test_a_run_on_this_machine_goes_past_the_proxy(monkeypatch: pytest.Mon
     assert proxy.asked == []
 
 
-async def test_a_proxy_that_is_not_there_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreachable_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
     async with raw_server(answer) as server:
         pass
     monkeypatch.setenv("HTTP_PROXY", server.url.replace("http://", "http://me:very-secret-word@"))
@@ -180,7 +180,7 @@ async def test_a_proxy_that_is_not_there_is_named_without_its_password(monkeypat
     assert "very-secret-word" not in str(raised.value)
 
 
-async def test_a_proxy_that_wants_a_password_is_an_error_of_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_proxy_that_requires_a_password_is_an_authentication_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(request: RawRequest, line: Line) -> None:
         await line.reply(407, b"Who are you?")
 

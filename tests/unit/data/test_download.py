@@ -15,7 +15,7 @@ import pytest
 
 from batch_agent import BatchAgent, Rows, SpecError
 from batch_agent.core.events import Event, Notice
-from batch_agent.data import check_apart, read_inputs
+from batch_agent.data import check_output_path, read_inputs
 from batch_agent.testing import ScriptedBackend, say
 
 packed = partial(gzip.compress, mtime=0)
@@ -145,9 +145,9 @@ def test_a_file_whose_name_has_wildcards_is_that_file(tmp_path: Path) -> None:
 def test_results_may_not_match_the_pattern_of_the_inputs(tmp_path: Path) -> None:
     for pattern in (f"{tmp_path}/*.jsonl", f"{tmp_path}/**/*.jsonl"):
         with pytest.raises(SpecError, match=r"out '.*out\.jsonl' matches the inputs"):
-            check_apart(pattern, tmp_path / "out.jsonl")
-    check_apart(f"{tmp_path}/*.jsonl", tmp_path / "out.csv")
-    check_apart(f"{tmp_path}/*.jsonl", tmp_path / "results" / "out.jsonl")
+            check_output_path(pattern, tmp_path / "out.jsonl")
+    check_output_path(f"{tmp_path}/*.jsonl", tmp_path / "out.csv")
+    check_output_path(f"{tmp_path}/*.jsonl", tmp_path / "results" / "out.jsonl")
 
 
 async def test_a_file_is_downloaded_once_and_its_size_is_shown(server: FileServer) -> None:

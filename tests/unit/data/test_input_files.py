@@ -10,7 +10,7 @@ import pytest
 from tests.support.forked_programs import Programs
 
 from batch_agent import SpecError
-from batch_agent.data import check_apart, gather_inputs, parquet, read_inputs
+from batch_agent.data import check_output_path, parquet, read_inputs, read_inputs_async
 from batch_agent.data import input_files as files
 from batch_agent.data.row_iterators import SizedRows
 
@@ -40,7 +40,7 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, content: str, i
     assert read_inputs(path) == read_inputs(str(path)) == inputs
 
 
-def test_a_folder_is_its_text_files(tmp_path: Path) -> None:
+def test_the_inputs_of_a_folder_are_its_text_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     written(tmp_path / "sub" / "a.txt", "\ufeffhello ü")
     written(tmp_path / ".hidden", "no")
@@ -57,7 +57,7 @@ def test_a_file_of_a_folder_that_cannot_be_read_is_named(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York"])
-def test_a_moment_in_parquet_is_the_same_on_every_machine(tmp_path: Path, programs: Programs, zone: str) -> None:
+def test_a_timestamp_in_parquet_is_the_same_in_every_time_zone(tmp_path: Path, programs: Programs, zone: str) -> None:
     path = tmp_path / "in.parquet"
     duckdb.sql("SELECT TIMESTAMPTZ '2020-01-01 12:00:00+01:00' AS moment, [moment] AS several").write_parquet(str(path))
     code = "import sys; from batch_agent.data import read_inputs; print(read_inputs(sys.argv[1]))"
@@ -72,19 +72,19 @@ def test_results_may_not_overwrite_inputs_or_be_in_their_folder(tmp_path: Path) 
     (tmp_path / "link.jsonl").symlink_to(path)
     for same in (path, str(path), tmp_path / "link.jsonl"):
         with pytest.raises(SpecError, match=r"--out '.*in\.jsonl' would overwrite the inputs: use another file"):
-            check_apart(same, path, "--out")
+            check_output_path(same, path, "--out")
     with pytest.raises(SpecError, match=r"out '.*out\.jsonl' is in the folder of the inputs"):
-        check_apart(f"{tmp_path}/", tmp_path / "deep" / "out.jsonl")
+        check_output_path(f"{tmp_path}/", tmp_path / "deep" / "out.jsonl")
     for other in (tmp_path / "other.jsonl", tmp_path / "in.jsonl.checkpoint"):
-        check_apart(path, other)
-    check_apart([1, 2], path)
+        check_output_path(path, other)
+    check_output_path([1, 2], path)
 
 
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
         ("in.txt", "x", "unknown suffix. Inputs are a .jsonl, .json, .csv, .tsv or .parquet file"),
-        ("in.json", "{}", "must hold a list of inputs, not one dict"),
+        ("in.json", "{}", "must contain a list of inputs, not a single dict"),
         ("in.json", "[", "not valid JSON"),
         ("in.jsonl", '{"a": 1}\n{"a": \n', r"in\.jsonl, line 2: not valid JSON"),
         ("in.jsonl", b'{"a": "\xff"}\n', r"in\.jsonl, line 1: not UTF-8 .*encoding="),
@@ -161,12 +161,12 @@ def test_columns_of_parquet_that_differ_in_case_keep_their_names(tmp_path: Path)
         read_inputs(tmp_path / "twice.parquet")
 
 
-async def test_an_event_loop_reads_the_same(tmp_path: Path) -> None:
-    assert await gather_inputs(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
+async def test_files_are_read_the_same_inside_an_event_loop(tmp_path: Path) -> None:
+    assert await read_inputs_async(written(tmp_path / "in.jsonl", "1\n2\n")) == [1, 2]
     rows = [1, 2]
-    assert await gather_inputs(rows) is rows
+    assert await read_inputs_async(rows) is rows
     with pytest.raises(SpecError, match="does not exist"):
-        await gather_inputs(tmp_path / "nothing.csv")
+        await read_inputs_async(tmp_path / "nothing.csv")
 
 
 def test_parquet_without_duckdb_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,11 +88,14 @@ def test_without_inputs_and_without_a_pipe_the_option_is_named(folder: Path, cal
         (["--limit", "0"], "--limit must be an integer >= 1"),
         (["--key", "ID"], "--key 'ID': an input has no such field; it has id, stars, text. Did you mean 'id'?"),
         (["--where", "star = 1"], "--where 'star = 1': no input has a field 'star'. Did you mean 'stars'?"),
-        (["--temperature", "-1"], "--temperature must be a number of at least 0"),
+        (["--temperature", "-1"], "--temperature must be a number >= 0"),
         (["--extra", "min_p"], "--extra 'min_p': expected NAME=VALUE"),
-        (["--extra", "model=x"], "--extra must not hold 'model'"),
+        (["--extra", "model=x"], "--extra must not contain 'model'"),
         (["--prices", "m=1,2"], "--prices 'm=1,2': expected MODEL=INPUT,CACHED,OUTPUT"),
-        (["--max-usd", "1"], "--max-usd needs the price of"),
+        (
+            ["--max-usd", "1"],
+            "pass --prices sim=INPUT,CACHED,OUTPUT in dollars per million tokens, or set --max-total-tokens",
+        ),
         (["--mcp", "no-such-program-at-all"], "'no-such-program-at-all' is not installed"),
         (["--mcp", ""], "--mcp needs a value"),
         (["in.csv"], "'in.csv' is unexpected: options begin with --. Put a pattern of files in quotes: 'docs/*.md'."),
@@ -123,15 +126,15 @@ def test_prices_extra_and_stop_are_options_and_tables_of_the_config_file(
 ) -> None:
     (folder / "batch.toml").write_text(
         f'task = "{{text}}"\ninputs = "in.csv"\nbackend = "{sim_url}"\nout = "out.csv"\nlimit = 1\ntop_p = 0.9\n'
-        'stop = ["END"]\n[extra]\nmin_p = 0.1\n[prices]\nbatch-agent-sim = [1000000, 0, 0]\n'
+        'stop = ["END"]\n[extra]\nmin_p = 0.1\n[prices]\nsim = [1000000, 0, 0]\n'
     )
-    assert read(folder / "batch.toml")["prices"] == {"batch-agent-sim": [1000000, 0, 0]}
+    assert read(folder / "batch.toml")["prices"] == {"sim": [1000000, 0, 0]}
     done = call("run", cwd=folder)
     assert done.returncode == 0, done.stderr
     with (folder / "out.csv").open(newline="") as file:
         [row] = csv.DictReader(file)
     assert float(row["cost"]) == int(row["input_tokens"])
-    words = ["--stop", "END", "--extra", "min_p=0.1", "--prices", "batch-agent-sim=2000000,0,0"]
+    words = ["--stop", "END", "--extra", "min_p=0.1", "--prices", "sim=2000000,0,0"]
     again = call("run", "--config", "batch.toml", *words, cwd=folder)
     assert again.returncode == 0, again.stderr
     assert "restored from the checkpoint" in again.stderr

@@ -75,7 +75,7 @@ async def test_a_two_turn_agent_takes_few_commands() -> None:
     assert each <= MOST_COMMANDS
 
 
-async def test_a_story_with_a_hole_is_refused(coordinator: RedisCoordinator) -> None:
+async def test_a_fact_history_with_a_gap_is_refused(coordinator: RedisCoordinator) -> None:
     """The server was set back: what was written after that point is not there, and nobody may go on from it."""
     leases = await leased(coordinator, "w", "a", "b", "c")
     assert await coordinator.write("w", 1, told(leases["a"], STARTED)) == frozenset()
@@ -103,7 +103,7 @@ async def test_a_large_batch_that_is_repeated_is_written_once(coordinator: Redis
     assert await coordinator.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
-async def test_more_news_than_come_at_once_all_come(coordinator: RedisCoordinator) -> None:
+async def test_all_updates_arrive_when_there_are_more_than_one_poll_returns(coordinator: RedisCoordinator) -> None:
     after = await coordinator.position()
     told = [str(number).encode() for number in range(1_005)]
     async with asyncio.TaskGroup() as group:
@@ -114,7 +114,7 @@ async def test_more_news_than_come_at_once_all_come(coordinator: RedisCoordinato
     assert (await coordinator.poll(news.after, wait=0)).published == ()
 
 
-async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, client: Redis) -> None:
+async def test_a_removed_run_leaves_no_redis_keys(redis_server: RedisServer, client: Redis) -> None:
     mark = uuid.uuid4().hex
     coordinator, other = (
         RedisCoordinator(redis_server.url, f"{mark}-[a]*"),
@@ -136,7 +136,7 @@ async def test_a_forgotten_run_leaves_nothing_behind(redis_server: RedisServer, 
     await other.aclose()
 
 
-async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServer) -> None:
+async def test_reading_an_unknown_run_does_not_create_it(redis_server: RedisServer) -> None:
     run = uuid.uuid4().hex
     coordinator = RedisCoordinator(redis_server.url, run)
     await coordinator.open()
@@ -148,7 +148,7 @@ async def test_whoever_only_looks_is_not_taken_for_a_run(redis_server: RedisServ
     await coordinator.aclose()
 
 
-async def test_whoever_waits_hears_that_the_run_is_gone(
+async def test_a_waiting_poll_reports_that_the_run_was_removed(
     coordinator: RedisCoordinator, redis_server: RedisServer, client: Redis
 ) -> None:
     await coordinator.submit(jobs("a"), retry_failed=False)
@@ -162,7 +162,7 @@ async def test_whoever_waits_hears_that_the_run_is_gone(
             await waiting
 
 
-async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(coordinator: RedisCoordinator) -> None:
+async def test_cancelled_waiting_calls_leave_no_trace(coordinator: RedisCoordinator) -> None:
     for millis in range(12):
         waiting = [
             asyncio.create_task(coordinator.lease("w", 1, ttl=LONG, wait=60)),
@@ -179,14 +179,14 @@ async def test_calls_that_were_cancelled_while_they_waited_leave_no_trace(coordi
     assert [lease.job.key for lease in await coordinator.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
 
 
-async def test_many_who_come_at_once_wait_for_each_other(coordinator: RedisCoordinator) -> None:
+async def test_concurrent_calls_share_one_connection(coordinator: RedisCoordinator) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(300):
             group.create_task(coordinator.claim(f"call-{number}", "w"))
     assert await coordinator.pending_count() == 0
 
 
-async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_redis_that_may_lose_facts_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
     with (
         redis_of_its_own("--maxmemory-policy", "allkeys-lru") as server,
         caplog.at_level(logging.WARNING, "batch_agent"),
@@ -199,7 +199,7 @@ async def test_a_server_that_may_lose_facts_is_complained_of_once(caplog: pytest
     assert all("facts may be lost" in message for message in caplog.messages)
 
 
-async def test_nothing_is_said_of_a_server_that_keeps_facts_or_does_not_tell(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_durable_redis_or_one_that_hides_its_config_gives_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "batch_agent")
     with redis_of_its_own(*AOF) as server:
         await _opened(server.url)
@@ -209,7 +209,7 @@ async def test_nothing_is_said_of_a_server_that_keeps_facts_or_does_not_tell(cap
 
 
 @pytest.mark.parametrize("run", ["", "a{b", "a}b"])
-async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
+async def test_a_run_name_must_be_valid_in_a_redis_key(run: str) -> None:
     with pytest.raises(SpecError, match=r"run_id=.* is invalid"):
         RedisCoordinator("redis://localhost", run)
 
@@ -217,7 +217,7 @@ async def test_a_run_needs_a_name_that_can_be_part_of_a_key(run: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http://me:secret@localhost", "me:secret@localhost:6379", "redis://:secret/x@localhost"]
 )
-async def test_what_is_no_url_of_a_redis_is_refused(url: str) -> None:
+async def test_an_invalid_redis_url_is_rejected(url: str) -> None:
     with pytest.raises(SpecError, match=r"localhost.*' is not a Redis URL") as caught:
         RedisCoordinator(url, "run")
     assert "secret" not in str(caught.value)

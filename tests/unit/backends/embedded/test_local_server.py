@@ -51,7 +51,7 @@ async def running(real_weights: Path) -> AsyncIterator[LocalServer]:
 
 
 @pytest.mark.slow
-async def test_a_started_server_answers_in_the_asked_shape_until_it_is_closed(running: LocalServer) -> None:
+async def test_a_started_server_follows_the_schema_until_it_is_closed(running: LocalServer) -> None:
     assert (running.slots, running.context_tokens, running.model_name) == (2, 3072, DEFAULT_MODEL)
     answer_schema = {
         "type": "object",
@@ -151,7 +151,9 @@ async def test_a_server_that_never_gets_ready_is_stopped(
     assert children_of(os.getpid()) == before
 
 
-async def test_a_server_deaf_to_sigterm_is_killed(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_ignores_sigterm_is_killed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     use_child(
         monkeypatch,
         tmp_path,
@@ -182,7 +184,7 @@ async def test_a_cancelled_start_leaves_no_process(
 
 
 @pytest.mark.slow
-async def test_the_log_file_holds_what_llama_cpp_says(
+async def test_the_log_file_has_the_output_of_llama_cpp(
     real_weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BATCH_AGENT_LOCAL_LOG", str(tmp_path / "llama.log"))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_agent import SpecError
-from batch_agent.data import SqlQuery, gather_inputs, read_inputs
+from batch_agent.data import SqlQuery, read_inputs, read_inputs_async
 from batch_agent.data import inputs as reading
 from batch_agent.data.row_iterators import ThreadIterator
 
@@ -33,12 +33,12 @@ def test_each_row_of_a_query_is_an_input(url: str) -> None:
     )
 
 
-def test_values_are_given_by_name_and_a_list_stands_for_many(url: str) -> None:
+def test_query_parameters_are_given_by_name_and_may_be_lists(url: str) -> None:
     query = SqlQuery(url, "SELECT id FROM reviews WHERE id IN :ids AND text LIKE :like", ids=[1, 2, 3], like="%g%")
     assert read_inputs(query) == [{"id": 1}]
 
 
-def test_without_values_colons_and_percent_signs_are_themselves(url: str) -> None:
+def test_without_parameters_colons_and_percent_signs_are_literal(url: str) -> None:
     assert read_inputs(SqlQuery(url, "SELECT 'at :noon' AS a FROM reviews WHERE text LIKE '50%'")) == [
         {"a": "at :noon"}
     ]
@@ -47,10 +47,10 @@ def test_without_values_colons_and_percent_signs_are_themselves(url: str) -> Non
 async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_MAX_LIST_ROWS", 500)
     numbers = "WITH RECURSIVE n(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < :most) SELECT n FROM n"
-    rows = await gather_inputs(SqlQuery(url, numbers, most=3000))
+    rows = await read_inputs_async(SqlQuery(url, numbers, most=3000))
     assert isinstance(rows, ThreadIterator)
     assert [row["n"] async for row in rows] == list(range(1, 3001))
-    assert len(await gather_inputs(SqlQuery(url, numbers, most=500))) == 500  # type: ignore[arg-type]
+    assert len(await read_inputs_async(SqlQuery(url, numbers, most=500))) == 500  # type: ignore[arg-type]
     async for row in rows:
         assert row == {"n": 1}
         break  # leaves a query in the middle
@@ -61,7 +61,7 @@ async def test_many_rows_are_read_while_the_run_goes_on(url: str, monkeypatch: p
     [
         ("SELECT * FROM gone", {}, "no such table: gone"),
         ("SELEC", {}, "syntax error"),
-        ("SELECT id, id FROM reviews", {}, "two columns named 'id': give one another name with AS"),
+        ("SELECT id, id FROM reviews", {}, "two columns named 'id': rename one of them with AS"),
         ("UPDATE reviews SET stars = 5", {}, "returns no rows: write a SELECT"),
         ("SELECT :a", {"b": 1}, "A value is required for bind parameter 'a'"),
     ],
@@ -96,9 +96,9 @@ def test_a_mistyped_database_is_not_created(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "problem"),
-    [(("shop.db", "SELECT 1"), "begins with a database URL"), (("sqlite:///x", ""), "needs a query")],
+    [(("shop.db", "SELECT 1"), "needs a database URL"), (("sqlite:///x", ""), "needs a query")],
 )
-def test_a_query_that_cannot_be_one_is_refused_at_once(words: tuple[str, str], problem: str) -> None:
+def test_an_invalid_query_is_rejected_at_once(words: tuple[str, str], problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         SqlQuery(*words)
 
