@@ -119,6 +119,7 @@ def _model(title: str, stages: list[Model], lives: list[Life], chance: random.Ra
         "series": _series(active, chance),
         "activity": active,
         "timeline": timeline(lives),
+        "results": _results(lives),
         "distributions": {
             "ttft": _distribution([0.2 * length for length in generating]),
             "turn": _distribution(generating),
@@ -141,6 +142,38 @@ def _model(title: str, stages: list[Model], lives: list[Life], chance: random.Ra
             "cache_misses": 2,
         },
         "savings": _savings(used, tools),
+    }
+
+
+def _results(lives: Sequence[Life]) -> Model:
+    """Every seventh answer is cut off; who is under way has nothing yet."""
+    errors = [[kind, f"The server said 400: no room, {kind}"] for kind in _KINDS]
+    rows = []
+    for life in lives:
+        turns = sum(segment[0] == 1 for segment in life.segments)
+        is_cut = life.ok == 1 and life.index % 7 == 3
+        done = (turns, 1423 * turns, 1101 * turns, 187 * turns, (life.end - life.start) / 100)
+        finish = 0 if life.ok != 1 else 2 if is_cut else 1
+        error = life.index % len(errors) if life.ok == 0 else -1
+        answer = f'{{"city": "Lyon", "number": {life.index}}}' if life.ok == 1 else ""
+        rows.append(
+            (finish, error, *((0,) * 5 if life.ok == 2 else done), f"note: Letter {life.index} of many", answer)
+        )
+    names = ("finish", "error", "turns", "tokens_in", "cached", "tokens_out", "seconds", "input", "answer")
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    return {"finishes": [None, "stop", "length"], "errors": errors, **columns}
+
+
+def _description(name: str) -> Model:
+    return {
+        "task": f"Read {{note}}{' in ' + name if name else ''} and name the city.",
+        "system_prompt": "You are a geographer.\n\nAnswer in one sentence.",
+        "tools": [
+            {"name": "look_up", "description": "Look a key up.", "parameters": {"type": "object", "properties": {}}},
+            {"name": "read_page", "description": "Read a page.", "parameters": {"type": "object"}},
+        ],
+        "output_schema": {"type": "object", "properties": {"city": {"type": "string"}}} if name else None,
+        "options": {"backend": "vllm://localhost:8000", "max_turns": 6, "extra": {"api_key": "***"}},
     }
 
 
@@ -184,6 +217,8 @@ def _stage(name: str, lives: Sequence[Life], chance: random.Random) -> Model:
         "model": "sim-7b",
         "backend": "vllm",
         "seen": ["vllm batch-agent-sim"],
+        "description": _description(name),
+        "prices": [0.5, 0.05, 1.5],
         "total": len(lives),
         "started": len(lives),
         "answered": sum(life.ok == 1 for life in lives),

@@ -89,3 +89,27 @@ async def test_a_live_page_follows_a_run_across_processes(page: Page, tmp_path: 
         assert await page.value("document.querySelectorAll('img').length") == 0
         assert page.errors == []
     await page.until("document.querySelector('#notice').innerText.startsWith('Connection lost')")
+
+
+async def test_the_report_of_a_run_with_failures_says_how_each_agent_ended(page: Page, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    notes = ["Read this.", 'Read that. [[sim: {"fault": "400"}]]', 'Read on. [[sim: {"text": "Done."}]]']
+    with SimServer(SimConfig(zero_latency=True), Script(answer_tokens=64)) as sim:
+        results = await BatchAgent.run(task="{it}", inputs=notes, backend=sim.url, max_tokens=9, checkpoint_dir=folder)
+    assert [result.ok for result in results] == [True, False, True]
+    await page.open((folder / "report.html").as_uri())
+    rows = await page.value("[...document.querySelectorAll('#results tbody tr')].map(e => e.innerText)")
+    expected = [
+        ("answered", "Read this.", "length"),
+        ("failed", "Read that.", "bad_request"),
+        ("answered", "Done.", "stop"),
+    ]
+    for row, parts in zip(rows, expected, strict=True):
+        assert all(part in row for part in parts), row
+    assert "1 cut at max_tokens" in await page.text("#summary")
+    await page.click("#results tbody tr:nth-child(2) .agent")
+    said = await page.text("#panel")
+    assert "Failed" in said
+    assert "bad_request: HTTP 400" in said
+    assert "running" not in said.lower()
+    assert page.errors == []

@@ -4,7 +4,7 @@ from .errors import ErrorKind
 from .fast_dataclass import dataclass
 from .requests import NO_USAGE, FinishReason, Usage
 from .results import AgentResult, CallRecord, ToolUse
-from .run_reports import PrefixReport, Scheduling
+from .run_reports import PrefixReport, RunDescription, Scheduling
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class RunStarted:
     """Active features of the server, as text for the user."""
     prices: tuple[float, float, float] | None = None
     """Dollars per million tokens of input, cached input and output; None if unknown."""
+    description: RunDescription | None = None
+    """Task, system prompt, tools, schema and options; None in a log of an older version."""
 
     def cost(self, usage: Usage) -> float | None:
         """Cost in dollars; None if the prices are unknown."""

@@ -1,6 +1,26 @@
-"""Reports of a run: how it was scheduled, and what its prompts share."""
+"""Reports of a run: what its agents have in common, how it was scheduled, and what its prompts share."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
 
 from .fast_dataclass import dataclass
+from .messages import ToolSpec
+from .schema import JsonSchema
+
+
+@dataclass(frozen=True, slots=True)
+class RunDescription:
+    """What all agents of a run have in common, recorded once per process."""
+
+    task: str
+    system_prompt: str = ""
+    """As the model receives it."""
+    tools: tuple[ToolSpec, ...] = ()
+    output_schema: JsonSchema | None = None
+    """None: answers are text."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options that differ from their defaults, as JSON data. Secrets are masked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,12 @@
 """Codec of the event log: an event as a line of JSON, and back.
 
 A line is a list: the time (seconds since the epoch), the type of event, the stage of a flow ("" for other runs), and
-the fields of the event. Prompts and tool results are not included."""
+the fields of the event. Of the inputs and answers it has the beginnings; conversations and tool results are not
+included."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 from pydantic import TypeAdapter, ValidationError
@@ -38,11 +39,13 @@ from ..core.events import (
     TurnStarted,
     WorkerEvent,
 )
-from ..core.requests import Usage
+from ..core.requests import FinishReason, Usage
 from ..core.results import AgentError, AgentResult, CallRecord, Timing
 
 MAX_TEXT = 300
 """Maximum characters of an answer or an error message."""
+_MAX_RECORDED = 20_000
+"""Maximum characters of a system prompt, or of another text in the description of a run."""
 PARSE_ERRORS = (ValueError, TypeError, IndexError, ValidationError)
 """Raised for a truncated line, and for one of a newer version."""
 _MAX_INT = 2**63 - 1
@@ -86,6 +89,18 @@ def to_json(value: Any) -> bytes:
         return orjson.dumps(_json_safe(value))
 
 
+def truncated(value: Any) -> Any:
+    """The value as JSON data, with the beginnings of long texts."""
+    if isinstance(value, str):
+        more = f" ... ({len(value):,} characters)"
+        return value if len(value) <= _MAX_RECORDED else value[: _MAX_RECORDED - len(more)] + more
+    if is_dataclass(value):
+        return {each.name: truncated(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): truncated(each) for name, each in value.items()}
+    return [truncated(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _parts(event: Event) -> Sequence[Any]:
     parts = _PARTS.get(type(event))
     return parts(event) if parts is not None else (event,)
@@ -105,8 +120,8 @@ def _finished(event: AgentFinished) -> Sequence[Any]:
         result.index, result.key, event.resumed, answer_preview(result),
         None if error is None else (error.kind, error.message[:MAX_TEXT], error.retryable),
         _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they are logged
-        rounded(result.timing.queued), rounded(result.timing.total), result.compactions,
-        result.finish,
+        rounded(result.timing.queued), rounded(result.timing.total), result.compactions, result.finish,
+        None if result.input is None else input_preview(result.input),
     )  # fmt: skip
 
 
@@ -120,6 +135,34 @@ def answer_preview(result: AgentResult) -> str:
         return orjson.dumps(result.output, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:MAX_TEXT]
     except TypeError:  # not representable as JSON
         return result.text[:MAX_TEXT]
+
+
+def input_preview(value: Any) -> str:
+    """The beginning of an input: of a text itself, of a mapping its fields and their values. Called for every agent:
+    comparing classes costs no call."""
+    if value.__class__ is str:
+        return value[:MAX_TEXT]
+    if value.__class__ is not dict and not isinstance(value, Mapping):
+        return _other_preview(value)
+    text = ""
+    for name, each in value.items():
+        kind = each.__class__
+        shown = each[:MAX_TEXT] if kind is str else each if kind is int or kind is float else input_preview(each)
+        text = f"{text}, {name}: {shown}" if text else f"{name}: {shown}"
+        if text[MAX_TEXT:]:
+            break
+    return text[:MAX_TEXT]
+
+
+def _other_preview(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value):,} bytes"
+    try:
+        return orjson.dumps(value, default=_jsonable, option=orjson.OPT_NON_STR_KEYS).decode()[:MAX_TEXT]
+    except TypeError:  # not representable as JSON
+        return repr(value)[:MAX_TEXT]
 
 
 def _jsonable(value: Any) -> Any:
@@ -148,13 +191,14 @@ def _read_calls(key: str, turn: int, calls: list[Any], seconds: float) -> Event:
 
 def _read_finished(
     index: int, key: str, resumed: bool, preview: str, error: Any, usage: list[int], turns: int, calls: list[Any],
-    queued: float, seconds: float, compactions: int, finish: Any = None,
+    queued: float, seconds: float, compactions: int, finish: FinishReason | None = None, received: str | None = None,
 ) -> Event:  # fmt: skip
+    """`finish`, `received`: missing in a log of an older version. A finish reason of a newer version is left out."""
     reason = None if error is None else _error(*error)
+    finish = finish if finish in _FINISHES else None
     result = AgentResult(
-        index, key, output=preview if reason is None else None, text=preview, error=reason, finish=finish,
-        usage=Usage(*usage), turns=turns, tool_calls=_records(calls), timing=Timing(queued, (), seconds),
-        compactions=compactions,
+        index, key, received, preview if reason is None else None, preview, reason, finish, Usage(*usage), turns=turns,
+        tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
     )  # fmt: skip
     return AgentFinished(result, resumed)
 
@@ -167,6 +211,7 @@ def _error(kind: str, message: str, retryable: bool) -> AgentError:
 
 
 _KINDS = frozenset(ErrorKind)
+_FINISHES = frozenset(get_args(FinishReason))
 _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     AgentStarted: lambda event: (event.key, event.index),
     TurnStarted: lambda event: (event.key, event.turn),
@@ -175,6 +220,7 @@ _PARTS: dict[type, Callable[[Any], Sequence[Any]]] = {
     CallsEnded: lambda event: (event.key, event.turn, _calls(event.calls), rounded(event.seconds)),
     LoadSampled: lambda event: [getattr(event, name) for name in LoadSampled.__slots__],
     AgentFinished: _finished,
+    RunStarted: lambda event: (truncated(event),),
     RequestRetried: lambda event: (replace(event, message=event.message[:MAX_TEXT]),),
     Notice: lambda event: (Notice(event.text[:MAX_TEXT]),),
     WorkerEvent: lambda event: (event.worker, type(event.event).__name__, *_parts(event.event)),

@@ -1,6 +1,6 @@
 """Event log of a run: a file with one event per line, from which the report and the live page are built.
 
-Prompts and tool results are not in it; they are in the checkpoint."""
+Conversations and tool results are not in it; they are in the checkpoint."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -282,4 +282,8 @@ class _Execution:
 
     def _started(self, total: int | None, prices: tuple[float, float, float] | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
-        return RunStarted(traits.name, self._resources.plan.config.model, limit, total, traits.detected, prices)
+        from .description import describe_run  # a run without a sink does not need it
+
+        plan = self._resources.plan
+        described = describe_run(self._spec, plan)
+        return RunStarted(traits.name, plan.config.model, limit, total, traits.detected, prices, described)

@@ -35,6 +35,7 @@ from ...core.run_reports import Scheduling
 from ..run_stats import CapacityTotals, RateEstimator
 from ..text.formatting import prefix_worker
 from .distribution import Distribution
+from .result_rows import ResultRows
 from .savings import AvoidedRepeats
 from .series import Series
 from .stage_view import StageView
@@ -57,6 +58,7 @@ class RunView:
         self._rows = array("L")
         """Timeline row of each actor: an agent, or a chunk of a long input."""
         self.timeline = Timeline()
+        self.results = ResultRows()
         self.series = Series()
         self.tools = ToolUsages()
         self.workers = WorkerViews()
@@ -222,6 +224,7 @@ class RunView:
         self.workers.finish(row)
         stage.clear_failure(row)
         timeline.finish(at, row, ANSWERED if result.ok else FAILED)
+        self.results.finish(row, result)
         stage.finished(at, row, event)
 
     def _add_summaries(self, usage: Usage) -> None:
@@ -247,6 +250,7 @@ class RunView:
 
     def _add_agent(self, at: float, stage: StageView, key: str, index: int) -> int:
         row = self.timeline.add(at, stage.number, index)
+        self.results.add()
         stage.agents += 1
         self._add_actor(stage, key, row)
         return row

@@ -9,7 +9,7 @@ from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.run_reports import PrefixReport
-from ..event_codec import MAX_TEXT, answer_preview
+from ..event_codec import MAX_TEXT, answer_preview, truncated
 from ..run_stats import Tokens
 
 _MAX_LATEST = 8
@@ -95,6 +95,8 @@ class StageView:
             "model": began.model if began else "",
             "backend": began.backend if began else "",
             "seen": list(began.seen) if began else [],
+            "description": truncated(began.description) if began and began.description else None,
+            "prices": list(began.prices) if began and began.prices else None,
             "total": self.total,
             "started": counts.started,
             "answered": counts.answered,

@@ -29,9 +29,11 @@ class ToolUsage:
 
     @classmethod
     def of(cls, tool: ToolUse) -> Self:
-        """From the statistics of the tool itself."""
+        """From the statistics of the tool itself. Executions that answered no call are left out: those made in advance,
+        and those whose agent had ended."""
+        executed = min(tool.executed, tool.requested - tool.shared - tool.cached)
         return cls(
-            tool.name, tool.requested, tool.executed, tool.shared, tool.cached, tool.failed, tool.seconds,
+            tool.name, tool.requested, executed, tool.shared, tool.cached, tool.failed, tool.seconds,
             tool.seconds_saved, tool.p50, tool.p99,
         )  # fmt: skip
 

@@ -134,6 +134,21 @@ const dom = (() => {
     );
   }
 
+  /** A titled text with a button that copies it. In a disclosure with one text, its summary is the title. */
+  function block(title, content, { note, tone, isTitled = true } = {}) {
+    const head = [
+      isTitled ? el("h3", null, title) : note && el("p", { class: "note" }, note),
+      el("button", { type: "button", "data-do": "copy", "aria-label": `Copy: ${title}` }, "Copy"),
+    ];
+    return el(
+      "div",
+      { class: "block", "data-key": `block ${title}` },
+      el("div", { class: "block-head" }, head),
+      isTitled && note && el("p", { class: "note" }, note),
+      el("pre", { class: tone ? `quote ${tone}` : "quote", "data-text": true, tabindex: "0" }, content),
+    );
+  }
+
   /** Button that opens the panel of an agent. */
   function agentButton(stage, index) {
     const label = `Agent ${format.exact(index)}: details`;
@@ -162,5 +177,5 @@ const dom = (() => {
     return el("div", { class: "pieces", role: "img", "aria-label": label }, drawn);
   }
 
-  return { el, svg, morph, details, section, table, agentButton, bar, present };
+  return { el, svg, morph, details, section, table, block, agentButton, bar, present };
 })();

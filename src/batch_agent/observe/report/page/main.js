@@ -8,12 +8,14 @@ const main = (() => {
   function show(raw) {
     const model = runModel.run(raw);
     summary.draw(model);
+    description.draw(model);
     tables.draw(model);
     distributions.draw(model);
     scheduling.draw(model);
     charts.set(model);
     strip.set(model);
     timeline.set(model);
+    results.set(model);
     span.grow(model.seconds);
     panel.set(model);
     contents(model);
@@ -68,12 +70,20 @@ const main = (() => {
     "rows-shorter": () => timeline.shorter(),
     "rows-fit": () => timeline.fit(),
     "close-panel": () => panel.close(),
+    "panel-previous": () => panel.step(-1),
+    "panel-next": () => panel.step(1),
+    "results-first": () => results.first(),
+    "results-previous": () => results.previous(),
+    "results-next": () => results.next(),
+    "results-last": () => results.last(),
+    "show-failures": ({ dataset }) => results.showFailures(dataset.stage, dataset.kind),
+    copy: (button) => clipboard.copy(button),
   };
 
   function click(event) {
     const button = event.target.closest?.("button");
     if (!button) return;
-    if (button.dataset.do) ACTIONS[button.dataset.do]?.();
+    if (button.dataset.do) ACTIONS[button.dataset.do]?.(button);
     if (button.dataset.agent === undefined) return;
     const agent = timeline.agentOf(Number(button.dataset.stage), Number(button.dataset.agent));
     if (agent !== null) timeline.open(agent);
@@ -97,11 +107,12 @@ const main = (() => {
 
   function attach() {
     document.addEventListener("click", click);
-    document.addEventListener("keydown", (event) => event.key === "Escape" && panel.isOpen && panel.close());
+    document.addEventListener("keydown", panel.key);
     span.listen(drawSoon);
     strip.attach();
     gestures.attach();
     timeline.attach();
+    results.attach();
     new ResizeObserver(drawSoon).observe(document.querySelector("main"));
     window.addEventListener("resize", drawSoon);
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);

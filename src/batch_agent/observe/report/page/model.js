@@ -31,7 +31,58 @@ const runModel = (() => {
     const stages = list(model.stages).map(record);
     const agents = decoded(record(model.timeline), stages.length);
     const seconds = Math.max(number(model.seconds) ?? 0, agents.last);
-    return { ...model, seconds, isRunning: model.state === "running", stages, agents, totals: totals(stages) };
+    const isRunning = model.state === "running";
+    const results = resultsOf(record(model.results), agents, stages);
+    return { ...model, seconds, isRunning, stages, agents, results, totals: totals(stages) };
+  }
+
+  /** Columns of the results, in the order of the agents. Numbers of agents in progress are null. */
+  function resultsOf(raw, agents, stages) {
+    const errors = list(raw.errors).map((error) => ({ kind: text(list(error)[0]), message: text(list(error)[1]) }));
+    const finishes = list(raw.finishes);
+    const prices = stages.map((stage) => list(stage.prices)).map((of) => (of.length === 3 && of.every(isNumber) ? of : null));
+    const every = (value) => Array.from({ length: agents.count }, (_, agent) => value(agent));
+    const figure = (name) => {
+      const values = list(raw[name]);
+      return every((agent) => (agents.ok[agent] === 2 ? null : number(values[agent])));
+    };
+    const words = (name) => {
+      const values = list(raw[name]);
+      return every((agent) => text(values[agent]));
+    };
+    const [tokensIn, cached, tokensOut] = [figure("tokens_in"), figure("cached"), figure("tokens_out")];
+    const input = words("input");
+    return {
+      finish: every((agent) => text(finishes[list(raw.finish)[agent]])),
+      error: every((agent) => errors[list(raw.error)[agent]] ?? null),
+      turns: figure("turns"),
+      seconds: figure("seconds"),
+      tokensIn,
+      cached,
+      tokensOut,
+      usd: every((agent) => costOf(prices[agents.stage[agent]], tokensIn[agent], cached[agent], tokensOut[agent])),
+      input,
+      answer: words("answer"),
+      hasInputs: input.some(Boolean),
+      isPriced: prices.some(Boolean),
+    };
+  }
+
+  /** Dollars; null if the price or the tokens are unknown. */
+  function costOf(price, tokensIn, cached, tokensOut) {
+    if (!price || tokensIn === null || cached === null || tokensOut === null) return null;
+    return ((tokensIn - cached) * price[0] + cached * price[1] + tokensOut * price[2]) / 1e6;
+  }
+
+  /** Status of an agent. One that has no result is running only as long as its run is. */
+  function status({ agents, isRunning }, agent) {
+    return ["failed", "answered"][agents.ok[agent]] ?? (isRunning ? "running" : "interrupted");
+  }
+
+  /** Whether the answer is text that was cut at max_tokens. An answer that fits a schema is complete. */
+  function isTruncated({ agents, results, stages }, agent) {
+    if (agents.ok[agent] !== 1 || results.finish[agent] !== "length") return false;
+    return !record(stages[agents.stage[agent]]?.description).output_schema;
   }
 
   function totals(stages) {
@@ -164,5 +215,5 @@ const runModel = (() => {
     return kept.every((agent, row) => row === 0 || compare(kept[row - 1], agent) <= 0) ? kept : kept.sort(compare);
   }
 
-  return { list, record, text, number, sum, columns, run, stateAt, ordered };
+  return { list, record, text, number, sum, columns, run, status, isTruncated, stateAt, ordered };
 })();

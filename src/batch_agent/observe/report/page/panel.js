@@ -1,18 +1,14 @@
 "use strict";
-/* Side panel with the details of one agent. A live page also loads its trace from the server. */
+/* Side panel with the story of one agent. A live page also loads its trace from the server. */
 const panel = (() => {
-  const { el, morph } = dom;
-  const { list, record, text } = runModel;
+  const { el, morph, block } = dom;
+  const { record, text } = runModel;
   const KINDS = [
     ["waiting", "waited"],
     ["generating", "generated"],
     ["tools", "ran tools"],
   ];
-  const OUTCOMES = [
-    ["failed", "Failed"],
-    ["answered", "Answered"],
-    ["in-progress", "In progress"],
-  ];
+  const TONES = { answered: "answered", failed: "failed", running: "in-progress" };
   const MAX_STEPS = 300;
 
   let model = null;
@@ -36,14 +32,16 @@ const panel = (() => {
   }
 
   function open(agent) {
-    if (host().hidden) opener = document.activeElement;
+    const isNew = host().hidden;
+    if (isNew) opener = document.activeElement;
     shown = { agent, stage: model.agents.stage[agent], index: model.agents.index[agent] };
     trace = live.isLive ? "Loading the trace …" : null;
     host().hidden = false;
     document.body.classList.add("with-panel");
     draw();
     host().scrollTop = 0;
-    host().focus({ preventScroll: true });
+    if (isNew) host().focus({ preventScroll: true });
+    results.mark(agent);
     loadTrace();
   }
 
@@ -53,7 +51,31 @@ const panel = (() => {
     shown = null;
     document.body.classList.remove("with-panel");
     timeline.deselect();
+    results.mark(null);
     opener?.focus?.({ preventScroll: true });
+  }
+
+  /** The agents to step through: those of the table, or of the timeline if the table does not show this agent. */
+  function neighbours() {
+    const inTable = results.rows.indexOf(shown.agent);
+    return inTable >= 0 ? [results.rows, inTable] : [timeline.rows, timeline.rows.indexOf(shown.agent)];
+  }
+
+  /** Opens the agent that is `by` rows further. */
+  function step(by) {
+    const [rows, at] = neighbours();
+    const next = rows[at + by];
+    if (at >= 0 && next !== undefined) timeline.open(next);
+  }
+
+  function key(event) {
+    if (!shown || event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key === "Escape") return close();
+    const by = { ArrowLeft: -1, k: -1, ArrowRight: 1, j: 1 }[event.key];
+    if (by && (event.target === document.body || host().contains(event.target))) {
+      event.preventDefault();
+      step(by);
+    }
   }
 
   async function loadTrace() {
@@ -66,20 +88,13 @@ const panel = (() => {
   }
 
   function draw() {
-    const { agent, stage, index } = shown;
+    const { agent, stage } = shown;
     const { agents, stages } = model;
-    const [tone, ended] = OUTCOMES[agents.ok[agent]] ?? OUTCOMES[2];
     const name = stages.length > 1 ? text(stages[stage]?.name) : "";
     const parts = tooltips.durations(agents, agent);
     morph(
       host(),
-      el(
-        "div",
-        { class: "panel-head" },
-        el("h2", { id: "panel-title" }, `Agent ${format.exact(index)}`),
-        el("span", { class: `badge ${tone}` }, ended),
-        el("button", { type: "button", "data-do": "close-panel", "aria-label": "Close", title: "Close (Esc)" }, "×"),
-      ),
+      head(),
       name && el("p", { class: "note" }, `in ${name}`),
       dom.bar(
         parts.map(([, what, value]) => `${what} ${format.seconds(value)}`).join(", "),
@@ -92,38 +107,72 @@ const panel = (() => {
         pair("Started at", format.seconds(agents.start[agent] / 100)),
         parts.map(([, what, value]) => pair(what.charAt(0).toUpperCase() + what.slice(1), format.seconds(value))),
         pair("Requests", format.exact(agents.turns[agent])),
+        figures(agent),
       ),
-      excerpts(stage, index),
-      trace && el("h3", null, "Trace"),
-      trace && el("pre", { class: "trace" }, trace),
+      story(agent),
+      trace && block("Trace", trace, { tone: "trace" }),
+      description.shared("panel", record(stages[stage]?.description)),
       steps(agent),
     );
+  }
+
+  function head() {
+    const status = runModel.status(model, shown.agent);
+    const [rows, at] = neighbours();
+    return el(
+      "div",
+      { class: "panel-head" },
+      el("h2", { id: "panel-title" }, `Agent ${format.exact(shown.index)}`),
+      el("span", { class: `badge ${TONES[status] ?? "waiting"}` }, status.charAt(0).toUpperCase() + status.slice(1)),
+      el(
+        "span",
+        { class: "buttons", role: "group", "aria-label": "Agents" },
+        stepButton("panel-previous", "‹", "Previous agent (←)", at <= 0),
+        stepButton("panel-next", "›", "Next agent (→)", at < 0 || at >= rows.length - 1),
+      ),
+      el("button", { type: "button", "data-do": "close-panel", "aria-label": "Close", title: "Close (Esc)" }, "×"),
+    );
+  }
+
+  function stepButton(what, sign, name, isEnd) {
+    return el("button", { type: "button", "data-do": what, disabled: isEnd, "aria-label": name, title: name }, sign);
   }
 
   function pair(name, value) {
     return el("div", null, el("dt", null, name), el("dd", null, value));
   }
 
-  /** Error or result of the agent, where the report has it: as an example of a failure or one of the latest results. */
-  function excerpts(stage, index) {
-    const of = record(model.stages[stage]);
-    const examples = list(of.failures)
-      .map(record)
-      .flatMap((group) => list(group.examples).map((example) => ({ ...record(example), kind: text(group.kind) })));
-    const failed = examples.find((example) => example.index === index);
-    const result = list(of.latest)
-      .map(record)
-      .find((one) => one.index === index);
+  /** Figures of a finished agent. */
+  function figures(agent) {
+    const { turns, tokensIn, cached, tokensOut, usd, finish } = model.results;
+    if (turns[agent] === null) return null;
     return [
-      failed && [
-        el("h3", null, "Error"),
-        el("p", null, el("code", null, failed.kind)),
-        el("p", { class: "quote" }, text(failed.message)),
-      ],
-      result &&
-        !failed &&
-        text(result.text) && [el("h3", null, "Result"), el("p", { class: "quote" }, text(result.text))],
+      pair("Turns", format.exact(turns[agent])),
+      pair("Tokens in", format.exact(tokensIn[agent])),
+      pair("Cached", format.exact(cached[agent])),
+      pair("Tokens out", format.exact(tokensOut[agent])),
+      usd[agent] !== null && pair("Cost", format.dollars(usd[agent])),
+      finish[agent] && pair("Finish", finish[agent]),
     ];
+  }
+
+  /** Error, input and answer of the agent, as far as the report has them. */
+  function story(agent) {
+    const { error, input, answer } = model.results;
+    const failure = error[agent];
+    return [
+      failure && block("Error", `${failure.kind}: ${failure.message}`, { tone: "odd" }),
+      input[agent] && block("Input", input[agent]),
+      answer[agent] && block(failure ? "Last reply" : "Answer", answer[agent]),
+      !live.isLive &&
+        (input[agent] || answer[agent]) &&
+        el("p", { class: "note" }, "Long texts are shortened. The whole story: ", command()),
+    ];
+  }
+
+  function command() {
+    const name = text(model.stages[shown.stage]?.name);
+    return el("code", null, `batch-agent inspect FOLDER${name && `/${name}`} --agent ${shown.index}`);
   }
 
   function steps(agent) {
@@ -154,6 +203,8 @@ const panel = (() => {
     set,
     open,
     close,
+    step,
+    key,
     get isOpen() {
       return shown !== null;
     },

@@ -103,7 +103,7 @@ const summary = (() => {
   function tiles(model) {
     const { totals } = model;
     return [
-      answers(totals),
+      answers(model),
       throughput(model),
       model.isRunning && tile("Time left", format.seconds(number(record(model.throughput).eta)), "at the current rate"),
       totals.input !== null &&
@@ -127,10 +127,14 @@ const summary = (() => {
     );
   }
 
-  function answers(totals) {
+  function answers(model) {
+    const { totals } = model;
+    let truncated = 0;
+    for (let agent = 0; agent < model.agents.count; agent++) truncated += runModel.isTruncated(model, agent);
     const notes = [
       totals.total !== null && `of ${format.exact(totals.total)}`,
       totals.failed > 0 ? `${format.exact(totals.failed)} failed` : totals.done > 0 && "no failures",
+      truncated > 0 && `${format.exact(truncated)} cut at max_tokens`,
       totals.resumed > 0 && `${format.exact(totals.resumed)} from the checkpoint`,
     ].filter(Boolean);
     return tile("Answered", format.exact(totals.answered), notes.join(", "));

@@ -131,6 +131,11 @@ const tables = (() => {
           ),
         ),
       ),
+      el(
+        "button",
+        { type: "button", class: "more", "data-do": "show-failures", "data-stage": group.stage, "data-kind": kind },
+        "Show in the table",
+      ),
     );
   }
 

@@ -207,7 +207,7 @@ const timeline = (() => {
       event.preventDefault();
       const next = rows[Math.max(0, Math.min(rows.length - 1, row + moves[event.key]))];
       reveal(next);
-      announce(tooltips.description(model.agents, next));
+      announce(tooltips.described(model, next));
     }
   }
 

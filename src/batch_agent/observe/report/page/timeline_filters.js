@@ -13,14 +13,14 @@ const timelineFilters = (() => {
 
   const bar = () => document.getElementById("rows-bar");
 
-  function draw({ agents, stages }) {
+  function draw({ agents, stages, isRunning }) {
     const counts = [0, 0, 0];
     for (let agent = 0; agent < agents.count; agent++) counts[agents.ok[agent]] += 1;
     const only = [
       ["all", `all ${format.exact(agents.count)}`],
       ["failed", `failed (${format.exact(counts[0])})`],
       ["answered", `answered (${format.exact(counts[1])})`],
-      ["in progress", `in progress (${format.exact(counts[2])})`],
+      ["in progress", `${isRunning ? "running" : "interrupted"} (${format.exact(counts[2])})`],
     ];
     morph(
       bar(),

@@ -9,12 +9,13 @@ const tooltips = (() => {
   const TONES = ["failed", "answered", "plain"];
 
   /** Lines for one agent. */
-  function agentLines({ agents, stages }, agent, time) {
+  function agentLines(model, agent, time) {
+    const { agents, stages } = model;
     const stage = stages.length > 1 ? ` · ${runModel.text(stages[agents.stage[agent]]?.name)}` : "";
     const end = agents.ok[agent];
     return [
-      el("div", { class: "when" }, `Agent ${exact(agents.index[agent])}${stage}`, key(TONES[end], OUTCOMES[end])),
-      value(el("span", null, `at ${format.moment(time, span.to - span.from)}`), stateName(agents, agent, time)),
+      el("div", { class: "when" }, `Agent ${exact(agents.index[agent])}${stage}`, key(TONES[end], runModel.status(model, agent))),
+      value(el("span", null, `at ${format.moment(time, span.to - span.from)}`), stateName(model, agent, time)),
       durations(agents, agent).map(([tone, name, took]) => value(key(tone, name), seconds(took))),
     ];
   }
@@ -39,10 +40,11 @@ const tooltips = (() => {
     ];
   }
 
-  function stateName(agents, agent, time) {
+  function stateName(model, agent, time) {
+    const { agents } = model;
     const state = runModel.stateAt(agents, agent, time * 100);
     if (state !== null) return STATES[state];
-    return time * 100 < agents.start[agent] ? "not started" : OUTCOMES[agents.ok[agent]];
+    return time * 100 < agents.start[agent] ? "not started" : runModel.status(model, agent);
   }
 
   /** [tone, name, seconds] of the states of an agent, and of all together. */
@@ -58,13 +60,14 @@ const tooltips = (() => {
   }
 
   /** One line for screen readers. */
-  function description(agents, agent) {
+  function described(model, agent) {
+    const { agents } = model;
     const took = durations(agents, agent).map(([, name, value]) => `${name} ${seconds(value)}`);
-    return `Agent ${agents.index[agent]}, ${OUTCOMES[agents.ok[agent]]}: ${took.join(", ")}`;
+    return `Agent ${agents.index[agent]}, ${runModel.status(model, agent)}: ${took.join(", ")}`;
   }
 
   const key = (tone, name) => el("span", { class: `key ${tone}` }, name);
   const value = (name, text) => el("div", { class: "value" }, name, el("b", null, text));
 
-  return { OUTCOMES, agent: agentLines, agents: sharedRowLines, durations, description };
+  return { OUTCOMES, agent: agentLines, agents: sharedRowLines, durations, described };
 })();
