@@ -22,7 +22,7 @@ _HEAD = '''"""Types of the options of a run, for type checkers and editors.
 Written by `python -m scripts.option_types` from the dataclasses of core/options, requests.py and spec.py: do not
 edit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -30,7 +30,7 @@ from ..program_runtime import Runtime
 from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
-from . import ContextLimits, Distributed, Limits, Prefix, Retry, SpendingLimits, Timeouts, ToolCaching
+from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 '''
 _AGENT = '''
 

@@ -17,6 +17,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.options import Limits as Limits
     from .core.options import Prefix as Prefix
     from .core.options import Retry as Retry
+    from .core.options import Rows as Rows
     from .core.options import SpendingLimits as SpendingLimits
     from .core.options import Timeouts as Timeouts
     from .core.options import ToolCaching as ToolCaching
@@ -54,4 +55,5 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .run.preview import PreviewedRequest as PreviewedRequest
     from .tools import MCP as MCP
     from .tools import Tool as Tool
+    from .tools.tool_context import ToolContext as ToolContext
     from .version import __version__ as __version__

@@ -26,12 +26,13 @@ from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec
 from .data.results import Results
 from .engine.result_stream import ResultStream
-from .engine.sync import run_blocking
+from .engine.sync import SyncResultStream, run_blocking
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
 from .run.resources import lint_prompts, open_preview
 from .run.setup import RunSetup
+from .tools.adapters import locate_file_tools
 
 if TYPE_CHECKING:
     from .forecasting.forecast import Forecast
@@ -75,6 +76,7 @@ class BatchAgent:
         `result.output`, are instances of `output_schema`; without one they are text.
 
         - Task: task, inputs, output_schema, tools, model, backend, runtime.
+        - Inputs: limit, sample, sample_seed, where, input_format, encoding, key.
         - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Limits: max_inflight, max_agents, max_turns, priority, backpressure_ceiling, calibrate_backend.
@@ -142,6 +144,44 @@ class BatchAgent:
 
     @overload
     @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[T], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[T], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[str], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[str], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_reduce_sync(
+        cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[ReduceOptions]
+    ) -> tuple[Results[Any], Any]: ...
+
+    @classmethod
+    @lists_options(SpecOptions, ReduceOptions)
+    def run_with_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+        """Blocking form of `run_with_reduce` for scripts, with the same options."""
+        from .flows import run_with_reduce
+
+        return run_blocking(lambda: run_with_reduce(reduce_schema=reduce_schema, **options))
+
+    @overload
+    @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
     ) -> tuple[Results[T], S | None]: ...
@@ -184,6 +224,44 @@ class BatchAgent:
         from .flows import run_with_map_reduce
 
         return await run_with_map_reduce(reduce_schema=reduce_schema, **options)
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[T], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[T], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[str], S | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[str], str | None]: ...
+
+    @overload
+    @classmethod
+    def run_with_map_reduce_sync(
+        cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[MapReduceOptions]
+    ) -> tuple[Results[Any], Any]: ...
+
+    @classmethod
+    @lists_options(StageOptions, MapReduceOptions)
+    def run_with_map_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+        """Blocking form of `run_with_map_reduce` for scripts, with the same options."""
+        from .flows import run_with_map_reduce
+
+        return run_blocking(lambda: run_with_map_reduce(reduce_schema=reduce_schema, **options))
 
     @classmethod
     @lists_options(ReplayOptions, default="...")
@@ -247,6 +325,32 @@ class BatchAgent:
         whether it is shown; None: in a terminal or a notebook, unless there are `events`. A run with a checkpoint_dir
         writes a report.html there."""
         return _open_stream(spec, **options)
+
+    @overload
+    @classmethod
+    def stream_sync(
+        cls, spec: BatchSpec, /, *, events: EventSinks = None, progress: bool | None = None
+    ) -> SyncResultStream[Any]: ...
+
+    @overload
+    @classmethod
+    def stream_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> SyncResultStream[T]: ...
+
+    @overload
+    @classmethod
+    def stream_sync(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> SyncResultStream[str]: ...
+
+    @overload
+    @classmethod
+    def stream_sync(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> SyncResultStream[Any]: ...
+
+    @classmethod
+    @lists_options(SpecOptions, RunOptions)
+    def stream_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> SyncResultStream:
+        """Yields results as the agents finish: `for result in BatchAgent.stream_sync(...)`, for scripts and notebooks.
+        The run has a thread of its own. Leaving the loop early, by break or Ctrl-C, cancels the rest and waits for the
+        end of the run. The options are those of `run`."""
+        return SyncResultStream(_open_stream(spec, **options))
 
     @overload
     @classmethod
@@ -422,7 +526,8 @@ def _stop_line(spec: BatchSpec, done: int, total: int | None) -> str:
 def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
     if spec is not None and options:
         raise SpecError(f"Pass either a BatchSpec or options, not both: {', '.join(options)}.")
-    return spec or BatchSpec.of(**options)
+    made = spec or BatchSpec.of(**options)
+    return locate_file_tools(made, made.inputs, made.rows.encoding) if made.tools else made
 
 
 __all__: Sequence[str] = ["BatchAgent"]

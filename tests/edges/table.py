@@ -23,6 +23,9 @@ COUNTS = {
     "run": "unit/api/test_count_edges.py::test_run_accepts_any_number_of_inputs",
     "stream": "unit/api/test_count_edges.py::test_stream_accepts_any_number_of_inputs",
     "run_sync": "unit/api/test_count_edges.py::test_run_sync_accepts_any_number_of_inputs",
+    "stream_sync": "unit/api/test_stream_sync.py::test_no_inputs_and_one",
+    "run_with_reduce_sync": "unit/api/test_stream_sync.py::test_no_inputs_and_one",
+    "run_with_map_reduce_sync": "unit/api/test_stream_sync.py::test_runs_with_a_reduce_have_a_blocking_form",
     "run_with_reduce": "unit/api/test_count_edges.py::test_run_with_reduce_accepts_any_number_of_inputs",
     "run_with_map_reduce": "unit/api/test_count_edges.py::test_run_with_map_reduce_accepts_any_number_of_items",
     "replay": "unit/api/test_count_edges.py::test_a_checkpoint_of_any_number_of_inputs_is_resumed_and_replayed",
@@ -55,6 +58,13 @@ OPTIONS: dict[str, Cells] = {
         _KILL,
         "unit/api/test_resume.py::test_a_changed_task_is_requested_again",
         _AWAY,
+    ),
+    "limit sample sample_seed where input_format encoding key": (
+        "- inputs are chosen before the first agent",
+        _CANCEL,
+        _KILL,
+        "unit/plan/test_row_keys.py::test_rows_may_be_reordered_and_added_between_runs",
+        "unit/data/test_download.py::test_a_download_that_fails_is_one_clear_error",
     ),
     "tools runtime": (
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",

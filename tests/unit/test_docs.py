@@ -13,7 +13,16 @@ import batch_agent
 import batch_agent.pools
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.options import ContextLimits, Distributed, Limits, Prefix, Retry, SpendingLimits, ToolCaching
+from batch_agent.core.options import (
+    ContextLimits,
+    Distributed,
+    Limits,
+    Prefix,
+    Retry,
+    Rows,
+    SpendingLimits,
+    ToolCaching,
+)
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import BatchSpec
 
@@ -29,9 +38,10 @@ def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
 
 def test_every_option_is_documented() -> None:
     text = (DOCS / "options.md").read_text()
-    every = (BatchSpec, Limits, Retry, ContextLimits, Prefix, ToolCaching, SpendingLimits, Distributed, Sampling)
+    every = (BatchSpec, Rows, Limits, Retry, ContextLimits, Prefix, ToolCaching, SpendingLimits, Distributed, Sampling)
     names = [field.name for group in every for field in fields(group)]
     groups = {
+        "rows",
         "limits",
         "timeouts",
         "retry",

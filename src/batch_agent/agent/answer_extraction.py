@@ -58,7 +58,7 @@ _MAX_CANDIDATES = 100
 """Values of one text that are validated; of more, the last ones."""
 
 
-def find_answer(text: str, output: OutputType, *, is_whole: bool = True) -> Any:
+def find_answer(text: str, output: OutputType, agent_input: Any = None, *, is_whole: bool = True) -> Any:
     """Answer in `text` that fits the output type: from the most literal reading, and the last of several values.
     Raises InvalidOutput with the problem of the most literal reading.
 
@@ -67,19 +67,19 @@ def find_answer(text: str, output: OutputType, *, is_whole: bool = True) -> Any:
     problem: InvalidOutput | None = None
     for value in _answers(text, output, is_whole):
         try:
-            return fit(value, output)
+            return fit(value, output, agent_input)
         except InvalidOutput as error:
             problem = problem or error
     raise problem or InvalidOutput("there is no complete JSON in it")
 
 
-def fit(value: Any, output: OutputType) -> Any:
+def fit(value: Any, output: OutputType, agent_input: Any = None) -> Any:
     """Typed answer that `value` is, wraps, or holds as a JSON string. Raises InvalidOutput with the problem of the
     most likely of these."""
     problem: InvalidOutput | None = None
     for candidate in _candidates(value, is_wrapped=not is_object(output.json_schema)):
         try:
-            return output.validate(candidate)
+            return output.validate(candidate, agent_input)
         except InvalidOutput as error:
             problem = problem or error
     assert problem is not None

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from ..core.agent_config import AgentConfig, InvalidOutput, Job
+from ..core.agent_config import AgentConfig, InvalidOutput, Job, repeated_seed
 from ..core.errors import ErrorKind
 from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
 from ..core.fast_dataclass import dataclass
@@ -199,7 +199,7 @@ class Conversation:
 
     def _request(self) -> Request:
         config = self._config
-        is_last = self._turns_left <= 1
+        is_last, seed = self._turns_left <= 1, config.sampling.seed
         return Request(
             prompt=config.prompt,
             messages=self._history(),
@@ -212,6 +212,7 @@ class Conversation:
             index=self._job.index,
             turn=self._turns,
             priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
+            seed=None if seed is None else repeated_seed(seed, self._job.key),
         )
 
     def _compaction(self) -> CompactContext | None:
@@ -243,7 +244,7 @@ class Conversation:
             self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, f"The model declined: {reply.text[:500]}")))
             return
         try:
-            read = read_reply(self._config, reply, self._turns)
+            read = read_reply(self._config, reply, self._turns, self._job.input)
         except InvalidOutput as error:
             self._ask_for_valid_answer(reply, error)
             return

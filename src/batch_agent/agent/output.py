@@ -44,12 +44,12 @@ class TypedOutput:
                 f"{str(error).splitlines()[0]}"
             ) from error
 
-    def validate(self, value: Any) -> Any:
+    def validate(self, value: Any, agent_input: Any = None) -> Any:
         from pydantic import ValidationError
 
         try:
             # As JSON: in strict mode, Pydantic accepts a string for a date or an enum only from JSON.
-            return self._adapter.validate_json(json.dumps(value))
+            return self._adapter.validate_json(json.dumps(value), context={"input": agent_input})
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             raise InvalidOutput(_problems((problem["loc"], problem["msg"]) for problem in found)) from error
@@ -71,7 +71,7 @@ class RawSchemaOutput:
         except ValueError as error:
             raise SpecError(f"output_schema is not a valid JSON schema: {str(error).splitlines()[0]}") from error
 
-    def validate(self, value: Any) -> Any:
+    def validate(self, value: Any, agent_input: Any = None) -> Any:
         problems = _serialization_problem(value) or _problems(
             (error.instance_path, error.message) for error in self._validator.iter_errors(value)
         )

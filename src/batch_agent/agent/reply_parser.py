@@ -21,15 +21,17 @@ class FinalAnswer:
     value: Any
 
 
-def read_reply(config: AgentConfig, reply: Reply, turn: int) -> FinalAnswer | tuple[ToolCall, ...]:
-    """Final answer or tool calls of a reply. Raises InvalidOutput if it has neither."""
+def read_reply(
+    config: AgentConfig, reply: Reply, turn: int, agent_input: Any = None
+) -> FinalAnswer | tuple[ToolCall, ...]:
+    """Final answer or tool calls of a reply. `agent_input`: for validators. Raises InvalidOutput if it has neither."""
     is_whole = reply.finish != "length"
     if config.tool_mode == "action":
         action = read_action(reply.text, f"call_{turn}", is_whole=is_whole)
-        return (action,) if isinstance(action, ToolCall) else FinalAnswer(_final(config, action))
+        return (action,) if isinstance(action, ToolCall) else FinalAnswer(_final(config, action, agent_input))
     if reply.calls:
         return _with_unique_ids(reply.calls, turn, is_whole)
-    return FinalAnswer(_answer(config, reply.text, is_whole))
+    return FinalAnswer(_answer(config, reply.text, is_whole, agent_input))
 
 
 def echo(call: ToolCall) -> ToolCall:
@@ -58,18 +60,18 @@ def _with_unique_ids(calls: tuple[ToolCall, ...], turn: int, is_whole: bool) -> 
     )
 
 
-def _final(config: AgentConfig, action: FinalAction) -> Any:
+def _final(config: AgentConfig, action: FinalAction, agent_input: Any) -> Any:
     if config.output is not None:
-        return fit(action.value, config.output)
+        return fit(action.value, config.output, agent_input)
     text = action.value if isinstance(action.value, str) else dumps_ascii(action.value)
     if not text.strip():
         raise InvalidOutput("it is empty")
     return text
 
 
-def _answer(config: AgentConfig, text: str, is_whole: bool) -> Any:
+def _answer(config: AgentConfig, text: str, is_whole: bool, agent_input: Any) -> Any:
     if config.output is not None:
-        return find_answer(text, config.output, is_whole=is_whole)
+        return find_answer(text, config.output, agent_input, is_whole=is_whole)
     visible = without_thoughts(text, is_whole=is_whole)
     if not visible:
         raise InvalidOutput("it is empty")

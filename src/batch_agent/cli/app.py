@@ -12,7 +12,7 @@ from ..core.safe_text import safe_text
 from .command_table import COMMANDS
 from .options.help_groups import OPTIONS
 from .signals import Interrupted, end_at_once_by_signals
-from .usage_errors import check_values, format_usage_error
+from .usage_errors import check_values, format_usage_error, with_flags
 
 
 def _version() -> str:
@@ -82,6 +82,8 @@ def main() -> None:
     try:
         command = _parse()
         status = command()
+    except SpecError as error:
+        _fail(_as_typed(str(error)))
     except BatchAgentError as error:
         _fail(str(error))
     except Interrupted as error:
@@ -95,7 +97,7 @@ def _parse() -> Callable[[], Any]:
     """The command of this process, with its arguments bound. Raises SpecError for a usage error."""
     check_values(sys.argv[1:])
     try:
-        command, bound, _ = app.parse_args(sys.argv[1:], print_error=False, exit_on_error=False)
+        command, bound, _ = app.parse_args(_with_inputs_option(sys.argv[1:]), print_error=False, exit_on_error=False)
     except CycloptsError as error:
         raise SpecError(format_usage_error(error, app)) from error
     except SpecError:
@@ -103,6 +105,26 @@ def _parse() -> Callable[[], Any]:
     except ValueError as error:  # raised by an option dataclass
         raise SpecError(f"{error}.") from error
     return partial(command, *bound.args, **bound.kwargs)
+
+
+def _with_inputs_option(words: list[str]) -> list[str]:
+    """`run texts.jsonl ...` and `run - ...` as `run --inputs texts.jsonl ...`."""
+    match words:
+        case [("run" | "plan" | "lint") as command, source, *others] if source == "-" or not source.startswith("-"):
+            return [command, "--inputs", source, *others]
+    return words
+
+
+def _as_typed(message: str) -> str:
+    """The message with flags where the library names options; for commands that have these options."""
+    if sys.argv[1:2] not in (["run"], ["plan"], ["lint"], ["resume"], ["worker"]):
+        return message
+    from .options.cluster import ClusterOptions
+    from .options.command_options import CommandOptions
+
+    names = (*CommandOptions.__slots__, *ClusterOptions.__slots__, "canary", "plan_changed")
+    said = with_flags(message, names)
+    return said.replace("--run-id", "--run") if sys.argv[1] == "worker" else said
 
 
 def _fail(message: str) -> NoReturn:

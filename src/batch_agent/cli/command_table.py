@@ -42,7 +42,8 @@ COMMANDS = (
         "Options can be set in a file: --config FILE, or batch.toml in the current directory if --task is not given.",
         (
             'batch-agent run --task "Summarize: {text}" --inputs texts.jsonl',
-            'batch-agent run --task "Describe {path}." --inputs docs/ --tools read_file',
+            'batch-agent run "docs/*.md" --task "Describe {path}." --tools read_file --limit 3',
+            'zcat texts.jsonl.gz | batch-agent run - --task "Summarize: {text}" --key id --out summaries.csv',
             "batch-agent run --config batch.toml --backend vllm://127.0.0.1:8000",
         ),
         OUTPUT,

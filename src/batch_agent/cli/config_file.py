@@ -14,6 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import SpecError
 from ..core.spec import OPTION_NAMES
+from ..core.task_fields import STDIN
 from ..core.validation import explain_unknown_name
 from .usage_errors import FORMER
 
@@ -21,6 +22,8 @@ COMMANDS = ("run", "plan", "preview", "lint")
 NAMES = ("batch.toml", "batch.yaml", "batch.yml")
 """Searched for in the current directory if neither --task nor --config is given."""
 
+_TABLES = ("extra", "prices")
+"""Options that are tables in the file."""
 _FILES_OR_NAMES = ("inputs", "schema", "reduce-schema")
 """Strings that are a file path unless they contain a colon: module:Name, scheme://..."""
 
@@ -138,6 +141,8 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
     """The value as the option takes it. Paths are relative to the directory of the file."""
     if value is None:
         return None
+    if _key(argument) in _TABLES and isinstance(value, dict):
+        return [orjson.dumps(value).decode()]
     types = accepted_types(argument)
     given = [value] if isinstance(value, str) and list in [get_origin(kind) for kind in types] else value
     try:
@@ -146,7 +151,8 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
         first = error.errors()[0]
         where = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
         raise SpecError(f"{str(file)!r}: {key}{where} is {first['input']!r}. {first['msg']}.") from error
-    if isinstance(value, str) and (Path in types or (_key(argument) in _FILES_OR_NAMES and ":" not in value)):
+    is_file = _key(argument) in _FILES_OR_NAMES and ":" not in str(value) and value != STDIN
+    if isinstance(value, str) and (Path in types or is_file):
         return str(file.parent / Path(value).expanduser())
     return given
 

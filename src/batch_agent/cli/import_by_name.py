@@ -31,16 +31,18 @@ def load_schema(name: str, option: str = "--schema") -> Any:
     return _import(name, option)
 
 
-def load_tools(names: list[str], root: Path, check: Callable[[str, Any], None] | None = None) -> list[Tool]:
+def load_tools(
+    names: list[str], root: Path, check: Callable[[str, Any], None] | None = None, *, encoding: str | None = None
+) -> list[Tool]:
     """Built-in tools by name, and user tools as module:function. Raises SpecError.
 
-    `root`: the directory that file tools may read. `check`: called with the name and the imported object of each user
-    tool; it raises SpecError for one that must not be used.
+    `root`: the directory that file tools may read. `encoding`: of its files that are not UTF-8. `check`: called with
+    the name and the imported object of each user tool; it raises SpecError for one that must not be used.
     """
     built_in = {
-        "read_file": read_file_tool(root),
+        "read_file": read_file_tool(root, encoding=encoding),
         "list_files": list_files_tool(root),
-        "grep": grep_tool(root),
+        "grep": grep_tool(root, encoding=encoding),
         "http_get": Tool.http_get,
         "web_search": Tool.web_search,
     }
@@ -52,6 +54,21 @@ def _user_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
     if check is not None:
         check(name, found)
     return as_tool(found)
+
+
+def load_servers(names: list[str], folder: Path) -> list[Any]:
+    """MCP servers by command or URL; commands are started in `folder`. Raises SpecError."""
+    if not names:
+        return []
+    from ..tools import MCP  # imported only for runs with servers
+
+    def server(name: str) -> Any:
+        try:
+            return MCP(name) if name.startswith(("http://", "https://")) else MCP(name, cwd=folder)
+        except (SpecError, ValueError) as error:
+            raise SpecError(f"--mcp {name!r}: {error}") from error
+
+    return [server(name) for name in names]
 
 
 def load_runtime(name: str | None, workdir: Path | None) -> Runtime | None:

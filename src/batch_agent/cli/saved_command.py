@@ -25,6 +25,7 @@ from ..backends.address import credential_for
 from ..core.errors import PlanMismatch, SpecError, StoreError
 from ..core.events import Event, RunStarted, StageEvent
 from ..observe.live.progress import Progress
+from .options.command_options import NOT_STORED
 
 _BYTES = 32
 
@@ -94,6 +95,7 @@ _SECRETS = {
         rf"//[^@]*:[^@]*@|{_IN_QUERY}", re.IGNORECASE
     ),  # of a database: a user name alone is not a secret
     "store": re.compile(rf"//[^@]*@|{_IN_QUERY}", re.IGNORECASE),
+    "mcp": re.compile(r"//[^/@\s]*@|(?:key|token|secret|sig|password|auth)[\w-]*[= ]", re.IGNORECASE),
 }
 
 
@@ -155,6 +157,8 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
     """Phrases for what resuming does, for a user who did not write the command."""
     own = [*(options.get("tools") or []), options.get("runtime"), options.get("schema"), options.get("reduce_schema")]
     modules = dict.fromkeys(str(name).partition(":")[0] for name in own if name and ":" in str(name))
+    if servers := options.get("mcp"):
+        yield f"start or reach {', '.join(map(str, servers))}"
     if modules:
         yield f"run the code of {', '.join(modules)}"
     if backend := options.get("backend"):
@@ -231,6 +235,8 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _command(options: Mapping[str, Any]) -> dict[str, Any]:
     saved = without_secrets(options)
+    if any(_SECRETS["mcp"].search(server) for server in saved.get("mcp") or ()):
+        saved["mcp"] = [NOT_STORED]
     for name in ("schema", "reduce_schema"):
         if (saved[name] or "").endswith(".json"):
             saved[name] = str(Path(saved[name]).absolute())

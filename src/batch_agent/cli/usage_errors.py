@@ -1,6 +1,8 @@
 """Messages for usage errors of the command line."""
 
+import re
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 
 from cyclopts import (
     App,
@@ -41,7 +43,7 @@ def format_usage_error(error: CycloptsError, app: App) -> str:
         case UnknownOptionError(token=token) if token.source == "cli":
             what = _unknown(token.keyword or token.value, _options(error.argument_collection))
         case UnusedCliTokensError(unused_tokens=[first, *_]):
-            what = f"{first!r} is unexpected: options begin with --."
+            what = f"{first!r} is unexpected: options begin with --.{_quote_hint(first)}"
         case UnknownCommandError(unused_tokens=[first, *_]) if first.startswith("-"):
             what = _unknown(first, ("--help", "--version", "--install-completion"))
         case UnknownCommandError(unused_tokens=[first, *_]):
@@ -49,6 +51,11 @@ def format_usage_error(error: CycloptsError, app: App) -> str:
         case _:
             what = str(error)
     return f"{what}\nSee {' '.join(command)} --help"
+
+
+def _quote_hint(word: str) -> str:
+    """For a pattern that the shell has replaced by the names of files."""
+    return " Put a pattern of files in quotes: 'docs/*.md'." if Path(word).exists() else ""
 
 
 def check_values(typed: Sequence[str]) -> None:
@@ -62,6 +69,29 @@ def check_values(typed: Sequence[str]) -> None:
             raise SpecError(f"{option} needs a value, got an empty string.")
         if word == "":
             raise SpecError("An argument is empty. Check for an unset shell variable.")
+
+
+_BOTH = re.compile(r"\b\w+(?:='[^']*')? \((--[a-z-]+[^()]*)\)")
+"""An option of Python, and the flag for it in parentheses."""
+_OTHER_FLAGS = {"output_schema": "--schema", "checkpoint_dir": "--checkpoint"}
+_PRICES = re.compile(r"--prices \{'([^']*)': \([^)]*\)\}")
+_NEGATED = re.compile(r"\b(hoist|reorder)=False\b")
+
+
+def with_flags(message: str, options: Iterable[str]) -> str:
+    """A message of the library as the command line says it: `--max-turns must be ...`, not `max_turns`. `options`:
+    names of options, as in Python."""
+    message = _NEGATED.sub(r"--no-\1", _BOTH.sub(r"\1", message))
+    flags = {**{name: f"--{name.replace('_', '-')}" for name in options}, **_OTHER_FLAGS}
+    names = "|".join(sorted(flags, key=len, reverse=True))
+
+    def flag(match: re.Match[str]) -> str:
+        name, mark = match["name"], match["mark"]
+        is_option = "_" in name or mark == "=" or match.start() == 0
+        return f"{flags[name]}{' ' if mark == '=' else mark}" if is_option else match[0]
+
+    said = re.sub(rf"(?<![\w.{{-])(?P<name>{names})(?P<mark>=(?!=)| must\b| needs\b|\b(?![\w(}}/]))", flag, message)
+    return _PRICES.sub(r"--prices \1=INPUT,CACHED,OUTPUT", said)
 
 
 def _unknown(option: str, known: Iterable[str]) -> str:

@@ -10,12 +10,12 @@ from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
-from .options.command_options import PASSED_THROUGH, CommandOptions
+from .options.command_options import PARSED, PASSED_THROUGH, CommandOptions
 from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
-_FOR_WORKERS = frozenset(PASSED_THROUGH) - {"strict_prefix", "log_requests"}
+_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED}) - {"strict_prefix", "log_requests"}
 """Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine."""
 
 
@@ -55,7 +55,9 @@ class WorkerManifest:
             schema_name=None if is_file else options.schema,
             schema=load_schema(options.schema) if is_file and options.schema is not None else None,
             lease=lease,
-            options=without_secrets({name: getattr(options, name) for name in sorted(_FOR_WORKERS)}),
+            options=without_secrets(
+                {name: value for name, value in sorted(options.to_plain().items()) if name in _FOR_WORKERS}
+            ),
         )
 
     @classmethod

@@ -1,5 +1,6 @@
 """Configuration that all agents of a run share, and the job of each agent."""
 
+from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 from .fast_dataclass import dataclass
@@ -30,8 +31,8 @@ class OutputType(Protocol):
     @property
     def json_schema(self) -> JsonSchema: ...
 
-    def validate(self, value: Any) -> Any:
-        """The typed answer. Raises InvalidOutput."""
+    def validate(self, value: Any, agent_input: Any = None) -> Any:
+        """The typed answer. `agent_input`: for validators that compare the answer with it. Raises InvalidOutput."""
         ...
 
 
@@ -109,3 +110,13 @@ class Job:
     """Length of the prefix that the task shares with others, in characters."""
     parts: tuple[str, ...] = ()
     """Tasks of its chunks, for an input that does not fit the window; `task` then has a placeholder for the text."""
+
+
+def repeated_seed(seed: int, key: str) -> int | None:
+    """Seed of an agent whose input repeats an earlier one, made from the run's seed and the number of the repetition,
+    which ends the key (`4f...-2`); None for the first of equal inputs, whose seed is the run's. With one seed for all,
+    a server would give them one answer."""
+    repetition = "" if "@" in key else key.partition("-")[2].partition(".")[0]  # keys with a row's own id are unique
+    if not repetition:
+        return None
+    return int.from_bytes(blake2b(f"{seed}-{repetition}".encode(), digest_size=4).digest()) >> 1

@@ -40,7 +40,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True)
 class AgentStarted:
-    """An agent has its first slot."""
+    """An agent has its first slot. In a run with `key=`, the key of an agent is `ID@HASH` in events."""
 
     key: str
     index: int

@@ -20,7 +20,8 @@ class Sampling:
     top_p: float | None = None
     """Nucleus sampling: above 0, up to 1."""
     seed: int | None = None
-    """Seed of the server's sampler."""
+    """Seed of the server's sampler. An input that is repeated has a seed of its own for each repetition, derived from
+    this one."""
     max_tokens: int | None = None
     """Limit of the tokens that the model generates in a turn."""
     stop: tuple[str, ...] = ()
@@ -64,6 +65,8 @@ class Request:
     effect if `may_call_tools` is False, or if the server cannot force a call."""
     index: int | None = None
     """Index of the agent's input; None for a request without an agent."""
+    seed: int | None = None
+    """Seed of an agent whose input is a repetition of another; None: that of `sampling`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from .errors import ErrorKind
@@ -130,6 +131,7 @@ class AgentResult(Generic[T]):
 
     index: int
     key: str
+    """Identifies the input in every run: the value of its field `key=`, or without that a hash."""
     input: Any = None
     output: T = None  # type: ignore[assignment]  # where `ok` is False
     """The answer, an instance of `output_schema`; text without one. None where `ok` is False."""
@@ -150,6 +152,8 @@ class AgentResult(Generic[T]):
     """File changes of a coding agent in its copy of the working directory."""
     cost: float | None = None
     """Dollars for its usage; None if the price of the model is unknown."""
+    artifacts: tuple[Path, ...] = ()
+    """Files that its tools made in `ToolContext.artifacts`."""
     prompt: Prompt | None = field(default=None, compare=False, repr=False)
     """System prompt, tools and schema of the answers, which all agents of a run share. None if nothing was sent, and
     for a program, which has its own."""

@@ -1,6 +1,5 @@
 """Specification of a run: `BatchSpec` and its validation."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import field, fields
 from functools import wraps
@@ -9,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
 from .errors import SpecError
 from .fast_dataclass import dataclass
-from .options import ContextLimits, Distributed, Limits, Prefix, Retry, SpendingLimits, Timeouts, ToolCaching
+from .options import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from .options.extra_fields import check_extra
 from .options.run_options import SpecOptions
 from .program_runtime import Runtime
 from .protocols import Backend
@@ -23,8 +23,6 @@ _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
 _MAX_SEED = 2**63 - 1
-_RESERVED = frozenset({"model", "messages", "prompt", "stream"})
-"""Fields of a request that the run sets: `extra` must not replace them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,7 @@ class BatchSpec:
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
     log_requests: Path | None = None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
+    rows: Rows = field(default_factory=Rows)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: Retry = field(default_factory=Retry)
@@ -93,6 +92,7 @@ class BatchSpec:
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
+        check_extra(self.sampling.extra, has_schema=self.output_schema is not None)
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
@@ -145,6 +145,7 @@ class BatchSpec:
 
 
 OPTION_GROUPS: dict[str, type[Any]] = {
+    "rows": Rows,
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
@@ -249,15 +250,3 @@ def _check_sampling(sampling: Sampling) -> None:
         raise SpecError(f"stop must be a list of strings; got {sampling.stop!r}: write stop=[...].")
     for text in sampling.stop:
         valid_unicode("stop", text)
-    _check_extra(sampling.extra)
-
-
-def _check_extra(extra: Any) -> None:
-    if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
-        raise SpecError(f"extra must be a dict of request fields; got {extra!r}.")
-    if reserved := sorted(_RESERVED.intersection(extra)):
-        raise SpecError(f"extra must not contain {reserved[0]!r}, which the run sets itself.")
-    try:
-        json.dumps(dict(extra), allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise SpecError(f"extra must be JSON serializable: {error}.") from None

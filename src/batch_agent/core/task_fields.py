@@ -41,6 +41,8 @@ class Fields:
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
 """Suffixes of files that hold inputs."""
+STDIN = "-"
+"""Name of standard input as the source of inputs."""
 _TABLES = frozenset({"pandas", "polars", "pyarrow", "duckdb"})
 _DATASETS = frozenset({"datasets.arrow_dataset", "datasets.iterable_dataset"})
 """Full module names: projects often have a module `datasets` of their own."""
@@ -60,12 +62,19 @@ def check_inputs(inputs: Any) -> None:
 
 
 def is_path(inputs: Any) -> bool:
-    """Whether inputs are the path of a file or folder: a Path, or a string with a known suffix or a slash."""
+    """Whether inputs are the path of a file or folder: a Path, or a string with a known suffix, a slash or a wildcard;
+    or `-`, standard input."""
     if not isinstance(inputs, str):
         return isinstance(inputs, Path)
     if len(inputs) > _MAX_PATH_LENGTH or "\n" in inputs:
         return False
-    return inputs.lower().endswith(SUFFIXES) or "/" in inputs or "\\" in inputs
+    name = inputs.lower().removesuffix(".gz")
+    return name.endswith(SUFFIXES) or "/" in inputs or "\\" in inputs or "*" in inputs or inputs == STDIN
+
+
+def is_url(inputs: Any) -> bool:
+    """Whether inputs are the address of a file to download."""
+    return isinstance(inputs, str) and inputs.lower().startswith(("http://", "https://"))
 
 
 def table_library(inputs: Any) -> str | None:

@@ -1,12 +1,12 @@
 """Append-only file that other programs read while it grows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from ..atomic_file import try_lock
+from ..atomic_file import temporary_path, try_lock
 from ..core.errors import SpecError
 
 
@@ -40,6 +40,22 @@ class AppendFile:
                 self._truncate(self._end)
                 raise
         self._end += len(chunk)
+
+    def replace(self, chunks: Iterable[bytes]) -> None:
+        """Replaces the whole contents atomically, for readers too. Raises SpecError, and then leaves the file."""
+        draft = temporary_path(self.path)
+        with self._translate_errors():
+            try:
+                with draft.open("wb") as file:
+                    file.writelines(chunks)
+                self._file.close()
+                draft.replace(self.path)
+            finally:
+                draft.unlink(missing_ok=True)
+            self._file = self.path.open("ab", buffering=0)
+            self._end = self._file.tell()
+        self._has_begun = True
+        self._lock()
 
     def __enter__(self) -> Self:
         return self

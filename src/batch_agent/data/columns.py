@@ -1,6 +1,6 @@
 """Columns of the result table: one for each field of the inputs and of the outputs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, RootModel
 
+from ..core.fast_dataclass import dataclass
 from ..core.results import AgentResult
 from .result_rows import jsonable, replace_lone_surrogates
 
@@ -23,8 +24,8 @@ TRAILING_COLUMNS = (
 def table_row(result: AgentResult) -> dict[str, Any]:
     """Row with `input.NAME` for each field of the input and `output.NAME` for each field of the output; `input` and
     `output` for values without fields."""
-    output = _field_columns("output", result.output) if result.ok else {}
-    return {**_agent_columns(result), **_field_columns("input", result.input), **output}
+    output = field_columns("output", result.output) if result.ok else {}
+    return {**_agent_columns(result), **field_columns("input", result.input), **output}
 
 
 def narrow_row(result: AgentResult) -> dict[str, Any]:
@@ -43,10 +44,18 @@ def in_order(names: Iterable[str]) -> list[str]:
     return [*LEADING_COLUMNS, *inputs, *outputs, *TRAILING_COLUMNS]
 
 
-def columns_of(results: Iterable[AgentResult]) -> dict[str, list[Any]]:
-    """Values of all results, by column."""
-    rows = [table_row(result) for result in results]
-    return {name: [row.get(name) for row in rows] for name in in_order(name for row in rows for name in row)}
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """Order of the columns of a table, whose rows may have different columns."""
+
+    order: Callable[[Iterable[str]], list[str]]
+
+    def columns(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        """Values of all rows, by column."""
+        return {name: [row.get(name) for row in rows] for name in self.order(name for row in rows for name in row)}
+
+
+RESULT_TABLE = TableLayout(in_order)
 
 
 def _agent_columns(result: AgentResult) -> dict[str, Any]:
@@ -70,7 +79,8 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
     }
 
 
-def _field_columns(name: str, value: Any) -> dict[str, Any]:
+def field_columns(name: str, value: Any) -> dict[str, Any]:
+    """`NAME.FIELD` for each field of the value; `NAME` for a value without fields."""
     parts = _fields(value)
     if not parts:
         return {name: _cell(value)}

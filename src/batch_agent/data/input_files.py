@@ -1,99 +1,279 @@
 """Inputs from files and folders."""
 
 import csv
-from collections.abc import Callable, Iterator
+import glob
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 import orjson
 
+from ..charset import HEAD_BYTES, file_encoding, is_binary, is_utf8
 from ..core.errors import SpecError
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import public_url
+from ..core.task_fields import STDIN, is_url
 from .column_names import check_unique
 from .parquet import parquet_rows
 from .row_iterators import SizedRows
+
+if TYPE_CHECKING:
+    from .download import LocalCopy
+    from .row_selection import RowSelection
 
 _MAX_BYTES = 256 * 1024 * 1024
 """Larger files are read line by line during the run."""
 _MAX_CELL_CHARS = 2**31 - 1
 _FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
-_BOM = b"\xef\xbb\xbf"
+_GZIP = b"\x1f\x8b"
+_GZIP_RATIO = 8
+"""Bytes of text in a byte of a compressed file, at most about."""
+_SUFFIXES = {
+    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
+}  # fmt: skip
+_MAX_NAMED = 3
+_OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or save the file as UTF-8."
 
 
-def read_file(path: Path) -> "list[Any] | SizedRows":
-    """Inputs of a file or folder, all parsed; for a very large file, an iterable that parses them again as they are
-    read. Raises SpecError for invalid data, with the line number."""
-    with _translate_errors(path):
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """File of inputs in one format. It is decompressed while it is read."""
+
+    path: Path
+    name: str
+    """As messages name it."""
+    format: str
+    copy: "LocalCopy | None" = None
+    """Set if `path` is a temporary file, which exists as long as this object."""
+    declared: str | None = None
+    """Encoding, if the file is not UTF-8."""
+
+    @classmethod
+    def of(cls, path: Path, input_format: str | None, encoding: str | None = None) -> "InputFile":
+        """Raises SpecError for a file that does not exist, or whose suffix is unknown."""
         if not path.exists():
             raise SpecError(f"{str(path)!r} does not exist. Inputs are {_FORMATS}.")
-        found = parquet_rows(path) if _suffix(path) == ".parquet" else _texts(path)
+        kind = input_format or _format_of(path.name, repr(str(path)))
+        return cls(path, str(path), kind, declared=encoding)
+
+    def open(self) -> IO[bytes]:
+        with self.path.open("rb") as file:
+            is_compressed = file.read(len(_GZIP)) == _GZIP
+        if not is_compressed:
+            return self.path.open("rb")
+        import gzip  # only for compressed files
+
+        return cast(IO[bytes], gzip.open(self.path))
+
+    def open_text(self, newline: str | None = "") -> TextIO:
+        with self.open() as file:
+            encoding = file_encoding(file, self.declared)
+        return io.TextIOWrapper(self.open(), encoding, newline=newline)
+
+    def open_utf8(self) -> Iterable[bytes]:
+        """Lines as UTF-8, without a byte order mark."""
+        with self.open() as file:
+            encoding = file_encoding(file, self.declared)
+            if encoding == "utf-8":
+                yield from file
+                return
+        with self.open_text("\n") as text:
+            yield from (line.encode() for line in text)
+
+    @property
+    def size(self) -> int:
+        """Bytes, estimated for a compressed file."""
+        size = self.path.stat().st_size
+        return size * _GZIP_RATIO if self.path.name.lower().endswith(".gz") else size
+
+
+def read_file(
+    source: str | Path,
+    select: "RowSelection | None" = None,
+    input_format: str | None = None,
+    notify: Callable[[str], None] = lambda _: None,
+    encoding: str | None = None,
+) -> "list[Any] | SizedRows":
+    """Inputs of a file, a folder, a glob pattern, an http(s) address or `-`, standard input. All are parsed; for very
+    large files, an iterable that parses them again as they are read. Raises SpecError for invalid data, with the line
+    number."""
+    path = Path(source).expanduser()
+    with translate_errors(str(source)):
+        if source == STDIN or is_url(source):
+            found = _all_rows([_local_copy(str(source), input_format, notify, encoding)], select)
+        elif path.is_dir():
+            found = _folder_rows(_visible_files(path), path, str(path), select, notify, encoding)
+        elif is_pattern(source) and not path.exists():
+            found = _matches(str(path), select, input_format, notify, encoding)
+        else:
+            found = _all_rows([InputFile.of(path, input_format, encoding)], select)
     if not found:
-        raise SpecError(f"{str(path)!r} has no inputs.")
+        raise SpecError(f"{'Standard input' if source == STDIN else repr(_shown(source))} has no inputs.")
     return found
 
 
-def _texts(path: Path) -> "list[Any] | SizedRows":
-    reader = _folder if path.is_dir() else _READERS.get(_suffix(path))
-    if reader is None:
-        raise SpecError(f"{str(path)!r} has an unknown suffix. Inputs are {_FORMATS}.")
+def _local_copy(
+    source: str, input_format: str | None, notify: Callable[[str], None], encoding: str | None
+) -> InputFile:
+    from .download import download, read_stdin  # imports urllib, which files do not need
+
+    copy = read_stdin() if source == STDIN else download(source, notify)
+    default = "jsonl" if source == STDIN else None
+    kind = input_format or default or _format_of(copy.file_name, repr(copy.name))
+    return InputFile(copy.path, copy.name, kind, copy, encoding)
+
+
+def is_pattern(source: str | Path) -> bool:
+    """Whether a path has wildcards: `*`, `?` or `[...]`."""
+    return not is_url(source) and glob.has_magic(str(source))
+
+
+def _shown(source: str | Path) -> str:
+    return public_url(str(source)) if is_url(source) else str(Path(source).expanduser())
+
+
+def _matches(
+    pattern: str,
+    select: "RowSelection | None",
+    input_format: str | None,
+    notify: Callable[[str], None],
+    encoding: str | None,
+) -> "list[Any] | SizedRows":
+    """Rows of all matching files, if the pattern ends in the suffix of a data format; otherwise an input for each file,
+    as in a folder."""
+    paths = [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
+    if not paths:
+        raise SpecError(f"No file matches {pattern!r}.")
+    if input_format is not None or _data_format(pattern) is not None:
+        return _all_rows([InputFile.of(path, input_format, encoding) for path in paths], select)
+    return _folder_rows(paths, None, pattern, select, notify, encoding)
+
+
+def _folder_rows(
+    files: Sequence[Path],
+    folder: Path | None,
+    name: str,
+    select: "RowSelection | None",
+    notify: Callable[[str], None],
+    encoding: str | None,
+) -> "list[Any] | SizedRows":
+    """An input for each text file. Binary files are named, by `notify` or, if there are no others, by SpecError."""
+    texts: list[Path] = []
+    binary: list[Path] = []
+    for file in files:
+        (binary if is_binary(_beginning(file), encoding) else texts).append(file)
+    if binary:
+        shown = [str(file if folder is None else file.relative_to(folder)) for file in binary[:_MAX_NAMED]]
+        listed = ", ".join([*shown, *([f"and {len(binary) - _MAX_NAMED:,} more"] if len(binary) > _MAX_NAMED else [])])
+        count = f"{len(binary):,} binary file{'' if len(binary) == 1 else 's'}"
+        advice = "Inputs are text: convert documents first, for example with pdftotext. Images are not supported yet."
+        if not texts:
+            raise SpecError(f"{name!r} has no text files, only {count}: {listed}. {advice}")
+        notify(f"{count} in {name!r} will not be read: {listed}. {advice}")
+    return _rows_of(lambda: _texts(texts, folder, encoding), sum(map(_size, texts)), select)
+
+
+def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> "list[Any] | SizedRows":
+    if len(files) == 1 and files[0].format == "parquet" and select is None:
+        return parquet_rows(files[0].path)
 
     def rows() -> Iterator[Any]:
-        with _translate_errors(path):
-            yield from reader(path)
+        for file in files:
+            with translate_errors(file.name):
+                yield from parquet_rows(file.path) if file.format == "parquet" else _READERS[file.format](file)
 
-    return list(rows()) if _size(path) <= _MAX_BYTES else SizedRows(sum(1 for _ in rows()), rows)
+    return _rows_of(rows, sum(file.size for file in files), select)
 
 
-def _suffix(path: Path) -> str:
-    return "" if path.is_dir() else path.suffix.lower()
+def _rows_of(
+    open_rows: Callable[[], Iterator[Any]], size: int, select: "RowSelection | None"
+) -> "list[Any] | SizedRows":
+    rows = open_rows if select is None else lambda: select.select(open_rows())
+    if size <= _MAX_BYTES or (select is not None and select.is_bounded):
+        return list(rows())
+    return SizedRows(sum(1 for _ in rows()), rows)
+
+
+def _data_format(name: str) -> str | None:
+    """Format by the suffix of a file name; None for one that is not of a data file."""
+    lower = name.lower().removesuffix(".gz")
+    suffix = next((suffix for suffix in _SUFFIXES if lower.endswith(suffix)), None)
+    return None if suffix is None or (suffix == ".parquet" and name.lower() != lower) else _SUFFIXES[suffix]
+
+
+def _format_of(name: str, shown: str) -> str:
+    found = _data_format(name)
+    if found is None:
+        raise SpecError(
+            f"{shown} has an unknown suffix. Inputs are {_FORMATS}. A file of another name needs its format: "
+            "input_format='csv'."
+        )
+    return found
 
 
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in (_text_files(path) if path.is_dir() else [path]))
+    return path.stat().st_size
 
 
 @contextmanager
-def _translate_errors(path: Path) -> Iterator[None]:
+def translate_errors(name: str) -> Iterator[None]:
+    """Turns errors of reading a file into SpecError."""
     try:
         yield
+    except EOFError as error:
+        raise SpecError(f"{name!r} cannot be decompressed: it ends too early.") from error
     except OSError as error:
-        raise SpecError(f"{str(error.filename or path)!r} cannot be read: {error.strerror}.") from error
+        if error.strerror is None:  # gzip.BadGzipFile
+            raise SpecError(f"{name!r} cannot be decompressed: {error}.") from error
+        raise SpecError(f"{str(error.filename or name)!r} cannot be read: {error.strerror}.") from error
 
 
-def _json_lines(path: Path) -> Iterator[Any]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
-            if text:
+def _json_lines(file: InputFile) -> Iterator[Any]:
+    with _translate_encoding(file):
+        for number, line in enumerate(file.open_utf8(), 1):
+            if text := line.strip():
                 try:
                     yield orjson.loads(text)
                 except orjson.JSONDecodeError as error:
-                    raise SpecError(f"{path}, line {number}: not valid JSON ({error}).") from error
+                    text.decode()  # raises UnicodeDecodeError for another encoding
+                    other = " For another format: input_format='csv'." if file.copy is not None and number == 1 else ""
+                    raise SpecError(f"{file.name}, line {number}: not valid JSON ({error}).{other}") from error
 
 
-def _json(path: Path) -> Iterator[Any]:
-    try:
-        data = orjson.loads(path.read_bytes().removeprefix(_BOM))
-    except orjson.JSONDecodeError as error:
-        raise SpecError(f"{path}: not valid JSON ({error}).") from error
+def _lines(file: InputFile) -> Iterator[Any]:
+    """Each line that is not blank, as text."""
+    with _translate_encoding(file), file.open_text() as opened:
+        yield from (text for line in opened if (text := line.rstrip("\r\n")).strip())
+
+
+def _json(file: InputFile) -> Iterator[Any]:
+    with _translate_encoding(file):
+        text = b"".join(file.open_utf8())
+        try:
+            data = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            text.decode()  # raises UnicodeDecodeError for another encoding
+            raise SpecError(f"{file.name}: not valid JSON ({error}).") from error
     if not isinstance(data, list):
-        raise SpecError(f"{path}: the file must contain a list of inputs, not a single {type(data).__name__}.")
+        raise SpecError(f"{file.name}: the file must contain a list of inputs, not a single {type(data).__name__}.")
     yield from data
 
 
-def _csv(path: Path) -> Iterator[Any]:
+def _csv(file: InputFile) -> Iterator[Any]:
     """Comma or semicolon, depending on the header: Excel writes semicolons in locales with decimal commas."""
-    return _separated(path, ",", ";")
+    return _separated(file, ",", ";")
 
 
-def _tsv(path: Path) -> Iterator[Any]:
-    return _separated(path, "\t")
+def _tsv(file: InputFile) -> Iterator[Any]:
+    return _separated(file, "\t")
 
 
-def _separated(path: Path, *separators: str) -> Iterator[Any]:
+def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
     """Rows separated by the first of the separators that is in the header."""
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARS))  # the limit is global to the process
-    with path.open(newline="", encoding="utf-8-sig") as file:
+    with _translate_encoding(source), source.open_text() as file:
         try:
             first = next((line for line in file if line.strip()), "")
             separator = next((each for each in separators if each in first), separators[0])
@@ -102,63 +282,63 @@ def _separated(path: Path, *separators: str) -> Iterator[Any]:
             names: list[str] | None = None
             for cells in filter(None, reader):
                 if names is None:
-                    names = check_unique(cells, str(path))
+                    names = check_unique(cells, source.name)
                 else:
-                    yield dict(zip(names, _check_cells(path, reader.line_num, names, cells), strict=True))
+                    yield dict(zip(names, _check_cells(source.name, reader.line_num, names, cells), strict=True))
         except csv.Error as error:
-            raise SpecError(f"{path}, line {reader.line_num}: not valid CSV ({error}).") from error
-        except UnicodeDecodeError as error:
-            raise SpecError(
-                f"{path}, line {_first_invalid_line(path)}: not UTF-8 ({error.reason}): save the file as UTF-8."
-            ) from error
+            raise SpecError(f"{source.name}, line {reader.line_num}: not valid CSV ({error}).") from error
 
 
-def _first_invalid_line(path: Path) -> int:
-    """Number of the first line that is not UTF-8; the decoder, which reads many lines at a time, does not know it."""
-    with path.open("rb") as file:
-        return next((number for number, line in enumerate(file, 1) if not _is_utf8(line)), 0)
-
-
-def _is_utf8(line: bytes) -> bool:
+@contextmanager
+def _translate_encoding(file: InputFile) -> Iterator[None]:
+    """Names the first line that is not UTF-8; the decoder, which reads many lines at a time, does not know it."""
     try:
-        line.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        yield
+    except UnicodeDecodeError as error:
+        if error.encoding not in ("utf-8", "utf-8-sig"):
+            raise SpecError(f"{file.name}: not {error.encoding} ({error.reason}): pass another encoding=.") from error
+        with file.open() as opened:
+            line = next((number for number, line in enumerate(opened, 1) if not is_utf8(line)), 0)
+        raise SpecError(f"{file.name}, line {line}: not UTF-8 ({error.reason}). {_OTHER_ENCODING}") from error
 
 
-def _check_cells(path: Path, line: int, names: list[str], cells: list[str]) -> list[str]:
+def _check_cells(name: str, line: int, names: list[str], cells: list[str]) -> list[str]:
     if len(cells) != len(names):
         raise SpecError(
-            f"{path}, line {line}: {len(cells)} cells for {len(names)} columns. Quote cells that contain the "
+            f"{name}, line {line}: {len(cells)} cells for {len(names)} columns. Quote cells that contain the "
             "separator or a line break."
         )
     return cells
 
 
-def _folder(path: Path) -> Iterator[Any]:
-    for file in _text_files(path):
-        relative = file.relative_to(path)
-        yield {"path": str(relative), "name": relative.name, "text": file.read_text("utf-8-sig", "replace")}
+def _texts(files: Iterable[Path], folder: Path | None, encoding: str | None) -> Iterator[Any]:
+    """An input for each file. `path` is relative to the folder, or as it is."""
+    for file in files:
+        path = file if folder is None else file.relative_to(folder)
+        source = InputFile(file, str(file), "text", declared=encoding)
+        with translate_errors(str(file)), _translate_encoding(source), source.open_text(None) as opened:
+            text = opened.read()
+        yield {"path": str(path), "name": file.name, "text": text}
 
 
-def _text_files(path: Path) -> Iterator[Path]:
-    """The files below `path` in sorted order, without hidden and binary files."""
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
-        if not hidden and file.is_file() and b"\0" not in _beginning(file):
-            yield file
+def _visible_files(folder: Path) -> list[Path]:
+    """The files below a folder in sorted order, without hidden ones."""
+    return [
+        file
+        for file in sorted(folder.rglob("*"))
+        if not any(part.startswith(".") for part in file.relative_to(folder).parts) and file.is_file()
+    ]
 
 
 def _beginning(file: Path) -> bytes:
-    with _translate_errors(file), file.open("rb") as opened:
-        return opened.read(4096)
+    with translate_errors(str(file)), file.open("rb") as opened:
+        return opened.read(HEAD_BYTES)
 
 
-_READERS: dict[str, Callable[[Path], Iterator[Any]]] = {
-    ".jsonl": _json_lines,
-    ".ndjson": _json_lines,
-    ".json": _json,
-    ".csv": _csv,
-    ".tsv": _tsv,
+_READERS: dict[str, Callable[[InputFile], Iterator[Any]]] = {
+    "jsonl": _json_lines,
+    "json": _json,
+    "csv": _csv,
+    "tsv": _tsv,
+    "lines": _lines,
 }

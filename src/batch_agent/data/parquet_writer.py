@@ -7,10 +7,11 @@ now and then.
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ..atomic_file import atomic_replace
 from ..core.errors import SpecError
@@ -18,24 +19,25 @@ from ..core.json import dumps
 from ..core.results import AgentResult
 from .append_file import AppendFile
 from .column_types import NULL, ColumnType, column_type, common_type, duckdb_type
-from .columns import in_order, table_row
+from .columns import RESULT_TABLE, TableLayout, table_row
 from .optional_imports import require
 from .parquet import write_parquet
 from .result_rows import jsonable
 
 
 class ParquetSpool:
-    """Converts results to JSON lines and infers the types of the columns on the way."""
+    """Converts rows to JSON lines and infers the types of the columns on the way."""
 
-    def __init__(self) -> None:
+    def __init__(self, layout: TableLayout) -> None:
+        self._order = layout.order
         self._types: dict[str, ColumnType] = {}
         self._names: dict[str, str] = {}
         """Names of columns by names of fields."""
         self._longest_line = 0
 
-    def line(self, result: AgentResult) -> bytes:
-        """The line of a result, to be appended to the spool file."""
-        row = {self._names.get(name) or self._new_column(name): value for name, value in table_row(result).items()}
+    def line(self, values: Mapping[str, Any]) -> bytes:
+        """The line of a row, to be appended to the spool file."""
+        row = {self._names.get(name) or self._new_column(name): value for name, value in values.items()}
         for name, value in row.items():
             self._types[name] = common_type(self._types[name], column_type(value))
         line = dumps({name: jsonable(value) for name, value in row.items()}) + b"\n"
@@ -45,7 +47,7 @@ class ParquetSpool:
     def write(self, lines: Path, path: Path) -> None:
         """Atomically replaces `path` by a table of all lines; other threads may append lines meanwhile. Raises
         SpecError, and then leaves the earlier file."""
-        names = in_order(list(self._types))
+        names = self._order(list(self._types))
         columns = {name: duckdb_type(self._types.get(name, NULL)) for name in names}
         try:
             with atomic_replace(path) as draft:
@@ -84,14 +86,14 @@ class ParquetFile:
         self._path = path
         self._display_name = f"{label} {str(path)!r}"
         self._lines = AppendFile(path.with_name(f"{path.name}.rows.jsonl"), label, path)
-        self._spool = ParquetSpool()
+        self._spool = ParquetSpool(RESULT_TABLE)
         self._has_new_rows = threading.Event()
         self._is_closing = threading.Event()
         self._thread: threading.Thread | None = None
         """Started with the first row."""
 
     def write(self, result: AgentResult) -> None:
-        self._lines.append(self._spool.line(result))
+        self._lines.append(self._spool.line(table_row(result)))
         self._has_new_rows.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._rewrite_until_closed, name="batch-agent-out", daemon=True)

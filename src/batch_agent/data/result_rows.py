@@ -30,6 +30,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
+    if result.artifacts:
+        row["artifacts"] = result.artifacts
     if result.changes is not None:
         row["changes"] = result.changes
     if error is not None:

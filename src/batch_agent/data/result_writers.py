@@ -1,18 +1,19 @@
 """Writers of results files. Each result is written as soon as its agent ends."""
 
 import asyncio
+import csv
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
 from .append_file import AppendFile
-from .columns import NARROW_COLUMNS, narrow_row
+from .columns import NARROW_COLUMNS, in_order, narrow_row, table_row
 from .parquet_writer import ParquetFile
 from .result_rows import as_row, csv_lines
 
@@ -83,15 +84,23 @@ class LinesFile:
 
 
 class CsvFile:
-    """CSV file with the same columns in every row. Values that are neither strings nor numbers are JSON."""
+    """CSV file with a column for each field, as `Results.to_csv` writes it. It is replaced when a result brings a new
+    column, which happens for the first few at most where inputs and answers have the same fields. Values that are
+    neither strings nor numbers are JSON. A pipe, which cannot be replaced, has one column for the input and one for the
+    answer."""
 
     def __init__(self, path: Path, label: str = "out") -> None:
+        self._is_narrow = path.exists() and not path.is_file()
         self._file = AppendFile(path, label)
+        self._names = list(NARROW_COLUMNS) if self._is_narrow else in_order(())
+        self._seen: dict[str, None] = {}
         self._has_header = False
 
     def write(self, result: AgentResult) -> None:
-        row = narrow_row(result)
-        self._append(csv_lines([[row.get(name) for name in NARROW_COLUMNS]]))
+        row = narrow_row(result) if self._is_narrow else table_row(result)
+        if not self._is_narrow and not row.keys() <= self._seen.keys():
+            self._add_columns(row)
+        self._append(csv_lines([[row.get(name) for name in self._names]]))
 
     def __enter__(self) -> Self:
         return self
@@ -104,5 +113,22 @@ class CsvFile:
                 self._append(b"")
 
     def _append(self, lines: bytes) -> None:
-        self._file.append(lines if self._has_header else csv_lines([NARROW_COLUMNS]) + lines)
+        self._file.append(lines if self._has_header else csv_lines([self._names]) + lines)
         self._has_header = True
+
+    def _add_columns(self, row: Mapping[str, Any]) -> None:
+        self._seen |= dict.fromkeys(row)
+        before, self._names = self._names, in_order(self._seen)
+        if self._has_header and before != self._names:
+            self._file.replace(self._rewritten(before))
+
+    def _rewritten(self, before: Sequence[str]) -> Iterator[bytes]:
+        """All rows so far, with the new columns empty. An empty column `output` of failed agents is dropped."""
+        yield csv_lines([self._names])
+        csv.field_size_limit(max(csv.field_size_limit(), 2**31 - 1))  # the limit is global to the process
+        with self._file.path.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            next(rows, None)
+            for cells in rows:
+                row = dict(zip(before, cells, strict=True))
+                yield csv_lines([[row.get(name, "") for name in self._names]])

@@ -30,9 +30,9 @@ class Results(list[AgentResult[T]]):
     `key`, `ok`, `status`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of
     the inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
     strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
-    `input_tokens`, `cached_tokens`, `output_tokens`, `cost` and `seconds`. Nested values stay lists or objects; in
-    Parquet and polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot
-    be written or a missing library raises SpecError."""
+    `input_tokens`, `cached_tokens`, `output_tokens`, `cost` (dollars, where the price is known) and `seconds`. Nested
+    values stay lists or objects; in Parquet and polars, a column with values of several types is JSON. Files are
+    replaced atomically. A path that cannot be written or a missing library raises SpecError."""
 
     def __init__(
         self,
@@ -72,6 +72,12 @@ class Results(list[AgentResult[T]]):
         return sum((result.usage for result in self), NO_USAGE)
 
     @property
+    def cost(self) -> float | None:
+        """Dollars for all agents together; None if the price of the model is unknown."""
+        known = [result.cost for result in self if result.cost is not None]
+        return sum(known) if known else None
+
+    @property
     def outputs(self) -> list[T | None]:
         """The answers; None for an agent that failed."""
         return [result.output if result.ok else None for result in self]
@@ -88,17 +94,19 @@ class Results(list[AgentResult[T]]):
             self,
         )
 
-    def to_pandas(self) -> Any:
-        """A pandas DataFrame."""
+    def to_pandas(self, like: Any = None) -> Any:
+        """A pandas DataFrame. `like`: a DataFrame of the inputs, such as `pd.read_csv` returns; columns `input.NAME`
+        get the type of its column NAME, so that they can be joined."""
         from . import table_export as export
 
-        return export.to_pandas(self)
+        table = export.result_table(self).to_pandas()
+        return table if like is None else export.with_types_of(table, like)
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""
         from . import table_export as export
 
-        return export.to_polars(self)
+        return export.result_table(self).to_polars()
 
     def to_parquet(self, path: str | Path) -> None:
         """Parquet file. Needs the extra `data`."""
@@ -110,7 +118,7 @@ class Results(list[AgentResult[T]]):
         """CSV file; lists and objects are JSON."""
         from . import table_export as export
 
-        export.to_csv(self, path)
+        export.result_table(self).to_csv(path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """JSONL file: one object per result, as `batch-agent run` writes it, with the answer unflattened."""
@@ -131,7 +139,7 @@ class Results(list[AgentResult[T]]):
         truncated = f"{truncation_note(cut)}; " if cut else ""
         return (
             f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; {truncated}"
-            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out"
+            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{_dollars(self.cost)}"
         )
 
     def __repr__(self) -> str:
@@ -142,6 +150,10 @@ class Results(list[AgentResult[T]]):
         from . import table_export as export
 
         return export.as_html(self, str(self))
+
+
+def _dollars(cost: float | None) -> str:
+    return "" if cost is None else f"; ${cost:,.2f}" if cost >= 1 else f"; ${cost:.4f}"
 
 
 def _count_kinds(failed: Iterable[AgentResult]) -> str:

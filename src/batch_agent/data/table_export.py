@@ -1,18 +1,20 @@
 """Export of results to tables, files and the HTML of a notebook. `Results` calls these functions by name."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from html import escape
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from ..atomic_file import atomic_write, temporary_path
 from ..core.errors import SpecError
-from ..core.json import dumps
+from ..core.json import dumps, loads
 from ..core.messages import chat_tools
 from ..core.results import AgentResult
 from .column_types import MIXED, NULL, ColumnType, column_type, common_type
-from .columns import NARROW_COLUMNS, columns_of, narrow_row
+from .columns import RESULT_TABLE, TableLayout, table_row
 from .optional_imports import require
 from .parquet_writer import ParquetSpool
 from .result_rows import as_row, cell, csv_lines, jsonable
@@ -22,73 +24,91 @@ _MAX_COLUMNS = 12
 _MAX_CELL_CHARS = 80
 _HIDDEN = frozenset({"key", "text", "cached_tokens"})
 _STYLE = (
-    "<style>.batch-agent td, .batch-agent th "
-    "{text-align: left; vertical-align: top; max-width: 24em; overflow-wrap: anywhere}</style>"
+    "<style>.batch-agent {overflow-x: auto} .batch-agent td, .batch-agent th {text-align: left; vertical-align: top} "
+    ".batch-agent th {white-space: nowrap} .batch-agent td {max-width: 24em; overflow-wrap: break-word}</style>"
 )
+
+Row = Mapping[str, Any]
+
+
+class ExportTable:
+    """Rows to be exported: to a DataFrame, a file, or the HTML of a notebook. A row is a mapping by column."""
+
+    def __init__(self, rows: Sequence[Row], layout: TableLayout) -> None:
+        self._rows = rows
+        self._layout = layout
+
+    def to_pandas(self) -> Any:
+        pandas = require("pandas", "to_pandas()", "pandas")
+        return pandas.DataFrame(self._layout.columns(self._rows))
+
+    def to_polars(self) -> Any:
+        polars = require("polars", "to_polars()", "polars")
+        columns = {name: _of_one_type(values) for name, values in self._layout.columns(self._rows).items()}
+        return polars.DataFrame(columns, strict=False, infer_schema_length=None)
+
+    def to_csv(self, path: str | Path) -> None:
+        columns = self._layout.columns(self._rows)
+        with atomic_write(Path(path).expanduser()) as file:
+            file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
+
+    def to_html(self, summary: str, total: int) -> str:
+        """The summary line and the rows, of `total` in all. All values are escaped."""
+        filled = (
+            (name, values) for name, values in self._layout.columns(self._rows).items() if _is_shown(name, values)
+        )
+        columns = dict(islice(filled, _MAX_COLUMNS))
+        head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+        body = "".join(f"<tr>{''.join(map(_shown, row))}</tr>" for row in zip(*columns.values(), strict=True))
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if self._rows else ""
+        more = f"<p>and {total - len(self._rows):,} more</p>" if total > len(self._rows) else ""
+        return f'<div class="batch-agent">{_STYLE}<p>{escape(summary)}</p>{table}{more}</div>'
 
 
 def as_html(results: Sequence[AgentResult], summary: str) -> str:
-    """The summary line and the first rows of the table. All values are escaped."""
-    rows = results[:_MAX_ROWS]
-    filled = ((name, values) for name, values in columns_of(rows).items() if _is_shown(name, values))
-    columns = dict(islice(filled, _MAX_COLUMNS))
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(map(_shown, row))}</tr>" for row in zip(*columns.values(), strict=True))
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>" if rows else ""
-    more = f"<p>and {len(results) - len(rows):,} more</p>" if len(results) > len(rows) else ""
-    return f'<div class="batch-agent">{_STYLE}<p>{escape(summary)}</p>{table}{more}</div>'
+    """The summary line and the first rows of the table."""
+    return result_table(results[:_MAX_ROWS]).to_html(summary, len(results))
 
 
-def _is_shown(name: str, values: Sequence[Any]) -> bool:
-    return name not in _HIDDEN and any(value is not None for value in values)
+def result_table(results: Iterable[AgentResult]) -> ExportTable:
+    """One row per result."""
+    return ExportTable([table_row(result) for result in results], RESULT_TABLE)
 
 
-def _shown(value: Any) -> str:
-    text = str(cell(value))
-    short = text if len(text) <= _MAX_CELL_CHARS else f"{text[:_MAX_CELL_CHARS]}…"
-    return f"<td>{escape(short)}</td>"
-
-
-__all__ = [
-    "as_html",
-    "chat_pieces",
-    "csv_pieces",
-    "jsonl_pieces",
-    "to_chat_jsonl",
-    "to_csv",
-    "to_jsonl",
-    "to_pandas",
-    "to_parquet",
-    "to_polars",
-]
-
-
-def to_pandas(results: Sequence[AgentResult]) -> Any:
+def with_types_of(table: Any, like: Any) -> Any:
+    """The pandas table with columns `input.NAME` of the type of column NAME in `like`, where they can be converted."""
     pandas = require("pandas", "to_pandas()", "pandas")
-    return pandas.DataFrame(columns_of(results))
+    for name, wanted in like.dtypes.items():
+        column = f"input.{name}"
+        if column not in table or table[column].dtype == wanted:
+            continue
+        with suppress(ValueError, TypeError):
+            is_number = pandas.api.types.is_numeric_dtype(wanted) and not pandas.api.types.is_bool_dtype(wanted)
+            values = pandas.to_numeric(table[column]) if is_number else table[column]
+            table[column] = values.astype(wanted)
+    return table
 
 
-def to_polars(results: Sequence[AgentResult]) -> Any:
-    polars = require("polars", "to_polars()", "polars")
-    columns = {name: _of_one_type(values) for name, values in columns_of(results).items()}
-    return polars.DataFrame(columns, strict=False, infer_schema_length=None)
-
-
-def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
+def write_parquet_table(rows: Iterable[Row], layout: TableLayout, path: str | Path) -> None:
+    """Writes rows, sorted by their column `index`. Raises SpecError."""
     require("duckdb", "to_parquet()")
     path = Path(path).expanduser()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        spool, lines = ParquetSpool(), temporary_path(path.with_name(f"{path.name}.rows.jsonl"))
+        spool, lines = ParquetSpool(layout), temporary_path(path.with_name(f"{path.name}.rows.jsonl"))
         try:
             with lines.open("wb") as file:
-                file.writelines(map(spool.line, results))
+                file.writelines(map(spool.line, rows))
             spool.write(lines, path)
         finally:
             lines.unlink(missing_ok=True)
     except (OSError, SpecError) as error:
         why = f"{error.strerror}." if isinstance(error, OSError) else error
         raise SpecError(f"{str(path)!r} cannot be written: {why}") from None
+
+
+def to_parquet(results: Iterable[AgentResult], path: str | Path) -> None:
+    write_parquet_table(map(table_row, results), RESULT_TABLE, path)
 
 
 def to_jsonl(results: Iterable[AgentResult], path: str | Path) -> None:
@@ -116,17 +136,49 @@ def chat_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
 
 
 def csv_pieces(results: Iterable[AgentResult]) -> Iterator[bytes]:
-    """Lines of a CSV file of results, with the header first."""
-    yield csv_lines([NARROW_COLUMNS])
-    for result in results:
-        row = narrow_row(result)
-        yield csv_lines([[row.get(name) for name in NARROW_COLUMNS]])
+    """Lines of a CSV file of results, with the header first. The columns are known only after the last result: rows
+    wait in a temporary file."""
+    names: dict[str, None] = {}
+    with TemporaryFile() as file:
+        for result in results:
+            row = {name: cell(value) for name, value in table_row(result).items()}
+            names |= dict.fromkeys(row)
+            file.write(dumps(row) + b"\n")
+        file.seek(0)
+        columns = RESULT_TABLE.order(names)
+        yield csv_lines([columns])
+        for line in file:
+            waiting = loads(line)
+            yield csv_lines([[waiting.get(name, "") for name in columns]])
 
 
-def to_csv(results: Sequence[AgentResult], path: str | Path) -> None:
-    columns = columns_of(results)
-    with atomic_write(Path(path).expanduser()) as file:
-        file.write(csv_lines([list(columns), *zip(*columns.values(), strict=True)]))
+def _is_shown(name: str, values: Sequence[Any]) -> bool:
+    return name not in _HIDDEN and any(value is not None for value in values)
+
+
+def _shown(value: Any) -> str:
+    """A cell, cut between words."""
+    text = str(cell(value))
+    if len(text) <= _MAX_CELL_CHARS:
+        return f"<td>{escape(text)}</td>"
+    cut = text[:_MAX_CELL_CHARS]
+    whole = cut if text[_MAX_CELL_CHARS].isspace() else (cut.rpartition(" ")[0] or cut)
+    return f"<td>{escape(whole.rstrip())}…</td>"
+
+
+__all__ = [
+    "ExportTable",
+    "as_html",
+    "chat_pieces",
+    "csv_pieces",
+    "jsonl_pieces",
+    "result_table",
+    "to_chat_jsonl",
+    "to_jsonl",
+    "to_parquet",
+    "with_types_of",
+    "write_parquet_table",
+]
 
 
 def _of_one_type(values: list[Any]) -> list[Any]:

@@ -251,7 +251,7 @@ class _Agent:
 
     def _tools(self) -> ToolSession:
         if self._session is None:
-            self._session = self._run.tools.session(self._job.key, self)
+            self._session = self._run.tools.session(self._job.key, self, self._job)
         return self._session
 
     def _turn(self, step: Generate) -> Awaitable[Replied]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ..core.errors import BackendError, ErrorKind, StoreError
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.protocols import Account, Backend, Store, Traits
-from ..core.requests import NO_USAGE, Delta, Finished, Request, Sampling, Usage
+from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
 from ..core.schema import JsonSchema
 from ..schedule.budget import FREE, Amount, Budget, Price, Reservation
 from ..schedule.fair_share import lease
@@ -166,7 +166,7 @@ class BudgetedBackend:
         window that the server reports, or the server would reject it."""
         window, messages = self.traits.context_tokens, request.messages
         size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
-        longest = _max_answer_tokens(request.sampling, window or self._window or _MAX_ANSWER_TOKENS)
+        longest = request.sampling.max_tokens or window or self._window or _MAX_ANSWER_TOKENS
         return Usage((size if window is None else min(size, window)) + self._hidden, 0, longest)
 
     def _shared_bytes(self, request: Request) -> int:
@@ -205,20 +205,6 @@ class _Charge:
             if isinstance(delta, Finished) and delta.usage != NO_USAGE:
                 self.usage = delta.usage
             yield delta
-
-
-def _max_answer_tokens(sampling: Sampling, otherwise: int) -> int:
-    """Most tokens that all answers to one request may have."""
-    extra = sampling.extra
-    if not extra:
-        return sampling.max_tokens or otherwise
-    named = (sampling.max_tokens, extra.get("max_tokens"), extra.get("max_completion_tokens"))
-    copies = (1, extra.get("n"), extra.get("best_of"))
-    return (max(map(_positive, named)) or otherwise) * max(map(_positive, copies))
-
-
-def _positive(value: object) -> int:
-    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _prompt_bytes(prompt: Prompt) -> int:

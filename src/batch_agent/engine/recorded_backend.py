@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import field
 
+from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Compacted, Fact, Replied, Returned, Settled
 from ..core.fast_dataclass import dataclass
@@ -103,7 +104,7 @@ class RecordedTools:
         self.specs = specs
         self._recordings = recordings
 
-    def session(self, agent: str, journal: Journal | None = None) -> "RecordedSession":
+    def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> "RecordedSession":
         return RecordedSession(self._recordings, agent)
 
     async def aclose(self) -> None:

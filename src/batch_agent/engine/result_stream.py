@@ -135,8 +135,10 @@ class Delivery:
         on_result: Callable[[AgentResult], Any] | None,
         write: Callable[[AgentResult], None] | None = None,
         events: EventSink | None = None,
+        complete: Callable[[AgentResult], AgentResult] | None = None,
     ) -> None:
-        """`write`: writes a result to the file, if there is one."""
+        """`write`: writes a result to the file, if there is one. `complete`: adds what only the caller sees."""
+        self._complete = complete
         self._events = events
         self._put = put
         self._on_result = on_result
@@ -145,6 +147,8 @@ class Delivery:
 
     async def deliver(self, result: AgentResult) -> None:
         """Raises RunStopped if the file cannot be written; the caller still receives this result and later ones."""
+        if self._complete is not None:
+            result = self._complete(result)
         if self._write is not None:
             try:
                 self._write(result)

@@ -1,19 +1,23 @@
-"""Synchronous entry point: runs a coroutine to completion, even where an event loop is already running."""
+"""Synchronous entry points: a coroutine to its end, and a stream as an iterator, even inside a running event loop."""
 
 import asyncio
 import contextvars
 import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from ..aio import run_event_loop
 from ..core.errors import BatchAgentError, ErrorKind
+from ..core.results import AgentResult, T
 from ..core.run_failure import RunStopped
+from ..core.run_reports import Scheduling
+from .result_stream import ResultStream
 
 _CANCELLATION_CHECK_INTERVAL = 0.2
 _HIDDEN_PACKAGES = frozenset({"batch_agent", "uvloop", *sys.stdlib_module_names})
@@ -117,3 +121,87 @@ def _run_in_thread(main: Main[_Result]) -> _Result:
         raise KeyboardInterrupt(*stop()) from interrupt
     thread.join()
     return outcome.result()
+
+
+class SyncResultStream(Iterator[AgentResult[T]]):
+    """`for result in stream`: the results of a run as its agents finish, for code without an event loop. The run has a
+    thread of its own, which starts with the first result that is asked for.
+
+    Leaving the loop, by break or by an exception such as Ctrl-C, cancels the run and waits for its end; so do `close`
+    and the end of a `with` block."""
+
+    def __init__(self, stream: ResultStream[T]) -> None:
+        self._stream = stream
+        self._loop: _StreamLoop[T] | None = None
+        """The thread refers to this object and not to the stream, so that a dropped stream is collected and closed."""
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> AgentResult[T]:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            self._loop = self._loop or _StreamLoop(self._stream)
+            found = self._loop.next()
+        except BaseException:
+            self.close()
+            raise
+        if found is None:
+            self.close()
+            raise StopIteration
+        return found
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """How the run was scheduled; complete once the run has ended."""
+        return self._stream.scheduling
+
+    def close(self) -> None:
+        """Cancels the run if it has not ended, and waits for its end."""
+        self._is_closed = True
+        if self._loop is not None:
+            self._loop.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _StreamLoop(Generic[T]):
+    """Event loop of a stream, in a thread."""
+
+    def __init__(self, stream: ResultStream[T]) -> None:
+        self._stream = stream
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        work = partial(contextvars.copy_context().run, run_event_loop, self._serve())
+        self._thread = threading.Thread(target=work, name="batch-agent-run", daemon=True)
+        self._thread.start()
+
+    def next(self) -> AgentResult[T] | None:
+        """The next result; None at the end."""
+        loop, _ = self._started.result()
+        return asyncio.run_coroutine_threadsafe(self._next(), loop).result()
+
+    def close(self) -> None:
+        loop, stop = self._started.result()
+        with suppress(RuntimeError):  # the loop is closed already
+            loop.call_soon_threadsafe(stop.set)
+        self._thread.join()
+
+    async def _next(self) -> AgentResult[T] | None:
+        return await anext(self._stream, None)
+
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        self._started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
+        await self._stream.aclose()

@@ -3,24 +3,27 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import fields, replace
 from typing import Any, Self
 
 from .. import aio
 from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, SpecError
-from ..core.events import FlowStarted
-from ..core.options import SpendingLimits
+from ..core.events import FlowStarted, Notice
+from ..core.options import Rows, SpendingLimits
 from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..data import read_inputs_async
+from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resources import open_resources
 from ..run.setup import RunSetup
+from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks
 from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cached_function
 from .flow_validation import check_steps
@@ -63,17 +66,33 @@ async def drive(
         deadline = RunDeadline(seconds)
         with startup_deadline(deadline):
             async with deadline.limit():
-                source = await _source(inputs)
+                options, rows = _without_selection(options)
+                source = await _source(inputs, rows, _notifier(events))
                 plans = marked_plans(steps, options)
                 if plans is not None:
                     steps = list(map(with_cached_function, steps))
                     plans = plans if await _is_finished(steps, source, options, plans) else None
-                stages = await _open_stages(steps, source, options, events, deadline, stack, plans)
+                stages = await _open_stages(
+                    steps, source, options, events, deadline, stack, plans,
+                    lambda spec: locate_file_tools(spec, inputs, rows.encoding),
+                )  # fmt: skip
         return await _run_stages(steps, stages, source, deadline, Callbacks(events))
 
 
-async def _source(inputs: Any) -> JobSource:
-    inputs = await read_inputs_async(inputs)
+def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
+    """The options of the stages, with `key` alone of `Rows`, and the selection of the flow's inputs."""
+    names = {each.name for each in fields(Rows)}
+    rows = options.get("rows") or Rows(**{name: value for name, value in options.items() if name in names})
+    others = {name: value for name, value in options.items() if name not in names and name != "rows"}
+    return ({**others, "key": rows.key} if rows.key is not None else others), rows
+
+
+def _notifier(events: EventSink | None) -> Callable[[str], None]:
+    return print_notice if events is None else (lambda text: events.emit(Notice(text)))
+
+
+async def _source(inputs: Any, rows: Rows, notify: Callable[[str], None]) -> JobSource:
+    inputs = await read_inputs_async(inputs, rows, notify)
     if isinstance(inputs, list):
         inputs = tuple(inputs)  # later changes of the list do not change the number of inputs
     return JobSource(inputs)
@@ -163,6 +182,8 @@ class _Stage:
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
         self.agents = StageRunner(name, self.feed, own_events)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
+        if self.feed is not None:  # items of later stages are no rows of the inputs
+            spec = replace(spec, rows=Rows())
         self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
 
     def worker(self, then: FlowNode, text: str, total: int | None, callbacks: Callbacks) -> Worker:

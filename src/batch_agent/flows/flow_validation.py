@@ -14,6 +14,13 @@ _RESERVED = frozenset({"n", "group", "results", "index"})
 _FLOW_OPTIONS = frozenset(
     {
         "inputs",
+        "limit",
+        "sample",
+        "sample_seed",
+        "where",
+        "input_format",
+        "key",
+        "rows",
         "checkpoint_dir",
         "max_inflight",
         "max_concurrent",

@@ -1,13 +1,23 @@
 """Items of a flow, and its result."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..core.fast_dataclass import dataclass
+from ..core.json import dumps
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
+from ..data.columns import TableLayout, field_columns
+from ..data.result_rows import jsonable
 from ..data.results import StageReport
+
+if TYPE_CHECKING:
+    from ..data.table_export import ExportTable
+
+_MAX_SHOWN = 10
+"""Items in the HTML of a notebook."""
 
 OnFailure = Literal["keep", "skip", "stop"]
 """What happens to an item whose agent failed. "keep": it skips the other stages up to a reduce, which gets its error;
@@ -65,3 +75,83 @@ class FlowResult:
         """Cost of all stages; None if the price of any of them is unknown."""
         costs = [stage.usd for stage in self.stages.values()]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+    def to_pandas(self) -> Any:
+        """A pandas DataFrame with one row per item: `index`, `ok`, the fields of its input, `STAGE.FIELD` for each
+        field of an answer (`STAGE` for text), and the error of a failed item. The results of one stage, with their
+        usage: `flow_result.stages["review"].results.to_pandas()`."""
+        return self._table().to_pandas()
+
+    def to_polars(self) -> Any:
+        """The same as a polars DataFrame."""
+        return self._table().to_polars()
+
+    def to_csv(self, path: str | Path) -> None:
+        """The same as a CSV file; lists and objects are JSON."""
+        self._table().to_csv(path)
+
+    def to_parquet(self, path: str | Path) -> None:
+        """The same as a Parquet file. Needs the extra `data`."""
+        from ..data.table_export import write_parquet_table
+
+        write_parquet_table(_item_rows(self.items), _ITEM_TABLE, path)
+
+    def to_jsonl(self, path: str | Path) -> None:
+        """JSONL file: one object per item, with the answers unflattened in `fields`."""
+        from ..atomic_file import atomic_write
+
+        with atomic_write(Path(path).expanduser()) as file:
+            file.writelines(_item_lines(self.items))
+
+    def _repr_html_(self) -> str:
+        failed = sum(not item.ok for item in self.items)
+        summary = f"{len(self.items):,} items, {failed:,} failed; stages: {', '.join(self.stages)}"
+        return self._table(_MAX_SHOWN).to_html(summary, len(self.items))
+
+    def _table(self, most: int | None = None) -> "ExportTable":
+        from ..data.table_export import ExportTable
+
+        return ExportTable(_item_rows(self.items[:most]), _ITEM_TABLE)
+
+
+_LEADING = ("index", "ok")
+_TRAILING = ("error_stage", "error_kind", "error_message")
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    own = [name for name in dict.fromkeys(names) if name not in _LEADING and name not in _TRAILING]
+    return [*_LEADING, *own, *_TRAILING]
+
+
+_ITEM_TABLE = TableLayout(_ordered)
+
+
+def _item_rows(items: Iterable[Item]) -> list[dict[str, Any]]:
+    """A row for each item: `NAME` for each field of its input, and `STAGE.FIELD` for each field of an answer (`STAGE`
+    for an answer without fields, such as text)."""
+    return [{**_own(index, item), **_fields(item)} for index, item in enumerate(items)]
+
+
+def _item_lines(items: Iterable[Item]) -> Iterable[bytes]:
+    """Lines of a JSONL file, with the answers unflattened."""
+    for index, item in enumerate(items):
+        row = {**_own(index, item), "fields": dict(item.fields)}
+        yield dumps({name: jsonable(value) for name, value in row.items()}) + b"\n"
+
+
+def _own(index: int, item: Item) -> dict[str, Any]:
+    error = item.error
+    return {
+        "index": index,
+        "ok": item.ok,
+        "error_stage": item.stage if error else None,
+        "error_kind": str(error.kind) if error else None,
+        "error_message": error.message if error else None,
+    }
+
+
+def _fields(item: Item) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in item.fields.items():
+        found |= field_columns(f"fields.{name}" if name in (*_LEADING, *_TRAILING) else name, value)
+    return found

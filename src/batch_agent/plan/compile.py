@@ -19,6 +19,7 @@ from . import action_schema as actions
 from .action_schema import is_enforced, schema_instruction
 from .fingerprint import Keys, canonical, fingerprint
 from .layout import Layout
+from .row_keys import RowKeys
 from .template import BadInput
 
 _TEXT: JsonSchema = {"type": "string"}
@@ -42,7 +43,8 @@ class Plan:
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
         """Question, request format and limits for this server, as a checkpoint stores them."""
         self.layout = layout
-        self._keys = Keys(fingerprint(self.question))
+        run, field = fingerprint(self.question), spec.rows.key
+        self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
 
     def job(self, index: int, value: Any) -> Job:
         """Job of one input. If the input does not fit the task, the job carries the error."""
@@ -164,6 +166,7 @@ def _question(
     del sampling["max_tokens"]
     shape = {
         **({"stage": stage} if stage else {}),  # two stages of a flow may have the same task and inputs
+        **({} if spec.rows.key is None else {"key": spec.rows.key}),
         **({} if runtime is None else {"runtime": {"name": runtime.name, **runtime.description}}),
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": "\n\n".join(_system_prompt(spec.prefix)),

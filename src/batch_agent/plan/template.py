@@ -30,6 +30,10 @@ _FIELD_NAME = re.compile(r"[^\W\d]\w*(?:[ -]\w+)*")
 _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, "a": ascii, None: lambda value: value}
 
 
+_BYTES = (bytes, bytearray, memoryview)
+_DECODE = "Decode bytes before the run, as in data.decode('utf-8'); images are not supported yet."
+
+
 class BadInput(ValueError):
     """Input that does not fit the task. The message names the field and the fix."""
 
@@ -112,7 +116,8 @@ class Template:
             return dict(value)
         if isinstance(value, Mapping):
             return value
-        raise BadInput(f"An input must be a dict, a string or a Pydantic model, not {type(value).__name__}.")
+        hint = f" {_DECODE}" if isinstance(value, _BYTES) else ""
+        raise BadInput(f"An input must be a dict, a string or a Pydantic model, not {type(value).__name__}.{hint}")
 
     def _for_text(self, text: str) -> Mapping[str, Any]:
         names = dict.fromkeys(part.path for part in self.parts if isinstance(part, _Field) and part.is_certain)
@@ -239,14 +244,33 @@ def _text(value: Any) -> str:
         return _text(value.value)
     if is_model(value) or isinstance(value, Mapping | list | tuple | set | frozenset) or is_dataclass(value):
         return dumps_any(value, _plain)
+    if isinstance(value, _BYTES):
+        raise _not_text(value)
     return str(value)
 
 
 def _plain(value: Any) -> Any:
     if is_model(value):
+        if (data := _bytes_in(value.model_dump())) is not None:
+            raise _not_text(data)
         return to_jsonable(value)
+    if isinstance(value, _BYTES):
+        raise _not_text(value)
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, set | frozenset):  # in the same order in every process
         return sorted(value, key=repr)
     return list(value) if isinstance(value, tuple) else str(value)
+
+
+def _bytes_in(value: Any) -> Any:
+    """The first bytes in a value, as deep as they may be; None if there are none."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return next((found for part in value if (found := _bytes_in(part)) is not None), None)
+    return value if isinstance(value, _BYTES) else None
+
+
+def _not_text(value: bytes | bytearray | memoryview) -> ValueError:
+    return ValueError(f"a prompt is text, and this is {len(value):,} bytes of data. {_DECODE.rstrip('.')}")

@@ -5,6 +5,7 @@ from typing import Any
 
 from ..backends.hostfile import Endpoint, parse_hostfile
 from ..core.errors import SpecError
+from ..core.options.extra_fields import check_extra
 from ..core.requests import Sampling
 from ..core.validation import MAX_SECONDS, is_number
 
@@ -47,6 +48,8 @@ def check_flags(**flags: Any) -> None:
 def check_sampling(given: Any) -> None:
     if given is not None and not isinstance(given, Sampling):
         raise SpecError(f"sampling must be a Sampling or None; got {given!r}.")
+    if given is not None:
+        check_extra(given.extra)
 
 
 def check_seconds(name: str, seconds: Any, *, may_be_zero: bool) -> None:

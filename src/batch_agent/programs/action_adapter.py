@@ -7,7 +7,7 @@ from hashlib import blake2b
 import orjson
 
 from ..agent.action_mode import FinalAction, read_action, render_history
-from ..core.agent_config import ACTION_ARGUMENTS, ACTION_TOOL, AgentConfig, InvalidOutput
+from ..core.agent_config import ACTION_ARGUMENTS, ACTION_TOOL, AgentConfig, InvalidOutput, repeated_seed
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps_ascii
 from ..core.messages import Assistant, Message, Prompt, ToolCall, ToolSpec
@@ -52,6 +52,7 @@ class ActionAdapter:
             agent=agent,
             turn=turn,
             priority=self.config.priority,
+            seed=None if self.config.sampling.seed is None else repeated_seed(self.config.sampling.seed, agent),
         )
 
     def reply(self, completion: CompletionRequest, reply: Reply, turn: int) -> Reply:

@@ -397,8 +397,9 @@ class _Opener:
                 if self._cluster is not None:
                     self._cluster.events.publisher.account = usage
             for at in group:
-                own = runs[at].tools
-                tool_sets[at] = executor if len(own) == len(tools) else ToolSubset(executor, own)
+                own, artifacts = runs[at].tools, runs[at].setup.artifacts
+                is_all = len(own) == len(tools) and artifacts is None
+                tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts)
         return [replace(run, tool_set=tool_sets[at]) for at, run in enumerate(runs)]
 
     def _used(self, executor: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:

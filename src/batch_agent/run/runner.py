@@ -19,6 +19,7 @@ from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner
 from ..plan.compile import prefix_chars
+from ..plan.row_keys import row_key
 from ..store.memory_store import NoStore
 from .complete_checkpoint import mark_finished
 from .resources import RunResources, format_findings, open_resources
@@ -131,7 +132,7 @@ class _Execution:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
         source = InputSource(resources.inputs, resources.plan.job, order)
-        deliver = Delivery(put, spec.on_result, write, self._events).deliver
+        deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
@@ -141,6 +142,22 @@ class _Execution:
                 await self._share(source, executor, deliver, fit, leave, runs_agents=runs_agents)
 
         await self._with_turns(run_agents)
+
+    def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
+        """Adds to a result what only the caller sees: its cost, the key of its row and the files that its tools made.
+        None if there is none of these."""
+        traits, model = self._resources.server.traits, self._resources.plan.config.model
+        price = known_price(model, traits.name, self._spec.spending.prices)
+        has_row_keys, artifacts = self._spec.rows.key is not None, self._resources.setup.artifacts
+        if price is None and not has_row_keys and artifacts is None:
+            return None
+
+        def completed(result: AgentResult) -> AgentResult:
+            key = row_key(result.key) if has_row_keys else result.key
+            files = () if artifacts is None else artifacts.files(result.key)
+            return replace(result, key=key, cost=None if price is None else price.of(result.usage), artifacts=files)
+
+        return completed
 
     async def work(self) -> None:
         """Runs agents that another process submitted."""

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import sys
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
@@ -16,17 +15,19 @@ from ..core.events import Notice
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
 from ..core.protocols import EventSink, Traits
-from ..core.safe_text import safe_text
 from ..core.spec import BatchSpec
 from ..data import check_output_path, read_inputs_async
+from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..engine.sync import is_user_frame
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first_input, escaped_fields, resolve_uncertain_fields
 from ..plan.layout import Layout, compute_layout, default_layout
+from ..plan.row_keys import check_row_keys
 from ..plan.template import Template, names_in, template_of
 from ..tools import Tool, ToolProvider, as_tool, check_names
+from ..tools.tool_context import ArtifactFolders
 from .plan_check import is_same_question, kept_tool_mode
 
 _SAME_FOR_ALL = "The task names no {field}: every agent gets the same prompt."
@@ -55,6 +56,8 @@ class RunSetup:
     output: OutputType | None
     input_fields: Collection[str] | None = None
     """Names of the fields of inputs that come later, from another stage or another process; None: the spec has them."""
+    artifacts: ArtifactFolders | None = None
+    """Folders for what tools make; None if no tool takes a ToolContext."""
 
     @classmethod
     def validate(
@@ -75,7 +78,9 @@ class RunSetup:
         if tools:
             check_names(tools)
         output = None if spec.output_schema is None else output_type(spec.output_schema)
-        return cls(spec, events, stage, template, tools, providers, output, input_fields)
+        takes_context = any(tool.context_arg is not None for tool in tools)
+        artifacts = ArtifactFolders(spec.checkpoint_dir) if takes_context else None
+        return cls(spec, events, stage, template, tools, providers, output, input_fields, artifacts)
 
     @property
     def uses_native_tools(self) -> bool:
@@ -87,7 +92,7 @@ class RunSetup:
         if self.events is not None:
             self.events.emit(Notice(text))
         else:
-            print(f"batch-agent: {safe_text(text)}", file=sys.stderr, flush=True)
+            print_notice(text)
 
     async def layout_inputs(self) -> tuple[JobSource, Layout]:
         """The inputs and the layout of their prompts. Inputs of a later stage are not awaited. Raises SpecError for
@@ -95,12 +100,17 @@ class RunSetup:
         if self.input_fields is not None:
             template = (self.template or template_of(self.spec.task)).with_fields(self.input_fields)
             return JobSource(self.spec.inputs, is_fed=True), default_layout(template)
-        inputs, prefix = JobSource(await read_inputs_async(self.spec.inputs)), self.spec.prefix
+        inputs, prefix = (
+            JobSource(await read_inputs_async(self.spec.inputs, self.spec.rows, self.notify)),
+            self.spec.prefix,
+        )
         first = await inputs.peek()
         template = resolve_uncertain_fields(self.template or template_of(self.spec.task, first), inputs.known)
         if first:
             self._check_first(template, first[0])
         rows = inputs.rows
+        if rows is not None and self.spec.rows.key is not None:
+            check_row_keys(rows, self.spec.rows.key)
         if rows is None or not 1 < len(rows) <= _MAX_LAID_OUT:
             return inputs, default_layout(template)
         return inputs, compute_layout(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)
@@ -148,7 +158,7 @@ class RunSetup:
             tuple([tool.spec for tool in tools]),
             self.output,
             traits,
-            may_start_early=any(tool.sharing.is_shared for tool in tools),
+            may_start_early=any(tool.is_shared for tool in tools),
             stage=self.stage,
             tool_mode=mode,
         )

@@ -1,7 +1,7 @@
 """Read-only access to a checkpoint, also while a run writes to it."""
 
 import sqlite3
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from heapq import merge
 from itertools import groupby
@@ -19,11 +19,12 @@ from ..core.protocols import Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
+from ..plan.row_keys import is_of_question, row_key
 from .codec import decode, decode_error, encode_input
 from .sqlite import SCHEMA_VERSION
 
 _AGENTS = """
-SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key FROM facts
+SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key, seq FROM facts
 WHERE kind = 'started' AND instr(key, '.') = 0 ORDER BY position, seq
 """
 _USAGE = """
@@ -115,8 +116,11 @@ class CheckpointReader:
         """Agents in the order of their index. If an index has an agent of the current plan, those of earlier plans
         (`plan_changed="rerun"`) are left out."""
         rows = self._rows(_AGENTS)
+        if self._has_row_keys():
+            yield from self._latest_rows(rows)
+            return
         for _, same in groupby(rows, key=lambda row: row[0]):
-            known = [StoredAgent(index, key) for index, key in same]
+            known = [StoredAgent(index, key) for index, key, _ in same]
             yield from known if len(known) == 1 else self._of_this_plan(known)
 
     def facts(self, key: str) -> tuple[Fact, ...]:
@@ -161,7 +165,7 @@ class CheckpointReader:
 
     def _pick(self, wanted: str, known: list[StoredAgent]) -> StoredAgent:
         found = (
-            [agent for agent in known if agent.key == wanted]
+            [agent for agent in known if wanted in (agent.key, row_key(agent.key))]
             or [agent for agent in known if str(agent.index) == wanted]
             or [agent for agent in known if wanted and agent.key.startswith(wanted)]
         )
@@ -235,6 +239,22 @@ class CheckpointReader:
             if isinstance(started, Started) and (data := encode_input(started.input)) is not None:
                 found.setdefault(data, []).append(agent)
         return found
+
+    def _has_row_keys(self) -> bool:
+        return any(
+            b'"key"' in data and "key" in orjson.loads(data).get("question", ())
+            for (data,) in self._rows("SELECT data FROM plan")
+        )
+
+    def _latest_rows(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[StoredAgent]:
+        """One agent for each row of the inputs: that of the current question, and of the latest contents of the row."""
+        run = fingerprint(self.plan()["question"])
+        latest: dict[str, tuple[tuple[bool, int], StoredAgent]] = {}
+        for index, key, seq in rows:
+            rank = is_of_question(key, run), seq
+            if rank >= latest.get(row_key(key), (rank, None))[0]:
+                latest[row_key(key)] = rank, StoredAgent(index, key)
+        return iter(sorted((agent for _, agent in latest.values()), key=lambda agent: agent.index))
 
     def _of_this_plan(self, known: list[StoredAgent]) -> list[StoredAgent]:
         run = fingerprint(self.plan()["question"])
@@ -315,5 +335,5 @@ def _suggestion(wanted: str, known: list[StoredAgent]) -> str:
 
 
 def _names(agents: list[StoredAgent]) -> str:
-    shown = ", ".join(f"{agent.key} (index {agent.index})" for agent in agents[:_MAX_SHOWN])
+    shown = ", ".join(f"{row_key(agent.key)} (index {agent.index})" for agent in agents[:_MAX_SHOWN])
     return f"{shown}, ..." if len(agents) > _MAX_SHOWN else shown

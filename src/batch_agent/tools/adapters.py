@@ -5,11 +5,15 @@ LangChain tools are recognized by their attributes; LangChain itself is not impo
 
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Protocol, cast, runtime_checkable
 
 from ..core.errors import SpecError
 from ..core.schema import is_model_class
+from ..core.spec import BatchSpec
+from ..core.task_fields import is_path, is_url
 from .tool import Tool, make_tool
 
 
@@ -85,6 +89,40 @@ def as_tool(value: Any) -> Tool:
     if callable(value) and not isinstance(value, type):
         return make_tool(value)
     raise SpecError(f"tools must be functions or Tool objects; got {value!r}. Decorate a function with @Tool.define.")
+
+
+def locate_file_tools(spec: BatchSpec, inputs: Any, encoding: str | None) -> BatchSpec:
+    """The spec, whose file tools without a folder of their own read the folder of the inputs: `{path}` of an input is a
+    path for them."""
+    if not any(isinstance(tool, Tool) and tool.relocate is not None for tool in spec.tools):
+        return spec
+    folder = _input_folder(inputs)
+    if folder is None and encoding is None:
+        return spec
+    return replace(spec, tools=[_located(tool, folder, encoding) for tool in spec.tools])
+
+
+def _input_folder(inputs: Any) -> Path | None:
+    """The folder that `{path}` is relative to, or of an absolute pattern such as /data/*.md; None: other inputs."""
+    if not is_path(inputs) or is_url(inputs):
+        return None
+    from glob import has_magic  # only for file tools
+
+    path = Path(inputs).expanduser()
+    if path.is_dir():
+        return path.absolute()
+    if not has_magic(str(path)) or not path.is_absolute():
+        return None
+    return next(parent for parent in path.parents if not has_magic(str(parent)))
+
+
+def _located(tool: Any, folder: Path | None, encoding: str | None) -> Any:
+    """The tool in another folder. What the caller has changed of it, such as `summarize`, stays."""
+    if not isinstance(tool, Tool) or tool.relocate is None:
+        return tool
+    made = tool.relocate(folder, encoding)
+    sharing = replace(tool.sharing, version=made.sharing.version)
+    return replace(tool, function=made.function, sharing=sharing, relocate=None)
 
 
 @runtime_checkable

@@ -7,13 +7,16 @@ from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
 from .. import aio
+from ..core.agent_config import Job
 from ..core.messages import ToolCall, ToolResult, ToolSource
 from ..core.protocols import CallHistory, Journal
+from ..plan.row_keys import row_key
 from .cache import ToolOutcome
 from .call_key import same_arguments
 from .parameters import BadArguments
 from .single_flight import InFlightCall, SourcedOutcome, cancel_all
 from .tool import Tool
+from .tool_context import ArtifactFolders, ToolContext
 from .write_claims import WriteClaim
 
 T = TypeVar("T")
@@ -61,12 +64,32 @@ class SessionExecutor(Protocol):
 class AgentToolSession:
     """Tool calls of one agent. The agent never reads a result that is older than its own latest write."""
 
-    __slots__ = ("_agent", "_earlier_calls", "_early", "_executor", "_inherited", "_journal", "_last_write", "_only")
+    __slots__ = (
+        "_agent",
+        "_artifacts",
+        "_earlier_calls",
+        "_early",
+        "_executor",
+        "_inherited",
+        "_job",
+        "_journal",
+        "_last_write",
+        "_only",
+    )
 
     def __init__(
-        self, executor: SessionExecutor, agent: str, journal: Journal | None, only: Sequence[str] | None = None
+        self,
+        executor: SessionExecutor,
+        agent: str,
+        journal: Journal | None,
+        only: Sequence[str] | None = None,
+        job: Job | None = None,
+        artifacts: ArtifactFolders | None = None,
     ) -> None:
-        """`only`: the names of the tools that this agent has; None: all."""
+        """`only`: the names of the tools that this agent has; None: all. `job`, `artifacts`: for tools that take a
+        context."""
+        self._job = job
+        self._artifacts = artifacts
         self._executor = executor
         self._only = only
         self._agent = agent
@@ -79,7 +102,7 @@ class AgentToolSession:
 
     def start(self, position: int, call: ToolCall) -> None:
         tool = self._tool(call.name)
-        if tool is None or not tool.sharing.is_shared or not call.arguments.strip():
+        if tool is None or not tool.is_shared or not call.arguments.strip():
             return  # empty arguments may also mean that the call was cut off
         started = call, self._executor.spawn(self._answer(call, _NO_HISTORY))
         self._early = {**self._early, position: started}
@@ -132,13 +155,15 @@ class AgentToolSession:
         tool = self._tool(call.name)
         if tool is None:
             return self._no_such_tool(call)
-        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if tool.sharing.is_shared else None
+        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if tool.is_shared else None
         source: ToolSource = "cached"
         if known is None:
             try:
                 arguments = tool.arguments.read(call.arguments)
             except BadArguments as error:
                 return ToolResult(call, str(error), True)
+            if tool.context_arg is not None:
+                arguments[tool.context_arg] = await self._context(past)
             if tool.sharing.effect == "write":
                 return await self._write(tool, call, arguments, past)
             outcome, source = await self._run(tool, call, arguments, past)
@@ -170,8 +195,10 @@ class AgentToolSession:
             calls = [(earlier.name, earlier.arguments) for earlier in past.earlier] or self._earlier_calls
             history = tuple(arguments for name, arguments in calls if name == tool.name)
             self._earlier_calls += ((tool.name, text),)
-            return self._executor.run_shared(tool, {**arguments, sharing.history_arg: history}, text, _NEVER)
-        if not sharing.is_shared:
+            arguments[sharing.history_arg] = history
+            if tool.context_arg is None:
+                return self._executor.run_shared(tool, arguments, text, _NEVER)
+        if not tool.is_shared:
             return self._executor.run_unshared(tool, arguments)
         return self._executor.run_shared(tool, arguments, text, self._after(tool))
 
@@ -183,7 +210,7 @@ class AgentToolSession:
         if call.id in past.claimed and not tool.sharing.is_repeatable:
             return self._settle(ToolResult(call, _UNKNOWN, True, source="restored"))
         if tool.sharing.idempotency_arg is not None:
-            run = self._executor.identity if self._journal is None else await self._journal.identity()
+            run = await self._identity()
             arguments[tool.sharing.idempotency_arg] = _idempotency_key(run, self._agent, past, call)
         claim = WriteClaim(self._journal, call)
         work = self._executor.run(tool, arguments, claim)
@@ -218,6 +245,14 @@ class AgentToolSession:
         if outcome.timed_out:
             content = f"{content} {_NOT_MADE if claim.give_up() else _TIMED_OUT}"
         return self._settle(ToolResult(call, content, outcome.is_error, outcome.seconds))
+
+    async def _identity(self) -> str:
+        return self._executor.identity if self._journal is None else await self._journal.identity()
+
+    async def _context(self, past: CallHistory) -> ToolContext:
+        job = self._job or Job(0, self._agent, None, "")
+        folders, run = self._artifacts or ArtifactFolders(), await self._identity()
+        return ToolContext(job.input, row_key(job.key), job.index, past.turn or 1, run, job.key, folders)
 
     def _settle(self, result: ToolResult) -> ToolResult:
         if self._journal is not None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from .. import aio
 from ..aio import is_being_cancelled, is_failure
+from ..core.agent_config import Job
 from ..core.coordinator import CallOutcome, SharedCalls
 from ..core.errors import StoreError
 from ..core.messages import ToolCall, ToolSource, ToolSpec
@@ -76,15 +77,15 @@ class ToolExecutor:
         self.identity = secrets.token_hex(8)
         """Replaces the run's identity in sessions without a journal."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
-        self.may_start_early = any(tool.sharing.is_shared for tool in tools)
+        self.may_start_early = any(tool.is_shared for tool in tools)
 
     @property
     def uses(self) -> tuple[ToolUse, ...]:
         """Statistics of each tool so far."""
         return tuple(runner.stats.summary() for runner in self._runners.values())
 
-    def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
-        return AgentToolSession(self, agent, journal)
+    def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> AgentToolSession:
+        return AgentToolSession(self, agent, journal, job=job)
 
     @property
     def pure_calls(self) -> dict[tuple[str, str], int]:
@@ -96,7 +97,7 @@ class ToolExecutor:
         fit."""
         for name, text in calls:
             runner = self._runners.get(name)
-            if runner is None or runner.tool.sharing.effect != "pure":
+            if runner is None or runner.tool.sharing.effect != "pure" or not runner.tool.is_shared:
                 continue
             try:
                 arguments = runner.tool.arguments.read(text)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
+from ..core.agent_config import Job
 from ..core.coordinator import SharedCalls
 from ..core.errors import StoreError
 from ..core.messages import ToolSpec
@@ -13,6 +14,7 @@ from .agent_tools import AgentToolSession
 from .disk_cache import ToolDiskCache
 from .executor import Summarize, ToolExecutor
 from .tool import Tool
+from .tool_context import ArtifactFolders
 
 _PREWARM_MAX_AGE = 7 * 24 * 3600.0
 _MAX_PREWARMED = 200
@@ -83,16 +85,18 @@ async def _prewarm(
 
 
 class ToolSubset:
-    """Tool set of agents that have only some of an executor's tools. Results are shared with all of its agents."""
+    """Tool set of agents that have only some of an executor's tools, or folders of their own for what tools make.
+    Results are shared with all of its agents."""
 
-    def __init__(self, executor: ToolExecutor, tools: Sequence[Tool]) -> None:
+    def __init__(self, executor: ToolExecutor, tools: Sequence[Tool], artifacts: ArtifactFolders | None = None) -> None:
         self._executor = executor
+        self._artifacts = artifacts
         self._names = tuple(tool.name for tool in tools)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
-        self.may_start_early = any(tool.sharing.is_shared for tool in tools)
+        self.may_start_early = any(tool.is_shared for tool in tools)
 
-    def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
-        return AgentToolSession(self._executor, agent, journal, self._names)
+    def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> AgentToolSession:
+        return AgentToolSession(self._executor, agent, journal, self._names, job, self._artifacts)
 
     async def aclose(self) -> None:
         """Leaves the executor open: other runs use it."""
@@ -107,7 +111,7 @@ class NoTools:
     def __init__(self) -> None:
         self._executor: ToolExecutor | None = None
 
-    def session(self, agent: str, journal: Journal | None = None) -> AgentToolSession:
+    def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> AgentToolSession:
         if self._executor is None:
             self._executor = ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
         return self._executor.session(agent, journal)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import field, fields, replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from ..core.errors import SpecError
@@ -109,6 +110,10 @@ class Tool(metaclass=_ToolClass):
     """Longer results are summarized by the model instead, once for all agents that share them."""
     batch: CallBatch | None = None
     """How calls that arrive together become one execution."""
+    context_arg: str | None = None
+    """The parameter that is annotated as a ToolContext, which the engine fills in."""
+    relocate: "Callable[[Path | None, str | None], Tool] | None" = None
+    """Of a file tool without a folder of its own: makes it for a folder, and for an encoding of its files."""
     is_async: bool = field(init=False)
 
     read_file = BuiltinTool("files", _with_defaults)
@@ -144,6 +149,11 @@ class Tool(metaclass=_ToolClass):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.function(*args, **kwargs)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether agents share results: not of a tool that knows its agent."""
+        return self.sharing.is_shared and self.context_arg is None
 
     @property
     def spec(self) -> ToolSpec:
@@ -217,7 +227,7 @@ def make_tool(
 ) -> Tool:
     """Makes a tool of a function. `namespace`: names that string annotations may use in addition to those of the
     function's module."""
-    from .parameters.function_signature import Arguments, describe
+    from .parameters.function_signature import Arguments, context_parameter, describe
 
     chosen: dict[str, Any] = dict(options)
     name, description = chosen.pop("name", None), chosen.pop("description", None)
@@ -235,6 +245,10 @@ def make_tool(
     for option, parameter in filled.items():
         if parameter is not None and parameter not in inspect.signature(function).parameters:
             raise SpecError(f"Tool {name!r}: {option}={parameter!r}: the function has no such parameter.")
+    context_arg = context_parameter(function, name, namespace)
+    if context_arg is not None:
+        _check_context(name, sharing, batch)
+        hidden += (context_arg,)
     return Tool(
         name,
         describe(function) if description is None else description,
@@ -245,7 +259,22 @@ def make_tool(
         max_tokens=chosen.pop("max_tokens", None),
         summarize=chosen.pop("summarize", False),
         batch=batch,
+        context_arg=context_arg,
     )
+
+
+def _check_context(name: str, sharing: SharingPolicy, batch: CallBatch | None) -> None:
+    """Raises SpecError for options of results that several agents get."""
+    if batch is not None:
+        raise SpecError(
+            f"Tool {name!r}: a batch function has the calls of several agents, so it cannot take a ToolContext. Use "
+            "@Tool.define."
+        )
+    if sharing.ttl is not None or sharing.version is not None or sharing.keeps_errors:
+        raise SpecError(
+            f"Tool {name!r} takes a ToolContext, so its results are of one agent and are never cached: leave out ttl, "
+            "version and keeps_errors."
+        )
 
 
 def _already_defined(tool: Tool, options: ToolOptions) -> Tool:

@@ -324,7 +324,7 @@ class Refusing:
     def __init__(self) -> None:
         self.asked = 0
 
-    def validate(self, value: Any) -> Any:
+    def validate(self, value: Any, agent_input: Any = None) -> Any:
         self.asked += 1
         raise InvalidOutput("no")
 

@@ -12,7 +12,7 @@ from tests.support.billing_server import BillingServer, Fault, always, often
 from tests.support.faulty_backend import FaultyServer
 from tests.support.forked_programs import Programs
 
-from batch_agent import BatchAgent, ErrorKind, Tool
+from batch_agent import BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.core.events import BudgetReported, Event
 from batch_agent.observe.run_stats import RunStats
 
@@ -90,13 +90,15 @@ async def test_context_tokens_bounds_the_reserved_answers() -> None:
         assert all(result.ok for result in results)
 
 
-@pytest.mark.parametrize("n", [1, 4])
-async def test_several_choices_of_one_request_are_all_counted(n: int) -> None:
-    options: dict[str, Any] = {"max_total_tokens": 900, "max_tokens": 200, "extra": {"n": n}}
+async def test_several_answers_to_one_request_are_refused_before_anything_is_paid_for() -> None:
+    options: dict[str, Any] = {"max_total_tokens": 900, "max_tokens": 200}
     with BillingServer() as server:
-        [result] = await run(server, INPUTS[:1], **options)
-        assert result.ok is (n == 1)
-        assert server.requests == (1 if n == 1 else 0)
+        with pytest.raises(SpecError, match=r"^extra must not hold n=4: an agent has one answer"):
+            await run(server, INPUTS[:1], **options, extra={"n": 4})
+        assert server.requests == 0
+        [result] = await run(server, INPUTS[:1], **options, extra={"n": 1})
+        assert result.ok
+        assert server.requests == 1
 
 
 async def test_a_prompt_whose_connection_is_always_dropped_is_sent_once_per_attempt() -> None:

@@ -114,7 +114,7 @@ def test_the_event_log_keeps_the_finish_and_reads_logs_without_it() -> None:
     _, event = read_line(line)
     assert isinstance(event, AgentFinished)
     assert event.result.finish == "length"
-    _, older = read_line(orjson.dumps(orjson.loads(line)[:-1]))
+    _, older = read_line(orjson.dumps(orjson.loads(line)[:-2]))
     assert isinstance(older, AgentFinished)
     assert older.result.finish is None
 

@@ -26,6 +26,14 @@ WORKS: dict[str, str] = {
     "--task": TEXT,
     "--inputs": "",  # no such file
     "--query": "",
+    "--limit": "one",
+    "--sample": "one",
+    "--sample-seed": "zero one negative huge",
+    "--where": "",  # no condition
+    "--input-format": "",
+    "--encoding": "",
+    "--key": "",  # no such field
+    "--mcp": "",  # no such program
     "--schema": "",
     "--tools": "",
     "--runtime": "",
@@ -36,6 +44,10 @@ WORKS: dict[str, str] = {
     "--temperature": "zero one huge huge-float",
     "--max-tokens": "one",
     "--seed": "zero one negative",
+    "--top-p": "one",
+    "--stop": TEXT,
+    "--extra": "",  # no NAME=VALUE
+    "--prices": "",
     "--tool-mode": "",
     "--max-inflight": "one negative",
     "--max-agents": "one negative",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batch_agent.core.errors import SpecError
-from batch_agent.core.options import ContextLimits, Limits, Prefix, Retry, SpendingLimits, Timeouts, ToolCaching
+from batch_agent.core.options import ContextLimits, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 from batch_agent.core.validation import nearest
@@ -27,6 +27,13 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("backoff", "retry", "backoff", 0.25),
     ("backoff_max", "retry", "backoff_max", 4.0),
     ("retry_failed", "retry", "retry_failed", False),
+    ("limit", "rows", "limit", 3),
+    ("sample", "rows", "sample", 3),
+    ("sample_seed", "rows", "sample_seed", 7),
+    ("where", "rows", "where", "stars > 2"),
+    ("input_format", "rows", "input_format", "csv"),
+    ("encoding", "rows", "encoding", "cp1252"),
+    ("key", "rows", "key", "id"),
     ("max_tool_tokens", "context", "max_tool_tokens", 100),
     ("streaming", "context", "streaming", True),
     ("streaming_tool_dispatch", "context", "streaming_tool_dispatch", True),
@@ -60,6 +67,7 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("extra", "sampling", "extra", {"min_p": 0.1}),
 ]
 GROUPS: dict[str, Any] = {
+    "rows": Rows,
     "limits": Limits,
     "timeouts": Timeouts,
     "retry": Retry,
@@ -305,3 +313,26 @@ def test_an_option_of_the_wrong_type_is_named(name: str, value: Any) -> None:
 )
 def test_edge_values_of_options_are_accepted(name: str, value: Any) -> None:
     assert spec(**{name: value}) is not None
+
+
+@pytest.mark.parametrize(
+    ("extra", "advice"),
+    [
+        ({"n": 3}, r"an agent has one answer.*repeat the input: inputs=\[text\] \* 3"),
+        ({"best_of": 2}, "best_of=2: an agent has one answer"),
+        ({"max_tokens": 5}, "pass max_tokens="),
+        ({"tools": []}, "pass tools="),
+        ({"messages": []}, "task= and inputs="),
+        ({"stream": True}, "pass streaming=True"),
+    ],
+)
+def test_a_field_that_the_run_sets_is_refused_with_what_to_do(extra: dict[str, Any], advice: str) -> None:
+    with pytest.raises(SpecError, match=rf"^extra must not hold .*{advice}"):
+        spec(extra=extra)
+
+
+def test_a_response_format_is_the_callers_unless_there_is_a_schema() -> None:
+    extra = {"response_format": {"type": "json_object"}, "n": 1, "top_k": 5, "thinking": {"type": "enabled"}}
+    assert spec(extra=extra).sampling.extra == extra
+    with pytest.raises(SpecError, match=r"'response_format', which output_schema= sets: keep one of them"):
+        spec(extra=extra, output_schema=int)

@@ -130,7 +130,7 @@ async def test_each_stage_of_a_flow_has_a_file_of_its_own(tmp_path: Path) -> Non
     flow = Flow(["a", "b"], backend=echo()).map("one", "{it}", out=tmp_path / "one.jsonl")
     await flow.reduce("all", "{results}", out=tmp_path / "all.csv").run()
     assert len((tmp_path / "one.jsonl").read_text().splitlines()) == 2
-    assert (tmp_path / "all.csv").read_text().startswith("index,key,ok,status,finish,input,output")
+    assert (tmp_path / "all.csv").read_text().startswith("index,key,ok,status,finish,input.n,input.results,output,")
     with pytest.raises(SpecError, match=r"out= is one file: pass it to a stage"):
         await Flow(["a"], backend=echo(), out=tmp_path / "out.jsonl").map("one", "{it}").run()
 

@@ -12,8 +12,9 @@ import pytest
 from pydantic import BaseModel, ConfigDict
 
 from batch_agent.core.errors import SpecError
+from batch_agent.core.task_fields import Fields
 from batch_agent.plan.field_checks import check_first_input, escaped_fields, resolve_uncertain_fields
-from batch_agent.plan.template import BadInput, parse_template
+from batch_agent.plan.template import BadInput, parse_template, template_of
 
 
 class Color(Enum):
@@ -362,3 +363,28 @@ def test_reading_a_task_takes_time_in_proportion_to_its_length(piece: str) -> No
     """A reading that takes the square of it would take minutes."""
     task = "{a:" + piece * (400_000 // len(piece))
     assert parse_template(task).render({"a": 1}) is not None
+
+
+class Photo(BaseModel):
+    data: bytes
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"plain", b"\xff\xd8\xff", bytearray(b"x"), memoryview(b"x"), [b"x"], {"inner": [{"data": b"x"}]}, (b"x",),
+     Photo(data=b"x"), [Photo(data=b"\xff")]],
+)  # fmt: skip
+def test_bytes_are_refused_wherever_they_are_in_a_value(value: Any) -> None:
+    for task in (parse_template("Look at {it}"), template_of(Fields("Look", "it"))):
+        with pytest.raises(BadInput, match=r"\{it\}.*bytes of data\. Decode bytes before the run.*images are not supp"):
+            task.render({"it": value})
+
+
+def test_an_input_that_is_bytes_is_refused_with_what_to_do() -> None:
+    with pytest.raises(BadInput, match=r"not bytes\. Decode bytes before the run, as in data\.decode\('utf-8'\)"):
+        parse_template("Look at {it}").render(b"text")
+
+
+def test_bytes_that_the_task_does_not_show_are_accepted() -> None:
+    assert parse_template("Look at {name}").render({"name": "a", "thumbnail": b"\xff"}) == "Look at a"
+    assert parse_template("{it!r}").render({"it": b"\xff"}) == r"b'\xff'"

@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,6 +15,7 @@ from ...core.results import AgentResult, AgentStatus
 from ...data.table_export import chat_pieces, csv_pieces, jsonl_pieces, to_parquet
 from ...observe.checkpoint_results import as_sent
 from ...observe.text.formatting import plural, status_counts
+from ...plan.row_keys import row_key
 from ..checkpoint import check_is_one, open_checkpoint
 from ..checkpoint_table import CheckpointTable
 from ..stdout import write_stdout
@@ -106,7 +108,7 @@ class _Rows:
                 self.skipped[result.status] += 1
                 continue
             self.statuses[result.status] += 1
-            yield result
+            yield replace(result, key=row_key(result.key))
 
 
 def _skipped(statuses: Counter[AgentStatus]) -> str:

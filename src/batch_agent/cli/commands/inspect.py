@@ -14,6 +14,7 @@ from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
+from ...plan.row_keys import row_key
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
 from ..checkpoint_table import CheckpointTable, story_lines
@@ -36,7 +37,7 @@ def inspect(
     folder
         Checkpoint directory. For a run with a reduce, all stages are shown; pass a stage's directory to see one.
     agent
-        Agent to trace: its index, or the beginning of its key.
+        Agent to trace: its key, its index, or the beginning of its key.
     full
         Shorten nothing: the system prompt, the tools, the schema, and all messages and calls of the agent. Without
         --agent: all failures.
@@ -75,9 +76,9 @@ def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, ful
         yield from _plan_lines(reader.plan(), config)
     yield from _state_lines(summary, reader.usage())
     for seconds, index, key in summary.slowest:
-        yield _line("slowest", f"{index:>6}  {key}  {seconds:.2f} s")
+        yield _line("slowest", f"{index:>6}  {row_key(key)}  {seconds:.2f} s")
     for index, key, error in summary.first_failures:
-        yield _line("failed", f"{index:>6}  {key}  {str(error) if full else _short(str(error))}", "red")
+        yield _line("failed", f"{index:>6}  {row_key(key)}  {str(error) if full else _short(str(error))}", "red")
     yield Text("To trace one agent: --agent INDEX, or the beginning of its KEY.", style="dim")
 
 

@@ -158,6 +158,11 @@ def run(
         cluster.check_not_distributed()
     BatchSpec.of(**kwargs, **cluster.to_dict())  # validated before an earlier run is deleted
     remote = _remote_run(kwargs["task"], cluster)
+    if remote is not None and options.mcp:
+        raise SpecError(
+            "--mcp cannot be used with --store: workers would have to start the same servers. In Python, pass "
+            "tools=[MCP(...)] to BatchAgent.run and to BatchAgent.work."
+        )
     if fresh:
         if remote is not None:
             asyncio.run(remote.delete())

@@ -1,5 +1,8 @@
 """Command-line options that `run`, `lint`, `plan` and `preview` have in common."""
 
+import os
+import stat
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,12 +11,15 @@ from typing import Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from ...core.errors import SpecError
-from ...core.task_fields import Fields
+from ...core.options import Rows
+from ...core.task_fields import STDIN, Fields, is_url
 from ...data import SqlQuery, check_output_path, read_inputs
-from ..import_by_name import importable_from, load_runtime, load_schema, load_tools
+from ..import_by_name import importable_from, load_runtime, load_schema, load_servers, load_tools
 from .help_groups import LIMITS, MODEL, OUTPUT, PROMPTS, TASK
+from .json_values import parse_extra, parse_prices
 
 PASSED_THROUGH = (
+    "key",
     "system_prompt",
     "tool_mode",
     "backend",
@@ -28,6 +34,7 @@ PASSED_THROUGH = (
     "max_tokens",
     "temperature",
     "seed",
+    "top_p",
     "timeout_per_agent",
     "timeout_per_turn",
     "timeout_per_tool",
@@ -36,6 +43,12 @@ PASSED_THROUGH = (
     "log_requests",
 )
 """Options that `BatchAgent.run` takes under the same names."""
+PARSED = ("stop", "extra", "prices")
+"""Options that `BatchAgent.run` takes too, as lists or dicts."""
+
+
+NOT_STORED = "(not stored)"
+"""Replaces the values of an option that contained a secret, in a saved command."""
 
 
 def _option(text: str, group: Group = TASK, **more: Any) -> Parameter:
@@ -51,12 +64,29 @@ class CommandOptions:
     inputs: Annotated[
         str,
         _option(
-            "A .jsonl, .json, .csv, .tsv or .parquet file; a directory, whose files become inputs with {path}, {name} "
-            "and {text}; or a database, such as sqlite:///data.db, with --query."
+            "A .jsonl, .json, .csv, .tsv or .parquet file, also .gz or at an https:// address; - for standard input; a "
+            'directory, or a pattern such as "docs/*.md", whose files become inputs with {path}, {name} and {text}; or '
+            "a database, such as sqlite:///data.db, with --query. By default, what is piped in.",
+            allow_leading_hyphen=True,
+            show_default=False,
         ),
-    ]
+    ] = STDIN
     query: Annotated[
         str | None, _option('Query to run on a database: "SELECT id, text FROM reviews". Each row is an input.')
+    ] = None
+    limit: Annotated[int | None, _option("Use only the first inputs, this many.")] = None
+    sample: Annotated[int | None, _option("Use a random sample of this many inputs, in input order.")] = None
+    sample_seed: Annotated[int, _option("Another seed gives another sample.")] = 0
+    where: Annotated[str | None, _option("Use only inputs that match, such as \"stars <= 2 and lang = 'en'\".")] = None
+    input_format: Annotated[
+        Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None,
+        _option("Format of the inputs, if not that of their suffix. By default, standard input is jsonl."),
+    ] = None
+    encoding: Annotated[
+        str | None, _option("Encoding of input files that are not UTF-8, such as cp1252. By default, they are refused.")
+    ] = None
+    key: Annotated[
+        str | None, _option("Field that identifies an input, such as id: the key of its result, also on resume.")
     ] = None
     schema: Annotated[
         str | None, _option("Schema of the answers: a JSON schema file, or a Pydantic model as module:Model.")
@@ -66,6 +96,13 @@ class CommandOptions:
         _option(
             "Tools that agents may call: read_file, list_files, grep, http_get, web_search, or your own as "
             "module:function.",
+            consume_multiple=True,
+        ),
+    ] = None
+    mcp: Annotated[
+        list[str] | None,
+        _option(
+            "MCP servers whose tools agents may call: each a URL, or a command in quotes, such as 'npx -y server'.",
             consume_multiple=True,
         ),
     ] = None
@@ -88,8 +125,27 @@ class CommandOptions:
     ] = "local://"
     model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
     temperature: Annotated[float | None, _option("Sampling temperature. By default, the server's.", MODEL)] = None
+    top_p: Annotated[float | None, _option("Nucleus sampling: above 0, up to 1.", MODEL)] = None
     max_tokens: Annotated[int | None, _option("Maximum length of one turn's answer, in tokens.", MODEL)] = None
     seed: Annotated[int | None, _option("Sampling seed.", MODEL)] = None
+    stop: Annotated[
+        list[str] | None,
+        _option("Texts that end an answer when the model generates one.", MODEL, consume_multiple=True),
+    ] = None
+    extra: Annotated[
+        list[str] | None,
+        _option(
+            "Further fields of the request, as NAME=VALUE or a JSON object: min_p=0.1.", MODEL, consume_multiple=True
+        ),
+    ] = None
+    prices: Annotated[
+        list[str] | None,
+        _option(
+            "Prices in dollars for a million tokens, as MODEL=INPUT,CACHED,OUTPUT or a JSON object.",
+            MODEL,
+            consume_multiple=True,
+        ),
+    ] = None
     tool_mode: Annotated[
         Literal["auto", "native", "action"],
         _option(
@@ -158,36 +214,82 @@ class CommandOptions:
         return {
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
             "inputs": self._read(),
-            "tools": load_tools(self.tools or [], self.root),
+            "tools": [
+                *load_tools(self.tools or [], self.root, encoding=self.encoding),
+                *load_servers(self.mcp or [], self.home),
+            ],
             "output_schema": load_schema(self.schema) if self.schema else None,
             "runtime": load_runtime(self.runtime, self.workdir),
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
-            **{name: getattr(self, name) for name in PASSED_THROUGH},
+            **self.to_plain(),
         }
+
+    def to_plain(self) -> dict[str, Any]:
+        """The keyword arguments that are plain data. Raises SpecError."""
+        parsed: dict[str, Any] = {"stop": self.stop}
+        parsed["extra"] = None if self.extra is None else parse_extra(self.extra)
+        parsed["prices"] = None if self.prices is None else parse_prices(self.prices)
+        given = {name: value for name, value in parsed.items() if value is not None}
+        return {**{name: getattr(self, name) for name in PASSED_THROUGH}, **given}
 
     def check_output_path(self, path: Path, option: str) -> None:
         """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""
         if not self._is_database:
-            check_output_path(Path(self.inputs), path, option)
+            check_output_path(self.inputs if self._is_stream else Path(self.inputs), path, option)
 
     def to_dict(self) -> dict[str, Any]:
         """All options by name, as a checkpoint stores them."""
         options = {name: getattr(self, name) for name in self.__slots__}
-        return options if self._is_database else {**options, "inputs": Path(self.inputs)}
+        return options if self._is_database or self._is_stream else {**options, "inputs": Path(self.inputs)}
 
     @property
     def _is_database(self) -> bool:
-        return "://" in self.inputs
+        return "://" in self.inputs and not is_url(self.inputs)
+
+    @property
+    def _is_stream(self) -> bool:
+        """Whether the inputs are standard input or a download."""
+        return self.inputs == STDIN or is_url(self.inputs)
+
+    @property
+    def _rows(self) -> Rows:
+        return Rows(
+            limit=self.limit,
+            sample=self.sample,
+            sample_seed=self.sample_seed,
+            where=self.where,
+            input_format=self.input_format,
+            encoding=self.encoding,
+        )
 
     def _read(self) -> Any:
         if self._is_database:
             if self.query is None:
                 raise SpecError('--inputs is a database, which needs a query: --query "SELECT ...".')
-            return read_inputs(SqlQuery(self.inputs, self.query))
+            return read_inputs(SqlQuery(self.inputs, self.query), self._rows)
         if self.query is not None:
             raise SpecError("--query needs a database in --inputs, such as --inputs sqlite:///data.db")
-        return read_inputs(Path(self.inputs))
+        if self.inputs == STDIN:
+            _check_is_piped()
+        return read_inputs(self.inputs if self._is_stream else Path(self.inputs), self._rows, _print_notice)
+
+
+def _check_is_piped() -> None:
+    try:
+        kind = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or not a file
+        kind = 0
+    if not (stat.S_ISFIFO(kind) or stat.S_ISREG(kind) or stat.S_ISSOCK(kind)):
+        raise SpecError(
+            "run needs --inputs. Give a file, as in --inputs texts.jsonl, or pipe them in, as in cat texts.jsonl | "
+            "batch-agent run - ...\nSee batch-agent run --help"
+        )
+    _print_notice("Inputs: standard input")
+
+
+def _print_notice(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, Any]]:
@@ -195,8 +297,13 @@ def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, An
     ours = {name: value for name, value in options.items() if name in CommandOptions.__slots__}
     if "inputs" not in ours:
         raise SpecError(
-            "The database URL contained a password, which is not stored. Run the whole original command again: it "
+            "The URL of the inputs contained a password, which is not stored. Run the whole original command again: it "
             "resumes from the checkpoint."
         )
     ours["inputs"] = str(ours["inputs"])
+    if ours.get("mcp") == [NOT_STORED]:
+        raise SpecError(
+            "The command of an MCP server contained a password or a key, which is not stored. Run the whole original "
+            "command again: it resumes from the checkpoint."
+        )
     return CommandOptions(**ours), {name: value for name, value in options.items() if name not in ours}

@@ -1,7 +1,7 @@
 """Options of a run, in groups. Every field is validated here, before any request is sent."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,57 @@ from ..validation import at_least, flags, is_number, is_whole, path, seconds, te
 
 _MAX_SHOWN = 20
 _PRICE_LENGTH = 3
+INPUT_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "lines")
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Which of the inputs are used, and which field identifies one. First `where` applies, then `sample`, then
+    `limit`."""
+
+    limit: int | None = None
+    """Use only the first inputs, this many."""
+    sample: int | None = None
+    """Use a random sample of this many inputs, in input order. A larger sample contains every smaller one."""
+    sample_seed: int = 0
+    """Another seed gives another sample; the same seed always gives the same one."""
+    where: str | Callable[[Any], Any] | None = None
+    """Use only matching inputs: a condition on fields such as "stars <= 2 and lang = 'en'", or a function."""
+    input_format: Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None = None
+    """Format of files, downloads and standard input. None: by the suffix; standard input is JSON lines."""
+    encoding: str | None = None
+    """Encoding of input files that are not UTF-8, such as "cp1252". None: they are refused, unless a byte order mark
+    names it."""
+    key: str | None = None
+    """Field that identifies an input: its value is the key of the result, and must be unique."""
+
+    def __post_init__(self) -> None:
+        for name in ("limit", "sample"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 1)
+        if not is_whole(self.sample_seed):
+            raise SpecError(f"sample_seed must be an integer; got {self.sample_seed!r}.")
+        if (
+            self.where is not None
+            and not callable(self.where)
+            and not (isinstance(self.where, str) and self.where.strip())
+        ):
+            raise SpecError(f'where must be a condition such as "stars <= 2", or a function; got {self.where!r}.')
+        if self.input_format is not None and self.input_format not in INPUT_FORMATS:
+            raise SpecError(
+                f"input_format must be one of {', '.join(INPUT_FORMATS)}, or None; got {self.input_format!r}."
+            )
+        _check_encoding(self.encoding)
+        text_or_none("key", self.key)
+        if self.key == "":
+            raise SpecError("key must be the name of a field of the inputs, or None; got ''.")
+
+    @property
+    def selects(self) -> bool:
+        """Whether some inputs may be left out."""
+        return (self.limit, self.sample, self.where) != (None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +305,15 @@ class Prefix:
             raise SpecError("cache_salt must be a non-empty string or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+
+
+def _check_encoding(encoding: Any) -> None:
+    try:
+        "".encode("utf-8" if encoding is None else encoding)
+    except (LookupError, TypeError, ValueError):
+        raise SpecError(
+            f"encoding must be the name of a text encoding, such as 'cp1252' or 'latin-1', or None; got {encoding!r}."
+        ) from None
 
 
 def _is_price(price: Any) -> bool:

@@ -3,7 +3,7 @@
 Written by `python -m scripts.option_types` from the dataclasses of core/options, requests.py and spec.py: do not
 edit."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -11,7 +11,7 @@ from ..program_runtime import Runtime
 from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
-from . import ContextLimits, Distributed, Limits, Prefix, Retry, SpendingLimits, Timeouts, ToolCaching
+from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 
 
 class AgentOptions(TypedDict, total=False):
@@ -27,6 +27,23 @@ class AgentOptions(TypedDict, total=False):
     plan_changed: Literal["stop", "rerun"]
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
     PlanMismatch, or run everything again and keep the old answers."""
+    limit: int | None
+    """Use only the first inputs, this many."""
+    sample: int | None
+    """Use a random sample of this many inputs, in input order. A larger sample contains every smaller one."""
+    sample_seed: int
+    """Another seed gives another sample; the same seed always gives the same one."""
+    where: str | Callable[[Any], Any] | None
+    """Use only matching inputs: a condition on fields such as "stars <= 2 and lang = 'en'", or a function."""
+    input_format: Literal["jsonl", "json", "csv", "tsv", "parquet", "lines"] | None
+    """Format of files, downloads and standard input. None: by the suffix; standard input is JSON lines."""
+    encoding: str | None
+    """Encoding of input files that are not UTF-8, such as "cp1252". None: they are refused, unless a byte order mark
+    names it."""
+    key: str | None
+    """Field that identifies an input: its value is the key of the result, and must be unique."""
+    rows: Rows
+    """The options of `Rows` as a group, instead of one by one."""
     max_inflight: int | None
     """Requests in flight. None: found by the engine during the run."""
     max_agents: int | None
@@ -136,7 +153,8 @@ class AgentOptions(TypedDict, total=False):
     top_p: float | None
     """Nucleus sampling: above 0, up to 1."""
     seed: int | None
-    """Seed of the server's sampler."""
+    """Seed of the server's sampler. An input that is repeated has a seed of its own for each repetition, derived from
+    this one."""
     max_tokens: int | None
     """Limit of the tokens that the model generates in a turn."""
     stop: list[str] | tuple[str, ...]

@@ -2,18 +2,22 @@
 
 import io
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, Protocol
 
 from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
+from ...charset import file_encoding, is_binary, is_utf8
 from ..tool import Tool, make_tool
-from .html_text import decode, encoding_of
 from .rooted_folder import RootedFolder, shown
 
 _SNIFFED_BYTES = 65_536
+_WESTERN = "cp1252"
+"""Assumed for text that is not UTF-8, unless it has bytes that this encoding does not."""
 _MAX_CHARS = 2_000_000
 _MAX_BYTES = 2_000_000
 _MAX_LISTED = 1_000
@@ -22,8 +26,9 @@ _MAX_SEARCHED_LINE_CHARS = 2_000
 _MAX_SHOWN_LINE_CHARS = 300
 
 
-def read_file_tool(root: str | Path | None = None) -> Tool:
-    """A tool `read_file`, confined to `root` (None: the working directory at the time of the call)."""
+def read_file_tool(root: str | Path | None = None, *, encoding: str | None = None) -> Tool:
+    """A tool `read_file`, confined to `root`. None: the folder of the inputs, if they are one; otherwise the working
+    directory at the time of the call. `encoding`: of files that are not UTF-8; None: cp1252, as far as it fits."""
     folder = RootedFolder(root)
 
     def read_file(
@@ -38,21 +43,21 @@ def read_file_tool(root: str | Path | None = None) -> Tool:
         """
         with folder.open(path) as file:
             head = file.read(_SNIFFED_BYTES)
-            encoding = encoding_of(head)
-            if encoding is None:
+            if is_binary(head, encoding):
                 return f"[a binary file of {file.seek(0, io.SEEK_END)} bytes]"
             file.seek(0)
-            with io.TextIOWrapper(file, encoding, errors="replace", newline="\n") as stream:
+            found = _encoding(file, head, path, encoding)
+            with io.TextIOWrapper(file, found, errors="backslashreplace", newline="\n") as stream:
                 return _page(stream, path, offset, limit)
 
     def version(arguments: Mapping[str, Any]) -> Hashable:
         return folder.version(arguments["path"])
 
-    return make_tool(read_file, effect="read", version=version)
+    return _relocatable(make_tool(read_file, effect="read", version=version), read_file_tool, root, encoding)
 
 
 def list_files_tool(root: str | Path | None = None) -> Tool:
-    """A tool `list_files`, confined to `root` (None: the working directory at the time of the call)."""
+    """A tool `list_files`, confined to `root` (None: as `read_file_tool`)."""
     folder = RootedFolder(root)
 
     def list_files(pattern: str = "**/*") -> str:
@@ -67,12 +72,13 @@ def list_files_tool(root: str | Path | None = None) -> Tool:
             listed.append(f"[cut here: {_MAX_LISTED} of {len(paths)} files are shown; use a narrower pattern]")
         return "\n".join(listed + _incomplete_note(is_whole))
 
-    return make_tool(list_files, effect="read", ttl=10)
+    tool = make_tool(list_files, effect="read", ttl=10)
+    return tool if root is not None else replace(tool, relocate=lambda folder, _: list_files_tool(folder or "."))
 
 
-def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
-    """A tool `grep`, confined to `root` (None: the working directory at the time of the call). After `seconds` it
-    returns what it has found so far."""
+def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0, encoding: str | None = None) -> Tool:
+    """A tool `grep`, confined to `root`. `root=None` and `encoding`: as of `read_file_tool`. After `seconds` it returns
+    what it has found so far."""
     folder = RootedFolder(root)
 
     def grep(pattern: str, glob: str = "**/*", ignore_case: bool = False) -> str:
@@ -85,7 +91,7 @@ def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
         """
         matches = _expression(f"(?i){pattern}" if ignore_case else pattern, pattern)
         paths, is_whole = folder.files(glob)
-        search = _Search(folder, matches, until=monotonic() + seconds)
+        search = _Search(folder, matches, monotonic() + seconds, encoding)
         for number, path in enumerate(paths):
             if search.is_full or not search.search_file(path):
                 search.notes.append(f"[stopped here, in file {number + 1} of {len(paths)}; use a narrower glob]")
@@ -93,7 +99,30 @@ def grep_tool(root: str | Path | None = None, *, seconds: float = 10.0) -> Tool:
         found = search.found or [f"No line matches {pattern!r} in the {len(paths)} files that match {glob!r}."]
         return "\n".join(found + search.notes + _incomplete_note(is_whole))
 
-    return make_tool(grep, effect="read", ttl=10)
+    return _relocatable(make_tool(grep, effect="read", ttl=10), partial(grep_tool, seconds=seconds), root, encoding)
+
+
+class _Factory(Protocol):
+    def __call__(self, root: str | Path | None, *, encoding: str | None) -> Tool: ...
+
+
+def _relocatable(tool: Tool, factory: _Factory, root: str | Path | None, encoding: str | None) -> Tool:
+    """The tool; one without a root can be made again for the folder of the inputs."""
+    if root is not None:
+        return tool
+    return replace(tool, relocate=lambda folder, declared: factory(folder or ".", encoding=encoding or declared))
+
+
+def _encoding(file: BinaryIO, head: bytes, path: str, declared: str | None) -> str:
+    """Raises ValueError for text whose encoding is not known: replacement characters would hide what it says."""
+    encoding = file_encoding(file, declared)
+    if declared is not None or encoding != "utf-8" or is_utf8(head):
+        return encoding
+    try:
+        head.decode(_WESTERN)
+    except UnicodeDecodeError:
+        raise ValueError(f"{path!r} is not UTF-8, and its encoding is not known") from None
+    return _WESTERN
 
 
 def _page(stream: io.TextIOWrapper, path: str, offset: int, limit: int | None) -> str:
@@ -141,12 +170,15 @@ def _expression(pattern: str, given: str) -> Callable[[object], bool]:
 class _Search:
     """Matches of one grep so far."""
 
-    def __init__(self, folder: RootedFolder, matches: Callable[[object], bool], until: float) -> None:
+    def __init__(
+        self, folder: RootedFolder, matches: Callable[[object], bool], until: float, encoding: str | None
+    ) -> None:
         self.found: list[str] = []
         self.notes: list[str] = []
         self._folder = folder
         self._matches = matches
         self._until = until
+        self._encoding = encoding
 
     @property
     def is_full(self) -> bool:
@@ -159,7 +191,7 @@ class _Search:
                 data = file.read(_MAX_BYTES + 1)
         except OSError:  # not readable, or deleted since it was listed
             return True
-        text = decode(data[:_MAX_BYTES])
+        text = _decoded(data[:_MAX_BYTES], path, self._encoding)
         for number, line in enumerate((text or "").split("\n"), 1):
             if monotonic() >= self._until or self.is_full:
                 return False
@@ -168,6 +200,17 @@ class _Search:
         if len(data) > _MAX_BYTES and text is not None:
             self.notes.append(f"[{shown(path)}: only the first {_MAX_BYTES} bytes were searched]")
         return True
+
+
+def _decoded(data: bytes, path: str, declared: str | None) -> str | None:
+    """The text; None for what is not text, or not known to be."""
+    if is_binary(data[:_SNIFFED_BYTES], declared):
+        return None
+    try:
+        encoding = _encoding(io.BytesIO(data), data[:_SNIFFED_BYTES], path, declared)
+    except ValueError:
+        return None
+    return data.decode(encoding, errors="backslashreplace")
 
 
 def _incomplete_note(is_whole: bool) -> list[str]:

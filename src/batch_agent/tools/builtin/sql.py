@@ -9,7 +9,7 @@ from pydantic_core import to_json
 from ...core.errors import SpecError
 from ..tool import Tool, make_tool
 from .sql_database import Database, SqlError, sqlalchemy_package
-from .sqlite_process import Rows
+from .sqlite_process import QueryRows
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
@@ -161,7 +161,7 @@ def sql_lookup_tool(
     return make(rows)
 
 
-def _table(found: Rows) -> str:
+def _table(found: QueryRows) -> str:
     count = len(found.rows)
     lines = [_line(found.columns), *(_line(row) for row in found.rows)]
     if found.is_cut:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
-from .sqlite_process import QueryError, Rows, SqliteProcesses
+from .sqlite_process import QueryError, QueryRows, SqliteProcesses
 from .sqlite_program import connect
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Database:
         except (errors.SQLAlchemyError, sqlite3.Warning) as error:  # the second for more than one statement
             raise SqlError(str(error)) from None
 
-    def rows(self, query: str, max_rows: int) -> Rows:
+    def rows(self, query: str, max_rows: int) -> QueryRows:
         """At most `max_rows` rows of a query that a model wrote. Blocks. Raises SqlError."""
         if self._processes is not None:
             try:
@@ -81,14 +81,14 @@ class Database:
             raise SqlError("the statement gave no rows; write one SELECT statement")
         return found
 
-    def _rows_here(self, query: str, max_rows: int) -> Rows | None:
+    def _rows_here(self, query: str, max_rows: int) -> QueryRows | None:
         with self.reading() as connection:
             self.check(query)
             result = connection.exec_driver_sql(query, execution_options={"no_parameters": True})
             if not result.returns_rows:
                 return None
             rows = result.fetchmany(max_rows + 1)
-            return Rows(list(result.keys()), rows[:max_rows], len(rows) > max_rows)
+            return QueryRows(list(result.keys()), rows[:max_rows], len(rows) > max_rows)
 
     def _explain(self, message: str) -> str:
         """Replaces messages of SQLite that do not name the limit that was hit."""

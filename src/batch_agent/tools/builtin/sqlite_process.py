@@ -23,7 +23,7 @@ class QueryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class QueryRows:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     is_cut: bool
@@ -42,14 +42,14 @@ class SqliteProcesses:
         self._lock = threading.Lock()
         self._closes = weakref.finalize(self, _end_all, self._idle)
 
-    def query(self, query: str, max_rows: int) -> Rows | None:
+    def query(self, query: str, max_rows: int) -> QueryRows | None:
         """At most `max_rows` rows; None for a statement that returns no rows. Blocks. Raises QueryError."""
         answer = self._answer(json.dumps({"query": query, "rows": max_rows}) + "\n")
         if "error" in answer:
             raise QueryError(self._explain(answer["error"]))
         if answer["columns"] is None:
             return None
-        return Rows(answer["columns"], answer["rows"], answer["is_cut"])
+        return QueryRows(answer["columns"], answer["rows"], answer["is_cut"])
 
     def _answer(self, request: str) -> dict[str, Any]:
         process = self._take()

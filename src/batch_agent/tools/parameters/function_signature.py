@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 from ...core.errors import SpecError
 from ...core.schema import JsonSchema, without_titles
 from ..result_text import describe_error
+from ..tool_context import ToolContext
 from . import BadArguments
 
 _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
@@ -57,6 +58,19 @@ class Arguments:
         except BaseException as error:  # a validator of a user's type may raise anything
             raise BadArguments(f"The arguments do not fit: {describe_error(error)}") from error
         return {field.alias or name: getattr(checked, name) for name, field in type(checked).model_fields.items()}
+
+
+def context_parameter(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> str | None:
+    """Name of the parameter that is annotated as a ToolContext; None if there is none. Raises SpecError for two."""
+    hints = _hints(function, name, namespace)
+    found = [parameter.name for parameter in _parameters(function, name) if _takes_context(hints.get(parameter.name))]
+    if len(found) > 1:
+        raise SpecError(f"Tool {name!r}: {' and '.join(map(repr, found))} are both a ToolContext; keep one of them.")
+    return found[0] if found else None
+
+
+def _takes_context(hint: Any) -> bool:
+    return hint is ToolContext or ToolContext in typing.get_args(hint)
 
 
 class _QuietSchema(GenerateJsonSchema):

@@ -184,11 +184,11 @@ def test_a_process_serves_one_query_after_another_and_several_serve_several(url:
 
 def test_a_process_that_ended_while_nobody_asked_is_replaced(file: Path) -> None:
     processes = sqlite_process.SqliteProcesses(file, 5.0)
-    assert processes.query("SELECT 1", 9) == sqlite_process.Rows(["1"], [[1]], False)
+    assert processes.query("SELECT 1", 9) == sqlite_process.QueryRows(["1"], [[1]], False)
     [idle] = processes._idle
     idle.kill()
     idle.wait()
-    assert processes.query("SELECT 2", 9) == sqlite_process.Rows(["2"], [[2]], False)
+    assert processes.query("SELECT 2", 9) == sqlite_process.QueryRows(["2"], [[2]], False)
     processes._closes()
     assert processes._idle == []
 

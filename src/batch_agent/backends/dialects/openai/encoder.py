@@ -58,7 +58,6 @@ class OpenAIChat:
         settings = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
-            "seed": sampling.seed,
             "stop": list(sampling.stop) or None,
             extensions.max_tokens_field: sampling.max_tokens,
             "cache_salt": request.prompt.cache_salt if extensions.cache_salt else None,
@@ -75,6 +74,8 @@ class OpenAIChat:
 
     def _tail(self, request: Request) -> bytes:
         tail, schema = b"]", request.answer_schema
+        if request.sampling.seed is not None:  # here, because it may differ between agents, which share the head
+            tail += b',"seed":%d' % (request.sampling.seed if request.seed is None else request.seed)
         if request.prompt.tools and not request.may_call_tools:
             rules_out_calls = schema is not None and self._extensions.none_drops_tools
             tail += b"" if rules_out_calls else b',"tool_choice":"none"'

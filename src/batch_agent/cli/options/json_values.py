@@ -1,0 +1,56 @@
+"""Options whose values are tables: `--extra` and `--prices`, as NAME=VALUE or as a JSON object."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from ...core.errors import SpecError
+
+
+def parse_extra(values: Sequence[str]) -> dict[str, Any]:
+    """Request fields from `min_p=0.1` or `{"min_p": 0.1}`. A value that is not JSON is text. Raises SpecError."""
+    found: dict[str, Any] = {}
+    for text in values:
+        found |= _object(text, "--extra") if text.lstrip().startswith("{") else _pair(text)
+    return found
+
+
+def parse_prices(values: Sequence[str]) -> dict[str, list[float]]:
+    """Prices by model from `MODEL=INPUT,CACHED,OUTPUT` or `{"MODEL": [INPUT, CACHED, OUTPUT]}`. Raises SpecError."""
+    found: dict[str, list[float]] = {}
+    for text in values:
+        found |= _object(text, "--prices") if text.lstrip().startswith("{") else _price(text)
+    return found
+
+
+def _object(text: str, option: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise SpecError(f"{option} {text!r} is not valid JSON: {error}.") from error
+    return found
+
+
+def _pair(text: str) -> dict[str, Any]:
+    name, mark, value = text.partition("=")
+    if not mark or not name:
+        raise SpecError(f"--extra {text!r}: expected NAME=VALUE, such as min_p=0.1, or a JSON object.")
+    try:
+        return {name: orjson.loads(value)}
+    except orjson.JSONDecodeError:
+        return {name: value}
+
+
+def _price(text: str) -> dict[str, list[float]]:
+    model, _, numbers = text.rpartition("=")
+    try:
+        price = [float(number) for number in numbers.split(",")]
+    except ValueError:
+        price = []
+    if not model or len(price) != 3:
+        raise SpecError(
+            f"--prices {text!r}: expected MODEL=INPUT,CACHED,OUTPUT in dollars for a million tokens, such as "
+            "my-model=0.5,0.1,2, or a JSON object."
+        )
+    return {model: price}
