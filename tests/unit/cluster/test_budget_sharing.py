@@ -210,7 +210,7 @@ async def test_a_worker_without_its_coordinator_spends_nothing() -> None:
 async def test_a_late_reply_of_the_coordinator_leases_nothing() -> None:
     late = Worker(MemoryCoordinator(MemoryStore()), "a")
     late.link.delay = LASTS
-    with pytest.raises(StoreError, match="so long"):
+    with pytest.raises(StoreError, match="so late"):
         await late.joins().__aenter__()
     assert late.purse.budget.reserve(Usage(1), FREE) is None
 

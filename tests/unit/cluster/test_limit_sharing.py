@@ -230,7 +230,7 @@ async def test_a_lost_coordinator_at_the_end_is_no_error() -> None:
 async def test_a_late_reply_of_the_coordinator_gives_no_quota() -> None:
     late = of_slots(MemoryCoordinator(MemoryStore()), "a", 2)
     late.link.delay = LASTS
-    with pytest.raises(StoreError, match="so long"):
+    with pytest.raises(StoreError, match="so late"):
         await late.joins().__aenter__()
     assert late.slots.limit == 0
 
