@@ -81,16 +81,18 @@ _NEGATED = re.compile(r"\b(hoist|reorder)=False\b")
 def with_flags(message: str, options: Iterable[str]) -> str:
     """A message of the library as the command line says it: `--max-turns must be ...`, not `max_turns`. `options`:
     names of options, as in Python."""
-    message = _NEGATED.sub(r"--no-\1", _BOTH.sub(r"\1", message))
+    message = _NEGATED.sub(r"--no-\1", _BOTH.sub(r"\1", message)).replace("=True", "=")
     flags = {**{name: f"--{name.replace('_', '-')}" for name in options}, **_OTHER_FLAGS}
     names = "|".join(sorted(flags, key=len, reverse=True))
 
     def flag(match: re.Match[str]) -> str:
         name, mark = match["name"], match["mark"]
         is_option = "_" in name or mark == "=" or match.start() == 0
-        return f"{flags[name]}{' ' if mark == '=' else mark}" if is_option else match[0]
+        has_value = mark == "=" and match.string[match.end() : match.end() + 1].strip(" .,:;)")
+        return f"{flags[name]}{' ' if has_value else mark.rstrip('=')}" if is_option else match[0]
 
     said = re.sub(rf"(?<![\w.{{-])(?P<name>{names})(?P<mark>=(?!=)| must\b| needs\b|\b(?![\w(}}/]))", flag, message)
+    said = said.replace("Stage 'reduce': --model ", "Stage 'reduce': --reducer-model ")
     return _PRICES.sub(r"--prices \1=INPUT,CACHED,OUTPUT", said)
 
 

@@ -117,7 +117,7 @@ def test_a_strict_run_is_rejected_and_lint_reports_why(place: Path, sim: SimServ
     words = ("--task", "{id} {doc}", "--inputs", "in.jsonl", "--backend", sim.url, "--strict-prefix")
     refused = call("run", *words, cwd=place)
     assert refused.returncode == 2
-    assert "strict_prefix=True" in refused.stderr
+    assert "batch-agent: --strict-prefix, but the prompts do not share a prefix" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert call("lint", *words, cwd=place).returncode == 1
     assert call("lint", *words, "--exact", cwd=place).returncode == 1

@@ -262,7 +262,10 @@ def test_a_run_with_a_reduce_is_compared_with_its_plan(place: Path, sim: SimServ
         (("--reduce", "Sum up.", "--reduce-schema", "nonsense"), "--reduce-schema 'nonsense': expected module:name"),
         (("--reduce", "Sum up {text}."), "{text}"),
         (("--reduce", " "), "Stage 'reduce'"),
-        (("--reduce", "Sum up.", "--reducer-model", "another"), "Stage 'reduce': model='another' is not served"),
+        (
+            ("--reduce", "Sum up.", "--reducer-model", "another"),
+            "Stage 'reduce': --reducer-model 'another' is not served",
+        ),
         (("--reduce", "Sum up.", "--summary", "."), "--summary '.' cannot be written: it is a directory"),
         (("--reduce", "Sum up.", "--summary", "in.jsonl"), "--summary 'in.jsonl' would overwrite the inputs"),
         (("--reduce", "Sum up.", "--summary", "results.jsonl"), "--summary and --out are the same file"),

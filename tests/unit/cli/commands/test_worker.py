@@ -305,7 +305,7 @@ def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_p
         ((*asks, "--reduce", "Sum up."), "--reduce cannot be combined with a distributed run: remove --store"),
         ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
-        ((*alone, "--workers", "2"), "workers= needs cluster='ray'"),
+        ((*alone, "--workers", "2"), "--workers needs --cluster 'ray'"),
     ):
         assert problem in refusal(*words, cwd=quick_place.run)
     assert not quick_place.checkpoint.exists()
