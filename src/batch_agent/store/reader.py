@@ -19,7 +19,7 @@ from ..core.protocols import Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
-from ..plan.row_keys import is_of_question, row_key
+from ..plan.row_keys import is_of_question, key_of_row, row_id, row_key
 from .codec import decode, decode_error, encode_input
 from .sqlite import SCHEMA_VERSION
 
@@ -209,13 +209,19 @@ class CheckpointReader:
             yield from self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
 
     def _input_keys(self) -> dict[int, str]:
-        """Key of each input by index; empty for one that was not kept."""
-        rows, keys = self._input_rows(), None
-        found: dict[int, str] = {}
-        for index, data, _ in rows:
-            keys = keys or Keys(fingerprint(self.plan()["question"]))
-            found[index] = "" if data is None else keys.key(loads(data))
-        return found
+        """Key of each input by index (only its beginning, for a run with row keys); empty for one that was not kept."""
+        rows = list(self._input_rows())
+        if not rows:
+            return {}
+        question = self.plan()["question"]
+        key = self._key_of_row if "key" in question else Keys(fingerprint(question)).key
+        return {index: "" if data is None else key(loads(data)) for index, data, _ in rows}
+
+    def _key_of_row(self, value: Any) -> str:
+        try:
+            return key_of_row(row_id(value, self.plan()["question"]["key"]))
+        except ValueError:  # an input that was rejected for its key
+            return ""
 
     def _match_recorded_values(
         self, matches: dict[int, StoredAgent], keys: Mapping[int, str], agents: Sequence[StoredAgent]
@@ -304,7 +310,9 @@ def _may_be_of(key: str | None, agent: StoredAgent) -> bool:
 
 
 def _input_hash(key: str) -> str:
-    return key.partition("-")[0]
+    """The part of a key that is the same for all copies of an input, or for all contents of a row."""
+    row, mark, _ = key.rpartition("@")
+    return row if mark else key.partition("-")[0]
 
 
 def _open(path: Path) -> sqlite3.Connection:
