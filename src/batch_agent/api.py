@@ -398,44 +398,44 @@ class BatchAgent:
 
     @overload
     @classmethod
-    async def preview(cls, spec: BatchSpec, /, *, limit: int = 3, exact: bool = False) -> "Preview": ...
+    async def preview(cls, spec: BatchSpec, /, *, count: int = 3, exact: bool = False) -> "Preview": ...
 
     @overload
     @classmethod
     async def preview(
-        cls, /, *, limit: int = 3, exact: bool = False, output_schema: Any = None, **options: Unpack[RunOptions]
+        cls, /, *, count: int = 3, exact: bool = False, output_schema: Any = None, **options: Unpack[RunOptions]
     ) -> "Preview": ...
 
     @classmethod
     @lists_options(SpecOptions, RunOptions)
     async def preview(
-        cls, spec: BatchSpec | None = None, /, *, limit: int = 3, exact: bool = False, **options: Any
+        cls, spec: BatchSpec | None = None, /, *, count: int = 3, exact: bool = False, **options: Any
     ) -> "Preview":
         """Shows the first requests of this run as they would be sent: method, URL, headers and body, with secrets
         masked. Sends nothing, and the server need not be up; `notes` says what only the server can tell.
 
-        The options are those of `run`. `limit`: the number of inputs. `exact`: connects to the backend first, as a run
+        The options are those of `run`. `count`: the number of inputs. `exact`: connects to the backend first, as a run
         does. `print(preview)` is for reading, `preview.to_dict()` for programs. Tool servers (MCP) are started, because
         their tools are part of the requests. Raises SpecError; with `exact` BackendError too."""
-        return await _preview(spec, options, limit, exact)
+        return await _preview(spec, options, count, exact)
 
     @overload
     @classmethod
-    def preview_sync(cls, spec: BatchSpec, /, *, limit: int = 3, exact: bool = False) -> "Preview": ...
+    def preview_sync(cls, spec: BatchSpec, /, *, count: int = 3, exact: bool = False) -> "Preview": ...
 
     @overload
     @classmethod
     def preview_sync(
-        cls, /, *, limit: int = 3, exact: bool = False, output_schema: Any = None, **options: Unpack[RunOptions]
+        cls, /, *, count: int = 3, exact: bool = False, output_schema: Any = None, **options: Unpack[RunOptions]
     ) -> "Preview": ...
 
     @classmethod
     @lists_options(SpecOptions, RunOptions)
     def preview_sync(
-        cls, spec: BatchSpec | None = None, /, *, limit: int = 3, exact: bool = False, **options: Any
+        cls, spec: BatchSpec | None = None, /, *, count: int = 3, exact: bool = False, **options: Any
     ) -> "Preview":
         """Blocking form of `preview` for scripts, with the same options."""
-        return run_blocking(lambda: _preview(spec, options, limit, exact))
+        return run_blocking(lambda: _preview(spec, options, count, exact))
 
     @overload
     @classmethod
@@ -480,11 +480,11 @@ async def _run(
     return Results((results[index] for index in sorted(results)), stream.scheduling, stream.report)
 
 
-async def _preview(spec: BatchSpec | None, options: Mapping[str, Any], limit: int, exact: bool) -> "Preview":
+async def _preview(spec: BatchSpec | None, options: Mapping[str, Any], count: int, exact: bool) -> "Preview":
     from .run.preview import preview_requests
 
     of_spec = {name: value for name, value in options.items() if name not in ("events", "progress")}
-    return await preview_requests(RunSetup.validate(_spec(spec, of_spec), None), limit, exact=exact)
+    return await preview_requests(RunSetup.validate(_spec(spec, of_spec), None), count, exact=exact)
 
 
 def _open_stream(

@@ -88,16 +88,16 @@ class Preview:
         return "\n\n".join(["\n".join([first, *(f"Note: {note}" for note in self.notes)]), *map(str, self.requests)])
 
 
-async def preview_requests(setup: RunSetup, limit: int, *, exact: bool) -> Preview:
-    """`limit`: the number of inputs. `exact`: connects to the backend. Raises SpecError; with `exact` BackendError."""
-    at_least("limit", limit, 1)
+async def preview_requests(setup: RunSetup, count: int, *, exact: bool) -> Preview:
+    """`count`: the number of inputs. `exact`: connects to the backend. Raises SpecError; with `exact` BackendError."""
+    at_least("count", count, 1)
     if setup.spec.runtime is not None:
         raise SpecError("preview shows requests to a model. With runtime=, a program makes them while it runs.")
     async with _opened(setup, exact=exact) as opened:
         backend, plan = opened.backend, opened.plan
         source = InputSource(opened.inputs, plan.job, input_order(plan.layout, opened.inputs))
         requests: list[PreviewedRequest] = []
-        while len(requests) < limit and (job := await source.take()) is not None:
+        while len(requests) < count and (job := await source.take()) is not None:
             requests.append(_previewed(backend, plan, job))
         notes = (*opened.notes, *((_CHUNKS,) if setup.spec.context.oversized == "chunk" else ()))
         return Preview(backend.traits.name, plan.config.model, tuple(requests), opened.inputs.total, notes)

@@ -60,7 +60,7 @@ async def test_the_preview_is_what_the_server_receives(
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     async with recording_proxy(sim.url) as proxy:
         options = {**OPTIONS, "backend": proxy.url.replace("http", scheme), "tools": tools, "output_schema": schema}
-        preview = await BatchAgent.preview(limit=2, **options)
+        preview = await BatchAgent.preview(count=2, **options)
         assert proxy.connections == 0
         await BatchAgent.run(progress=False, **options)
     received = [body for body in generations(proxy) if "Review" in str(body) and '"tool"' not in json.dumps(body)]
@@ -158,7 +158,7 @@ async def test_what_only_the_server_knows_is_said() -> None:
 
 
 async def test_a_preview_is_readable_and_has_json_data() -> None:
-    preview = await BatchAgent.preview(limit=1, backend=f"vllm://{NOWHERE}", **OPTIONS)
+    preview = await BatchAgent.preview(count=1, backend=f"vllm://{NOWHERE}", **OPTIONS)
     lines = str(preview).splitlines()
     assert lines[0] == "First request of 1 of 3 agents, to vllm; not sent."
     assert f"POST http://{NOWHERE}/v1/chat/completions" in lines
@@ -171,7 +171,7 @@ async def test_a_preview_is_readable_and_has_json_data() -> None:
 
 async def test_the_prompts_are_in_the_order_of_the_run() -> None:
     inputs = [{"doc": f"{'long text ' * 50}{at % 2}", "q": str(at)} for at in range(4)]
-    preview = await BatchAgent.preview(task="{doc} {q}", inputs=inputs, backend=f"vllm://{NOWHERE}", limit=9)
+    preview = await BatchAgent.preview(task="{doc} {q}", inputs=inputs, backend=f"vllm://{NOWHERE}", count=9)
     assert [request.index for request in preview.requests] == [0, 2, 1, 3]
 
 
@@ -191,7 +191,7 @@ async def test_inputs_may_be_an_iterator_of_which_no_more_is_read_than_shown() -
             read.append(number)
             yield str(number)
 
-    preview = await BatchAgent.preview(task="{it}", inputs=numbers(), backend=f"vllm://{NOWHERE}", limit=2)
+    preview = await BatchAgent.preview(task="{it}", inputs=numbers(), backend=f"vllm://{NOWHERE}", count=2)
     assert (len(preview.requests), len(read), preview.total) == (2, 2, None)
 
 
@@ -217,14 +217,14 @@ async def test_tools_of_a_provider_are_part_of_the_preview() -> None:
 
 def test_the_blocking_form_takes_a_spec_or_the_options_of_a_run() -> None:
     spec = BatchSpec.of(backend=f"vllm://{NOWHERE}", **OPTIONS)
-    first: Preview = BatchAgent.preview_sync(spec, limit=1)
-    second = BatchAgent.preview_sync(backend=f"vllm://{NOWHERE}", limit=1, progress=False, events=None, **OPTIONS)
+    first: Preview = BatchAgent.preview_sync(spec, count=1)
+    second = BatchAgent.preview_sync(backend=f"vllm://{NOWHERE}", count=1, progress=False, events=None, **OPTIONS)
     assert first.to_dict() == second.to_dict()
 
 
 async def test_what_cannot_be_shown_is_refused() -> None:
-    with pytest.raises(SpecError, match="limit must be an integer >= 1; got 0"):
-        await BatchAgent.preview(task="{it}", inputs=["a"], limit=0)
+    with pytest.raises(SpecError, match="count must be an integer >= 1; got 0"):
+        await BatchAgent.preview(task="{it}", inputs=["a"], count=0)
     with pytest.raises(SpecError, match="With runtime=, a program makes them"):
         await BatchAgent.preview(
             task="{it}", inputs=["a"], runtime=ProcessRuntime(["true"]), backend=f"vllm://{NOWHERE}"

@@ -27,7 +27,7 @@ NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
     ("inspect", "--max-retries"): (["done.checkpoint"], "zero one"),
     ("inspect", "--agent"): (["done.checkpoint"], "zero one"),
     ("plan", "--canary"): (TASK, "zero one"),
-    ("preview", "--limit"): (TASK, "one"),
+    ("preview", "--count"): (TASK, "one"),
     ("sim", "--max-num-seqs"): (["--port", "99999"], ""),
 }
 CASES = [(*flag, edge) for flag in NUMBERS for edge in EDGES if (flag[1], edge) != ("--metrics-port", "one")]

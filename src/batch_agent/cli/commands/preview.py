@@ -14,7 +14,7 @@ from ..stdout import write_stdout
 def preview(
     options: CommandOptions,
     *,
-    limit: int = 3,
+    count: int = 3,
     exact: bool = False,
     json: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -22,14 +22,14 @@ def preview(
 
     Parameters
     ----------
-    limit
+    count
         Number of inputs to show.
     exact
         Connect to the backend first, as a run does.
     json
         Print one JSON object.
     """
-    found = interruptible(BatchAgent.preview(limit=limit, exact=exact, **options.to_kwargs()))
+    found = interruptible(BatchAgent.preview(count=count, exact=exact, **options.to_kwargs()))
     text = orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2) if json else str(found).encode(errors="replace")
     write_stdout([text, b"\n"])
     return 0
