@@ -31,6 +31,8 @@ COUNTS = {
     "replay": "unit/api/test_count_edges.py::test_a_checkpoint_of_any_number_of_inputs_is_resumed_and_replayed",
     "lint": "unit/api/test_count_edges.py::test_lint_and_plan_accept_any_number_of_inputs",
     "plan": "unit/api/test_count_edges.py::test_lint_and_plan_accept_any_number_of_inputs",
+    "preview": "unit/api/test_preview.py::test_no_inputs_and_one_can_be_previewed",
+    "preview_sync": "unit/api/test_preview.py::test_no_inputs_and_one_can_be_previewed",
     "work": "- it takes no inputs",
     "Flow": "unit/api/test_count_edges.py::test_a_flow_accepts_any_number_of_inputs",
     "VLLMPool": "unit/pools/test_pool_edges.py::test_a_pool_answers_no_prompt_and_one",
@@ -82,6 +84,13 @@ OPTIONS: dict[str, Cells] = {
         "engine/test_outages.py::test_a_run_stopped_by_an_outage_resumes_from_its_checkpoint",
     ),
     # How much at once, and how long.
+    "log_requests": (
+        "unit/api/test_log_requests.py::test_the_stages_of_a_flow_share_a_file",
+        _CANCEL,
+        "unit/api/test_log_requests.py::test_a_killed_process_leaves_lines_that_can_be_read",
+        "unit/api/test_log_requests.py::test_the_file_is_private_and_appended_to_also_behind_a_torn_line",
+        "unit/api/test_log_requests.py::test_a_connection_that_drops_and_a_timeout_have_lines_without_a_status",
+    ),
     "max_inflight max_concurrent max_agents max_dispatched priority backpressure_ceiling calibrate_backend": (
         "engine/test_slots.py::test_the_slot_limit_is_never_exceeded_and_every_agent_ends",
         "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",

@@ -247,10 +247,8 @@ class CheckpointReader:
         return found
 
     def _has_row_keys(self) -> bool:
-        return any(
-            b'"key"' in data and "key" in orjson.loads(data).get("question", ())
-            for (data,) in self._rows("SELECT data FROM plan")
-        )
+        plans = list(self._rows("SELECT data FROM plan"))
+        return any("key" in orjson.loads(data).get("question", ()) for (data,) in plans)
 
     def _latest_rows(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[StoredAgent]:
         """One agent for each row of the inputs: that of the current question, and of the latest contents of the row."""

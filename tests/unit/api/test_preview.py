@@ -229,3 +229,9 @@ async def test_what_cannot_be_shown_is_refused() -> None:
         await BatchAgent.preview(
             task="{it}", inputs=["a"], runtime=ProcessRuntime(["true"]), backend=f"vllm://{NOWHERE}"
         )
+
+
+def test_no_inputs_and_one_can_be_previewed() -> None:
+    for inputs in ([], ["a"]):
+        preview = BatchAgent.preview_sync(task="{it}", inputs=inputs, backend=f"vllm://{NOWHERE}")
+        assert len(preview.requests) == len(inputs)

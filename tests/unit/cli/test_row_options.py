@@ -45,7 +45,7 @@ def test_rows_are_selected_and_have_their_own_key(folder: Path, sim_url: str, ca
     saved = read_command(folder / "results.jsonl.checkpoint")[1]
     assert (saved["limit"], saved["where"], saved["key"]) == (1, "stars <= 2", "id")
     more = call(*words, cwd=folder)
-    assert "1 answers restored from the checkpoint" in more.stderr
+    assert "1 answer restored from the checkpoint" in more.stderr
     assert [row["key"] for row in rows_of(folder / "results.jsonl")] == ["008", "009"]
     shown = call("inspect", "results.jsonl.checkpoint", "--agent", "009", cwd=folder)
     assert shown.returncode == 0, shown.stderr
@@ -90,7 +90,7 @@ def test_without_inputs_and_without_a_pipe_the_option_is_named(folder: Path, cal
         (["--where", "star = 1"], "--where 'star = 1': no input has a field 'star'. Did you mean 'stars'?"),
         (["--temperature", "-1"], "--temperature must be a number >= 0"),
         (["--extra", "min_p"], "--extra 'min_p': expected NAME=VALUE"),
-        (["--extra", "model=x"], "--extra must not contain 'model'"),
+        (["--extra", "model=x"], "--extra must not hold 'model'"),
         (["--prices", "m=1,2"], "--prices 'm=1,2': expected MODEL=INPUT,CACHED,OUTPUT"),
         (
             ["--max-usd", "1"],

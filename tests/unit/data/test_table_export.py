@@ -79,7 +79,7 @@ def test_a_csv_file_gets_new_columns_as_they_come(tmp_path: Path) -> None:
             assert len(rows_of(path)) == number  # readable at any time
     Results(results).to_csv(tmp_path / "whole.csv")
     assert rows_of(path) == rows_of(tmp_path / "whole.csv")
-    assert list(rows_of(path)[0])[4:11] == [
+    assert list(rows_of(path)[0])[5:12] == [
         "input.a",
         "input.b",
         "input",

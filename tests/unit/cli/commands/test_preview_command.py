@@ -40,7 +40,7 @@ def test_it_prints_the_requests_to_a_server_that_is_not_there(folder: Path, call
 
 def test_json_is_one_object_with_the_requests(folder: Path, call: Call) -> None:
     (folder / "batch.toml").write_text(
-        f'task = "Say {{text}}"\ninputs = "in.jsonl"\nbackend = "{NOWHERE}"\nlimit = 1\n'
+        f'task = "Say {{text}}"\ninputs = "in.jsonl"\nbackend = "{NOWHERE}"\ncount = 1\n'
     )
     done = call("preview", "--json", cwd=folder)
     assert done.returncode == 0
