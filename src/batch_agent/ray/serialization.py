@@ -1,13 +1,19 @@
-"""Serialization of a spec for workers in other processes."""
+"""Serialization of a spec for workers in other processes, and of their errors.
+
+Errors travel as class, message and kind, without attributes that may not be picklable.
+"""
 
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core.errors import SpecError
+from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
+from ..core.fast_dataclass import dataclass
+from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 
+_MESSAGE_ONLY: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 Dumps = Callable[[Any], bytes]
 """A `dumps` that also accepts functions and classes defined in a notebook, such as cloudpickle's."""
 
@@ -64,3 +70,27 @@ def _can_be_sent(part: Any, dumps: Dumps) -> bool:
     except Exception:  # noqa: BLE001 - the user's objects may raise anything
         return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteError:
+    """Serializable description of a worker's error."""
+
+    name: str
+    message: str
+    kind: ErrorKind = ErrorKind.INTERNAL
+
+    @classmethod
+    def of(cls, error: BatchAgentError) -> "RemoteError":
+        name = next((kept.__name__ for kept in _MESSAGE_ONLY if isinstance(error, kept)), type(error).__name__)
+        kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.INTERNAL
+        return cls(name, str(error), kind)
+
+    def error(self) -> BatchAgentError:
+        """The error as the worker raised it."""
+        if self.name == BackendError.__name__:
+            return BackendError(self.kind, self.message)
+        for kept in _MESSAGE_ONLY:
+            if self.name == kept.__name__:
+                return kept(self.message)
+        return RunStopped(self.kind, self.message)

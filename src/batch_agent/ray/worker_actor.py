@@ -1,7 +1,4 @@
-"""Ray actor that runs a worker of a run.
-
-Its errors travel as class, message and kind, without attributes that may not be picklable.
-"""
+"""Ray actor that runs a worker of a run."""
 
 import asyncio
 import secrets
@@ -13,40 +10,12 @@ import ray
 
 from ..cluster.coordinator_address import coordinator_of
 from ..core.coordinator import Coordinator
-from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
-from ..core.fast_dataclass import dataclass
-from ..core.run_failure import RunStopped
+from ..core.errors import BatchAgentError, SpecError
 from ..core.spec import BatchSpec
 from ..run import runner
 from ..run.setup import RunSetup
 from .ray_coordinator import RayCoordinator
-from .serialization import deserialize_spec
-
-_MESSAGE_ONLY: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteError:
-    """Serializable description of a worker's error."""
-
-    name: str
-    message: str
-    kind: ErrorKind = ErrorKind.INTERNAL
-
-    @classmethod
-    def of(cls, error: BatchAgentError) -> "RemoteError":
-        name = next((kept.__name__ for kept in _MESSAGE_ONLY if isinstance(error, kept)), type(error).__name__)
-        kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.INTERNAL
-        return cls(name, str(error), kind)
-
-    def error(self) -> BatchAgentError:
-        """The error as the worker raised it."""
-        if self.name == BackendError.__name__:
-            return BackendError(self.kind, self.message)
-        for kept in _MESSAGE_ONLY:
-            if self.name == kept.__name__:
-                return kept(self.message)
-        return RunStopped(self.kind, self.message)
+from .serialization import RemoteError, deserialize_spec
 
 
 def own_version() -> str:

@@ -13,8 +13,7 @@ from batch_agent import BackendError, BatchSpec, ErrorKind, PlanMismatch, RunSto
 from batch_agent.core.errors import BatchAgentError, LeaseLost
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.ray import RayRun
-from batch_agent.ray.serialization import deserialize_spec, serialize_spec, spec_for_workers
-from batch_agent.ray.worker_actor import RemoteError
+from batch_agent.ray.serialization import RemoteError, deserialize_spec, serialize_spec, spec_for_workers
 from batch_agent.run.setup import RunSetup
 from batch_agent.testing import ScriptedBackend, say
 
