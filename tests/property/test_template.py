@@ -80,11 +80,13 @@ def test_any_task_and_input_render_or_are_a_bad_input(task: str, value: Any) -> 
 @given(ANYTHING)
 def test_every_input_becomes_a_job(value: Any) -> None:
     job = plan().job(5, {"it": value})
-    if _has_bytes(value):  # refused, where the task shows them
-        assert job.problem is None or "bytes" in job.problem.message
-        return
-    assert job.problem is None
-    job.task.encode()
+    if _has_bytes(value):  # the task shows them
+        assert job.problem is not None
+        assert job.problem.kind is ErrorKind.BAD_INPUT
+        assert "bytes" in job.problem.message
+    else:
+        assert job.problem is None
+        job.task.encode()
     assert plan().job(6, {"it": value}).key == job.key
     bad = plan().job(5, {"that": value})
     assert bad.problem is not None
