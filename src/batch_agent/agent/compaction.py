@@ -251,6 +251,11 @@ def _indexed(messages: Sequence[Message]) -> Iterator[tuple[int, ToolResult, int
                 index += 1
 
 
+def _with_content(result: ToolResult, content: str | None) -> ToolResult:
+    """The result with its new content, if it has one. A reference that is shortened stands behind its call again."""
+    return result if content is None else replace(result, content=content, reference=None)
+
+
 def _replaced(messages: Sequence[Message], contents: dict[int, str]) -> list[Message]:
     """The messages with these results replaced, by index; messages without any of them stay the same objects."""
     replaced: list[Message] = []
@@ -264,5 +269,5 @@ def _replaced(messages: Sequence[Message], contents: dict[int, str]) -> list[Mes
             replaced.append(message)
             continue
         numbered = enumerate(message.results, first)
-        replaced.append(ToolResults(tuple(replace(r, content=contents.get(at, r.content)) for at, r in numbered)))
+        replaced.append(ToolResults(tuple(_with_content(r, contents.get(at)) for at, r in numbered)))
     return replaced

@@ -9,7 +9,7 @@ from ..core.agent_config import AgentConfig, InvalidOutput, Job, repeated_seed
 from ..core.errors import ErrorKind
 from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
 from ..core.fast_dataclass import dataclass
-from ..core.messages import Assistant, Message, ToolCall, ToolResults, User
+from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.program_runtime import ProgramTrace
 from ..core.protocols import CallHistory
 from ..core.requests import NO_USAGE, FinishReason, Reply, Request
@@ -18,6 +18,7 @@ from .action_mode import render_history
 from .call_state import CallState
 from .compaction import CompactContext, CompactionState
 from .context_size import chars_in, chars_of, chars_of_turn
+from .references import place, references_in, with_references
 from .reply_parser import FinalAnswer, echo, read_reply
 
 
@@ -91,11 +92,13 @@ class Conversation:
         "_config",
         "_done",
         "_finish",
+        "_has_references",
         "_job",
         "_messages",
         "_queued",
         "_reask",
         "_reasks",
+        "_references_at",
         "_text",
         "_traces",
         "_ttft",
@@ -109,6 +112,8 @@ class Conversation:
         self._job = job
         self._messages: list[Message] = [User(job.task, job.shared)]
         self._reask: tuple[Message, ...] = ()
+        self._references_at = job.references_at
+        self._has_references = False
         self._calls = CallState()
         limits = config.compaction
         self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
@@ -142,7 +147,9 @@ class Conversation:
             case Returned(results):
                 self._calls.returned(results)
                 self._append_results(ToolResults(results))
-            case Started() | Failed():
+            case Started():
+                self._references_at = fact.references_at
+            case Failed():
                 pass  # no part of the conversation
             case Claimed(call):
                 self._calls.claimed(call)
@@ -162,6 +169,18 @@ class Conversation:
             self.apply(fact)
         if self._done is None:
             self._end_at_limits()
+
+    def place(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
+        """The results of the pending calls with the decision where they stand in the prompt."""
+        return place(results, self._messages, self._references_at)
+
+    @property
+    def references(self) -> dict[str, int] | None:
+        """Characters of the tool results before the agent's own text, by heading, in the order of the prompt. None if
+        there never were any."""
+        if not self._has_references:
+            return None
+        return {each.reference.heading: each.chars for each in references_in(self._messages)}
 
     def fail(self, error: AgentError) -> None:
         """Ends the agent with an error from outside the conversation, such as a failed backend or a timeout."""
@@ -195,6 +214,8 @@ class Conversation:
 
     def _history(self) -> tuple[Message, ...]:
         history = (*self._messages, *self._reask)
+        if self._has_references:
+            history = with_references(history, self._references_at)
         return history if self._config.tool_mode == "native" else tuple(map(render_history, history))
 
     def _request(self) -> Request:
@@ -287,6 +308,8 @@ class Conversation:
 
     def _append_results(self, results: ToolResults) -> None:
         self._messages.append(results)
+        if not self._has_references:
+            self._has_references = any(result.is_placed_first for result in results.results)
         if self._compaction_state is not None:
             self._compaction_state.size.add(chars_of(results))
 

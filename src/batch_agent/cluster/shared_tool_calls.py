@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 import orjson
 
 from .. import aio
-from ..core.coordinator import CallOutcome, Coordinator
+from ..core.coordinator import CallOutcome, Coordinator, SharedRank
 from ..core.errors import StoreError
 from ..core.messages import ToolSource
+from .shared_reference_order import SharedReferenceOrder
 
 T = TypeVar("T")
 Make = Callable[[], Awaitable[CallOutcome]]
@@ -39,6 +40,7 @@ class ClusterToolCalls:
     def __init__(self, coordinator: Coordinator, worker: str) -> None:
         self._coordinator = coordinator
         self._worker = worker
+        self._order = SharedReferenceOrder(coordinator)
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._making: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -72,6 +74,15 @@ class ClusterToolCalls:
                     async with asyncio.timeout(_RECHECK_AFTER):
                         await updated.wait()
         return await make(), "executed"
+
+    async def rank(self, heading: str) -> SharedRank | None:
+        if self._is_paused:
+            return None
+        try:
+            return await self._order.rank(heading)
+        except StoreError as error:
+            self._pause(error)
+            return None
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:
         if self._is_paused:

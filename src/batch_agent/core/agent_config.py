@@ -108,6 +108,9 @@ class Job:
     """Set if this input cannot be rendered into the task: the agent fails without a request."""
     shared: int = 0
     """Length of the prefix that the task shares with others, in characters."""
+    references_at: int = 0
+    """Where tool results that are placed first are inserted into the task: behind the last complete line that all tasks
+    share."""
     parts: tuple[str, ...] = ()
     """Tasks of its chunks, for an input that does not fit the window; `task` then has a placeholder for the text."""
 

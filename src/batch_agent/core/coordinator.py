@@ -207,6 +207,15 @@ class CallOutcome:
     """The execution timed out. Other processes do not get this outcome: they have timeouts of their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedRank:
+    """Place of a reference in the order that all processes of a run use."""
+
+    rank: int
+    is_elsewhere: bool
+    """Another process asked for it before."""
+
+
 class SharedCalls(Protocol):
     """Tool calls that are made once for all processes of a run, and rate limits that they keep together. If the
     coordinator cannot be reached, each process works on its own: nothing here fails because of that."""
@@ -214,6 +223,10 @@ class SharedCalls(Protocol):
     async def call(self, name: str, make: Callable[[], Awaitable[CallOutcome]]) -> tuple[CallOutcome, ToolSource]:
         """Outcome of the call of this name: made here, by another process while this one waited, or earlier. The
         execution may have begun at any time before. Raises what `make` raises."""
+        ...
+
+    async def rank(self, heading: str) -> SharedRank | None:
+        """Rank of a reference, the same in all processes. None if the coordinator cannot be reached."""
         ...
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:

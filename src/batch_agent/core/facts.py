@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from .agent_config import Job
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult
 from .program_runtime import ProgramTrace
@@ -18,6 +19,12 @@ class Started:
     input: Any
     """JSON value; what JSON cannot hold is its `str`."""
     task: str
+    references_at: int = 0
+    """Where references are inserted into the task, in characters."""
+
+    @classmethod
+    def of(cls, job: Job) -> "Started":
+        return cls(job.index, job.input, job.task, job.references_at)
 
 
 @dataclass(frozen=True, slots=True)

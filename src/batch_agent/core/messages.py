@@ -21,6 +21,28 @@ class ToolCall:
     arguments: str
 
 
+Placement = Literal["inline", "first", "auto"]
+"""Where the result of a shared call stands in a prompt: behind its call, before the agent's own text, or where less has
+to be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A tool result that other agents may read too, and its place in the prompt. Placed first, it has the same bytes in
+    all prompts."""
+
+    heading: str
+    """The call with canonical arguments, such as `read_paper(title="BERT")`."""
+    rank: int
+    """Place among the references of a prompt: the order in which the run's agents first asked for them."""
+    readers: int = 1
+    """Agents that had asked for it when it was placed."""
+    placement: Placement = "first"
+    """Never "auto" in a fact: the decision is recorded."""
+    moved_chars: int = 0
+    """Characters of this agent's prompt behind it, which the server has to compute again if it is placed first."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """Result of a tool call. A failure is a result too: the model reads it and continues."""
@@ -30,6 +52,12 @@ class ToolResult:
     is_error: bool = False
     seconds: float = 0.0
     source: ToolSource = "executed"
+    reference: Reference | None = None
+    """None: the result stands behind its call, and nothing else was considered."""
+
+    @property
+    def is_placed_first(self) -> bool:
+        return self.reference is not None and self.reference.placement == "first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +65,9 @@ class User:
     text: str
     shared: int = 0
     """Length of the prefix that it shares with other agents' messages, in characters."""
+    breaks: tuple[int, ...] = ()
+    """Ends of the text that all agents share and of each reference, except the last, which `shared` gives: other
+    messages may be the same up to any of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,6 +187,10 @@ class ToolSet(Protocol):
         """Session of an agent. `job`: what tools may know of it."""
         ...
 
+    def recall(self, facts: Sequence[Fact]) -> None:
+        """Takes over the order of references from the facts of an agent that an earlier process began."""
+        ...
+
     async def aclose(self) -> None: ...
 
 

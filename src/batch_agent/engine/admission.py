@@ -1,9 +1,10 @@
 """Admission controller: a slot for each request in flight, and KV residency for each agent."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 
+from ..agent.references import PlacedReference
 from ..core.agent_config import Job
 from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
@@ -68,8 +69,9 @@ class AdmissionController:
         if not facts:
             self._new.add(job.key)
         if self.residency is not None:
-            own = len(job.task) + _recorded_chars(facts)
-            await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars)
+            own, references = _recorded_chars(facts)
+            own += len(job.task)
+            await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars, references)
             self._update_memory_cap(self.residency)
         try:
             return await self.slots.acquire(self._new_agent_priority)
@@ -91,6 +93,13 @@ class AdmissionController:
             self.first_turns += fact.reply.usage
         if self.residency is not None:
             self.residency.on_reply(agent, fact.reply.usage, fact.seconds, fact.ttft)
+            self._update_memory_cap(self.residency)
+
+    def on_references(self, agent: str, references: Mapping[str, int]) -> None:
+        """Tool results stand before the agent's own text from its next turn on: their headings, in the order of the
+        prompt, with the characters of each."""
+        if self.residency is not None:
+            self.residency.on_references(agent, references)
             self._update_memory_cap(self.residency)
 
     def on_compaction(self, agent: str, fact: Compacted) -> None:
@@ -197,22 +206,30 @@ class _KeepWarmContext:
         self._lease.__exit__(kind, error, trace)
 
 
-def _recorded_chars(facts: Sequence[Fact]) -> int:
-    """Characters of a conversation that an earlier process began."""
+def _recorded_chars(facts: Sequence[Fact]) -> tuple[int, Mapping[str, int]]:
+    """Characters of a conversation that an earlier process began, and those of its references."""
+    if not facts:
+        return 0, {}
     replies = 0
-    results: list[int] = []
+    inline: list[int] = []
+    placed: dict[int, PlacedReference] = {}
     for fact in facts:
         match fact:
             case Replied(reply):
                 replies += len(reply.text)
-            case Returned(returned):
-                results += [len(result.content) for result in returned]
+            case Returned(results):
+                for result in results:
+                    if result.reference is not None and result.is_placed_first:
+                        placed[len(inline)] = PlacedReference(result.reference, result.content)
+                    inline.append(0 if result.is_placed_first else len(result.content))
             case Compacted(shortened):
                 for each in shortened:
-                    results[each.place] = len(each.content)
+                    inline[each.place] = len(each.content)
+                    placed.pop(each.place, None)
             case _:
                 pass
-    return replies + sum(results)
+    references = {each.reference.heading: each.chars for each in sorted(placed.values(), key=lambda each: each.order)}
+    return replies + sum(inline), references
 
 
 _CALIBRATION_START = 8

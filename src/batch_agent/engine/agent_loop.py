@@ -58,6 +58,7 @@ class AgentLoop:
     """In a replay: returns the compaction that was recorded before a turn, once."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+        self.tools.recall(facts)
         return result_from_facts(self.config, job, facts, retry_failed=self.retry_failed)
 
     async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
@@ -102,14 +103,14 @@ class AgentLoop:
         max_tokens are requested again."""
         conversation = Conversation(self.config, job)
         if not facts:
-            self.store.record(job.key, Started(job.index, job.input, job.task))
+            self.store.record(job.key, Started.of(job))
         elif (whole := without_truncated_replies(self.config, facts)) is not facts:
             self.store.restart(job.key, whole)
             facts = whole
         conversation.replay(facts)
         if facts and isinstance(conversation.next(), Done):
             conversation = Conversation(self.config, job)
-            restarted: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
+            restarted: list[Fact] = [Started.of(job), CarriedOver(calls_made(facts))]
             self.store.restart(job.key, restarted)
             conversation.replay(restarted)
         return conversation
@@ -207,6 +208,8 @@ class _Agent:
     def keep(self, fact: Fact) -> None:
         self._run.store.record(self._job.key, fact)
         self._conversation.apply(fact)
+        if isinstance(fact, Returned | Compacted) and (references := self._conversation.references) is not None:
+            self._run.turns.admission.on_references(self._job.key, references)
 
     async def abandon(self) -> None:
         """Cancels calls that were started early for a reply that was not completed."""
@@ -221,6 +224,7 @@ class _Agent:
             turns.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
         with turns.admission.tool_wait(key, step.calls, self._request), aio.ungrouped():
             results = await self._tools().results(step.calls, step.past)
+        results = self._conversation.place(results)
         fact = Returned(results, self._now() - started)
         if turns.events is not None:
             turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))

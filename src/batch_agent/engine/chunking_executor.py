@@ -97,7 +97,8 @@ class ChunkingExecutor:
         done: list[AgentResult] = []
         try:
             answers = await self._run_all(_part_jobs(job), "Part", done)
-            merging = replace(job, task=await self._final_merge_task(job, answers, done), parts=(), shared=0)
+            task = await self._final_merge_task(job, answers, done)
+            merging = replace(job, task=task, parts=(), shared=0, references_at=0)
             result = await self._run_agent(merging, self._matching_facts(merging, facts))
         except _SubAgentFailed as failed:
             result = replace(failed.result, index=job.index, key=job.key, input=job.input)
@@ -188,7 +189,7 @@ class ChunkingExecutor:
         return facts if _recorded_task(facts) in (None, job.task) else self._restart(job, facts)
 
     def _restart(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
-        restarted: list[Fact] = [Started(job.index, job.input, job.task), CarriedOver(calls_made(facts))]
+        restarted: list[Fact] = [Started.of(job), CarriedOver(calls_made(facts))]
         self._store.restart(job.key, restarted)
         return restarted
 
@@ -226,6 +227,7 @@ def _part_jobs(job: Job) -> list[Job]:
             f"part {number} of {len(job.parts)}",
             task,
             shared=job.shared if task.startswith(prefix) else 0,
+            references_at=job.references_at if task.startswith(prefix) else 0,
         )
         for number, task in enumerate(job.parts, 1)
     ]

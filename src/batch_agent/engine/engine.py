@@ -205,7 +205,7 @@ class Engine:
     def _record_failure(self, job: Job, facts: Sequence[Fact], error: AgentError, seconds: float) -> None:
         """Records the end of an agent that failed. One with chunks may have failed before its own facts began."""
         if job.parts and not facts:
-            self._store.record(job.key, Started(job.index, job.input, job.task))
+            self._store.record(job.key, Started.of(job))
         self._store.record(job.key, Failed(error, seconds))
 
     def _internal_error(self, job: Job, error: BaseException) -> AgentResult:

@@ -107,6 +107,9 @@ class RecordedTools:
     def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> "RecordedSession":
         return RecordedSession(self._recordings, agent)
 
+    def recall(self, facts: Sequence[Fact]) -> None:
+        pass  # recorded results have their places
+
     async def aclose(self) -> None:
         pass
 

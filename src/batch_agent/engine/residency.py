@@ -4,6 +4,7 @@ import asyncio
 import heapq
 import itertools
 import math
+from collections.abc import Mapping
 from types import TracebackType
 
 from .. import aio
@@ -11,6 +12,7 @@ from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
 from ..schedule.fair_share import Demand
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.reference_tree import SizedReference
 from ..schedule.slot_queue import Priority
 
 _LEARNING_RATE = 0.2
@@ -70,16 +72,32 @@ class Residency:
         self._shared_chars += chars
         self.ledger.shared_tokens = self._shared_chars / self._chars_per_token
 
-    async def admit(self, agent: str, chars: int, priority: Priority, shared_chars: int | None = None) -> None:
+    async def admit(
+        self,
+        agent: str,
+        chars: int,
+        priority: Priority,
+        shared_chars: int | None = None,
+        references: Mapping[str, int] | None = None,
+    ) -> None:
         """Waits until a new agent has residency. `chars`: of its first prompt, after the `shared_chars` of the prefix
-        (None: the prefix of all agents)."""
-        self._chars[agent] = chars + (self._shared_chars if shared_chars is None else shared_chars)
+        (None: the prefix of all agents) and the `references`, as for `on_references`."""
+        placed = sum(references.values()) if references else 0
+        self._chars[agent] = chars + placed + (self._shared_chars if shared_chars is None else shared_chars)
         self.ledger.register(agent, chars / self._chars_per_token)
+        if references:
+            self.on_references(agent, references)
         try:
             await self._acquire(agent, priority)
         except BaseException:
             self.release(agent)
             raise
+
+    def on_references(self, agent: str, references: Mapping[str, int]) -> None:
+        """The agent's next prompt has these references: their headings, in the order of the prompt, with the
+        characters of each."""
+        path = [SizedReference(heading, chars / self._chars_per_token) for heading, chars in references.items()]
+        self.ledger.on_references(agent, tuple(path))
 
     async def readmit(self, agent: str, priority: Priority) -> None:
         """Waits until a started agent has residency for its next turn."""

@@ -18,7 +18,7 @@ from ..core.task_fields import Fields
 from . import action_schema as actions
 from .action_schema import is_enforced, schema_instruction
 from .fingerprint import Keys, canonical, fingerprint
-from .layout import Layout
+from .layout import Layout, last_line_end
 from .row_keys import RowKeys
 from .template import BadInput
 
@@ -43,6 +43,7 @@ class Plan:
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
         """Question, request format and limits for this server, as a checkpoint stores them."""
         self.layout = layout
+        self._references_at = last_line_end(layout.lead)
         run, field = fingerprint(self.question), spec.rows.key
         self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
 
@@ -53,7 +54,7 @@ class Plan:
             task, shared = self.layout.task(index, value)
         except BadInput as error:
             return Job(index, key, value, "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}"))
-        return Job(index, key, value, task, shared=shared)
+        return Job(index, key, value, task, shared=shared, references_at=min(self._references_at, shared))
 
 
 def compile_plan(

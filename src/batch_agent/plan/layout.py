@@ -16,6 +16,9 @@ _MIN_HOISTED_CHARS = 200
 _MIN_BREAKPOINT_CHARS = 1024
 """Least characters that a group shares for a cache breakpoint: services do not cache shorter prefixes."""
 
+_MAX_LAST_PARAGRAPH_CHARS = 400
+"""A longer paragraph at the end of the lead is split at its last line, so that more of it stays shared."""
+
 _Piece = str | int
 """Text, or the index of a cell."""
 
@@ -69,6 +72,12 @@ class Layout:
         parts = [piece if isinstance(piece, str) else cells[piece] for piece in pieces]
         text = replace_surrogates(self.lead + "".join(parts))
         return text, min(len(text), self.shared[row] if row < len(self.shared) else len(self.lead))
+
+
+def last_line_end(lead: str) -> int:
+    """Where the last paragraph of a text begins, or its last line if that paragraph is long; 0 if it is one line."""
+    paragraph, line = lead.rfind("\n\n") + 2, lead.rfind("\n") + 1
+    return paragraph if paragraph > 1 and len(lead) - paragraph <= _MAX_LAST_PARAGRAPH_CHARS else line
 
 
 def default_layout(template: Template) -> Layout:

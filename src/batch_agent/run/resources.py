@@ -398,8 +398,9 @@ class _Opener:
                     self._cluster.events.publisher.account = usage
             for at in group:
                 own, artifacts = runs[at].tools, runs[at].setup.artifacts
-                is_all = len(own) == len(tools) and artifacts is None
-                tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts)
+                placement = runs[at].setup.spec.prefix.shared_results
+                is_all = len(own) == len(tools) and artifacts is None and placement == "inline"
+                tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts, placement)
         return [replace(run, tool_set=tool_sets[at]) for at, run in enumerate(runs)]
 
     def _used(self, executor: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:

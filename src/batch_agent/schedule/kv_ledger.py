@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from .cache_misses import CacheMissTracker
 from .estimators import PrefillSpeed
+from .reference_tree import Path, ReferenceTree, tokens_of
 from .residency_leases import ResidencyLeases, Resident
 
 _EXPECTED_GROWTH = 0.25
@@ -29,8 +30,8 @@ class LedgerCounts:
 
 @dataclass(slots=True)
 class KvLedger:
-    """Adds up the contexts of the residents, counting the shared prefix once, and admits further agents while all of
-    them fit, including their expected growth.
+    """Adds up the contexts of the residents, counting the shared prefix and shared references once, and admits further
+    agents while all of them fit, including their expected growth.
 
     A resident that waits for its tools keeps its residency on a lease, unless its tools are known to take longer. An
     expired lease may be taken by an agent that needs room, longest expired first; the evicted agent is admitted again
@@ -44,6 +45,7 @@ class KvLedger:
     prefill_speed: PrefillSpeed = field(default_factory=PrefillSpeed)
     cache_misses: CacheMissTracker = field(default_factory=CacheMissTracker)
     counts: LedgerCounts = field(default_factory=LedgerCounts)
+    references: ReferenceTree = field(default_factory=ReferenceTree)
     _agents: dict[str, Resident] = field(default_factory=dict)
     _residents: int = 0
     _own: float = 0.0
@@ -57,6 +59,10 @@ class KvLedger:
     _finished: int = 0
     _max_growth: float = 0.0
     _registered: int = 0
+    _added_references: float = 0.0
+    """Tokens that references of all agents added to the tree."""
+    _referring: int = 0
+    """Agents that have had references."""
 
     def __post_init__(self) -> None:
         self._limit = None if self.capacity is None else _HEADROOM * self.capacity
@@ -73,7 +79,7 @@ class KvLedger:
     @property
     def reserved_tokens(self) -> float:
         """Tokens that the residents use, or will use after their expected growth."""
-        return self.shared_tokens + max(self._own, self._first + self._residents * self.growth)
+        return self._required(self._own, self._first, self._residents)
 
     @property
     def required_capacity(self) -> float:
@@ -98,9 +104,10 @@ class KvLedger:
 
     def max_concurrent(self, tokens: int) -> int | None:
         """How many contexts of the residents' mean size fit into `tokens`; None without residents."""
-        if not self._residents or self._own <= 0:
+        used = self._own + self.references.tokens
+        if not self._residents or used <= 0:
             return None
-        return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / self._own))
+        return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / used))
 
     def resize(self, capacity: int) -> None:
         """Changes a known capacity. What was learned about it stays; residents that no longer fit are evicted."""
@@ -120,7 +127,7 @@ class KvLedger:
     def tokens(self, agent: str) -> int:
         """Tokens of the agent's whole context, as the server last counted them."""
         known = self._agents[agent]
-        return int(known.own + self.shared_tokens) if known.prompt else 0
+        return int(known.own + self.shared_tokens + tokens_of(known.references)) if known.prompt else 0
 
     def register(self, agent: str, own: float) -> None:
         """Registers a new agent without residency. `own`: estimated tokens of its first prompt without the prefix."""
@@ -149,7 +156,7 @@ class KvLedger:
             return  # the server does not count tokens
         known = self._agents[agent]
         self._check_cache(known, cached, has_waiters)
-        own = max(1.0, prompt + output - self.shared_tokens)
+        own = max(1.0, prompt + output - self.shared_tokens - tokens_of(known.references))
         first = own - output if known.prompt == 0 else known.first
         if known.is_resident:
             self._subtract(known)
@@ -165,7 +172,7 @@ class KvLedger:
         """The agent's context was compacted: its next prompt has about `prompt` tokens and is not in the cache."""
         known = self._agents[agent]
         known.is_cold = True
-        own = max(1.0, prompt - self.shared_tokens)
+        own = max(1.0, prompt - self.shared_tokens - tokens_of(known.references))
         if own >= known.own:
             return
         if known.is_resident:
@@ -173,6 +180,19 @@ class KvLedger:
         known.own = own
         if known.is_resident:
             self._add(known)
+
+    def on_references(self, agent: str, references: Path) -> None:
+        """The agent's next prompt has these references. What stands behind a new one is not in the cache."""
+        known = self._agents[agent]
+        known.is_cold = True
+        self._referring += not known.references
+        if known.is_resident:
+            before = self.references.tokens
+            self.references.add(references)
+            self.references.remove(known.references)
+            self._added_references += max(0.0, self.references.tokens - before)
+        known.references = references
+        self._evict_overflow()
 
     def pause(self, agent: str, now: float, expected: float | None) -> None:
         """The agent waits for its tools; `expected`: for how many seconds, None if unknown."""
@@ -203,12 +223,19 @@ class KvLedger:
         return self._leases.next_end(self.lease_seconds)
 
     def _fits(self, agent: Resident) -> bool:
-        return self._have_room(self._own + agent.own, self._first + agent.first, self._residents + 1)
+        own, first = self._own + agent.own, self._first + agent.first
+        return self._have_room(own, first, self._residents + 1, self.references.missing(agent.references))
 
-    def _have_room(self, own: float, first: float, residents: int) -> bool:
+    def _have_room(self, own: float, first: float, residents: int, new_references: float) -> bool:
         if self._limit is None or residents == 1:
             return True
-        return self.shared_tokens + max(own, first + residents * self._growth(first, residents)) <= self._limit
+        return self._required(own, first, residents, new_references) <= self._limit
+
+    def _required(self, own: float, first: float, residents: int, new_references: float = 0.0) -> float:
+        """Tokens that residents use, or will use after their expected growth."""
+        now = self.references.tokens + new_references
+        later = max(now, residents * self._added_references / self._referring) if self._referring else now
+        return self.shared_tokens + max(own + now, first + residents * self._growth(first, residents) + later)
 
     def _growth(self, first: float, residents: int) -> float:
         if self._finished:
@@ -220,7 +247,8 @@ class KvLedger:
         leases = self._leases
         leases.expire(self.lease_seconds, now)
         own, first = self._own - leases.expired_own + agent.own, self._first - leases.expired_first + agent.first
-        if not self._have_room(own, first, self._residents - leases.expired_count + 1):
+        missing = self.references.missing(agent.references)
+        if not self._have_room(own, first, self._residents - leases.expired_count + 1, missing):
             return False
         while not (fits := self._fits(agent)) and (overdue := leases.oldest_expired()) is not None:
             self._evict(overdue)
@@ -228,11 +256,15 @@ class KvLedger:
 
     def _evict_overflow(self) -> None:
         """Evicts the youngest waiting residents while contexts exceed the limit, not counting overcommitted ones."""
-        while self._limit is not None and self.shared_tokens + self._own - self._overcommitted_tokens > self._limit:
+        while self._limit is not None and self._used - self._overcommitted_tokens > self._limit:
             youngest = self._leases.youngest()
             if youngest is None:
                 return
             self._evict(youngest)
+
+    @property
+    def _used(self) -> float:
+        return self.shared_tokens + self.references.tokens + self._own
 
     def _evict(self, agent: str) -> None:
         known = self._agents[agent]
@@ -262,6 +294,7 @@ class KvLedger:
 
     def _add(self, agent: Resident) -> None:
         self._residents += 1
+        self.references.add(agent.references)
         self._own += agent.own
         self._first += agent.first
         if agent.is_overcommitted:
@@ -270,6 +303,7 @@ class KvLedger:
 
     def _subtract(self, agent: Resident) -> None:
         self._residents -= 1
+        self.references.remove(agent.references)
         self._own -= agent.own
         self._first -= agent.first
         if agent.is_overcommitted:

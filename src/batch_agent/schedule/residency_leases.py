@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from .reference_tree import Path
+
 
 @dataclass(slots=True)
 class Resident:
@@ -10,7 +12,7 @@ class Resident:
     first: float
     """Tokens of its first prompt, without the shared prefix."""
     own: float
-    """Tokens of its context, without the shared prefix."""
+    """Tokens of its context, without the shared prefix and its references."""
     order: int
     prompt: int = 0
     """Tokens of its last prompt, with the shared prefix."""
@@ -24,6 +26,8 @@ class Resident:
     """The ledger's count of overcommit changes at its last answer."""
     waiting_since: float = 0.0
     """When its tools last started."""
+    references: Path = ()
+    """References in its prompt, which other residents may have too."""
 
 
 @dataclass(slots=True)

@@ -64,12 +64,12 @@ def decode_error(data: bytes) -> AgentError:
 
 def encode_job(job: Job) -> bytes:
     """A valid job, for another process."""
-    return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts])
+    return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts, job.references_at])
 
 
 def decode_job(data: bytes) -> Job:
-    index, key, value, task, shared, parts = orjson.loads(data)
-    return Job(index, key, value, task, shared=shared, parts=tuple(parts))
+    index, key, value, task, shared, parts, *rest = orjson.loads(data)  # older versions wrote six values
+    return Job(index, key, value, task, shared=shared, references_at=rest[0] if rest else 0, parts=tuple(parts))
 
 
 def encode_completion(completion: Completion) -> bytes:

@@ -8,12 +8,13 @@ from typing import Any, Protocol, TypeVar
 
 from .. import aio
 from ..core.agent_config import Job
-from ..core.messages import ToolCall, ToolResult, ToolSource
+from ..core.messages import Placement, ToolCall, ToolResult, ToolSource
 from ..core.protocols import CallHistory, Journal
 from ..plan.row_keys import row_key
 from .cache import ToolOutcome
 from .call_key import same_arguments
 from .parameters import BadArguments
+from .reference_order import ReferenceOrder
 from .single_flight import InFlightCall, SourcedOutcome, cancel_all
 from .tool import Tool
 from .tool_context import ArtifactFolders, ToolContext
@@ -22,6 +23,7 @@ from .write_claims import WriteClaim
 T = TypeVar("T")
 _NO_HISTORY = CallHistory()
 _NEVER = -1
+_NO_HEADINGS: frozenset[str] = frozenset()
 _NONE_EARLY: Mapping[int, tuple[ToolCall, "asyncio.Task[ToolResult]"]] = {}
 _UNKNOWN = (
     "It is not known whether this call was made: the program ended while it ran, and it was not made again. "
@@ -38,6 +40,7 @@ class SessionExecutor(Protocol):
     """What a session needs of the executor that all agents of a run share."""
 
     identity: str
+    references: ReferenceOrder
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -67,6 +70,7 @@ class AgentToolSession:
     __slots__ = (
         "_agent",
         "_artifacts",
+        "_asked",
         "_earlier_calls",
         "_early",
         "_executor",
@@ -75,6 +79,7 @@ class AgentToolSession:
         "_journal",
         "_last_write",
         "_only",
+        "_placement",
     )
 
     def __init__(
@@ -85,9 +90,13 @@ class AgentToolSession:
         only: Sequence[str] | None = None,
         job: Job | None = None,
         artifacts: ArtifactFolders | None = None,
+        placement: Placement = "inline",
     ) -> None:
         """`only`: the names of the tools that this agent has; None: all. `job`, `artifacts`: for tools that take a
-        context."""
+        context. `placement`: of the results of tools that have none of their own."""
+        self._placement = placement
+        self._asked = _NO_HEADINGS
+        """References that the agent asked for."""
         self._job = job
         self._artifacts = artifacts
         self._executor = executor
@@ -156,6 +165,8 @@ class AgentToolSession:
         if tool is None:
             return self._no_such_tool(call)
         known = self._executor.lookup(tool, call.arguments, self._after(tool)) if tool.is_shared else None
+        placement = (tool.sharing.placement or self._placement) if tool.is_shared else "inline"
+        heading = None if placement == "inline" else self._ask(tool, call.arguments)
         source: ToolSource = "cached"
         if known is None:
             try:
@@ -172,7 +183,15 @@ class AgentToolSession:
         else:
             outcome, source = await known.wait("shared")
         self._executor.record(tool, call, source, outcome)
-        return ToolResult(call, outcome.content, outcome.is_error, aio.now() - started, source)
+        reference = None if heading is None else await self._executor.references.reference(heading, placement)
+        return ToolResult(call, outcome.content, outcome.is_error, aio.now() - started, source, reference)
+
+    def _ask(self, tool: Tool, text: str) -> str | None:
+        """Heading of the reference that a call asks for; None for arguments that cannot be read."""
+        heading = self._executor.references.on_call(tool, text, self._asked)
+        if heading is not None:
+            self._asked |= {heading}
+        return heading
 
     def _no_such_tool(self, call: ToolCall) -> ToolResult:
         names = self._executor.names if self._only is None else self._only

@@ -14,6 +14,7 @@ from ..aio import is_being_cancelled, is_failure
 from ..core.agent_config import Job
 from ..core.coordinator import CallOutcome, SharedCalls
 from ..core.errors import StoreError
+from ..core.facts import Fact
 from ..core.messages import ToolCall, ToolSource, ToolSpec
 from ..core.protocols import Journal
 from ..core.results import ToolUse
@@ -22,6 +23,7 @@ from .cache import ResultCache, ToolOutcome
 from .call_key import call_key
 from .disk_cache import StoredResult, ToolDiskCache, disk_cache_key, shared_call_name
 from .parameters import BadArguments
+from .reference_order import ReferenceOrder
 from .result_text import ToolTimeout, describe_error, replace_surrogates
 from .single_flight import InFlightCall, SingleFlight, SourcedOutcome, cancel_all
 from .subsets import check_names
@@ -74,6 +76,7 @@ class ToolExecutor:
         self._spawned: set[asyncio.Task[Any]] = set()
         self._orders = itertools.count(_OTHER_PROCESS + 1)
         self._cache = ResultCache(cache_bytes, aio.now)
+        self.references = ReferenceOrder(shared_calls)
         self.identity = secrets.token_hex(8)
         """Replaces the run's identity in sessions without a journal."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
@@ -86,6 +89,9 @@ class ToolExecutor:
 
     def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> AgentToolSession:
         return AgentToolSession(self, agent, journal, job=job)
+
+    def recall(self, facts: Sequence[Fact]) -> None:
+        self.references.recall(facts)
 
     @property
     def pure_calls(self) -> dict[tuple[str, str], int]:

@@ -5,6 +5,7 @@ from typing import Any, Literal, get_args
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.messages import Placement
 from ..core.validation import at_least, flags, is_number, seconds
 
 Effect = Literal["pure", "read", "stateful", "write"]
@@ -29,6 +30,9 @@ class SharingPolicy:
     idempotency_arg: str | None = None
     """A parameter hidden from the model, filled with an idempotency key that is the same when a call is repeated."""
 
+    placement: Placement | None = None
+    """Where a result stands in the prompt: "inline" behind its call, "first" before the agent's own text, where results
+    that several agents read are computed once, or "auto". None: as the run's shared_results says."""
     idempotent: bool = False
     """For writes: making a call twice has the effect of making it once, so it may be repeated."""
     history_arg: str | None = None
@@ -54,6 +58,13 @@ class SharingPolicy:
         if (self.idempotency_arg is not None or self.idempotent) and self.effect != "write":
             raise SpecError(
                 f"A tool of effect {self.effect!r} can always be repeated: omit idempotent and idempotency_arg."
+            )
+        if self.placement is not None and self.placement not in get_args(Placement):
+            raise SpecError(f"placement must be one of {', '.join(get_args(Placement))}; got {self.placement!r}.")
+        if self.placement in ("first", "auto") and not self.is_shared:
+            raise SpecError(
+                f"placement={self.placement!r} is for results that several agents read; a tool of effect "
+                f"{self.effect!r} is called anew by each agent. Set effect='read' or 'pure', or leave out placement."
             )
         if self.history_arg is not None and self.effect != "stateful":
             raise SpecError(f"A tool of effect {self.effect!r} has no history: omit history_arg.")

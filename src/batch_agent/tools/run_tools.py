@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from ..core.agent_config import Job
 from ..core.coordinator import SharedCalls
 from ..core.errors import StoreError
-from ..core.messages import ToolSpec
+from ..core.facts import Fact
+from ..core.messages import Placement, ToolSpec
 from ..core.protocols import Journal
 from ..core.spec import BatchSpec
 from .agent_tools import AgentToolSession
@@ -88,15 +89,28 @@ class ToolSubset:
     """Tool set of agents that have only some of an executor's tools, or folders of their own for what tools make.
     Results are shared with all of its agents."""
 
-    def __init__(self, executor: ToolExecutor, tools: Sequence[Tool], artifacts: ArtifactFolders | None = None) -> None:
+    def __init__(
+        self,
+        executor: ToolExecutor,
+        tools: Sequence[Tool],
+        artifacts: ArtifactFolders | None = None,
+        placement: Placement = "inline",
+    ) -> None:
+        """`placement`: of the results of tools that have none of their own."""
         self._executor = executor
+        self._placement = placement
         self._artifacts = artifacts
         self._names = tuple(tool.name for tool in tools)
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.is_shared for tool in tools)
 
     def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> AgentToolSession:
-        return AgentToolSession(self._executor, agent, journal, self._names, job, self._artifacts)
+        return AgentToolSession(
+            self._executor, agent, journal, self._names, job, self._artifacts, placement=self._placement
+        )
+
+    def recall(self, facts: Sequence[Fact]) -> None:
+        self._executor.recall(facts)
 
     async def aclose(self) -> None:
         """Leaves the executor open: other runs use it."""
@@ -115,6 +129,9 @@ class NoTools:
         if self._executor is None:
             self._executor = ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
         return self._executor.session(agent, journal)
+
+    def recall(self, facts: Sequence[Fact]) -> None:
+        """There are no results to place."""
 
     async def aclose(self) -> None:
         """There is nothing to close."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar, Un
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.messages import ToolSpec
+from ..core.messages import Placement, ToolSpec
 from ..core.validation import at_least, explain_unknown_name, text_or_none
 from .batching import CallBatch, single
 from .parameters import ArgumentReader
@@ -34,6 +34,7 @@ class ToolOptions(TypedDict, total=False):
     keeps_errors: bool
     idempotency_arg: str | None
     history_arg: str | None
+    placement: Placement | None
     idempotent: bool
     timeout: float | None
     max_concurrent: int | None
@@ -270,10 +271,11 @@ def _check_context(name: str, sharing: SharingPolicy, batch: CallBatch | None) -
             f"Tool {name!r}: a batch function has the calls of several agents, so it cannot take a ToolContext. Use "
             "@Tool.define."
         )
-    if sharing.ttl is not None or sharing.version is not None or sharing.keeps_errors:
+    is_placed = sharing.placement in ("first", "auto")
+    if sharing.ttl is not None or sharing.version is not None or sharing.keeps_errors or is_placed:
         raise SpecError(
             f"Tool {name!r} takes a ToolContext, so its results are of one agent and are never cached: leave out ttl, "
-            "version and keeps_errors."
+            "version, keeps_errors and placement."
         )
 
 

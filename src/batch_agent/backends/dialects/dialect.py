@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Protocol
 
 import orjson
 
+from ...core.fast_dataclass import dataclass
 from ...core.json import dumps
-from ...core.messages import ToolCall
+from ...core.messages import ToolCall, User
 from ...core.requests import Delta, Request
 
 _MIN_SHARED_CHARACTERS = 1024
@@ -78,10 +80,29 @@ def arguments_object(call: ToolCall) -> bytes:
     return raw if is_object else dumps({"malformed": call.arguments})
 
 
-def split_at_cache_mark(text: str, shared: int) -> tuple[str, str] | None:
-    """Splits a text into its shared prefix and the rest; None if a cache mark between them would be useless."""
-    prefix, rest = text[:shared], text[shared:]
-    return (prefix, rest) if shared >= _MIN_SHARED_CHARACTERS and prefix.strip() and rest.strip() else None
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Part of a message of the user."""
+
+    text: str
+    is_marked: bool = False
+    """A cache mark follows it."""
+
+
+def cache_blocks(message: User) -> tuple[TextBlock, ...]:
+    """The message, split where other messages that begin alike may end. Cache marks are behind the text that all agents
+    share and behind all that some share, unless they would be useless."""
+    text, shared = message.text, message.shared
+    if shared < _MIN_SHARED_CHARACTERS or not text[:shared].strip() or not text[shared:].strip():
+        return (TextBlock(text),)
+    ends = [*message.breaks, shared, len(text)]
+    parts = [text[start:end] for start, end in pairwise([0, *ends])]
+    lead = message.breaks[0] if message.breaks else 0
+    return tuple(
+        TextBlock(part, end == shared or (end == lead and lead >= _MIN_SHARED_CHARACTERS))
+        for part, end in zip(parts, ends, strict=True)
+        if part.strip()
+    )
 
 
 def sanitized_id(call: ToolCall, pattern: re.Pattern[str]) -> str:

@@ -291,6 +291,9 @@ class Prefix:
     """Process inputs that begin alike one after the other. Results stay in input order."""
     strict_prefix: bool = False
     """Reject a run for which lint finds something that prevents sharing."""
+    shared_results: Literal["inline", "first", "auto"] = "inline"
+    """Where the results of read and pure tools stand: behind their call, before what is the agent's own, where a result
+    that several agents read is computed once, or wherever less has to be computed."""
     kvflow: bool = False
     """Send keep-warm requests for agents that wait for tools before the server evicts their contexts, if the server has
     capacity to spare and reports enough to know when."""
@@ -305,6 +308,8 @@ class Prefix:
             raise SpecError("cache_salt must be a non-empty string or None.")
         if self.tool_mode not in ("auto", "native", "action"):
             raise SpecError(f"tool_mode must be 'auto', 'native' or 'action'; got {self.tool_mode!r}.")
+        if self.shared_results not in ("inline", "first", "auto"):
+            raise SpecError(f"shared_results must be 'inline', 'first' or 'auto'; got {self.shared_results!r}.")
 
 
 def _check_encoding(encoding: Any) -> None:

@@ -111,6 +111,9 @@ class AgentOptions(TypedDict, total=False):
     """Process inputs that begin alike one after the other. Results stay in input order."""
     strict_prefix: bool
     """Reject a run for which lint finds something that prevents sharing."""
+    shared_results: Literal["inline", "first", "auto"]
+    """Where the results of read and pure tools stand: behind their call, before what is the agent's own, where a result
+    that several agents read is computed once, or wherever less has to be computed."""
     kvflow: bool
     """Send keep-warm requests for agents that wait for tools before the server evicts their contexts, if the server has
     capacity to spare and reports enough to know when."""

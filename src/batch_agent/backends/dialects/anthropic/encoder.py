@@ -8,7 +8,7 @@ from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Request, Sampling
 from ....core.schema import JsonSchema, strict_form
-from ..dialect import EncodingCache, arguments_object, sanitized_id, split_at_cache_mark
+from ..dialect import EncodingCache, TextBlock, arguments_object, cache_blocks, sanitized_id
 from .decoder import AnthropicStreamDecoder, decode_reply
 
 PATH = "/messages"
@@ -100,12 +100,11 @@ class AnthropicMessages:
 
     def _message(self, message: Message, cache_control: Any) -> bytes:
         match message:
-            case User(text, shared):
-                parts = split_at_cache_mark(text, shared) if self._is_strict else None
-                if parts is None:
+            case User(text):
+                blocks = cache_blocks(message) if self._is_strict else ()
+                if len(blocks) < 2:
                     return dumps({"role": "user", "content": text})
-                first: dict[str, Any] = {"type": "text", "text": parts[0], "cache_control": cache_control}
-                return dumps({"role": "user", "content": [first, {"type": "text", "text": parts[1]}]})
+                return dumps({"role": "user", "content": [_text_block(block, cache_control) for block in blocks]})
             case Assistant():
                 return b'{"role":"assistant","content":[' + b",".join(self._assistant_blocks(message)) + b"]}"
             case ToolResults():
@@ -122,6 +121,11 @@ class AnthropicMessages:
             yield dumps({"type": "text", "text": message.text if message.text.strip() else "(empty)"})
         for call in message.calls:
             yield _tool_use(call)
+
+
+def _text_block(block: TextBlock, cache_control: Any) -> dict[str, Any]:
+    mark = {"cache_control": cache_control} if block.is_marked else {}
+    return {"type": "text", "text": block.text, **mark}
 
 
 def _shared_prefix(prompt: Prompt, sampling: Sampling) -> dict[str, list[dict[str, Any]]]:

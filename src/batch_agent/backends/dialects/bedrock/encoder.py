@@ -11,7 +11,7 @@ from ....core.json import dumps
 from ....core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Request
 from ....core.schema import JsonSchema, strict_form
-from ..dialect import EncodingCache, arguments_object, sanitized_id, split_at_cache_mark
+from ..dialect import EncodingCache, TextBlock, arguments_object, cache_blocks, sanitized_id
 from .decoder import BedrockStreamDecoder, decode_reply
 
 Role = Literal["user", "assistant"]
@@ -178,18 +178,17 @@ def _marked_messages(request: Request) -> tuple[int, ...]:
     if support is None:
         return ()
     first = request.messages[0]
-    is_shared = isinstance(first, User) and split_at_cache_mark(first.text, first.shared) is not None
-    return support.after[: _MAX_CACHE_POINTS - 1 - is_shared]  # one is at the end of the shared prompt
+    marks = sum(block.is_marked for block in cache_blocks(first)) if isinstance(first, User) else 0
+    return support.after[: _MAX_CACHE_POINTS - 1 - marks]  # one is at the end of the shared prompt
 
 
 def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
     match message:
-        case User(text, shared):
-            parts = split_at_cache_mark(text, shared) if marks_shared else None
-            if parts is None:
-                yield _text(text)
-            else:
-                yield from (_text(parts[0]), dumps(_CACHE_POINT), _text(parts[1]))
+        case User(text):
+            for block in cache_blocks(message) if marks_shared else (TextBlock(text),):
+                yield _text(block.text)
+                if block.is_marked:
+                    yield dumps(_CACHE_POINT)
         case Assistant():
             for thought in message.thoughts:
                 if thought.signature or thought.redacted:
