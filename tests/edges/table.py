@@ -121,7 +121,7 @@ OPTIONS: dict[str, Cells] = {
         _AWAY,
     ),
     # What prompts share.
-    "cache_salt warm_prefix hoist reorder strict_prefix kvflow": (
+    "cache_salt warm_prefix hoist reorder strict_prefix shared_results kvflow": (
         "engine/test_slots.py::test_new_agents_wait_behind_agents_that_return_from_their_tools",
         _CANCEL,
         _KILL,

@@ -92,6 +92,7 @@ WORKS: dict[str, str] = {
     "hoist": FLAG,
     "reorder": FLAG,
     "strict_prefix": FLAG,
+    "shared_results": "",
     "kvflow": FLAG,
     "tool_cache_mb": COUNT,
     "tool_cache_dir": "none unicode",

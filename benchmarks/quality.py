@@ -1,0 +1,287 @@
+"""Whether answers are as good if tool results stand before the agents' own text: questions about documents that agents
+read with a tool, each asked with the result behind the call ("inline") and before the task ("first").
+
+    python -m benchmarks.quality                                            # embedded model, and vLLM on CPU
+    python -m benchmarks.quality --engines embedded
+    python -m benchmarks.quality --url http://127.0.0.1:8000 --model NAME --name quality_own
+
+Documents and questions are made from a seed. The first request of an agent is the same in both ways, so the model has
+the same chance to call the tool; only the second differs. Answers count if they are exactly the known one.
+"""
+
+import argparse
+import asyncio
+import math
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from batch_agent import AgentResult, BatchAgent, Results, Tool
+from benchmarks import report
+
+SEED = 28
+DOCUMENTS = 40
+SIZES = {"embedded": (130, 150, 170, 200, 240), "vllm": (180, 180, 220, 220, 260, 260, 320, 400, 560, 1_100)}
+"""Words of the documents, in turn: 200 to 350 tokens where each second counts, else 250 to 1,500."""
+PROJECTS = 5
+"""In each document. Whoever picks any codename of the document is right for one question in so many."""
+TASK = 'Call read_document with name "{document}", then answer: What is the codename of project {project}?'
+PLACEMENTS = ("inline", "first")
+Placement = Literal["inline", "first"]
+_PROJECTS = [
+    "Orion",
+    "Vega",
+    "Lyra",
+    "Draco",
+    "Corvus",
+    "Hydra",
+    "Pavo",
+    "Carina",
+    "Fornax",
+    "Norma",
+    "Cetus",
+    "Aquila",
+    "Cygnus",
+    "Pyxis",
+    "Volans",
+    "Mensa",
+]
+_COLORS = [
+    "Teal",
+    "Amber",
+    "Crimson",
+    "Indigo",
+    "Olive",
+    "Scarlet",
+    "Silver",
+    "Violet",
+    "Coral",
+    "Ivory",
+    "Maroon",
+    "Cobalt",
+]
+_CITIES = ["Bergen", "Lyon", "Turin", "Ghent", "Porto", "Graz", "Malmo", "Leeds", "Basel", "Cork", "Tartu", "Split"]
+_FIRST_NAMES = ["Dana", "Felix", "Greta", "Hugo", "Ines", "Jonas", "Karin", "Lars", "Mona", "Nils", "Olga", "Pavel"]
+_LAST_NAMES = [
+    "Whitfield",
+    "Brandt",
+    "Castell",
+    "Dorn",
+    "Ekman",
+    "Farrow",
+    "Grieg",
+    "Holt",
+    "Ibsen",
+    "Jarvis",
+    "Keller",
+    "Lund",
+]
+_SUBJECTS = "The committee,A visiting engineer,The harbour office,One of the suppliers,The archive,A local newspaper"
+_VERBS = "discussed,postponed,welcomed,described,repeated,questioned"
+_OBJECTS = "the plans for the new warehouse,a change of the heating,the annual survey,the repair of the old bridge"
+_ENDS = "in the spring,without further comment,for the second time,after a long meeting,as expected,with some delay"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What answers the questions, and how it is asked."""
+
+    backend: str
+    model: str | None = None
+    tool_mode: Literal["auto", "native", "action"] = "auto"
+    max_inflight: int = 4
+
+
+class Answer(BaseModel):
+    """Answer of an agent about its document."""
+
+    codename: str = Field(pattern="^[A-Z][a-z]+-[0-9]{2}$")
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Documents by name, questions about them, and the answers."""
+
+    documents: Mapping[str, str]
+    questions: Sequence[Mapping[str, str]]
+    answers: Sequence[str]
+
+
+def corpus(seed: int, documents: int, sizes: Sequence[int]) -> Corpus:
+    """Documents with the codenames and other facts of several projects, each of which is asked for once."""
+    chance = Random(seed)
+    texts: dict[str, str] = {}
+    questions: list[Mapping[str, str]] = []
+    answers: list[str] = []
+    for number in range(documents):
+        name = f"report-{number + 1:02}"
+        projects = chance.sample(_PROJECTS, PROJECTS)
+        codenames = [f"{color}-{chance.randrange(10, 100)}" for color in chance.sample(_COLORS, PROJECTS)]
+        sentences = [_codename(*each) for each in zip(projects, codenames, strict=True)]
+        sentences += [_distractor(project, chance) for project in projects]
+        texts[name] = _text(sentences, sizes[number % len(sizes)], chance)
+        questions += [{"document": name, "project": project} for project in projects]
+        answers += codenames
+    return Corpus(texts, questions, answers)
+
+
+def _codename(project: str, codename: str) -> str:
+    return f"The codename of project {project} is {codename}."
+
+
+def _distractor(project: str, chance: Random) -> str:
+    leader = f"{chance.choice(_FIRST_NAMES)} {chance.choice(_LAST_NAMES)}"
+    return chance.choice(
+        (
+            f"The leader of project {project} is {leader}.",
+            f"The budget of project {project} is {chance.randrange(100, 1_000)} thousand euros.",
+            f"Project {project} is located in {chance.choice(_CITIES)}.",
+        )
+    )
+
+
+def _text(sentences: Sequence[str], words: int, chance: Random) -> str:
+    """The sentences and filler, shuffled."""
+    written = list(sentences)
+    choices = [part.split(",") for part in (_SUBJECTS, _VERBS, _OBJECTS, _ENDS)]
+    count = len(" ".join(written).split())
+    while count < words:
+        written.append(" ".join(map(chance.choice, choices)) + ".")
+        count += len(written[-1].split())
+    chance.shuffle(written)
+    return " ".join(written)
+
+
+async def ask(texts: Corpus, placement: Placement, server: Server) -> Results[Answer]:
+    @Tool.define(effect="read", placement=placement)
+    def read_document(name: str) -> str:
+        """Read a document."""
+        if name not in texts.documents:
+            raise FileNotFoundError(f"There is no document {name!r}.")
+        return texts.documents[name]
+
+    return await BatchAgent.run(
+        task=TASK,
+        inputs=texts.questions,
+        tools=[read_document],
+        tool_mode=server.tool_mode,
+        output_schema=Answer,
+        backend=server.backend,
+        model=server.model,
+        max_turns=2,
+        max_inflight=server.max_inflight,
+        temperature=0.0,
+        max_tokens=80,
+        progress=False,
+    )
+
+
+def score(results: Results[Answer], texts: Corpus, seconds: float) -> dict[str, Any]:
+    asked = list(zip(results, texts.questions, texts.answers, strict=True))
+    readers = [each for each in asked if _has_read(each[0], each[1]["document"])]
+    right = sum(_is_right(result, answer) for result, _, answer in asked)
+    right_readers = sum(_is_right(result, answer) for result, _, answer in readers)
+    return {
+        "questions": len(asked),
+        "called_the_tool": sum(bool(result.tool_calls) for result in results),
+        "read_the_document": len(readers),
+        "right": right,
+        "accuracy": round(right / len(asked), 3),
+        "margin": _margin(right, len(asked)),
+        "accuracy_of_readers": round(right_readers / len(readers), 3) if readers else None,
+        "another_codename_of_the_document": sum(
+            result.ok and not _is_right(result, answer) and result.output.codename in texts.documents[row["document"]]
+            for result, row, answer in asked
+        ),
+        "invalid": len(results.failed),
+        "prompt_tokens": results.usage.input,
+        "cached_tokens": results.usage.cached,
+        "generated_tokens": results.usage.output,
+        "wall_s": round(seconds, 1),
+    }
+
+
+def _has_read(result: AgentResult[Answer], document: str) -> bool:
+    return any(call.ok and document in call.arguments for call in result.tool_calls)
+
+
+def _is_right(result: AgentResult[Answer], answer: str) -> bool:
+    return result.ok and result.output.codename == answer
+
+
+def _margin(right: int, count: int) -> float:
+    """Half of the 95 % interval of a share."""
+    return round(1.96 * math.sqrt(right * (count - right) / count**3), 3)
+
+
+def paired(ways: Mapping[str, Results[Answer]], texts: Corpus) -> dict[str, Any]:
+    """The same questions in both ways, and the probability of such a difference by chance (sign test)."""
+    pairs = list(zip(ways["inline"], ways["first"], texts.answers, strict=True))
+    gained = sum(_is_right(first, answer) and not _is_right(inline, answer) for inline, first, answer in pairs)
+    lost = sum(_is_right(inline, answer) and not _is_right(first, answer) for inline, first, answer in pairs)
+    return {"right_only_inline": lost, "right_only_first": gained, "p_value": _sign_test(gained, lost)}
+
+
+def _sign_test(gained: int, lost: int) -> float:
+    count = gained + lost
+    tail = sum(math.comb(count, each) for each in range(min(gained, lost) + 1)) / 2**count
+    return round(min(1.0, 2 * tail), 4)
+
+
+async def compare(texts: Corpus, server: Server) -> dict[str, Any]:
+    ways: dict[str, Results[Answer]] = {}
+    numbers: dict[str, Any] = {"tool_mode": server.tool_mode, "documents": len(texts.documents)}
+    for placement in PLACEMENTS:
+        started = time.perf_counter()
+        ways[placement] = await ask(texts, placement, server)
+        numbers[placement] = score(ways[placement], texts, time.perf_counter() - started)
+        print(placement, numbers[placement], flush=True)
+        for result in ways[placement].failed[:3]:
+            print("  failed:", str(result.error)[:200], flush=True)
+    return {**numbers, "same_questions": paired(ways, texts)}
+
+
+@contextmanager
+def _server(engine: str) -> Iterator[Server]:
+    """An engine that runs meanwhile."""
+    if engine == "embedded":
+        # one at a time: with four, each slot computes the document for itself
+        yield Server("local://", max_inflight=1)
+        return
+    from tests.live.engines import vllm_server
+
+    with tempfile.TemporaryDirectory() as scratch, vllm_server(Path(scratch)) as url:
+        yield Server(url, tool_mode="action")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.quality", description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("--engines", default="embedded,vllm", help="embedded, vllm (as scripts/engines installs it)")
+    parser.add_argument("--url", help="a running server, instead of --engines")
+    parser.add_argument("--model")
+    parser.add_argument("--tool-mode", default="auto", choices=("auto", "native", "action"))
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--documents", type=int, default=DOCUMENTS)
+    parser.add_argument("--name", default="quality", help="of the file of results")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    numbers: dict[str, Any] = {"seed": options.seed}
+    if options.url is not None:
+        texts = corpus(options.seed, options.documents, SIZES["vllm"])
+        numbers["server"] = asyncio.run(compare(texts, Server(options.url, options.model, options.tool_mode)))
+    for engine in () if options.url is not None else options.engines.split(","):
+        texts = corpus(options.seed, options.documents, SIZES[engine])
+        with _server(engine) as server:
+            numbers[engine] = asyncio.run(compare(texts, server))
+    print(report.write(options.name, numbers, options.out))
+
+
+if __name__ == "__main__":
+    main()
