@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import math
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ SIZES = {"embedded": (130, 150, 170, 200, 240), "vllm": (180, 180, 220, 220, 260
 PROJECTS = 5
 """In each document. Whoever picks any codename of the document is right for one question in so many."""
 TASK = 'Call read_document with name "{document}", then answer: What is the codename of project {project}?'
-PLACEMENTS = ("inline", "first")
 Placement = Literal["inline", "first"]
+PLACEMENTS: tuple[Placement, ...] = ("inline", "first")
 _PROJECTS = [
     "Orion",
     "Vega",
@@ -97,6 +96,7 @@ class Server:
     model: str | None = None
     tool_mode: Literal["auto", "native", "action"] = "auto"
     max_inflight: int = 4
+    has_cache_salt: bool = False
 
 
 class Answer(BaseModel):
@@ -159,7 +159,7 @@ def _text(sentences: Sequence[str], words: int, chance: Random) -> str:
     return " ".join(written)
 
 
-async def ask(texts: Corpus, placement: Placement, server: Server) -> Results[Answer]:
+async def ask(texts: Corpus, placement: Placement, server: Server, folder: Path) -> Results[Answer]:
     @Tool.define(effect="read", placement=placement)
     def read_document(name: str) -> str:
         """Read a document."""
@@ -177,13 +177,16 @@ async def ask(texts: Corpus, placement: Placement, server: Server) -> Results[An
         model=server.model,
         max_turns=2,
         max_inflight=server.max_inflight,
+        reorder=False,
+        cache_salt=f"{placement} {folder.name}" if server.has_cache_salt else None,  # neither finds what the other left
+        checkpoint_dir=folder / placement,
         temperature=0.0,
         max_tokens=80,
         progress=False,
     )
 
 
-def score(results: Results[Answer], texts: Corpus, seconds: float) -> dict[str, Any]:
+def score(results: Results[Answer], texts: Corpus) -> dict[str, Any]:
     asked = list(zip(results, texts.questions, texts.answers, strict=True))
     readers = [each for each in asked if _has_read(each[0], each[1]["document"])]
     right = sum(_is_right(result, answer) for result, _, answer in asked)
@@ -204,7 +207,6 @@ def score(results: Results[Answer], texts: Corpus, seconds: float) -> dict[str, 
         "prompt_tokens": results.usage.input,
         "cached_tokens": results.usage.cached,
         "generated_tokens": results.usage.output,
-        "wall_s": round(seconds, 1),
     }
 
 
@@ -235,30 +237,29 @@ def _sign_test(gained: int, lost: int) -> float:
     return round(min(1.0, 2 * tail), 4)
 
 
-async def compare(texts: Corpus, server: Server) -> dict[str, Any]:
-    ways: dict[str, Results[Answer]] = {}
-    numbers: dict[str, Any] = {"tool_mode": server.tool_mode, "documents": len(texts.documents)}
-    for placement in PLACEMENTS:
-        started = time.perf_counter()
-        ways[placement] = await ask(texts, placement, server)
-        numbers[placement] = score(ways[placement], texts, time.perf_counter() - started)
-        print(placement, numbers[placement], flush=True)
-        for result in ways[placement].failed[:3]:
-            print("  failed:", str(result.error)[:200], flush=True)
-    return {**numbers, "same_questions": paired(ways, texts)}
+async def compare(texts: Corpus, server: Server, folder: Path) -> dict[str, Any]:
+    """Both ways at once. `folder`: of the checkpoints, with which a comparison that was interrupted is continued."""
+    async with asyncio.TaskGroup() as group:
+        runs = {way: group.create_task(ask(texts, way, server, folder)) for way in PLACEMENTS}
+    ways = {way: run.result() for way, run in runs.items()}
+    for way, results in ways.items():
+        for result in results.failed[:3]:
+            print(f"{way} failed:", str(result.error)[:200], flush=True)
+    numbers = {way: score(results, texts) for way, results in ways.items()}
+    return {"tool_mode": server.tool_mode, "documents": len(texts.documents), **numbers, **paired(ways, texts)}
 
 
 @contextmanager
 def _server(engine: str) -> Iterator[Server]:
     """An engine that runs meanwhile."""
     if engine == "embedded":
-        # one at a time: with four, each slot computes the document for itself
+        # one at a time: with four, each slot of llama.cpp computes the document for itself
         yield Server("local://", max_inflight=1)
         return
     from tests.live.engines import vllm_server
 
     with tempfile.TemporaryDirectory() as scratch, vllm_server(Path(scratch)) as url:
-        yield Server(url, tool_mode="action")
+        yield Server(url, tool_mode="action", has_cache_salt=True)
 
 
 def main() -> None:
@@ -269,18 +270,27 @@ def main() -> None:
     parser.add_argument("--tool-mode", default="auto", choices=("auto", "native", "action"))
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--documents", type=int, default=DOCUMENTS)
+    parser.add_argument("--checkpoint", type=Path, help="folder with which a comparison that was stopped is continued")
     parser.add_argument("--name", default="quality", help="of the file of results")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     numbers: dict[str, Any] = {"seed": options.seed}
-    if options.url is not None:
-        texts = corpus(options.seed, options.documents, SIZES["vllm"])
-        numbers["server"] = asyncio.run(compare(texts, Server(options.url, options.model, options.tool_mode)))
-    for engine in () if options.url is not None else options.engines.split(","):
-        texts = corpus(options.seed, options.documents, SIZES[engine])
-        with _server(engine) as server:
-            numbers[engine] = asyncio.run(compare(texts, server))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.checkpoint or Path(temporary)
+        if options.url is not None:
+            server = Server(options.url, options.model, options.tool_mode)
+            numbers["server"] = _compare(options, "vllm", server, folder)
+        for engine in () if options.url is not None else options.engines.split(","):
+            with _server(engine) as server:
+                numbers[engine] = _compare(options, engine, server, folder)
     print(report.write(options.name, numbers, options.out))
+
+
+def _compare(options: argparse.Namespace, sizes: str, server: Server, folder: Path) -> dict[str, Any]:
+    texts = corpus(options.seed, options.documents, SIZES[sizes])
+    numbers = asyncio.run(compare(texts, server, folder / sizes))
+    print(numbers, flush=True)
+    return numbers
 
 
 if __name__ == "__main__":
