@@ -193,7 +193,7 @@ def test_fresh_removes_the_artifacts_of_every_stage_and_nothing_behind_a_link(tm
     assert not folder.exists()
     folder.mkdir()
     (folder / "artifacts").symlink_to(elsewhere)
-    with pytest.raises(StoreError, match="artifacts.* cannot be deleted"):
+    with pytest.raises(StoreError, match=r"artifacts.* cannot be deleted"):
         delete_checkpoint(folder)
     assert (elsewhere / "mine.txt").exists()
 
