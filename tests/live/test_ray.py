@@ -21,6 +21,7 @@ from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
 from tests.support.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool, ToolContext, read_request_log
+from batch_agent.cli.commands.export import export
 from batch_agent.core.events import Event, Notice
 from batch_agent.core.protocols import EventSink
 from batch_agent.core.results import AgentResult
@@ -224,6 +225,41 @@ async def test_a_run_can_be_resumed_with_or_without_ray(sim: SimServer, notebook
     again = await collected(on_ray(**on_one))
     assert [again[number].output for number in range(60)] == [results[number].output for number in range(60)]
     assert asked(sim) <= before + PROBES
+
+
+def statuses(folder: Path) -> Counter[str]:
+    """Of the rows that `batch-agent export` writes, one for each input."""
+    out = folder / "export.jsonl"
+    assert export(folder, out=out) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["index"] for row in rows] == list(range(len(rows)))
+    return Counter(row["status"] for row in rows)
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_the_checkpoint_of_a_run_on_ray_tells_what_became_of_every_input(
+    sim: SimServer, notebook: Notebook, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    options = notebook.options(sim, 60, checkpoint_dir=folder, max_inflight=8, workers=1)
+    options["inputs"] = [{"it": name} for name in options["inputs"]] + [{"other": 1}]
+    seen: Counter[str] = Counter()
+    found = 0
+    async with on_ray(**options) as stream:
+        async for _ in stream:
+            found += 1
+            if found == 15:
+                seen = await asyncio.to_thread(statuses, folder)
+                break
+    for kinds, unfinished in ((seen, "running"), (statuses(folder), "interrupted")):
+        assert kinds.total() == 61
+        assert kinds.keys() <= {"answered", "failed", unfinished, "not_started"}
+        assert kinds["answered"] >= 14
+        assert kinds["failed"] == 1
+        assert kinds["not_started"] > 0
+    results = await collected(on_ray(**options))
+    notebook.check({index: result for index, result in results.items() if index < 60}, 60)
+    assert statuses(folder) == {"answered": 60, "failed": 1}
 
 
 def noting_context() -> Tool:

@@ -434,6 +434,7 @@ async def _join(
             retry_failed=spec.retry.retry_failed,
             events=events,
             is_submitter=submits,
+            has_checkpoint=spec.checkpoint_dir is not None and spec.distribution.store is None,
         )
     )
 
