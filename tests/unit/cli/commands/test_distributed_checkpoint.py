@@ -113,7 +113,11 @@ async def test_a_finished_run_has_its_failures_costs_and_answers_of_its_own_type
             return {"two": 2}.get(value, value)
 
     backend = ScriptedBackend(lambda request: say('{"n": "two"}', Usage(1_000_000, 0, 1_000_000)))
-    options = {"output_schema": Even, "model": "m", "prices": {"scripted": (1.0, 0.5, 2.0), "m": (1.0, 0.5, 2.0)}}
+    options: dict[str, Any] = {
+        "output_schema": Even,
+        "model": "m",
+        "prices": {"scripted": (1.0, 0.5, 2.0), "m": (1.0, 0.5, 2.0)},
+    }
     results = await collected(submitted(tmp_path, [{"it": "a"}, {"it": "b"}], backend, **options))
     assert [result.output for result in results] == [Even(n=2)] * 2
     assert [(row["status"], row["cost"]) for row in rows(tmp_path)] == [("answered", 3.0)] * 2
