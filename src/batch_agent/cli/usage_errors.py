@@ -94,7 +94,7 @@ def with_flags(message: str, options: Iterable[str]) -> str:
         has_value = mark == "=" and match.string[match.end() : match.end() + 1].strip(" .,:;)")
         return f"{flags[name]}{' ' if has_value else mark.rstrip('=')}" if is_option else match[0]
 
-    said = re.sub(rf"(?<![\w.{{-])(?P<name>{names})(?P<mark>=(?!=)| must\b| needs\b|\b(?![\w(}}/]))", flag, message)
+    said = re.sub(rf"(?<![\w.{{'-])(?P<name>{names})(?P<mark>=(?!=)| must\b| needs\b|\b(?![\w(}}/]))", flag, message)
     said = said.replace("Stage 'reduce': --model ", "Stage 'reduce': --reducer-model ")
     return _PRICES.sub(r"--prices \1=INPUT,CACHED,OUTPUT", said)
 

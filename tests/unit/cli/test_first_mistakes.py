@@ -103,3 +103,9 @@ def test_compiled_python_files_are_not_inputs(folder: Path, sim_url: str, call: 
     done = call("run", "shop/", "--task", "Review {text}", "--backend", sim_url, cwd=folder)
     assert "1 of 1 agent answered" in done.stderr
     assert "binary" not in done.stderr
+
+
+def test_an_old_key_of_the_config_file_is_named_as_it_is_there(folder: Path, call: Call) -> None:
+    (folder / "batch.toml").write_text('task = "Say {text}"\ninputs = "in.jsonl"\ncheckpoint_dir = "x"\n')
+    said = call("run", cwd=folder).stderr
+    assert "unknown option 'checkpoint_dir'. batch-agent 0.2 had this name; now write `--checkpoint FOLDER`" in said
