@@ -23,6 +23,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from batch_agent import AgentResult, BatchAgent, Results, Tool
+from batch_agent.core.protocols import Backend
 from benchmarks import report
 
 SEED = 28
@@ -60,7 +61,7 @@ _ENDS = "in the spring,without further comment,for the second time,after a long 
 class Server:
     """What answers the questions, and how it is asked."""
 
-    backend: str
+    backend: str | Backend
     model: str | None = None
     tool_mode: Literal["auto", "native", "action"] = "auto"
     max_inflight: int = 16
@@ -191,10 +192,10 @@ def paired(ways: Mapping[str, Results[Answer]], texts: Corpus) -> dict[str, Any]
     pairs = list(zip(ways["inline"], ways["first"], texts.answers, strict=True))
     gained = sum(_is_right(first, answer) and not _is_right(inline, answer) for inline, first, answer in pairs)
     lost = sum(_is_right(inline, answer) and not _is_right(first, answer) for inline, first, answer in pairs)
-    return {"right_only_inline": lost, "right_only_first": gained, "p_value": _sign_test(gained, lost)}
+    return {"right_only_inline": lost, "right_only_first": gained, "p_value": sign_test(gained, lost)}
 
 
-def _sign_test(gained: int, lost: int) -> float:
+def sign_test(gained: int, lost: int) -> float:
     count = gained + lost
     tail = sum(math.comb(count, each) for each in range(min(gained, lost) + 1)) / 2**count
     return round(min(1.0, 2 * tail), 4)
