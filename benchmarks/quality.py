@@ -197,7 +197,7 @@ def paired(ways: Mapping[str, Results[Answer]], texts: Corpus) -> dict[str, Any]
 
 def sign_test(gained: int, lost: int) -> float:
     count = gained + lost
-    tail = sum(math.comb(count, each) for each in range(min(gained, lost) + 1)) / 2**count
+    tail: float = sum(math.comb(count, each) for each in range(min(gained, lost) + 1)) / 2**count
     return round(min(1.0, 2 * tail), 4)
 
 
@@ -205,7 +205,7 @@ async def compare(texts: Corpus, server: Server, folder: Path) -> dict[str, Any]
     """Both ways at once. `folder`: of the checkpoints, with which a comparison that was interrupted is continued."""
     async with asyncio.TaskGroup() as group:
         runs = {way: group.create_task(ask(texts, way, server, folder)) for way in PLACEMENTS}
-    ways = {way: run.result() for way, run in runs.items()}
+    ways: dict[str, Results[Answer]] = {way: run.result() for way, run in runs.items()}
     for way, results in ways.items():
         for result in results.failed[:3]:
             print(f"{way} failed:", str(result.error)[:200], flush=True)
