@@ -12,6 +12,7 @@ from typing import Any, Self
 from ..core.errors import SpecError
 from ..core.json import dumps, loads
 from ..core.requests import Exchange, Request
+from ..plan.row_keys import row_key
 
 _log = logging.getLogger("batch_agent")
 
@@ -115,7 +116,7 @@ def _line(exchange: Exchange, attempt: int) -> dict[str, Any]:
     return {
         "at": round(exchange.at, 3),
         "index": request.index,
-        "agent": request.agent or None,
+        "agent": row_key(request.agent) or None,
         "turn": request.turn + 1 if request.agent else None,
         "attempt": attempt,
         "model": request.model,

@@ -38,7 +38,7 @@ def model_of(
         "series": view.series.as_json(),
         "activity": view.timeline.activity.as_json(view.seconds),
         "timeline": view.timeline.as_json(view.seconds, shown),
-        "results": view.results.as_json(shown),
+        "results": view.row_keys(shown) | view.results.as_json(shown),
         "distributions": {name: each.as_json() for name, each in view.distributions.items()}
         | {"tool": view.tools.durations.as_json()},
         "tools": [tool.as_json() for tool in tools],

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, assert_never
 
 from ...core.events import (
@@ -32,6 +33,7 @@ from ...core.events import (
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.run_reports import Scheduling
+from ...plan.row_keys import is_row_key, row_key
 from ..run_stats import CapacityTotals, RateEstimator
 from ..text.formatting import prefix_worker
 from .distribution import Distribution
@@ -104,6 +106,16 @@ class RunView:
         where = self.timeline.index
         keys = [key for key, actor in actors.items() if where[self._rows[actor]] == index and "." not in key]
         return keys[-1] if keys else None
+
+    def row_keys(self, rows: Iterable[int]) -> dict[str, list[str]]:
+        """The column of the keys of these rows as results show them; empty for a run without `key=`."""
+        known = {
+            self._rows[actor]: row_key(key)
+            for stage in self.stages.values()
+            for key, actor in stage.actors.items()
+            if is_row_key(key) and "." not in key
+        }
+        return {"key": [known.get(row, "") for row in rows]} if known else {}
 
     def _apply(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
         """`stage`: None for events of the whole run, and for runs without stages. `worker`: empty for the process that

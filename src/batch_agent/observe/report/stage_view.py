@@ -9,6 +9,7 @@ from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.run_reports import PrefixReport
+from ...plan.row_keys import row_key
 from ..event_codec import MAX_TEXT, answer_preview, truncated
 from ..run_stats import Tokens
 
@@ -118,12 +119,12 @@ class StageView:
         self._kinds[row] = kind
         examples = self._failures.setdefault(kind, {})
         if len(examples) < _MAX_KEPT_EXAMPLES:
-            examples[row] = (result.index, result.key, message)
+            examples[row] = (result.index, row_key(result.key), message)
 
     def _note_slow(self, row: int, seconds: float, result: AgentResult) -> None:
         if len(self._slowest) == _MAX_SLOWEST and seconds <= self._slowest[-1][0]:
             return
-        shown = {"index": result.index, "key": result.key, "seconds": seconds, "turns": result.turns}
+        shown = {"index": result.index, "key": row_key(result.key), "seconds": seconds, "turns": result.turns}
         others = [each for each in self._slowest if each[1] != row]
         self._slowest = sorted([*others, (seconds, row, shown)], key=lambda each: -each[0])[:_MAX_SLOWEST]
 
@@ -146,7 +147,8 @@ class StageView:
 def _latest(at: float, result: AgentResult) -> dict[str, Any]:
     text = answer_preview(result) if result.error is None else result.error.message[:MAX_TEXT]
     seconds = round(result.timing.total, 3)
-    return {"index": result.index, "ok": result.ok, "text": text, "seconds": seconds, "at": round(at, 2)}
+    shown = {"index": result.index, "key": row_key(result.key), "ok": result.ok, "text": text}
+    return {**shown, "seconds": seconds, "at": round(at, 2)}
 
 
 def _prefix(prefix: PrefixReport) -> dict[str, Any]:

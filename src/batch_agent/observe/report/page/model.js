@@ -52,7 +52,10 @@ const runModel = (() => {
     };
     const [tokensIn, cached, tokensOut] = [figure("tokens_in"), figure("cached"), figure("tokens_out")];
     const input = words("input");
+    const key = words("key");
     return {
+      key,
+      hasKeys: key.some(Boolean),
       finish: every((agent) => text(finishes[list(raw.finish)[agent]])),
       error: every((agent) => errors[list(raw.error)[agent]] ?? null),
       turns: figure("turns"),

@@ -91,11 +91,12 @@ const panel = (() => {
     const { agent, stage } = shown;
     const { agents, stages } = model;
     const name = stages.length > 1 ? text(stages[stage]?.name) : "";
+    const key = model.results.key[agent];
     const parts = tooltips.durations(agents, agent);
     morph(
       host(),
       head(),
-      name && el("p", { class: "note" }, `in ${name}`),
+      (key || name) && el("p", { class: "note" }, [key, name && `in ${name}`].filter(Boolean).join(" · ")),
       dom.bar(
         parts.map(([, what, value]) => `${what} ${format.seconds(value)}`).join(", "),
         parts[3][2],

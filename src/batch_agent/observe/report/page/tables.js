@@ -82,9 +82,9 @@ const tables = (() => {
     section("workers", "Workers", null, rows.length > 0 && table("Workers", columns, rows));
   }
 
-  function failures({ stages: all, totals }) {
+  function failures({ stages: all, totals, results: { hasKeys } }) {
     const groups = all.flatMap((stage, at) =>
-      list(stage.failures).map((group) => ({ ...record(group), stage: at, stageName: text(stage.name) })),
+      list(stage.failures).map((group) => ({ ...record(group), hasKeys, stage: at, stageName: text(stage.name) })),
     );
     groups.sort((a, b) => (b.count ?? 0) - (a.count ?? 0));
     const note = totals.failed > 0 ? `${exact(totals.failed)} of ${exact(totals.done)} finished agents` : null;
@@ -127,6 +127,7 @@ const tables = (() => {
             "li",
             null,
             agentButton(group.stage, example.index),
+            group.hasKeys && el("span", { class: "key-of-row" }, text(example.key)),
             el("p", { class: "quote" }, text(example.message) || "(no message)"),
           ),
         ),
@@ -215,7 +216,7 @@ const tables = (() => {
     return bar(pieces.map(([, value, name]) => `${exact(value)} ${name}`).join(", "), tool.requested, pieces);
   }
 
-  function slowest({ stages: all }) {
+  function slowest({ stages: all, results: { hasKeys } }) {
     const rows = all.flatMap((stage, at) =>
       list(stage.slowest).map((agent) => ({ ...record(agent), stage: at, stageName: text(stage.name) })),
     );
@@ -223,6 +224,7 @@ const tables = (() => {
     const most = number(rows[0]?.seconds) || 1;
     const columns = [
       { name: "Agent", class: "name", cell: (agent) => agentButton(agent.stage, agent.index) },
+      { name: "Key", class: "key-of-row", cell: (agent) => (hasKeys && text(agent.key)) || null },
       { name: "Stage", cell: (agent) => agent.stageName || null },
       { name: "Took", class: "number", cell: (agent) => known(agent.seconds, seconds) },
       { name: "", class: "broad", cell: (agent) => bar("", most, [["plain", agent.seconds ?? 0, "seconds"]]) },
@@ -236,9 +238,9 @@ const tables = (() => {
     );
   }
 
-  function latest({ stages: all }) {
+  function latest({ stages: all, results: { hasKeys } }) {
     const rows = all.flatMap((stage, at) =>
-      list(stage.latest).map((result) => ({ ...record(result), stage: at, stageName: text(stage.name) })),
+      list(stage.latest).map((result) => ({ ...record(result), hasKeys, stage: at, stageName: text(stage.name) })),
     );
     rows.sort((a, b) => (b.at ?? 0) - (a.at ?? 0));
     section(
@@ -263,6 +265,7 @@ const tables = (() => {
         "p",
         { class: "facts" },
         agentButton(row.stage, row.index),
+        row.hasKeys && el("span", { class: "key-of-row" }, text(row.key)),
         outcome && el("span", { class: `key ${outcome[0]}` }, outcome[1]),
         el("span", { class: "note" }, facts.join(" · ")),
       ),
