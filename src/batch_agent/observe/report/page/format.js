@@ -62,7 +62,7 @@ const format = (() => {
     if (!isNumber(value)) return UNKNOWN;
     if (value === 0) return "$0";
     if (value < 0.000001) return "< $0.000001";
-    const decimals = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.01 ? 4 : 6;
+    const decimals = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.001 ? 4 : 6;
     const digitsAfter = { minimumFractionDigits: Math.min(decimals, 2), maximumFractionDigits: decimals };
     return `$${new Intl.NumberFormat("en", digitsAfter).format(value)}`;
   }
