@@ -229,7 +229,7 @@ def _stage(name: str, lives: Sequence[Life], chance: random.Random) -> Model:
         "retries": turns // 15,
         "compactions": turns // 200,
         "usage": {"input": turns * 1423, "cached": turns * 1101, "output": turns * 187},
-        "usd": turns * 0.000231,
+        "cost": turns * 0.000231,
         "prefix": {
             "shared_tokens": 1102,
             "prompt_tokens": 1423,

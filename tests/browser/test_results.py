@@ -51,8 +51,8 @@ async def test_a_row_has_what_the_agent_received_answered_and_used(show: Show) -
     page = await show(model)
     row = await page.value("document.querySelector('#results tbody tr:nth-child(4)').innerText")
     tokens, turns = column(model, "tokens_in")[3], column(model, "turns")[3]
-    usd = (column(model, "cached")[3] * 0.05 + (tokens - column(model, "cached")[3]) * 0.5) / 1e6
-    usd += column(model, "tokens_out")[3] * 1.5 / 1e6
+    cost = (column(model, "cached")[3] * 0.05 + (tokens - column(model, "cached")[3]) * 0.5) / 1e6
+    cost += column(model, "tokens_out")[3] * 1.5 / 1e6
     for part in (
         "3",
         "answered",
@@ -61,7 +61,7 @@ async def test_a_row_has_what_the_agent_received_answered_and_used(show: Show) -
         "length",
         f"{turns}",
         f"{tokens:,}",
-        f"${usd:.6f}",
+        f"${cost:.6f}",
     ):
         assert part in row
     assert await page.value(SHOWN) == list(range(20))
@@ -118,7 +118,7 @@ async def test_ten_thousand_results_have_the_rows_of_one_page_in_the_document(sh
     assert await page.value("document.querySelectorAll('#results tbody tr').length") == 20
     await search(page, "letter 99")
     assert await page.value("results.rows.length") == 111  # 99, 990 to 999, 9900 to 9999
-    await page.click("#results [data-sort=usd]")
+    await page.click("#results [data-sort=cost]")
     await page.click("#results [data-do=results-last]")
     assert await page.value("document.querySelectorAll('#results tbody tr').length") == 11
     assert page.errors == []

@@ -172,7 +172,7 @@ class RunView:
 
     def _turn_ended(self, at: float, stage: StageView, worker: str, event: TurnEnded) -> None:
         stage.turn_ended(event.usage)
-        self.workers.add_turn(worker, event.usage)
+        self.workers.add_turn(worker, event.usage, stage.cost(event.usage))
         self.distributions["turn"].add(event.seconds)
         self.distributions["queued"].add(event.queued)
         if event.ttft is not None:

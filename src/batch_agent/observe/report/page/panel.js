@@ -145,14 +145,14 @@ const panel = (() => {
 
   /** Figures of a finished agent. */
   function figures(agent) {
-    const { turns, tokensIn, cached, tokensOut, usd, finish } = model.results;
+    const { turns, tokensIn, cached, tokensOut, cost, finish } = model.results;
     if (turns[agent] === null) return null;
     return [
       pair("Turns", format.exact(turns[agent])),
       pair("Tokens in", format.exact(tokensIn[agent])),
       pair("Cached", format.exact(cached[agent])),
       pair("Tokens out", format.exact(tokensOut[agent])),
-      usd[agent] !== null && pair("Cost", format.dollars(usd[agent])),
+      cost[agent] !== null && pair("Cost", format.dollars(cost[agent])),
       finish[agent] && pair("Finish", finish[agent]),
     ];
   }

@@ -63,7 +63,7 @@ const results = (() => {
     number("turns", "Turns", (value) => count(value)),
     number("tokensIn", "Tokens in", (value) => count(value)),
     number("tokensOut", "Tokens out", (value) => count(value)),
-    { ...number("usd", "Cost", (value) => count(value, format.dollars)), has: () => model.results.isPriced },
+    { ...number("cost", "Cost", (value) => count(value, format.dollars)), has: () => model.results.isPriced },
     { ...number("seconds", "Time", (value) => count(value, seconds)), about: "From the first turn to the result" },
   ];
 

@@ -110,7 +110,7 @@ const summary = (() => {
         tile("Tokens in", format.amount(totals.input), cachedNote(totals), format.exact(totals.input)),
       totals.output !== null &&
         tile("Tokens out", format.amount(totals.output), outputNote(model), format.exact(totals.output)),
-      cost(totals),
+      costTile(totals),
       calls(model),
       totals.turns !== null && tile("Turns", format.amount(totals.turns), turnsNote(totals)),
     ];
@@ -155,11 +155,11 @@ const summary = (() => {
     return seconds > 0 && totals.output > 0 ? format.rate(totals.output / seconds).join(" ") : null;
   }
 
-  function cost({ usd, isPriced, answered }) {
-    if (usd === null && !answered) return null;
-    if (usd === null) return tile("Cost", format.UNKNOWN, "no price for this model");
-    const each = answered > 0 && usd > 0 ? `${format.dollars(usd / answered)} per answer` : null;
-    return tile("Cost", format.dollars(usd), isPriced ? each : "of the stages with a known price");
+  function costTile({ cost, isPriced, answered }) {
+    if (cost === null && !answered) return null;
+    if (cost === null) return tile("Cost", format.UNKNOWN, "no price for this model");
+    const each = answered > 0 && cost > 0 ? `${format.dollars(cost / answered)} per answer` : null;
+    return tile("Cost", format.dollars(cost), isPriced ? each : "of the stages with a known price");
   }
 
   function calls(model) {
@@ -224,7 +224,7 @@ const summary = (() => {
 
   function measured(value, unit) {
     if (unit === "seconds" || unit === "s") return format.seconds(value);
-    if (unit === "usd" || unit === "dollars") return format.dollars(value);
+    if (unit === "dollars") return format.dollars(value);
     return unit ? `${format.amount(value)} ${unit}` : format.amount(value);
   }
 

@@ -40,7 +40,7 @@ const tables = (() => {
         cell: (stage) => known(usage(stage).cached, (cached) => format.share(cached, usage(stage).input || 1)),
       },
       { name: "Tokens out", class: "number", cell: (stage) => known(usage(stage).output, format.amount) },
-      { name: "Cost", class: "number", cell: (stage) => known(stage.usd, format.dollars) },
+      { name: "Cost", class: "number", cell: (stage) => known(stage.cost, format.dollars) },
     ];
     return section("stages", "Stages", null, table("Stages of the flow", columns, all));
   }
@@ -78,6 +78,7 @@ const tables = (() => {
         cell: (worker) => known(usage(worker).cached, (cached) => format.share(cached, usage(worker).input || 1)),
       },
       { name: "Tokens out", class: "number", cell: (worker) => known(usage(worker).output, format.amount) },
+      { name: "Cost", class: "number", cell: (worker) => known(worker.cost, format.dollars) },
     ];
     section("workers", "Workers", null, rows.length > 0 && table("Workers", columns, rows));
   }
@@ -229,6 +230,7 @@ const tables = (() => {
       { name: "Took", class: "number", cell: (agent) => known(agent.seconds, seconds) },
       { name: "", class: "broad", cell: (agent) => bar("", most, [["plain", agent.seconds ?? 0, "seconds"]]) },
       { name: "Turns", class: "number", cell: (agent) => known(agent.turns, exact) },
+      { name: "Cost", class: "number", cell: (agent) => known(agent.cost, format.dollars) },
     ];
     section(
       "slowest",
