@@ -181,7 +181,7 @@ def _savings(used: list[Model], tools: list[Model]) -> list[Model]:
     tokens, calls = sum(use["input"] for use in used), sum(tool["requested"] for tool in tools)
     return [
         {
-            "name": "prefill tokens not computed",
+            "name": "prompt tokens not computed",
             "saved": sum(use["cached"] for use in used),
             "unit": "tokens",
             "without": tokens,

@@ -1,5 +1,6 @@
 """The table of results and the story of an agent, as a reader uses them."""
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -252,3 +253,12 @@ async def test_answers_that_were_cut_are_counted_unless_they_fit_a_schema(show: 
     page = await show(with_schema)
     assert "cut at max_tokens" not in await page.text("#summary")
     assert "truncated" not in await page.text("#results .bar")
+
+
+async def test_json_has_spaces_where_lines_may_break(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(report_of(models.bare()))
+    await page.open(path.as_uri())
+    answers = ['{"a":"x, y:z","b":[1,2],"c":"\\"q\\",r"}', '{"cut":"in the mid', "text: as,it is", '{"a": 1, "b": 2}']
+    shown = [await page.value(f"format.spaced({json.dumps(answer)})") for answer in answers]
+    assert shown == [json.dumps(json.loads(answers[0])), '{"cut": "in the mid', answers[2], answers[3]]

@@ -33,6 +33,7 @@ def model_of(
         "now": round(now, 3),
         "version": __version__,
         "stages": [stage.as_json(counts[stage.number], shown.__contains__) for stage in view.stages.values()],
+        "outside_agents": {"input": view.outside_agents.input, "output": view.outside_agents.output},
         "workers": view.workers.as_json(),
         "throughput": _throughput(view, counts, is_running=is_running),
         "series": view.series.as_json(),

@@ -69,6 +69,8 @@ class RunView:
         """Agents that finished in the logged processes."""
         self.throughput = RateEstimator()
         self.summaries = NO_USAGE
+        self.outside_agents = NO_USAGE
+        """Usage that belongs to no agent: of summaries, and of the test of tool calls."""
         self.distributions = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
@@ -241,6 +243,7 @@ class RunView:
 
     def _add_summaries(self, usage: Usage) -> None:
         """Adds the usage of summaries, which belong to no agent; in a flow, to no stage either."""
+        self.outside_agents += usage
         if "" in self.stages:
             self.stages[""].used.add(usage)
         else:

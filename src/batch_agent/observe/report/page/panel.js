@@ -164,7 +164,7 @@ const panel = (() => {
     return [
       failure && block("Error", `${failure.kind}: ${failure.message}`, { tone: "odd" }),
       input[agent] && block("Input", input[agent]),
-      answer[agent] && block(failure ? "Last reply" : "Answer", answer[agent]),
+      answer[agent] && block(failure ? "Last reply" : "Answer", format.spaced(answer[agent])),
       !live.isLive &&
         (input[agent] || answer[agent]) &&
         el("p", { class: "note" }, "Long texts are shortened. The whole story: ", command()),

@@ -170,7 +170,12 @@ const tables = (() => {
         about: "Cache hits",
         cell: (tool) => some(number(tool.cached)),
       },
-      { name: "Failed", class: "number", cell: (tool) => some(number(tool.failed)) },
+      {
+        name: "Failed",
+        class: "number",
+        about: "Calls whose result is an error, also where it was shared or cached",
+        cell: (tool) => some(number(tool.failed)),
+      },
       {
         name: "p50",
         class: "number",
@@ -271,7 +276,7 @@ const tables = (() => {
         outcome && el("span", { class: `key ${outcome[0]}` }, outcome[1]),
         el("span", { class: "note" }, facts.join(" · ")),
       ),
-      text(row.text) && el("p", { class: "quote" }, text(row.text)),
+      text(row.text) && el("p", { class: "quote" }, format.spaced(text(row.text))),
     );
   }
 
