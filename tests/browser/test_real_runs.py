@@ -65,7 +65,7 @@ async def test_the_report_of_a_real_run_agrees_with_its_results(page: Page, tmp_
     usage = results.usage + Usage(32, 0, 1)  # of the request that finds out whether the server takes tools
     assert f"{usage.input:,}" in tiles
     assert f"{usage.output:,}" in tiles
-    assert "32 not for an agent" in tiles  # so that the rows of the results add up to the rest
+    assert "incl. 32 for checks and summaries" in tiles  # so that the rows of the results add up to the rest
     assert f"{sum(len(result.tool_calls) for result in results):,}" in tools
     assert await page.value("timeline.rows.length") == AGENTS
     await page.click("#slowest .agent")

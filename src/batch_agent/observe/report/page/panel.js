@@ -162,7 +162,7 @@ const panel = (() => {
     const { error, input, answer } = model.results;
     const failure = error[agent];
     return [
-      failure && block("Error", `${failure.kind}: ${failure.message}`, { tone: "odd" }),
+      failure && block("Error", dom.breakable(`${failure.kind}: ${failure.message}`), { tone: "odd" }),
       input[agent] && block("Input", input[agent]),
       answer[agent] && block(failure ? "Last reply" : "Answer", format.spaced(answer[agent])),
       !live.isLive &&

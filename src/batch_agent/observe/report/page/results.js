@@ -94,7 +94,7 @@ const results = (() => {
 
   function outcomeCell(agent) {
     const error = model.results.error[agent];
-    const words = error ? [el("code", { class: "odd" }, error.kind), ` ${error.message}`] : format.spaced(model.results.answer[agent]);
+    const words = error ? [el("code", { class: "odd" }, error.kind), dom.breakable(` ${error.message}`)] : format.spaced(model.results.answer[agent]);
     return el("p", { class: error ? "clip long" : "clip" }, words || NOTHING);
   }
 

@@ -163,7 +163,7 @@ const summary = (() => {
   }
 
   /** Tokens that no row of the results has: of summaries, and of the test whether the server accepts tools. */
-  const outsideNote = (tokens) => number(tokens) > 0 && `${format.exact(tokens)} not for an agent`;
+  const outsideNote = (tokens) => number(tokens) > 0 && `incl. ${format.exact(tokens)} for checks and summaries`;
 
   function costTile({ cost, isPriced, answered }) {
     if (cost === null && !answered) return null;

@@ -129,7 +129,7 @@ const tables = (() => {
             null,
             agentButton(group.stage, example.index),
             group.hasKeys && el("span", { class: "key-of-row" }, text(example.key)),
-            el("p", { class: "quote" }, text(example.message) || "(no message)"),
+            el("p", { class: "quote" }, dom.breakable(text(example.message) || "(no message)")),
           ),
         ),
       ),
