@@ -70,7 +70,11 @@ BROKEN = """(() => {
 @pytest.mark.parametrize("width", [320, 390, 1280, 1600])
 @pytest.mark.parametrize("look", ["plain", "flow", "running"])
 async def test_no_word_of_a_report_is_broken(page: Page, tmp_path: Path, look: str, width: int) -> None:
-    models_of = {"plain": models.plain, "flow": models.flow, "running": lambda: models.cut(models.plain(), 12)}
+    models_of: dict[str, Callable[[], models.Model]] = {
+        "plain": models.plain,
+        "flow": models.flow,
+        "running": lambda: models.cut(models.plain(), 12),
+    }
     path = tmp_path / "report.html"
     path.write_bytes(report_of(models_of[look]()))
     await page.emulate(width=width)

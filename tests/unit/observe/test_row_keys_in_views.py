@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from tests.support.forked_programs import Call
 
-from batch_agent import BatchAgent, Results, SpecError, StoreError
+from batch_agent import BatchAgent, SpecError, StoreError
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.cli.commands.serve import _agent_trace
 from batch_agent.observe.report.log_follower import LogFollower
@@ -37,8 +37,8 @@ def sim() -> Iterator[SimServer]:
         yield server
 
 
-async def run(sim: SimServer, folder: Path, **options: Any) -> Results:
-    return await BatchAgent.run(task="{text}", inputs=ROWS, backend=sim.url, key="id", checkpoint_dir=folder, **options)
+async def run(sim: SimServer, folder: Path, **options: Any) -> None:
+    await BatchAgent.run(task="{text}", inputs=ROWS, backend=sim.url, key="id", checkpoint_dir=folder, **options)
 
 
 async def test_the_report_has_the_id_of_every_agent(sim: SimServer, tmp_path: Path) -> None:
