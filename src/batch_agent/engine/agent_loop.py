@@ -34,6 +34,7 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
+from ..schedule.reference_model import MIN_CHARS, Read, Reader, ReadRecorder, ReadTurn
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
 from .turn_runner import TurnRunner
@@ -56,6 +57,10 @@ class AgentLoop:
     """Deadline of the run, as far as it is part of `agent_time`."""
     recorded_compaction: Callable[[str, int], Compacted | None] | None = None
     """In a replay: returns the compaction that was recorded before a turn, once."""
+    reads: ReadRecorder | None = None
+    """Records what agents read, if they have tools whose results they share."""
+    shared_tools: frozenset[str] = frozenset()
+    """Names of those tools whose results may be placed first."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         self.tools.recall(facts)
@@ -96,6 +101,8 @@ class AgentLoop:
             slot.release()
             if self.config.starts_early:
                 await agent.abandon()
+        if self.reads is not None:
+            self.reads.add(_reader(conversation, self.shared_tools) if self.reads.is_open else None)
         return conversation.result(now() - started)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
@@ -114,6 +121,25 @@ class AgentLoop:
             self.store.restart(job.key, restarted)
             conversation.replay(restarted)
         return conversation
+
+
+def _reader(conversation: Conversation, shared_tools: frozenset[str]) -> Reader:
+    """What an agent read, in characters."""
+    turns = tuple(_read_turn(chars, results, shared_tools) for chars, results in conversation.tool_turns())
+    return Reader(conversation.own_chars, turns)
+
+
+def _read_turn(reply: int, results: Sequence[ToolResult], shared_tools: frozenset[str]) -> ReadTurn:
+    inline, reads = 0, list[Read]()
+    for result in results:
+        size, reference = len(result.content), result.reference
+        if reference is not None:
+            reads.append(Read(reference.heading, size, reference.placement, reference.rank))
+        elif size >= MIN_CHARS and result.call.name in shared_tools and not result.is_error:
+            reads.append(Read(f"{result.call.name} {hash(result.call.arguments)}", size))
+        else:
+            inline += size
+    return ReadTurn(reply, inline, tuple(reads))
 
 
 _PERMANENT = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})

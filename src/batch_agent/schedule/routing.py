@@ -103,7 +103,8 @@ class Routing:
 
     Work goes to the endpoint that has its context, else to the better of two random endpoints, among those that have
     most of its beginning if there are any. An agent whose text has moved behind other references has no context
-    anywhere: it stays unless another endpoint has more of its new beginning. Call `sent` right after `choose`: only then the work counts."""
+    anywhere: it stays unless another endpoint has more of its new beginning. Call `sent` right after `choose`: only
+    then the work counts."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
