@@ -60,6 +60,10 @@ class ReferenceModel:
         """Computed with results placed as recorded, or as decided."""
         self.placed = 0
         """Results placed first."""
+        self.references: set[str] = set()
+        """Headings of those."""
+        self.paths: list[Path] = []
+        """References of each agent's last prompt."""
         self.ranks: dict[str, int] = {}
         self.readers: dict[str, int] = {}
         self._tree = ReferenceTree()
@@ -76,6 +80,8 @@ class ReferenceModel:
             if prompt.path != path:
                 self.first += before + prompt.replies + self._tree.add(prompt.path)
         self.placed += prompt.placed
+        self.references.update(each.heading for each in prompt.path)
+        self.paths.append(prompt.path)
 
     @property
     def saved_share(self) -> float:
@@ -99,8 +105,7 @@ class ReferencedPrompt:
     def extend(self, turn: ReadTurn) -> None:
         """Adds a turn: its results are placed first or behind their calls."""
         self.replies += turn.reply
-        for read in turn.reads:
-            self._ask(read)
+        self.ask(turn)
         new = {read.heading: read for read in turn.reads if read.heading not in self._references}
         chosen = self._placed_first(list(new.values()))
         self.placed += sum(read.heading in self._references or read.heading in chosen for read in turn.reads)
@@ -113,11 +118,13 @@ class ReferencedPrompt:
             ordered = sorted(self._references, key=lambda heading: (ranks[heading], heading))
             self.path = tuple(SizedReference(heading, self._references[heading]) for heading in ordered)
 
-    def _ask(self, read: Read) -> None:
+    def ask(self, turn: ReadTurn) -> None:
+        """The agent has asked for the results of this turn. May be called before `extend`."""
         model = self._model
-        model.ranks.setdefault(read.heading, len(model.ranks) if read.rank is None else read.rank)
-        model.readers[read.heading] = model.readers.get(read.heading, 0) + (read.heading not in self._asked)
-        self._asked.add(read.heading)
+        for read in turn.reads:
+            model.ranks.setdefault(read.heading, len(model.ranks) if read.rank is None else read.rank)
+            model.readers[read.heading] = model.readers.get(read.heading, 0) + (read.heading not in self._asked)
+            self._asked.add(read.heading)
 
     def _placed_first(self, new: Sequence[Read]) -> frozenset[str]:
         """Headings of those that are placed first."""
@@ -183,8 +190,7 @@ class ReadRecorder:
             return None
         saved = (model.inline - model.first) * self._count / max(1, len(self._agents)) / size_per_token
         if not self._is_used:
-            shared = {heading for heading, readers in model.readers.items() if readers > 1}
-            return SharedResults(len(shared), _readers_of(shared, self._agents), 0, round(saved), model.saved_share)
+            return possible_results(model, self._agents, round(saved))
         return SharedResults(
             len(self._first), self._placed_for, self._placed, round(saved), model.saved_share, stored_once
         )
@@ -211,6 +217,12 @@ def is_worthwhile(agents: Sequence[Reader], shared: float = 0.0) -> bool:
                     repeated += read.size
                 seen.add(read.heading)
     return len(agents) > 1 and repeated > MIN_SHARE * (shared + total)
+
+
+def possible_results(model: ReferenceModel, agents: Iterable[Reader], saved_tokens: int) -> SharedResults:
+    """Results that several agents read, with what placing them first would save."""
+    shared = {heading for heading, readers in model.readers.items() if readers > 1}
+    return SharedResults(len(shared), _readers_of(shared, agents), 0, saved_tokens, model.saved_share)
 
 
 def _readers_of(headings: set[str], agents: Iterable[Reader]) -> int:

@@ -229,7 +229,7 @@ class Routing:
         affinity = self._affinity
         home = affinity.home(origin)
         near = affinity.candidates(prefixes, waits) if affinity.has_moved(origin, prefixes) else waits
-        if home in near:
+        if home is not None and home in near:
             if affinity.should_stay(home, waits):
                 return home
             del waits[home]
