@@ -34,7 +34,7 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
-from ..schedule.reference_model import MIN_CHARS, Read, Reader, ReadRecorder, ReadTurn
+from ..schedule.reference_model import Reader, ReadRecorder, reader_of
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
 from .turn_runner import TurnRunner
@@ -102,8 +102,11 @@ class AgentLoop:
             if self.config.starts_early:
                 await agent.abandon()
         if self.reads is not None:
-            self.reads.add(_reader(conversation, self.shared_tools) if self.reads.is_open else None)
+            self.reads.add(self._reader(conversation) if self.reads.is_open else None)
         return conversation.result(now() - started)
+
+    def _reader(self, conversation: Conversation) -> Reader:
+        return reader_of(conversation.own_chars, conversation.tool_turns(), self.shared_tools)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation so far. One that had failed starts again, and replies that were truncated by a smaller
@@ -121,25 +124,6 @@ class AgentLoop:
             self.store.restart(job.key, restarted)
             conversation.replay(restarted)
         return conversation
-
-
-def _reader(conversation: Conversation, shared_tools: frozenset[str]) -> Reader:
-    """What an agent read, in characters."""
-    turns = tuple(_read_turn(chars, results, shared_tools) for chars, results in conversation.tool_turns())
-    return Reader(conversation.own_chars, turns)
-
-
-def _read_turn(reply: int, results: Sequence[ToolResult], shared_tools: frozenset[str]) -> ReadTurn:
-    inline, reads = 0, list[Read]()
-    for result in results:
-        size, reference = len(result.content), result.reference
-        if reference is not None:
-            reads.append(Read(reference.heading, size, reference.placement, reference.rank))
-        elif size >= MIN_CHARS and result.call.name in shared_tools and not result.is_error:
-            reads.append(Read(f"{result.call.name} {hash(result.call.arguments)}", size))
-        else:
-            inline += size
-    return ReadTurn(reply, inline, tuple(reads))
 
 
 _PERMANENT = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})

@@ -14,7 +14,7 @@ from ..core.requests import Usage
 from ..core.run_reports import PrefixReport, SharedResults
 from ..schedule.budget import Price
 from ..schedule.kv_ledger import KvLedger
-from ..schedule.reference_model import MIN_SHARE, Read, Reader, ReferenceModel, model_of, possible_results
+from ..schedule.reference_model import MAX_READERS, MIN_SHARE, Read, Reader, ReferenceModel, model_of, possible_results
 from ..schedule.reference_tree import Path
 from ..sim import SimConfig
 from .calibration import ServerSpeeds
@@ -28,8 +28,6 @@ _WAVES = 2.5
 """Simulated agents per concurrent one: the first and the last say nothing about the rate."""
 _MAX_UNCERTAINTY = 0.1
 _MEMORY_FACTOR = 2
-_MAX_READERS = 1_000
-"""Agents whose reads are added up. The others are taken to read in the same way."""
 
 
 def forecast(
@@ -167,7 +165,7 @@ class _Workload:
         own = self.first - self.shared
         profiles = self.behaviour.profiles
         readers = []
-        for agent in range(min(self.agents, _MAX_READERS)):
+        for agent in range(min(self.agents, MAX_READERS)):
             profile = profiles[agent % len(profiles)]
             turns = [turn.read_turn(agent, at) for at, turn in enumerate(profile[:-1])]
             if placement is not None:

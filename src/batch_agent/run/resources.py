@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import field, replace
 from functools import cache, partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
 from ..core.coordinator import Coordinator
-from ..core.errors import BackendError, SpecError
+from ..core.errors import BackendError, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet, Traits
@@ -35,7 +36,7 @@ from ..plan.compile import Plan, prefix_chars
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
-from ..schedule.reference_model import ReadRecorder
+from ..schedule.reference_model import MAX_READERS, ReadRecorder
 from ..store.memory_store import NoStore
 from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group_by_tools, open_tools
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
@@ -153,12 +154,22 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
         yield await opener.open_run(setup, *await setup.layout_inputs(), NoStore())
 
 
-async def lint_prompts(setup: RunSetup) -> PrefixReport:
-    """Prefix report of a run, as far as it can be predicted without a server. Raises SpecError."""
+async def lint_prompts(setup: RunSetup, *, exact: bool = False) -> PrefixReport:
+    """Prefix report of a run, as far as it can be predicted without a server; with the checkpoint of an earlier run,
+    also what its agents read. `exact`: connects to the server, to count tokens. Raises SpecError and BackendError."""
+    spec, folder = setup.spec, setup.spec.checkpoint_dir
     async with AsyncExitStack() as stack:
-        inputs, plan, tools = await offline_plan(setup, stack, ANY_SERVER)
-        inline = _inline_tools(setup.spec, tools)
-        return prefix_report(setup.spec, plan.config, plan.layout, inputs.known, inputs.total, None, inline)
+        if exact:
+            preview = await stack.enter_async_context(open_preview(setup))
+            report, plan, tools = preview.report(), preview.plan, preview.tools
+        else:
+            inputs, plan, tools = await offline_plan(setup, stack, ANY_SERVER)
+            inline = _inline_tools(spec, tools)
+            report = prefix_report(spec, plan.config, plan.layout, inputs.known, inputs.total, None, inline)
+    if folder is None:
+        return report
+    recorded = await asyncio.to_thread(_recorded_reads, folder, plan, _placeable(tools))
+    return replace(report, shared_results=recorded)
 
 
 async def offline_plan(
@@ -442,6 +453,21 @@ def _inline_tools(spec: BatchSpec, tools: Sequence[Tool]) -> tuple[str, ...]:
     """Tools whose results stand behind the agents' own text, though agents share them."""
     has_later_turns = spec.max_turns > 1 and spec.prefix.shared_results == "inline"
     return _placeable(tools) if has_later_turns else ()
+
+
+def _recorded_reads(folder: Path, plan: Plan, shared_tools: Sequence[str]) -> SharedResults | None:
+    """What agents of an earlier run with this checkpoint read; None if it cannot be read."""
+    from ..observe.checkpoint_results import RecordedReads
+    from ..store.reader import CheckpointReader
+
+    reads = RecordedReads(prefix_chars(plan.config.prompt) + plan.references_at, shared_tools)
+    try:
+        with CheckpointReader(folder) as reader:
+            for _, facts in islice(reader.histories(), MAX_READERS):
+                reads.add(facts)
+    except StoreError:
+        return None
+    return reads.report()
 
 
 def _recorder(run: RunResources) -> ReadRecorder | None:

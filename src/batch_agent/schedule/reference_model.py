@@ -1,10 +1,11 @@
 """Model of prompts with references: what a server with a large prefix cache computes if results that several agents
 read stand behind their calls, and if they stand before the agents' own text."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
 
 from ..core.fast_dataclass import dataclass
-from ..core.messages import Placement
+from ..core.messages import Placement, ToolResult
 from ..core.run_reports import SharedResults
 from .reference_tree import Path, ReferenceTree, SizedReference
 
@@ -12,7 +13,7 @@ MIN_SHARE = 0.1
 """Least share of the computed tokens for which placing results first is worth advice."""
 MIN_CHARS = 200
 """Shorter results stand behind their calls."""
-_MAX_AGENTS = 1_000
+MAX_READERS = 1_000
 """Agents that a report is computed from. More would take longer and hardly change the share."""
 
 
@@ -47,6 +48,38 @@ class Reader:
 
     own: float
     turns: tuple[ReadTurn, ...]
+
+    def with_shared(self, tools: Container[str]) -> "Reader":
+        """With the results of other tools behind their calls. Those that have a recorded placement stay."""
+        return replace(self, turns=tuple(_with_shared(turn, tools) for turn in self.turns))
+
+
+def _with_shared(turn: ReadTurn, tools: Container[str]) -> ReadTurn:
+    kept = tuple(each for each in turn.reads if each.placement != "auto" or each.heading.partition(" ")[0] in tools)
+    if len(kept) == len(turn.reads):
+        return turn
+    return replace(turn, inline=turn.inline + sum(each.size for each in turn.reads if each not in kept), reads=kept)
+
+
+def reader_of(
+    own: int, turns: Iterable[tuple[int, Sequence[ToolResult]]], shared_tools: Container[str] | None
+) -> Reader:
+    """What an agent read, in characters. `turns`: the reply before the results of each turn, and the results;
+    `shared_tools`: tools whose results agents share, None for all."""
+    return Reader(own, tuple(_read_turn(reply, results, shared_tools) for reply, results in turns))
+
+
+def _read_turn(reply: int, results: Sequence[ToolResult], shared_tools: Container[str] | None) -> ReadTurn:
+    inline, reads = 0, list[Read]()
+    for result in results:
+        size, reference, name = len(result.content), result.reference, result.call.name
+        if reference is not None:
+            reads.append(Read(reference.heading, size, reference.placement, reference.rank))
+        elif size >= MIN_CHARS and not result.is_error and (shared_tools is None or name in shared_tools):
+            reads.append(Read(f"{name} {hash(result.call.arguments)}", size))
+        else:
+            inline += size
+    return ReadTurn(reply, inline, tuple(reads))
 
 
 class ReferenceModel:
@@ -158,14 +191,14 @@ class ReadRecorder:
     @property
     def is_open(self) -> bool:
         """Whether a further agent makes a difference: nothing is computed for those that do not."""
-        return self._is_used or len(self._agents) < _MAX_AGENTS
+        return self._is_used or len(self._agents) < MAX_READERS
 
     def add(self, agent: Reader | None) -> None:
         """`agent`: may be None if the recorder is not open."""
         self._count += 1
         if agent is None:
             return
-        if len(self._agents) < _MAX_AGENTS:
+        if len(self._agents) < MAX_READERS:
             self._agents.append(agent)
         recorded = [read for turn in agent.turns for read in turn.reads if read.placement != "auto"]
         if recorded:

@@ -1,10 +1,12 @@
 """What a run reports of tool results that several agents read, through the public API."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_agent import BatchAgent, Tool
+from batch_agent.cli.commands.inspect import inspect
 from batch_agent.core.events import Event
 from batch_agent.core.run_reports import SharedResults
 from batch_agent.observe.live.state import LiveState
@@ -119,3 +121,45 @@ async def test_lint_names_tools_whose_results_could_be_placed_first() -> None:
     placed = await BatchAgent.lint(**options, shared_results="auto")
     assert placed.inline_tools == ()
     assert not any("Tool results" in line for line in prefix_lines(placed))
+
+
+@pytest.mark.parametrize("exact", [False, True])
+async def test_lint_reports_what_agents_of_an_earlier_run_read(tmp_path: Path, exact: bool) -> None:
+    done, _ = await run(reading("cats", "dogs"), checkpoint_dir=tmp_path)
+    assert done is not None
+    options: dict[str, Any] = {"task": TASK, "inputs": ROWS, "backend": reading(), "tools": [read]}
+    report = await BatchAgent.lint(**options, checkpoint_dir=tmp_path, exact=exact)
+    assert report.shared_results is not None
+    assert (report.shared_results.references, report.shared_results.agents) == (2, 12)
+    assert report.shared_results.saved_share == pytest.approx(done.saved_share, abs=0.02)
+    assert any("2 tool results were read by 12 agents" in line for line in prefix_lines(report))
+    elsewhere = await BatchAgent.lint(**options, checkpoint_dir=tmp_path / "none", exact=exact)
+    assert elsewhere.shared_results is None
+
+
+@pytest.mark.parametrize(
+    ("effect", "placement", "expected"),
+    [
+        ("read", "inline", "fewer prompt tokens are computed (about"),
+        ("read", "first", "2 tool results were placed before the own text of 12 agents"),
+        ("stateful", "inline", None),
+    ],
+)
+async def test_inspect_reports_what_agents_of_a_checkpoint_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], effect: Any, placement: Any, expected: str | None
+) -> None:
+    tool = Tool.define(read.function, effect=effect)
+    await BatchAgent.run(
+        task=TASK,
+        inputs=ROWS,
+        backend=reading("cats", "dogs"),
+        tools=[tool],
+        checkpoint_dir=tmp_path,
+        shared_results=placement,
+        progress=False,
+    )
+    inspect(tmp_path)
+    shown = capsys.readouterr().out
+    assert "12 answered" in shown
+    assert expected is None or expected in shown
+    assert ("Shared results" in shown) == (expected is not None)

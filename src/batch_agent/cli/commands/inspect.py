@@ -14,6 +14,7 @@ from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
+from ...observe.text.prefix import shared_results_line
 from ...plan.row_keys import row_key
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
@@ -106,6 +107,8 @@ def _state_lines(summary: CheckpointSummary, usage: Usage) -> Iterator[Text]:
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())
         failed = f"; {summary.failed_calls:,} failed" if summary.failed_calls else ""
         yield _line("calls", f"{summary.calls.total():,}: {sources}{failed}")
+        if (shared := summary.reads.report()) is not None:
+            yield _line("", shared_results_line(shared))
 
 
 def _line(label: str, text: str, style: str = "") -> Text:
