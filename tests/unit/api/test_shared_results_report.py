@@ -95,8 +95,8 @@ async def test_the_advice_is_about_what_auto_then_saves() -> None:
     ("names", "options"),
     [
         (("own", "own"), {}),
-        (("cats",), {"tools": [Tool.define(read.function, effect="stateful")]}),
-        (("cats",), {"tools": [Tool.define(read.function, effect="read", placement="inline")]}),
+        (("cats",), {"tools": [Tool.define(effect="stateful")(read.function)]}),
+        (("cats",), {"tools": [Tool.define(effect="read", placement="inline")(read.function)]}),
         ((), {}),
     ],
     ids=["each agent its own", "not shared", "inline by choice", "no calls"],
@@ -148,7 +148,7 @@ async def test_lint_reports_what_agents_of_an_earlier_run_read(tmp_path: Path, e
 async def test_inspect_reports_what_agents_of_a_checkpoint_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], effect: Any, placement: Any, expected: str | None
 ) -> None:
-    tool = Tool.define(read.function, effect=effect)
+    tool = Tool.define(effect=effect)(read.function)
     await BatchAgent.run(
         task=TASK,
         inputs=ROWS,
