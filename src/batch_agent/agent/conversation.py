@@ -1,7 +1,7 @@
 """Conversation of one agent as a state machine: facts in, the next step out. Replaying the same facts gives the same
 state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -181,6 +181,22 @@ class Conversation:
         if not self._has_references:
             return None
         return {each.reference.heading: each.chars for each in references_in(self._messages)}
+
+    @property
+    def own_chars(self) -> int:
+        """Characters of the task behind the references."""
+        return max(0, chars_of(self._messages[0]) - self._references_at)
+
+    def tool_turns(self) -> Iterator[tuple[int, tuple[ToolResult, ...]]]:
+        """Results of each turn with calls, and the characters of the conversation between the results before and these,
+        without the task."""
+        chars = 0
+        for message in self._messages[1:]:
+            if isinstance(message, ToolResults):
+                yield chars, message.results
+                chars = 0
+            else:
+                chars += chars_of(message)
 
     def fail(self, error: AgentError) -> None:
         """Ends the agent with an error from outside the conversation, such as a failed backend or a timeout."""

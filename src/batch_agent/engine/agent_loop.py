@@ -34,6 +34,7 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
+from ..schedule.reference_model import Reader, ReadRecorder, reader_of
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
 from .turn_runner import TurnRunner
@@ -56,6 +57,10 @@ class AgentLoop:
     """Deadline of the run, as far as it is part of `agent_time`."""
     recorded_compaction: Callable[[str, int], Compacted | None] | None = None
     """In a replay: returns the compaction that was recorded before a turn, once."""
+    reads: ReadRecorder | None = None
+    """Records what agents read, if they have tools whose results they share."""
+    shared_tools: frozenset[str] = frozenset()
+    """Names of those tools whose results may be placed first."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         self.tools.recall(facts)
@@ -96,7 +101,12 @@ class AgentLoop:
             slot.release()
             if self.config.starts_early:
                 await agent.abandon()
+        if self.reads is not None:
+            self.reads.add(self._reader(conversation) if self.reads.is_open else None)
         return conversation.result(now() - started)
+
+    def _reader(self, conversation: Conversation) -> Reader:
+        return reader_of(conversation.own_chars, conversation.tool_turns(), self.shared_tools)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation so far. One that had failed starts again, and replies that were truncated by a smaller

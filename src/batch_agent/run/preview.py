@@ -133,7 +133,8 @@ async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
             offline = await open_offline(spec.backend, spec.model, uses_tools=setup.uses_native_tools)
             backend, notes = offline.backend, offline.unknowns
             stack.push_async_callback(backend.aclose)
-        yield _Opened(backend, *await offline_plan(setup, stack, backend.traits), notes)
+        inputs, plan, _ = await offline_plan(setup, stack, backend.traits)
+        yield _Opened(backend, inputs, plan, notes)
 
 
 def _previewed(backend: Backend, plan: Plan, job: Job) -> PreviewedRequest:

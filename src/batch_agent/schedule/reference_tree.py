@@ -35,6 +35,7 @@ class ReferenceTree:
         """Tokens of all references that residents have."""
         self.shared_tokens = 0.0
         """Tokens that would be needed in addition if each resident had its references for itself."""
+        self.max_shared_tokens = 0.0
 
     def missing(self, path: Path) -> float:
         """Tokens by which the tree would grow with one more resident."""
@@ -58,6 +59,7 @@ class ReferenceTree:
                 self.shared_tokens += child.tokens
             child.residents += 1
             node = child
+        self.max_shared_tokens = max(self.max_shared_tokens, self.shared_tokens)
         return self.tokens - before
 
     def remove(self, path: Path) -> None:

@@ -15,6 +15,7 @@ from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
+from ...observe.text.prefix import shared_results_line
 from ...plan.row_keys import row_key
 from ...schedule.budget import Price
 from ...store.reader import CheckpointReader
@@ -112,6 +113,8 @@ def _state_lines(summary: CheckpointSummary, usage: Usage, prices: Prices | None
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())
         failed = f"; {summary.failed_calls:,} failed" if summary.failed_calls else ""
         yield _line("calls", f"{summary.calls.total():,}: {sources}{failed}")
+        if (shared := summary.reads.report()) is not None:
+            yield _line("", shared_results_line(shared))
 
 
 def _line(label: str, text: str, style: str = "") -> Text:

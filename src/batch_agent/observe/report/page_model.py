@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core.run_reports import Scheduling
 from ...version import __version__
+from ..text.prefix import shared_results_line
 from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
@@ -46,7 +47,7 @@ def model_of(
         "limits": list(view.limits),
         "pauses": list(view.pauses),
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
-        "savings": [each.as_json() for each in savings(turns, tools, view.repeats)],
+        "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }
 
 
@@ -136,4 +137,5 @@ def _scheduling(how: Scheduling) -> dict[str, Any]:
         "evictions": how.evictions,
         "overcommitted": how.overcommitted,
         "cache_misses": how.cache_misses,
+        "shared_results": None if how.shared_results is None else shared_results_line(how.shared_results),
     }

@@ -8,7 +8,7 @@ from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
 from .formatting import duration, plural
-from .summary import callback_lines, failed_tool_lines, saved_by_sharing, unavailable_lines
+from .summary import callback_lines, failed_tool_lines, saved_by_sharing, shared_results_lines, unavailable_lines
 
 
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
@@ -28,7 +28,8 @@ def flow_tool_lines(state: LiveState) -> list[str]:
     sources: Counter[str] = sum((each.tool_sources for each in stats), Counter())
     saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
-    return [*shared, *failed_tool_lines(stats), *unavailable_lines(each.scheduling for each in stats)]
+    reports = [each.scheduling for each in stats]
+    return [*shared, *failed_tool_lines(stats), *shared_results_lines(reports), *unavailable_lines(reports)]
 
 
 def _partial_stage_line(name: str, stage: LiveStage) -> str:
