@@ -158,6 +158,23 @@ async def test_with_compaction_an_agent_reads_more_than_its_window_holds(native:
     assert left == (is_summary if way == "summarize" else elided)
 
 
+@pytest.mark.parametrize("counts", [True, False], ids=["counted", "estimated"])
+@both_ways
+@both_modes
+async def test_results_that_are_placed_first_are_compacted_too(native: bool, way: str, counts: bool) -> None:
+    reader = Reader(native=native, counts=counts)
+    results = await read(reader, "abc", compact_with=way, shared_results="first")
+    assert all(result.output == "read" and result.turns == TURNS for result in results)
+    assert reader.longest <= 0.85 * WINDOW
+    assert all(2 <= result.compactions <= 6 for result in results)
+    for request in reader.turns[1:]:
+        task, turn = text_of(request.messages[0]), turn_of(request)
+        assert f"Page {turn - 1}. {PAGE}" in task or turn == 0
+        assert sum(content.startswith("[The result is in") for content in contents(request)) == task.count(
+            "<reference call"
+        )
+
+
 @both_modes
 async def test_compaction_changes_the_prefix_rarely_and_only_at_shortened_results(native: bool) -> None:
     reader = Reader(native=native)

@@ -18,7 +18,7 @@ from .action_mode import render_history
 from .call_state import CallState
 from .compaction import CompactContext, CompactionState
 from .context_size import chars_in, chars_of, chars_of_turn
-from .references import place, references_in, with_references
+from .references import markup_chars, place, references_in, with_references
 from .reply_parser import FinalAnswer, echo, read_reply
 
 
@@ -311,7 +311,7 @@ class Conversation:
         if not self._has_references:
             self._has_references = any(result.is_placed_first for result in results.results)
         if self._compaction_state is not None:
-            self._compaction_state.size.add(chars_of(results))
+            self._compaction_state.size.add(chars_of(results) + markup_chars(results.results))
 
     def _end(self, reply: Reply, done: Done) -> None:
         self._messages += [*self._reask, Assistant(reply.text, (), reply.thoughts)]

@@ -65,6 +65,12 @@ def place(results: tuple[ToolResult, ...], messages: Sequence[Message], at: int)
     return tuple(_decided(result, "inline", moved + behind) for result in checked)
 
 
+def markup_chars(results: Iterable[ToolResult]) -> int:
+    """Characters that results take up in a prompt in addition to their content, because they are placed first."""
+    headings = [each.reference.heading for each in results if each.reference is not None and each.is_placed_first]
+    return sum(len(heading) + _MARKUP_CHARS + len(pointer(heading)) for heading in headings)
+
+
 def pointer(heading: str) -> str:
     """What stands behind a call whose result is placed first."""
     return f"[The result is in the references above: {heading}]"

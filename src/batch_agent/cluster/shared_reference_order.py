@@ -8,7 +8,7 @@ from .limit_sharing import change
 
 _NAME = "references"
 _DIGEST_BYTES = 8
-_MAX_REFERENCES = 4_096
+MAX_REFERENCES = 4_096
 """Further references have the same rank. The document is read and written as a whole."""
 
 
@@ -29,7 +29,7 @@ class SharedReferenceOrder:
             async with self._lock:  # what is asked for meanwhile is added in one go
                 if digest not in self._ranks:
                     await self._append()
-        return self._ranks.get(digest) or SharedRank(_MAX_REFERENCES, is_elsewhere=False)
+        return self._ranks.get(digest) or SharedRank(MAX_REFERENCES, is_elsewhere=False)
 
     async def _append(self) -> None:
         wanted = sorted(self._new)
@@ -39,10 +39,11 @@ class SharedReferenceOrder:
         async def append(document: Document) -> bytes:
             data = document.data or b""
             known[:] = [data[at : at + _DIGEST_BYTES] for at in range(0, len(data), _DIGEST_BYTES)]
-            added[:] = [each for each in wanted if each not in known][: max(0, _MAX_REFERENCES - len(known))]
+            present = set(known)
+            added[:] = [each for each in wanted if each not in present][: max(0, MAX_REFERENCES - len(known))]
             return data + b"".join(added)
 
         await change(self._coordinator, _NAME, append)
         for rank, digest in enumerate([*known, *added]):
-            self._ranks.setdefault(digest, SharedRank(rank, digest not in added))
+            self._ranks.setdefault(digest, SharedRank(rank, rank < len(known)))
         self._new.difference_update(wanted)

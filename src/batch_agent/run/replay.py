@@ -127,6 +127,8 @@ def _jobs(plan: Plan, recordings: Recordings, agents: Mapping[int, _RecordedAgen
         if agent is None:
             return plan.job(position, value)
         made = replace(plan.job(agent.job.index, value), key=agent.job.key)
+        if made.task == agent.job.task:
+            made = replace(made, references_at=agent.job.references_at)
         recordings.add(made.key, agent.recording)
         return made
 

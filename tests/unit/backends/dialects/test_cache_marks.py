@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
-from batch_agent.backends.dialects.dialect import Dialect, split_at_cache_mark
+from batch_agent.backends.dialects.dialect import Dialect, cache_blocks
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
@@ -69,11 +69,29 @@ def said_texts(body: Any) -> Iterator[str]:
 
 @given(texts, st.integers(-1, 5000))
 def test_the_two_halves_of_a_split_text_add_up_and_are_never_blank(text: str, shared: int) -> None:
-    parts = split_at_cache_mark(text, shared)
-    if parts is not None:
-        assert "".join(parts) == text
-        assert len(parts[0]) == shared >= 1024
-        assert all(part.strip() for part in parts)
+    blocks = cache_blocks(User(text, shared))
+    assert "".join(block.text for block in blocks) == text
+    if len(blocks) > 1:
+        assert len(blocks[0].text) == shared >= 1024
+        assert [block.is_marked for block in blocks] == [True, False]
+        assert all(block.text.strip() for block in blocks)
+
+
+def test_each_reference_is_a_block_and_marks_are_behind_the_lead_and_the_last_of_them() -> None:
+    lead, references, own = LONG, ["<reference A>" * 100, "<reference B>" * 100], "Question: why?"
+    text = lead + "".join(references) + own
+    breaks = (len(lead), len(lead) + len(references[0]))
+    blocks = cache_blocks(User(text, len(text) - len(own), breaks))
+    assert [block.text for block in blocks] == [lead, *references, own]
+    assert [block.is_marked for block in blocks] == [True, False, True, False]
+
+
+@given(models, st.integers(0, 6), st.integers(0, 5), systems)
+def test_references_leave_four_marks_at_most(model: str, rounds: int, references: int, system: str) -> None:
+    parts = [LONG, *(f"<reference {at}>" * 100 for at in range(references))]
+    breaks = [sum(map(len, parts[: at + 1])) for at in range(len(parts))]
+    story = (User("".join(parts) + "Why?", breaks[-1], tuple(breaks[:-1])), *ROUND * rounds)
+    assert marks(sent(request(model, story, system, (LOOK,)))) <= 4
 
 
 @given(models, texts, st.integers(0, 5000), systems, tools, st.integers(0, 6))
