@@ -4,8 +4,8 @@
     python -m benchmarks.gpu run --url http://127.0.0.1:8000 --only resident
 
 `serve-and-run` makes the models (a shape, no weights), and starts vLLM for each part in turn. PYTHON has vLLM, found in
---vllm-path if that is given. All parts but `peers` take about eight minutes on an H200, and it as long again; --budget
-ends them earlier.
+--vllm-path if that is given. All parts but `peers` and those of shared results take about eight minutes on an H200, and
+each of these as long again; --budget ends them earlier.
 """
 
 import argparse
