@@ -16,6 +16,8 @@ from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.data.results import Results
 from batch_agent.engine.residency import Residency
+from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, run_virtual, say
 
@@ -391,3 +393,38 @@ def test_every_agent_ends_whatever_its_size_and_whichever_agent_fails(
             assert result.error is None or result.error.kind in (ErrorKind.AGENT_TIMEOUT, ErrorKind.BAD_REQUEST)
 
     run_virtual(main())
+
+
+async def test_an_agent_whose_references_are_resident_is_admitted_before_one_that_needs_more_room() -> None:
+    residency = Residency(KvLedger(1_000), 0, chars_per_token=1.0)
+    started = Priority(False, 1)
+    paper = {"read(A)": 400}
+    await residency.admit("reader", 100, started, references=paper)
+    waiting = [
+        asyncio.ensure_future(residency.admit("large", 600, started)),
+        asyncio.ensure_future(residency.admit("small", 100, started, references=paper)),
+        asyncio.ensure_future(residency.admit("other", 100, started, references={"read(B)": 400})),
+    ]
+    await asyncio.sleep(0.01)
+    assert [task.done() for task in waiting] == [False, True, False]
+    residency.release("reader")
+    residency.release("small")
+    await asyncio.sleep(0.01)
+    assert waiting[0].done(), "it is not passed over for good"
+    residency.release("large")
+    await asyncio.gather(*waiting)
+
+
+async def test_the_first_in_the_queue_is_passed_over_a_few_times_only() -> None:
+    residency = Residency(KvLedger(10_000), 0, chars_per_token=1.0)
+    started = Priority(False, 1)
+    paper = {"read(A)": 400}
+    await residency.admit("reader", 100, started, references=paper)
+    large = asyncio.ensure_future(residency.admit("large", 9_500, started))
+    small = [asyncio.ensure_future(residency.admit(f"{at}", 10, started, references=paper)) for at in range(20)]
+    await asyncio.sleep(0.01)
+    assert not large.done()
+    assert sum(task.done() for task in small) == 8
+    for task in (large, *small):
+        task.cancel()
+    await asyncio.gather(large, *small, return_exceptions=True)

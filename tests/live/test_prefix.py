@@ -107,6 +107,37 @@ async def test_a_turn_hits_the_whole_prompt_of_the_turn_before_it(vllm_url: str,
     assert min(asked.values()) > 6 * block
 
 
+@each_dialect
+async def test_a_result_that_is_placed_first_is_computed_once_for_all_agents_that_read_it(
+    vllm_url: str, scheme: str
+) -> None:
+    register = "The old ferry has berth four, the tide is at six, and the harbour master sleeps until noon. " * 12
+
+    @Tool.define(effect="read", placement="first")
+    def look_up(name: str) -> str:
+        """Look a person up."""
+        return register
+
+    turns = await _run(
+        vllm_url,
+        scheme,
+        task=START + "\n\nYou speak for {it}. " + HEART.replace("{it}", "all"),
+        inputs=["Ada", "Bob", "Eve"],
+        tools=[look_up],
+        max_tokens=48,
+        max_turns=2,
+    )
+    prompts, block = await _prompts(vllm_url, turns), await _block(vllm_url)
+    assert sorted(turn.request.turn for turn in turns) == [0, 0, 0, 1, 1, 1]
+    cached = [turn.usage.cached for turn in turns if turn.request.turn == 1]
+    whole = [turn.usage.input for turn in turns if turn.request.turn == 1]
+    own = [whole[number] - cached[number] for number in range(3)]
+    assert own[0] > len(register) / 6, "the first to read it has it computed"
+    assert max(own[1:]) < len(register) / 8, "the others find it"
+    for number, turn in enumerate(turns):
+        assert turn.usage.cached >= _in_blocks(_shared(prompts[number], prompts[:number]), block)
+
+
 async def _run(url: str, scheme: str, **options: Any) -> list[Turn]:
     """The turns in the order in which they were taken, one at a time, in a cache where nobody was before."""
     address = url.replace("http", scheme, 1)

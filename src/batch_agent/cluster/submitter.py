@@ -59,6 +59,8 @@ class Submitter:
         self._ended: asyncio.Queue[tuple[Completion, bool] | None] = asyncio.Queue()
         """With whether it had ended before this run. None: no more inputs."""
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
+        self.has_all_results = False
+        """Whether every input has the result of its agent. False if the deadline came first."""
 
     async def finished_here(self, result: AgentResult) -> None:
         """An agent ended in this process; its input may be another submitter's. Raises StoreError."""
@@ -86,6 +88,7 @@ class Submitter:
             await self._fail_remaining()
         elif (failure := reading.result()) is not None:
             raise failure
+        self.has_all_results = is_done
 
     async def _read_all(self) -> Exception | None:
         """Reads inputs while there is room; returns what they raised."""
@@ -101,7 +104,9 @@ class Submitter:
             if self._fit is not None and job.problem is None:
                 job = await self._fit(job)
             if job.problem is not None:
-                await self._finish(AgentResult(job.index, job.key, job.input, error=job.problem), resumed=False)
+                failed = AgentResult(job.index, job.key, job.input, error=job.problem)
+                await self._session.reject([failed])
+                await self._finish(failed, resumed=False)
             else:
                 self._outstanding[job.key] = job
                 self._to_submit.put_nowait(job)
@@ -140,15 +145,18 @@ class Submitter:
         return True
 
     async def _fail_remaining(self) -> None:
-        """Fails outstanding jobs and inputs that were not read."""
+        """Fails outstanding jobs and inputs that were not read. Those whose agents have started keep their facts."""
         error = AgentError(ErrorKind.BUDGET, str(self._deadline.error))
+        remaining = [AgentResult(job.index, job.key, job.input, error=error) for job in self._outstanding.values()]
         for job in list(self._outstanding.values()):
             own = self._local_results.pop(job.key, None) or AgentResult(job.index, job.key, job.input, error=error)
             await self._finish(replace(own, index=job.index, input=job.input), resumed=False)
         self._outstanding.clear()
         while self._inputs.is_bounded and (left := await self._inputs.take()) is not None:
             failed = AgentResult(left.index, left.key, left.input, error=left.problem or error)
+            remaining.append(failed)
             await self._finish(failed, resumed=False)
+        await self._session.reject(remaining)
 
     async def _next_ended(self) -> tuple[Completion, bool] | None:
         while True:

@@ -20,6 +20,11 @@ _EVICTED_PER_OVERCOMMIT = 8
 """Contexts evicted for each overcommitted one, measured with a cache that was overcommitted by a fifth."""
 _MIN_IDLE = 0.05
 _MAX_IDLE = 1.0
+_LOOKAHEAD = 32
+_MAX_PASSED_OVER = 8
+
+_Waiter = tuple[Priority, int, str, "asyncio.Future[None]"]
+"""Priority, ticket, agent, and what is set when it is admitted."""
 
 
 class Residency:
@@ -39,7 +44,9 @@ class Residency:
         self._turn_seconds = 0.0
         self._cycle: float | None = None
         """Mean seconds from one turn of an agent to its next."""
-        self._queue: list[tuple[Priority, int, str, asyncio.Future[None]]] = []
+        self._queue: list[_Waiter] = []
+        self._passed_over = 0
+        """Waiters that were admitted before the first of the queue."""
         self._tickets = itertools.count()
         self._busy: set[str] = set()
         """Agents that wait for a slot or have a request in flight."""
@@ -163,12 +170,33 @@ class Residency:
         if not self._queue and self._timer is None:
             return
         now = aio.now()
-        while (first := self._next_waiter()) is not None and self.ledger.admit(
-            first, now, overcommit=self._may_overcommit(now)
-        ):
-            heapq.heappop(self._queue)[3].set_result(None)
-            self._busy.add(first)
+        while (first := self._next_waiter()) is not None:
+            if self.ledger.admit(first, now, overcommit=self._may_overcommit(now)):
+                self._passed_over = 0
+                self._grant(heapq.heappop(self._queue))
+            elif (other := self._next_sharing(now)) is not None:
+                self._passed_over += 1
+                self._queue.remove(other)
+                heapq.heapify(self._queue)
+                self._grant(other)
+            else:
+                break
         self._set_timer(now)
+
+    def _grant(self, waiter: _Waiter) -> None:
+        waiter[3].set_result(None)
+        self._busy.add(waiter[2])
+
+    def _next_sharing(self, now: float) -> _Waiter | None:
+        """A waiter behind the first that is admitted before it, because residents have all of its references and only
+        its own text takes up room. It happens a few times at most before the first is admitted."""
+        if not self.ledger.references.tokens or self._passed_over >= _MAX_PASSED_OVER:
+            return None
+        for waiter in heapq.nsmallest(_LOOKAHEAD, self._queue)[1:]:
+            agent = waiter[2]
+            if not waiter[3].cancelled() and self.ledger.shares_references(agent) and self.ledger.admit(agent, now):
+                return waiter
+        return None
 
     def _next_waiter(self) -> str | None:
         """The next waiter. Cancelled waiters stay in the queue until they come to its head."""

@@ -93,7 +93,7 @@ def row_id(value: Any, field: str) -> str:
         hint = suggestion(field, map(str, fields)).rstrip("?")
         have = ", ".join(map(str, fields))
         raise ValueError(
-            f"key={field!r}: an input has no such field; it has {have}.{hint}{'?' if hint else ''}"
+            f"key={field!r}: an input has no such field; it has {have}{'.' if hint else ''}{hint}{'?' if hint else ''}"
         ) from None
     if found is None or found == "" or isinstance(found, bool | list | tuple | set | Mapping):
         raise ValueError(f"key={field!r} must be a text or a number; got {found!r}")

@@ -198,6 +198,11 @@ class KvLedger:
         known.references = references
         self._evict_overflow()
 
+    def shares_references(self, agent: str) -> bool:
+        """Whether the agent has references, and residents have all of them."""
+        references = self._agents[agent].references
+        return bool(references) and not self.references.missing(references)
+
     def pause(self, agent: str, now: float, expected: float | None) -> None:
         """The agent waits for its tools; `expected`: for how many seconds, None if unknown."""
         known = self._agents[agent]

@@ -81,7 +81,9 @@ class CheckpointReader:
         """Raises StoreError for a directory without a checkpoint, and for a checkpoint of a newer version."""
         path = folder / "run.sqlite3"
         if not path.is_file():
-            raise StoreError(f"There is no checkpoint in {str(folder)!r}: it has no run.sqlite3.")
+            results_of = folder.with_name(f"{folder.name}.checkpoint")
+            hint = f" Did you mean {str(results_of)!r}?" if results_of.is_dir() else ""
+            raise StoreError(f"There is no checkpoint in {str(folder)!r}: it has no run.sqlite3.{hint}")
         self._folder = folder
         self._db = _open(path)
         try:

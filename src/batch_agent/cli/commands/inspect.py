@@ -79,6 +79,8 @@ def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, ful
         yield _line("slowest", f"{index:>6}  {row_key(key)}  {seconds:.2f} s")
     for index, key, error in summary.first_failures:
         yield _line("failed", f"{index:>6}  {row_key(key)}  {str(error) if full else _short(str(error))}", "red")
+    if left := summary.failures.total() - len(summary.first_failures):
+        yield _line("", f"{left:,} more failed: --full", "red")
     yield Text("To trace one agent: --agent INDEX, or the beginning of its KEY.", style="dim")
 
 
