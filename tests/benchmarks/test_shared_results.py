@@ -24,7 +24,7 @@ from benchmarks.shared_results import (
 
 from batch_agent.tools.reference_order import ReferenceOrder
 
-WORK = Work(topics, agents=64, shared=64, own=64, document=512, answer=32, tool_s=(0.01, 0.03))
+WORK = Work(topics, agents=64, shared=64, own=64, document=512, answer=32, tool_s=(0.5, 1.5))
 
 
 def run(way: str, work: Work = WORK) -> Numbers:
