@@ -92,7 +92,6 @@ class Conversation:
         "_config",
         "_done",
         "_finish",
-        "_has_references",
         "_job",
         "_messages",
         "_queued",
@@ -105,6 +104,7 @@ class Conversation:
         "_turns",
         "_unusable",
         "_usage",
+        "has_references",
     )
 
     def __init__(self, config: AgentConfig, job: Job) -> None:
@@ -113,7 +113,8 @@ class Conversation:
         self._messages: list[Message] = [User(job.task, job.shared)]
         self._reask: tuple[Message, ...] = ()
         self._references_at = job.references_at
-        self._has_references = False
+        self.has_references = False
+        """Tool results stand before the agent's own text, or did before they were compacted."""
         self._calls = CallState()
         limits = config.compaction
         self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
@@ -177,11 +178,8 @@ class Conversation:
         return place(results, self._messages, self._references_at, readers, computations)
 
     @property
-    def references(self) -> dict[str, int] | None:
-        """Characters of the tool results before the agent's own text, by heading, in the order of the prompt. None if
-        there never were any."""
-        if not self._has_references:
-            return None
+    def references(self) -> dict[str, int]:
+        """Characters of the tool results before the agent's own text, by heading, in the order of the prompt."""
         return {each.reference.heading: each.chars for each in references_in(self._messages)}
 
     @property
@@ -232,7 +230,7 @@ class Conversation:
 
     def _history(self) -> tuple[Message, ...]:
         history = (*self._messages, *self._reask)
-        if self._has_references:
+        if self.has_references:
             history = with_references(history, self._references_at)
         return history if self._config.tool_mode == "native" else tuple(map(render_history, history))
 
@@ -326,10 +324,12 @@ class Conversation:
 
     def _append_results(self, results: ToolResults) -> None:
         self._messages.append(results)
-        if not self._has_references:
-            self._has_references = any(result.is_placed_first for result in results.results)
+        for result in results.results:  # not any(): most agents have no references, and this is done in each turn
+            if result.reference is not None and result.is_placed_first:
+                self.has_references = True
         if self._compaction_state is not None:
-            self._compaction_state.size.add(chars_of(results) + markup_chars(results.results))
+            markup = markup_chars(results.results) if self.has_references else 0
+            self._compaction_state.size.add(chars_of(results) + markup)
 
     def _end(self, reply: Reply, done: Done) -> None:
         self._messages += [*self._reask, Assistant(reply.text, (), reply.thoughts)]

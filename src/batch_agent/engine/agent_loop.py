@@ -218,13 +218,18 @@ class _Agent:
     def keep(self, fact: Fact) -> None:
         self._run.store.record(self._job.key, fact)
         self._conversation.apply(fact)
-        if isinstance(fact, Returned | Compacted) and (references := self._conversation.references) is not None:
-            self._run.turns.admission.on_references(self._job.key, references)
+        if self._conversation.has_references and isinstance(fact, Returned | Compacted):
+            self._run.turns.admission.on_references(self._job.key, self._conversation.references)
 
     async def abandon(self) -> None:
         """Cancels calls that were started early for a reply that was not completed."""
         if self._session is not None:
             await self._session.abandon()
+
+    def _placed(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
+        """The results, of which some may stand before the agent's own text."""
+        computations = self._run.turns.admission.expected_computations(sum(len(each.content) for each in results))
+        return self._conversation.place(results, self._tools().expected_readers, computations)
 
     async def _call(self, step: CallTools) -> Returned:
         self._release_slot()  # of an agent that was resumed during its tool calls
@@ -234,10 +239,10 @@ class _Agent:
             turns.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
         with turns.admission.tool_wait(key, step.calls, self._request), aio.ungrouped():
             results = await self._tools().results(step.calls, step.past)
-        if any(result.reference is not None for result in results):
-            chars = sum(len(result.content) for result in results)
-            times = turns.admission.expected_computations(chars)
-            results = self._conversation.place(results, self._tools().expected_readers, times)
+        for result in results:
+            if result.reference is not None:
+                results = self._placed(results)
+                break
         fact = Returned(results, self._now() - started)
         if turns.events is not None:
             turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))

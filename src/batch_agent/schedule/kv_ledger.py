@@ -303,7 +303,8 @@ class KvLedger:
 
     def _add(self, agent: Resident) -> None:
         self._residents += 1
-        self.references.add(agent.references)
+        if agent.references:
+            self.references.add(agent.references)
         self._own += agent.own
         self._first += agent.first
         if agent.is_overcommitted:
@@ -312,7 +313,8 @@ class KvLedger:
 
     def _subtract(self, agent: Resident) -> None:
         self._residents -= 1
-        self.references.remove(agent.references)
+        if agent.references:
+            self.references.remove(agent.references)
         self._own -= agent.own
         self._first -= agent.first
         if agent.is_overcommitted:

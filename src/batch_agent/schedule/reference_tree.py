@@ -77,4 +77,4 @@ class ReferenceTree:
 
 
 def tokens_of(path: Sequence[SizedReference]) -> float:
-    return sum(each.tokens for each in path)
+    return sum(each.tokens for each in path) if path else 0.0

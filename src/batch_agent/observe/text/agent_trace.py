@@ -77,7 +77,7 @@ class _Trace:
     def fact_lines(self, fact: Fact, *, is_last: bool) -> Iterator[Text]:
         """`is_last`: the agent failed afterwards, without another request."""
         self._turn += isinstance(fact, Replied)
-        present = frozenset(self._conversation.references or ())
+        present = frozenset(self._conversation.references)
         self._conversation.apply(fact)
         match fact:
             case Started():
