@@ -4,6 +4,7 @@ import pytest
 
 from batch_agent.core.run_reports import SharedResults
 from batch_agent.schedule.reference_model import (
+    MAX_READERS,
     Read,
     Reader,
     ReadRecorder,
@@ -128,10 +129,10 @@ def test_results_placed_first_that_nobody_shares_cost_more() -> None:
 
 
 def test_of_a_large_run_only_the_first_agents_are_looked_at() -> None:
-    recorder = recorded([reader("a", "b", size=8_000.0)] * 1_000)
+    recorder = recorded([reader("a", "b", size=8_000.0)] * MAX_READERS)
     small = recorder.report(4.0)
     assert not recorder.is_open
-    for _ in range(1_000):
+    for _ in range(MAX_READERS):
         recorder.add(None)
     large = recorder.report(4.0)
     assert small is not None
