@@ -83,7 +83,7 @@ def _read_turn(reply: int, results: Sequence[ToolResult], shared_tools: Containe
 
 
 class ReferenceModel:
-    """Agents one after the other, on a server that keeps every prefix."""
+    """Agents on a server that keeps every prefix."""
 
     def __init__(self, shared: float = 0.0) -> None:
         """`shared`: size of what all prompts begin with."""
@@ -101,20 +101,34 @@ class ReferenceModel:
         self.readers: dict[str, int] = {}
         self._tree = ReferenceTree()
 
-    def add(self, agent: Reader) -> None:
-        prompt = ReferencedPrompt(self, agent.own)
-        self.inline += agent.own
-        self.first += agent.own
-        for turn in agent.turns:
-            before, path = prompt.inline, prompt.path
-            prompt.extend(turn)
-            self.inline += turn.inline + sum(read.size for read in turn.reads)
-            self.first += prompt.inline - before
-            if prompt.path != path:
-                self.first += before + prompt.replies + self._tree.add(prompt.path)
-        self.placed += prompt.placed
-        self.references.update(each.heading for each in prompt.path)
-        self.paths.append(prompt.path)
+    def add(self, agents: Sequence[Reader]) -> None:
+        """Adds agents that run at the same time: all have asked for the results of a turn before the first arrives."""
+        prompts = [ReferencedPrompt(self, agent.own) for agent in agents]
+        own = sum(agent.own for agent in agents)
+        self.inline += own
+        self.first += own
+        for at in range(max((len(agent.turns) for agent in agents), default=0)):
+            turns = [
+                (prompt, agent.turns[at])
+                for prompt, agent in zip(prompts, agents, strict=True)
+                if at < len(agent.turns)
+            ]
+            for prompt, turn in turns:
+                prompt.ask(turn)
+            for prompt, turn in turns:
+                self._extend(prompt, turn)
+        for prompt in prompts:
+            self.placed += prompt.placed
+            self.references.update(each.heading for each in prompt.path)
+            self.paths.append(prompt.path)
+
+    def _extend(self, prompt: "ReferencedPrompt", turn: ReadTurn) -> None:
+        before, path = prompt.inline, prompt.path
+        prompt.extend(turn)
+        self.inline += turn.inline + sum(read.size for read in turn.reads)
+        self.first += prompt.inline - before
+        if prompt.path != path:
+            self.first += before + prompt.replies + self._tree.add(prompt.path)
 
     @property
     def saved_share(self) -> float:
@@ -229,10 +243,10 @@ class ReadRecorder:
         )
 
 
-def model_of(agents: Iterable[Reader], shared: float = 0.0) -> ReferenceModel:
+def model_of(agents: Sequence[Reader], shared: float = 0.0) -> ReferenceModel:
+    """Model of agents that run at the same time."""
     model = ReferenceModel(shared)
-    for agent in agents:
-        model.add(agent)
+    model.add(agents)
     return model
 
 
