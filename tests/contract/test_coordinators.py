@@ -23,7 +23,7 @@ from tests.contract.coordinator_contract import (
 from tests.support.redis_server import redis_server
 
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Completion, Coordinator
+from batch_agent.core.coordinator import Completion, Coordinator, RejectedInput
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.results import AgentError
 
@@ -36,6 +36,16 @@ async def test_closing_a_coordinator_twice_or_without_opening_it_is_harmless(mee
     coordinator = await meet()
     await coordinator.aclose()
     await coordinator.aclose()
+
+
+async def test_inputs_and_rejections_for_readers_are_accepted_again_and_again(coordinator: Coordinator) -> None:
+    rejected = [RejectedInput(1, b"", FAILED), RejectedInput(0, b'{"it":"a"}', FAILED)]
+    for _ in range(2):
+        await coordinator.save_run([b'{"it":"a"}', b""], (1.0, 0.5, 2.0))
+        await coordinator.reject(rejected)
+        await coordinator.reject([])
+        await coordinator.save_run([], None)
+    assert await coordinator.pending_count() == 0
 
 
 # Documents

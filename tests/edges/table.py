@@ -219,7 +219,8 @@ ENDPOINT: dict[str, Cells] = {
     ),
 }
 POOL: dict[str, Cells] = {
-    "endpoints model max_tokens max_tokens_aggregation use_batch timeout raw prompts_per_endpoint patience sampling": (
+    "endpoints model max_tokens max_tokens_aggregation use_batch timeout raw prompts_per_endpoint patience sampling "
+    "log_requests": (
         "unit/pools/test_pool.py::test_concurrent_calls_do_not_mix_their_answers",
         "unit/pools/test_pool.py::test_a_call_that_is_cancelled_leaves_nothing_behind",
         "unit/pools/test_dispatcher.py::test_answers_of_an_endpoint_that_dies_are_kept_and_the_rest_is_sent_once_elsewhere",

@@ -1,6 +1,7 @@
 """Runs on a real Ray cluster of several nodes, on the simulated engine: what is asked, what is lost, what stays."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -19,7 +20,8 @@ from pydantic import BaseModel
 from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
 from tests.support.redis_server import redis_server
 
-from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool
+from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool, ToolContext, read_request_log
+from batch_agent.cli.commands.export import export
 from batch_agent.core.events import Event, Notice
 from batch_agent.core.protocols import EventSink
 from batch_agent.core.results import AgentResult
@@ -223,6 +225,85 @@ async def test_a_run_can_be_resumed_with_or_without_ray(sim: SimServer, notebook
     again = await collected(on_ray(**on_one))
     assert [again[number].output for number in range(60)] == [results[number].output for number in range(60)]
     assert asked(sim) <= before + PROBES
+
+
+def statuses(folder: Path) -> Counter[str]:
+    """Of the rows that `batch-agent export` writes, one for each input."""
+    out = folder / "export.jsonl"
+    assert export(folder, out=out) == 0
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["index"] for row in rows] == list(range(len(rows)))
+    return Counter(row["status"] for row in rows)
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_the_checkpoint_of_a_run_on_ray_tells_what_became_of_every_input(
+    sim: SimServer, notebook: Notebook, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    options = notebook.options(sim, 60, checkpoint_dir=folder, max_inflight=8, workers=1)
+    options["inputs"] = [{"it": name} for name in options["inputs"]] + [{"other": 1}]
+    seen: Counter[str] = Counter()
+    found = 0
+    async with on_ray(**options) as stream:
+        async for _ in stream:
+            found += 1
+            if found == 15:
+                seen = await asyncio.to_thread(statuses, folder)
+                break
+    for kinds, unfinished in ((seen, "running"), (statuses(folder), "interrupted")):
+        assert kinds.total() == 61
+        assert kinds.keys() <= {"answered", "failed", unfinished, "not_started"}
+        assert kinds["answered"] >= 14
+        assert kinds["failed"] == 1
+        assert kinds["not_started"] > 0
+    results = await collected(on_ray(**options))
+    notebook.check({index: result for index, result in results.items() if index < 60}, 60)
+    assert statuses(folder) == {"answered": 60, "failed": 1}
+
+
+def noting_context() -> Tool:
+    @Tool.define(effect="write")
+    def note(key: str, context: ToolContext) -> str:
+        """Write it down."""
+        known = [context.input, context.key, context.index, context.turn, context.run_id]
+        (context.artifacts / "note.json").write_text(json.dumps([known, os.getpid()]))
+        return f"noted {key}"
+
+    return note
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_tool_on_ray_knows_its_agent_and_its_files_are_in_the_results(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    log = tmp_path / "requests.jsonl"
+    options: dict[str, Any] = {
+        "task": TASK,
+        "inputs": [{"it": f"n{number}"} for number in range(30)],
+        "key": "it",
+        "tools": [noting_context()],
+        "backend": sim.url,
+        "checkpoint_dir": "run",
+        "log_requests": "requests.jsonl",
+        "where": lambda row: row["it"] != "n7",
+    }
+    results = await collected(on_ray(**options))
+    assert len(results) == 29
+    runs, pids = set(), set()
+    for result in results.values():
+        assert result.ok, result.error
+        [file] = result.artifacts
+        assert file.is_relative_to(tmp_path / "run" / "artifacts")
+        (value, key, index, turn, run), pid = json.loads(file.read_text())
+        assert (value, key, index, turn) == (result.input, result.key, result.index, 1)
+        runs.add(run)
+        pids.add(pid)
+    assert len(runs) == 1
+    assert os.getpid() not in pids
+    logged = Counter(line["key"] for line in read_request_log(log) if line["key"])
+    assert logged == Counter({result.key: 2 for result in results.values()})
 
 
 @pytest.mark.usefixtures("cluster")

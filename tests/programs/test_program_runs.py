@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 from tests.support.forked_programs import Programs
 
-from batch_agent import BatchAgent, ErrorKind, ProcessRuntime, SpecError
+from batch_agent import BatchAgent, ErrorKind, ProcessRuntime, SpecError, read_request_log
 from batch_agent.core.requests import Usage
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
@@ -88,6 +88,27 @@ async def test_a_second_run_with_the_checkpoint_starts_no_program(
     assert [(r.output, r.changes, r.transcript) for r in second] == [(r.output, r.changes, r.transcript) for r in first]
     assert backend.requests == []
     assert (tmp_path / "kept" / "report.html").exists()
+
+
+async def test_the_request_log_names_the_agent_of_each_request_of_a_program(program: list[str], tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    results = await BatchAgent.run(
+        task="Note {it}",
+        inputs=[{"it": "a", "id": "A"}, {"it": "b", "id": "B"}],
+        key="id",
+        backend=scripted(),
+        runtime=ProcessRuntime(program),
+        log_requests=log,
+    )
+    assert all(result.ok for result in results)
+    lines = list(read_request_log(log))
+    assert sorted((line["index"], line["turn"], line["key"]) for line in lines) == [
+        (0, 1, "A"),
+        (0, 2, "A"),
+        (1, 1, "B"),
+        (1, 2, "B"),
+    ]
+    assert all(line["agent"].startswith(f"{line['key']}@") for line in lines)
 
 
 async def test_an_invalid_answer_is_requested_from_the_program_again(program: list[str]) -> None:

@@ -18,7 +18,7 @@ from .action_mode import render_history
 from .call_state import CallState
 from .compaction import CompactContext, CompactionState
 from .context_size import chars_in, chars_of, chars_of_turn
-from .references import markup_chars, place, references_in, with_references
+from .references import ExpectedReaders, markup_chars, place, references_in, with_references
 from .reply_parser import FinalAnswer, echo, read_reply
 
 
@@ -170,9 +170,11 @@ class Conversation:
         if self._done is None:
             self._end_at_limits()
 
-    def place(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
+    def place(
+        self, results: tuple[ToolResult, ...], readers: ExpectedReaders, computations: float = 1.0
+    ) -> tuple[ToolResult, ...]:
         """The results of the pending calls with the decision where they stand in the prompt."""
-        return place(results, self._messages, self._references_at)
+        return place(results, self._messages, self._references_at, readers, computations)
 
     @property
     def references(self) -> dict[str, int] | None:

@@ -59,6 +59,18 @@ class TypedOutput:
             raise InvalidOutput(_problems([((), f"{type(error).__name__}: {error}")])) from error
 
 
+_KEYWORDS = frozenset({
+    "$anchor", "$comment", "$defs", "$dynamicRef", "$id", "$ref", "$schema", "additionalItems",
+    "additionalProperties", "allOf", "anyOf", "const", "contains", "contentEncoding", "contentMediaType", "default",
+    "definitions", "dependencies", "dependentRequired", "dependentSchemas", "description", "else", "enum", "examples",
+    "exclusiveMaximum", "exclusiveMinimum", "format", "if", "items", "maxItems", "maxLength", "maxProperties",
+    "maximum", "minItems", "minLength", "minProperties", "minimum", "multipleOf", "not", "oneOf", "pattern",
+    "patternProperties", "prefixItems", "properties", "propertyNames", "required", "then", "title", "type",
+    "unevaluatedItems", "unevaluatedProperties", "uniqueItems",
+})  # fmt: skip
+"""A schema with none of them is most likely an object's fields without `properties`."""
+
+
 class RawSchemaOutput:
     """Output type from a JSON schema; answers are plain data that fits it."""
 
@@ -70,6 +82,12 @@ class RawSchemaOutput:
             self._validator = jsonschema_rs.validator_for(self.json_schema, retriever=_reject_reference)
         except ValueError as error:
             raise SpecError(f"output_schema is not a valid JSON schema: {str(error).splitlines()[0]}") from error
+        if schema and not _KEYWORDS.intersection(schema):
+            fields = ", ".join(f"{name!r}: {{'type': 'string'}}" for name in list(schema)[:3])
+            raise SpecError(
+                "output_schema has no keyword of JSON Schema, so any answer would fit it. For an object with these "
+                f"fields: {{'type': 'object', 'properties': {{{fields}}}}}."
+            )
 
     def validate(self, value: Any, agent_input: Any = None) -> Any:
         problems = _serialization_problem(value) or _problems(

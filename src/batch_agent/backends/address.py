@@ -61,7 +61,8 @@ def parse(url: str) -> URL:
     try:
         parsed = URL(unmasked)
     except ValueError as error:
-        raise SpecError(f"backend={url!r} is not a URL: {mask_user_info(str(error))}.") from None
+        several = " For several endpoints, use hostfile://PATH, or a list in Python." if "," in url else ""
+        raise SpecError(f"backend={url!r} is not a URL: {mask_user_info(str(error))}.{several}") from None
     schemes = ("local", "http", "https", *BY_SCHEME)
     if parsed.scheme in schemes and "://" not in unmasked:
         raise SpecError(f"backend={url!r}: use two slashes after the colon, as in '{parsed.scheme}://...'.")

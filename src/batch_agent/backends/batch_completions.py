@@ -7,7 +7,8 @@ from dataclasses import replace
 from .. import aio
 from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
-from ..core.requests import Sampling
+from ..core.messages import Prompt, User
+from ..core.requests import NO_USAGE, Request, RequestObserver, Sampling
 from .dialects.completions.decoder import (
     BatchStreamDecoder,
     PromptDelta,
@@ -17,7 +18,7 @@ from .dialects.completions.decoder import (
 )
 from .dialects.completions.encoder import CHATS_PATH, PATH, encode, encode_chats
 from .error_mapping import translate_failure, translate_status
-from .http.client import ServerClient, display_url, redact_key
+from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.transport import MAX_BODY_BYTES, MAX_STREAM_BYTES
 
 _STREAM_TYPE = "text/event-stream"
@@ -42,17 +43,52 @@ class BatchCompletionClient:
     """Prompts are sent without a template."""
     only_standard: bool = False
     """The server may not accept vLLM's extensions."""
+    observe: RequestObserver | None = None
+    """Called with each exchange."""
 
     async def send(
-        self, prompts: Sequence[str], sampling: Sampling, timeout: float | None, on_event: OnPromptEvent
+        self,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        timeout: float | None,
+        on_event: OnPromptEvent,
+        index: int | None = None,
     ) -> None:
-        """Calls `on_event` for each event in the order of arrival. `timeout`: seconds without any event. Raises
-        BackendError; prompts that were reported as finished stay finished."""
-        url = self.server.url(CHATS_PATH if self.are_chats else PATH)
+        """Calls `on_event` for each event in the order of arrival. `timeout`: seconds without any event. `index`: of a
+        single prompt, for the observer. Raises BackendError; prompts that were reported as finished stay finished."""
+        if self.observe is None:
+            await self._send(self.server, prompts, sampling, timeout, on_event)
+            return
+        from .http.exchange_recorder import ExchangeRecorder  # only for pools that log requests
+
+        request = Request(Prompt(""), tuple(map(User, prompts)), self.model, sampling, index=index)
+        recorder = ExchangeRecorder(self.server, request, self.observe)
+
+        def receive(event: PromptEvent) -> None:
+            if isinstance(event, PromptFinished) and event.usage is not None:
+                recorder.usage = (recorder.usage or NO_USAGE) + event.usage
+            on_event(event)
+
+        try:
+            await self._send(recorder, prompts, sampling, timeout, receive)
+        except BaseException as error:
+            recorder.end(error)
+            raise
+        recorder.end(None)
+
+    async def _send(
+        self,
+        server: RequestClient,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        timeout: float | None,
+        on_event: OnPromptEvent,
+    ) -> None:
+        url = server.url(CHATS_PATH if self.are_chats else PATH)
         extra_bytes = len(prompts) * _BYTES_PER_TOKEN * (sampling.max_tokens or _UNKNOWN_TOKENS)
         try:
             async with asyncio.timeout(timeout) as clock:
-                response = await self.server.post(url, self._body(prompts, sampling), None)
+                response = await server.post(url, self._body(prompts, sampling), None)
                 try:
                     if response.status != 200:
                         body = redact_key(await response.read(), response.sent_headers)
@@ -75,9 +111,9 @@ class BatchCompletionClient:
             message = f"{display_url(url)} sent nothing for {timeout:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
         except BackendError as error:
-            raise self.server.redact(error) from None
+            raise server.redact(error) from None
         except OSError as error:
-            raise self.server.redact(translate_failure(error, display_url(url))) from None
+            raise server.redact(translate_failure(error, display_url(url))) from None
 
     def _body(self, prompts: Sequence[str], sampling: Sampling) -> bytes:
         if self.are_chats:

@@ -39,7 +39,7 @@ class HttpBackend:
         count_tokens: Callable[[str], Awaitable[int | None]] | None = None,
         observe: RequestObserver | None = None,
     ) -> None:
-        """`observe` is called with each exchange."""
+        """`observe` is called with each exchange, here and in requests that others send to `server`."""
         self.traits = traits
         self.server = server
         self._dialect = dialect
@@ -47,7 +47,7 @@ class HttpBackend:
         self._on_close = on_close
         self._read_load = read_load
         self._count_tokens = count_tokens
-        self._observe = observe
+        self.observe = observe
         self._streams = True
 
     def stream(self, request: Request) -> "StreamingRequest | RecordedRequest":
@@ -55,8 +55,8 @@ class HttpBackend:
             request = replace(request, stream=False)
         if self._session_closer is not None:
             self._session_closer.register(request.agent)
-        if self._observe is not None:
-            return self._recorded(request, self._observe)
+        if self.observe is not None:
+            return self._recorded(request, self.observe)
         return StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
 
     def encode(self, request: Request) -> EncodedRequest:

@@ -110,20 +110,21 @@ def _parse() -> Callable[[], Any]:
 def _with_inputs_option(words: list[str]) -> list[str]:
     """`run texts.jsonl ...` and `run - ...` as `run --inputs texts.jsonl ...`."""
     match words:
-        case [("run" | "plan" | "lint") as command, source, *others] if source == "-" or not source.startswith("-"):
+        case [("run" | "plan" | "lint" | "preview") as command, source, *others] if (
+            source == "-" or not source.startswith("-")
+        ):
             return [command, "--inputs", source, *others]
     return words
 
 
 def _as_typed(message: str) -> str:
     """The message with flags where the library names options; for commands that have these options."""
-    if sys.argv[1:2] not in (["run"], ["plan"], ["lint"], ["resume"], ["worker"]):
+    if sys.argv[1:2] not in (["run"], ["plan"], ["lint"], ["preview"], ["resume"], ["worker"]):
         return message
     from .options.cluster import ClusterOptions
-    from .options.command_options import CommandOptions
+    from .options.command_options import NAMES
 
-    names = (*CommandOptions.__slots__, *ClusterOptions.__slots__, "canary", "plan_changed")
-    said = with_flags(message, names)
+    said = with_flags(message, (*NAMES, *ClusterOptions.__slots__))
     return said.replace("--run-id", "--run") if sys.argv[1] == "worker" else said
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 from ..core.agent_config import AgentConfig
@@ -13,6 +14,7 @@ from ..observe.event_log import FILE
 from ..observe.report.html import REPORT
 from ..observe.report.lock_probe import is_held
 from ..store.reader import CheckpointReader
+from ..tools.tool_context import ARTIFACTS
 from .import_by_name import load_schema
 from .saved_command import read_command, remote_run_id
 
@@ -48,7 +50,17 @@ def _max_retries(folder: Path) -> int | None:
 
 MAP, REDUCE = "map", "reduce"
 _FACTS = "run.sqlite3"
-_RUN_FILES = (_FACTS, f"{_FACTS}-wal", f"{_FACTS}-shm", "run.lock", "command.json", "forecast.json", FILE, REPORT)
+_RUN_FILES = (
+    _FACTS,
+    f"{_FACTS}-wal",
+    f"{_FACTS}-shm",
+    "run.lock",
+    "run.syncs",
+    "command.json",
+    "forecast.json",
+    FILE,
+    REPORT,
+)
 
 
 def checkpoint_of(out: Path) -> Path:
@@ -72,8 +84,8 @@ def check_is_one(folder: Path, what: str) -> None:
 
 
 def delete_checkpoint(folder: Path) -> None:
-    """Removes the files of a run, and nothing else: the directory may contain other files. Raises StoreError if the run
-    is active."""
+    """Removes the files of a run and those that its tools made, and nothing else: the directory may contain other
+    files. Raises StoreError if the run is active."""
     if is_held(folder):
         raise StoreError(f"Another run is using the checkpoint {str(folder)!r}. Wait until it ends.")
     for directory in (folder / MAP, folder / REDUCE, folder):
@@ -84,8 +96,20 @@ def delete_checkpoint(folder: Path) -> None:
                 continue
             except OSError as error:
                 raise StoreError(f"{str(file)!r} cannot be deleted: {error.strerror}.") from error
+        _delete_artifacts(directory / ARTIFACTS)
         with suppress(OSError):  # it does not exist, or contains other files
             directory.rmdir()
+
+
+def _delete_artifacts(folder: Path) -> None:
+    """Agents of the next run may have the same keys: their results would list the files of this one. Raises
+    StoreError."""
+    try:
+        rmtree(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        raise StoreError(f"{str(folder)!r} cannot be deleted: {error.strerror or error}.") from error
 
 
 def check_kind(folder: Path, *, is_reduced: bool) -> None:

@@ -150,7 +150,8 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
     except ValidationError as error:
         first = error.errors()[0]
         where = "".join(f"[{part}]" for part in first["loc"] if isinstance(part, int))
-        raise SpecError(f"{str(file)!r}: {key}{where} is {first['input']!r}. {first['msg']}.") from error
+        several = " For several endpoints, write a hostfile: 'hostfile://PATH'." if key == "backend" else ""
+        raise SpecError(f"{str(file)!r}: {key}{where} is {first['input']!r}. {first['msg']}.{several}") from error
     is_file = _key(argument) in _FILES_OR_NAMES and ":" not in str(value) and value != STDIN
     if isinstance(value, str) and (Path in types or is_file):
         return str(file.parent / Path(value).expanduser())

@@ -11,6 +11,7 @@ import orjson
 
 from ..core.errors import SpecError
 from ..core.program_runtime import Runtime
+from ..core.validation import suggestion
 from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 
 FILE_TOOLS = ("read_file", "list_files", "grep")
@@ -64,9 +65,13 @@ def load_servers(names: list[str], folder: Path) -> list[Any]:
 
     def server(name: str) -> Any:
         try:
-            return MCP(name) if name.startswith(("http://", "https://")) else MCP(name, cwd=folder)
+            config = MCP(name) if name.startswith(("http://", "https://")) else MCP(name, cwd=folder)
+            config.check_installed()
         except (SpecError, ValueError) as error:
-            raise SpecError(f"--mcp {name!r}: {error}") from error
+            whole = f" Put a command and its arguments in quotes: --mcp '{' '.join(names)}'."
+            hint = whole if (folder / name).is_file() and len(names) > 1 else ""
+            raise SpecError(f"--mcp {name!r}: {error}{hint}") from error
+        return config
 
     return [server(name) for name in names]
 
@@ -91,7 +96,8 @@ def importable_from(folder: Path) -> None:
 def _import(name: str, option: str) -> Any:
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise SpecError(f"{option} {name!r}: expected module:name, such as my_tools:search.")
+        known = suggestion(name, TOOLS) if option == "--tools" else ""
+        raise SpecError(f"{option} {name!r}: expected module:name, such as my_tools:search.{known}")
     importable_from(Path.cwd())
     try:
         found = importlib.import_module(module)

@@ -74,6 +74,8 @@ def check_values(typed: Sequence[str]) -> None:
 _BOTH = re.compile(r"\b\w+(?:='[^']*')? \((--[a-z-]+[^()]*)\)")
 """An option of Python, and the flag for it in parentheses."""
 _OTHER_FLAGS = {"output_schema": "--schema", "checkpoint_dir": "--checkpoint"}
+_OR_NONE = re.compile(r",? or None(?=[;.,])")
+"""A value that only Python has."""
 _PRICES = re.compile(r"--prices \{'([^']*)': \([^)]*\)\}")
 _NEGATED = re.compile(r"\b(hoist|reorder)=False\b")
 
@@ -81,7 +83,8 @@ _NEGATED = re.compile(r"\b(hoist|reorder)=False\b")
 def with_flags(message: str, options: Iterable[str]) -> str:
     """A message of the library as the command line says it: `--max-turns must be ...`, not `max_turns`. `options`:
     names of options, as in Python."""
-    message = _NEGATED.sub(r"--no-\1", _BOTH.sub(r"\1", message)).replace("=True", "=")
+    message = _NEGATED.sub(r"--no-\1", _BOTH.sub(r"\1", message)).replace("=True", "=").replace("=...", "=")
+    message = _OR_NONE.sub("", message)
     flags = {**{name: f"--{name.replace('_', '-')}" for name in options}, **_OTHER_FLAGS}
     names = "|".join(sorted(flags, key=len, reverse=True))
 
@@ -91,7 +94,7 @@ def with_flags(message: str, options: Iterable[str]) -> str:
         has_value = mark == "=" and match.string[match.end() : match.end() + 1].strip(" .,:;)")
         return f"{flags[name]}{' ' if has_value else mark.rstrip('=')}" if is_option else match[0]
 
-    said = re.sub(rf"(?<![\w.{{-])(?P<name>{names})(?P<mark>=(?!=)| must\b| needs\b|\b(?![\w(}}/]))", flag, message)
+    said = re.sub(rf"(?<![\w.{{'-])(?P<name>{names})(?P<mark>=(?!=)| must\b| needs\b|\b(?![\w(}}/]))", flag, message)
     said = said.replace("Stage 'reduce': --model ", "Stage 'reduce': --reducer-model ")
     return _PRICES.sub(r"--prices \1=INPUT,CACHED,OUTPUT", said)
 

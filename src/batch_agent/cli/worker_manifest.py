@@ -15,8 +15,9 @@ from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
-_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED}) - {"strict_prefix", "log_requests"}
-"""Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine."""
+_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests"}
+"""Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
+tools need `encoding`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +56,7 @@ class WorkerManifest:
             schema_name=None if is_file else options.schema,
             schema=load_schema(options.schema) if is_file and options.schema is not None else None,
             lease=lease,
-            options=without_secrets(
-                {name: value for name, value in sorted(options.to_plain().items()) if name in _FOR_WORKERS}
-            ),
+            options=without_secrets(_options(options)),
         )
 
     @classmethod
@@ -97,7 +96,7 @@ class WorkerManifest:
             **self.options,
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
             "inputs": [],
-            "tools": load_tools(self.tools, Path(self.root), trusted.check_tool),
+            "tools": load_tools(self.tools, Path(self.root), trusted.check_tool, encoding=self.options.get("encoding")),
             "output_schema": self._schema(),
             "runtime": load_runtime(self.runtime, None if self.workdir is None else Path(self.workdir)),
             "lease": self.lease,
@@ -134,6 +133,14 @@ class WorkerManifest:
     def _folders(self) -> list[str]:
         reads_files = any(name in FILE_TOOLS for name in self.tools)
         return [*([self.root] if reads_files else []), *filter(None, (self.workdir,))]
+
+
+def _options(options: CommandOptions) -> dict[str, Any]:
+    """An older worker refuses options that it does not know: one without a value is left out."""
+    plain = options.to_plain()
+    if options.encoding is not None:
+        plain["encoding"] = options.encoding
+    return {name: value for name, value in sorted(plain.items()) if name in _FOR_WORKERS}
 
 
 _MANIFEST: TypeAdapter[WorkerManifest] = TypeAdapter(WorkerManifest)

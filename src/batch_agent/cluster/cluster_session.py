@@ -1,16 +1,19 @@
 """A process's participation in a distributed run."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
 
 from ..core.agent_config import Job
-from ..core.coordinator import Completion, Coordinator
+from ..core.coordinator import Completion, Coordinator, RejectedInput
 from ..core.errors import StoreError
-from ..core.protocols import EventSink
+from ..core.protocols import EventSink, Prices
 from ..core.results import AgentResult
 from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import FREE, Amount
+from ..store.codec import encode_input, encode_inputs
 from .budget_sharing import share_budget
 from .events.relay import EventRelay
 from .leased_source import LeasedSource
@@ -21,6 +24,8 @@ from .shared_store import SharedStore
 from .shared_tool_calls import ClusterToolCalls
 
 _MAX_SHOWN = 3
+_MAX_REJECTED = 256
+"""Rejected inputs in one message."""
 
 
 class ClusterSession:
@@ -44,6 +49,8 @@ class ClusterSession:
         """Events of this process and of the others."""
         self.retry_failed = False
         """Whether failed agents are run again."""
+        self.has_checkpoint = False
+        """Whether the coordinator keeps the facts in a checkpoint directory, for readers."""
         self._limits: LimitSharing | None = None
 
     async def check_alone(self) -> None:
@@ -83,6 +90,23 @@ class ClusterSession:
         """Raises StoreError."""
         return await self.coordinator.submit(jobs, retry_failed=self.retry_failed)
 
+    async def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
+        """Records all inputs and the prices of the model in the checkpoint. Raises StoreError."""
+        if self.has_checkpoint:
+            await self.coordinator.save_run(await asyncio.to_thread(encode_inputs, inputs), prices)
+
+    async def reject(self, failed: Sequence[AgentResult]) -> None:
+        """Records in the checkpoint why agents were not started. Raises StoreError."""
+        for first in range(0, len(failed) if self.has_checkpoint else 0, _MAX_REJECTED):
+            chunk = failed[first : first + _MAX_REJECTED]
+            await self.coordinator.reject(
+                [
+                    RejectedInput(each.index, encode_input(each.input) or b"", each.error)
+                    for each in chunk
+                    if each.error is not None
+                ]
+            )
+
     async def end(self, result: AgentResult) -> None:
         """Reports that the agent has ended here; its facts are written before. Raises LeaseLost and StoreError."""
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
@@ -99,18 +123,21 @@ async def join(
     retry_failed: bool,
     events: EventSink | None = None,
     is_submitter: bool = True,
+    has_checkpoint: bool = False,
 ) -> AsyncIterator[ClusterSession]:
     """Joins the run while the block runs; at its end, other workers may take over what is not done. `retry_failed`:
-    failed agents are run again, unless other submitters are present, whose results these are too. Raises
-    StoreError."""
+    failed agents are run again, unless other submitters are present, whose results these are too. `has_checkpoint`: the
+    coordinator keeps the facts in a checkpoint directory. Raises StoreError."""
     await coordinator.open()
     try:
         member = Membership(coordinator, worker_name(), ttl, wants_completions=is_submitter)
-        store, calls = SharedStore(member), ClusterToolCalls(coordinator, member.name)
+        store = SharedStore(member, sends_starts=has_checkpoint)
+        calls = ClusterToolCalls(coordinator, member.name)
         member.on_updates(lambda updates: calls.on_completed(updates.completed_calls))
         relay = EventRelay(coordinator, member.name, events, is_submitter=is_submitter)
         member.on_updates(lambda updates: relay.on_messages(updates.published))
         session = ClusterSession(coordinator, member, store, calls, ClientPresence(coordinator, ttl), relay)
+        session.has_checkpoint = has_checkpoint
         session.retry_failed = retry_failed and not await session.submitters.any_present()
         async with member.active(), store.flush_in_background(), relay.open():
             try:

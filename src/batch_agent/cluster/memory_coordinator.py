@@ -13,11 +13,11 @@ import orjson
 
 from .. import aio
 from ..core.agent_config import Job
-from ..core.coordinator import Append, Completion, Cursor, Document, End, Lease, Replace, Updates, Write
+from ..core.coordinator import Append, Completion, Cursor, Document, End, Lease, RejectedInput, Replace, Updates, Write
 from ..core.facts import Claimed, Fact, Replied
-from ..core.protocols import Store
+from ..core.protocols import Prices, Store
 from ..core.requests import NO_USAGE, Usage
-from ..store.codec import decode_job, encode_job
+from ..store.codec import EncodedInput, decode_job, encode_job
 
 
 @dataclass(slots=True)
@@ -73,6 +73,7 @@ class _Agent:
     """Empty while no worker has it."""
     until: float = 0.0
     attempts: int = 0
+    has_facts: bool = False
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class _LastBatch:
 
     number: int = 0
     refused: frozenset[str] = frozenset()
+    ended: list[Completion] = field(default_factory=list)
+    """Completions that are published once the facts are durable."""
 
 
 @dataclass(slots=True)
@@ -170,6 +173,13 @@ class MemoryCoordinator:
         self._wake()
         return ended
 
+    async def save_run(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
+        self._store.save_run(list(map(EncodedInput, inputs)), prices)
+
+    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
+        for each in rejected:
+            self._store.reject(each.index, EncodedInput(each.data), each.error)
+
     async def pending_count(self) -> int:
         return len(self._work.agents)
 
@@ -182,7 +192,9 @@ class MemoryCoordinator:
 
     async def _leased(self, agent: _Agent) -> Lease:
         token, attempts = agent.token, agent.attempts
-        return Lease(agent.job, token, tuple(await self._store.facts(agent.job.key)), attempts)
+        facts = tuple(await self._store.facts(agent.job.key))
+        agent.has_facts = agent.has_facts or bool(facts)
+        return Lease(agent.job, token, facts, attempts)
 
     def _take(self, worker: str, max_jobs: int, ttl: float) -> dict[str, _Agent]:
         now = aio.now()
@@ -239,32 +251,44 @@ class MemoryCoordinator:
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         last_batch = self._last_batches.setdefault(worker, _LastBatch())
         if number > last_batch.number:
-            last_batch.number, last_batch.refused = number, self._apply(writes)
+            last_batch.number, last_batch.refused = number, self._apply(writes, last_batch.ended)
         await self._store.settle(
             sync=any(isinstance(each, Append) and isinstance(each.fact, Claimed) for each in writes)
         )
+        ended, last_batch.ended = last_batch.ended, []
+        for completion in ended:
+            self._publish(_Update(0, completion=completion))
         return last_batch.refused
 
-    def _apply(self, writes: Sequence[Write]) -> frozenset[str]:
+    def _apply(self, writes: Sequence[Write], ended: list[Completion]) -> frozenset[str]:
         refused: set[str] = set()
         for write in writes:
             if not self._holds(write.key.partition(".")[0], write.token):
                 refused.add(write.key)
                 self._refused += _usage(write)
                 continue
+            if write.key in self._work.held and not isinstance(write, End):
+                self._work.held[write.key].has_facts = True
             match write:
                 case Append(key, _, fact):
                     self._store.record(key, fact)
                 case Replace(key, _, facts):
                     self._store.restart(key, facts)
                 case End(_, completion):
+                    self._reject_unstarted(self._work.held[completion.key], completion)
                     del self._work.agents[completion.key], self._work.held[completion.key]
                     self._work.completions[completion.key] = completion
                     self._work.ended_by[completion.key] = write.token
-                    self._publish(_Update(0, completion=completion))
+                    ended.append(completion)
                 case _:
                     assert_never(write)
         return frozenset(refused)
+
+    def _reject_unstarted(self, agent: _Agent, completion: Completion) -> None:
+        """An agent that fails without a fact, because it was leased too often or the deadline has passed, has no other
+        record in the store."""
+        if completion.error is not None and not agent.has_facts:
+            self._store.reject(agent.job.index, agent.job.input, completion.error)
 
     async def spent(self) -> Usage:
         return await self._store.spent() + self._refused

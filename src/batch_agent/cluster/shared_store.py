@@ -98,8 +98,11 @@ class SharedStore:
 
     is_durable = True
 
-    def __init__(self, member: Membership) -> None:
+    def __init__(self, member: Membership, *, sends_starts: bool = False) -> None:
+        """`sends_starts`: for readers of the store, who tell agents that run from those that were not started.
+        Otherwise the start of an agent is sent with its first reply: an agent without facts is started."""
         self._member = member
+        self._sends_starts = sends_starts
         self._preloaded: dict[str, tuple[Fact, ...]] = {}
         self._identity: str | None = None
         self._buffer = WriteBuffer()
@@ -162,8 +165,8 @@ class SharedStore:
 
     def record(self, key: str, fact: Fact) -> None:
         """Raises LeaseLost."""
-        # A start needs no message of its own: an agent without facts is started.
-        self._add(Append(key, self._member.token(key), fact), is_due=not isinstance(fact, Started))
+        is_due = self._sends_starts or not isinstance(fact, Started)
+        self._add(Append(key, self._member.token(key), fact), is_due=is_due)
 
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         """Raises LeaseLost."""

@@ -16,6 +16,7 @@ from ..core.facts import Fact
 from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..engine.engine import Deliver, Fit
+from ..plan.row_keys import row_key
 from .cluster_session import ClusterSession
 
 _MAX_OUTSTANDING = 20_000
@@ -59,6 +60,8 @@ class Submitter:
         self._ended: asyncio.Queue[tuple[Completion, bool] | None] = asyncio.Queue()
         """With whether it had ended before this run. None: no more inputs."""
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
+        self.has_all_results = False
+        """Whether every input has the result of its agent. False if the deadline came first."""
 
     async def finished_here(self, result: AgentResult) -> None:
         """An agent ended in this process; its input may be another submitter's. Raises StoreError."""
@@ -86,6 +89,7 @@ class Submitter:
             await self._fail_remaining()
         elif (failure := reading.result()) is not None:
             raise failure
+        self.has_all_results = is_done
 
     async def _read_all(self) -> Exception | None:
         """Reads inputs while there is room; returns what they raised."""
@@ -101,7 +105,9 @@ class Submitter:
             if self._fit is not None and job.problem is None:
                 job = await self._fit(job)
             if job.problem is not None:
-                await self._finish(AgentResult(job.index, job.key, job.input, error=job.problem), resumed=False)
+                failed = AgentResult(job.index, job.key, job.input, error=job.problem)
+                await self._session.reject([failed])
+                await self._finish(failed, resumed=False)
             else:
                 self._outstanding[job.key] = job
                 self._to_submit.put_nowait(job)
@@ -140,15 +146,18 @@ class Submitter:
         return True
 
     async def _fail_remaining(self) -> None:
-        """Fails outstanding jobs and inputs that were not read."""
+        """Fails outstanding jobs and inputs that were not read. Those whose agents have started keep their facts."""
         error = AgentError(ErrorKind.BUDGET, str(self._deadline.error))
+        remaining = [AgentResult(job.index, job.key, job.input, error=error) for job in self._outstanding.values()]
         for job in list(self._outstanding.values()):
             own = self._local_results.pop(job.key, None) or AgentResult(job.index, job.key, job.input, error=error)
             await self._finish(replace(own, index=job.index, input=job.input), resumed=False)
         self._outstanding.clear()
         while self._inputs.is_bounded and (left := await self._inputs.take()) is not None:
             failed = AgentResult(left.index, left.key, left.input, error=left.problem or error)
+            remaining.append(failed)
             await self._finish(failed, resumed=False)
+        await self._session.reject(remaining)
 
     async def _next_ended(self) -> tuple[Completion, bool] | None:
         while True:
@@ -168,8 +177,8 @@ class Submitter:
         """The coordinator has lost facts of an agent that has ended. `is_known`: it still reports the completion."""
         if is_known:
             raise StoreError(
-                f"The store has lost the facts of agent {job.key} (input {job.index}). Use another run_id to run all "
-                "inputs again."
+                f"The store has lost the facts of agent {row_key(job.key)} (input {job.index}). Use another run_id to "
+                "run all inputs again."
             )
         self._to_submit.put_nowait(job)
 

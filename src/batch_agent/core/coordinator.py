@@ -36,6 +36,16 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
+class RejectedInput:
+    """Input whose agent was not started, and why."""
+
+    index: int
+    data: bytes
+    """JSON; empty for an input that has no JSON form."""
+    error: AgentError
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """Write of one more fact. Chunks of a long input have keys that begin with their agent's key and a dot: they belong
     to its lease."""
@@ -124,6 +134,15 @@ class Coordinator(Protocol):
     async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         """Queues jobs. Agents that are known already stay as they are; with `retry_failed`, failed ones are queued
         again. Returns the completions of agents that need no work."""
+        ...
+
+    async def save_run(self, inputs: Sequence[bytes], prices: tuple[float, float, float] | None) -> None:
+        """Keeps all inputs of the run as JSON (empty for one that has no JSON form), and the prices of its model, for
+        readers of its checkpoint directory. A coordinator without such a directory ignores them."""
+        ...
+
+    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
+        """As `save_run`, for inputs that the submitter rejects."""
         ...
 
     async def pending_count(self) -> int:

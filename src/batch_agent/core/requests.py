@@ -64,9 +64,11 @@ class Request:
     """The tool that the model must call, "" for any of them; None: the model decides. Only programs set it. It has no
     effect if `may_call_tools` is False, or if the server cannot force a call."""
     index: int | None = None
-    """Index of the agent's input; None for a request without an agent."""
+    """Index of the agent's input, or of a pool's prompt; None for a request of neither."""
     seed: int | None = None
     """Seed of an agent whose input is a repetition of another; None: that of `sampling`."""
+    stage: str = ""
+    """Name of the stage in a flow, set where requests are logged; empty for a run of its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,14 +141,21 @@ def _matches(
     notify: Callable[[str], None],
     encoding: str | None,
 ) -> "list[Any] | SizedRows":
-    """Rows of all matching files, if the pattern ends in the suffix of a data format; otherwise an input for each file,
-    as in a folder."""
+    """Rows of all matching files, if the pattern ends in the suffix of a data format, or in a wildcard (`*.jsonl*`) and
+    all of them are data files; otherwise an input for each file, as in a folder."""
     paths = [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
     if not paths:
         raise SpecError(f"No file matches {pattern!r}.")
-    if input_format is not None or _data_format(pattern) is not None:
+    is_data = _is_of_data(pattern) and all(_data_format(path.name) for path in paths)
+    if input_format is not None or is_data:
         return _all_rows([InputFile.of(path, input_format, encoding) for path in paths], select)
     return _folder_rows(paths, None, pattern, select, notify, encoding)
+
+
+def _is_of_data(pattern: str) -> bool:
+    """Whether the end of a pattern names a data format: `*.csv`, `*.jsonl*`, `*.csv.[gz]*`."""
+    name = pattern.rpartition("/")[2]
+    return any(suffix in name for suffix in _SUFFIXES)
 
 
 def _folder_rows(
@@ -208,7 +215,7 @@ def _format_of(name: str, shown: str) -> str:
     if found is None:
         raise SpecError(
             f"{shown} has an unknown suffix. Inputs are {_FORMATS}. A file of another name needs its format: "
-            "input_format='csv'."
+            "input_format='csv', or 'lines' for one input per line."
         )
     return found
 
@@ -322,11 +329,12 @@ def _texts(files: Iterable[Path], folder: Path | None, encoding: str | None) -> 
 
 
 def _visible_files(folder: Path) -> list[Path]:
-    """The files below a folder in sorted order, without hidden ones."""
+    """The files below a folder in sorted order, without hidden ones and Python's compiled ones."""
     return [
         file
         for file in sorted(folder.rglob("*"))
-        if not any(part.startswith(".") for part in file.relative_to(folder).parts) and file.is_file()
+        if not any(part.startswith(".") or part == "__pycache__" for part in file.relative_to(folder).parts)
+        and file.is_file()
     ]
 
 

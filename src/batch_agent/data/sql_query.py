@@ -55,7 +55,8 @@ class SqlQuery:
             url = sqlalchemy.make_url(self.url)
             engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool)
         except (ImportError, ValueError, sqlalchemy.exc.ArgumentError) as error:
-            raise SpecError(f"{self!r} cannot be opened: {error}") from error
+            hint = ". Install this driver of the database" if isinstance(error, ImportError) else ""
+            raise SpecError(f"{self!r} cannot be opened: {error}{hint}.") from error
         _check_exists(url)
         try:
             with engine.connect().execution_options(yield_per=_BATCH_ROWS) as connection:

@@ -234,7 +234,10 @@ class _Agent:
             turns.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
         with turns.admission.tool_wait(key, step.calls, self._request), aio.ungrouped():
             results = await self._tools().results(step.calls, step.past)
-        results = self._conversation.place(results)
+        if any(result.reference is not None for result in results):
+            chars = sum(len(result.content) for result in results)
+            times = turns.admission.expected_computations(chars)
+            results = self._conversation.place(results, self._tools().expected_readers, times)
         fact = Returned(results, self._now() - started)
         if turns.events is not None:
             turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))

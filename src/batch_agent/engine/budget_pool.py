@@ -102,7 +102,8 @@ class BudgetPool:
         spent = f"{self.budget.tokens:,} tokens" + (f" (${self.budget.usd:.4f})" if self.budget.usd else "")
         needed = worst.input + worst.output
         return (
-            f"The budget is used up: {spent} were spent, and this request may take {needed:,}. Results so far are kept."
+            f"The budget is used up: {spent} were spent, and this request may take {needed:,}, {worst.output:,} "
+            "of them for its answer (max_tokens). Results so far are kept."
         )
 
 

@@ -106,6 +106,8 @@ class Engine:
             if known is not None:
                 if known.error is not None and not facts:
                     self._store.reject(job.index, job.input, known.error)
+                elif job.problem is not None and known.error is not None:  # leased too often
+                    self._record_failure(job, facts, known.error, known.timing.total)
                 await self._deliver_result(known, resumed=bool(facts))
                 self._source.release(job)
                 continue

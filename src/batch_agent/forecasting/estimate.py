@@ -59,7 +59,7 @@ def forecast(
         shared=work.shared_share,
         residents=work.residents,
         seconds=None if simulated is None else _seconds(simulated, count),
-        usd=None if price is None else price.of(usage),
+        cost=None if price is None else price.of(usage),
         shared_results=_shared_results(work),
     )
 

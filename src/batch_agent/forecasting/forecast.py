@@ -132,7 +132,7 @@ class Forecast:
     residents: int | None = None
     """Agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
     seconds: float | None = None
-    usd: float | None = None
+    cost: float | None = None
     shared_results: SharedResults | None = None
     """Tool results that are placed before the agents' own text; with `placed` 0 what that would save. None if the
     canary shows nothing of either."""
@@ -142,15 +142,15 @@ class Forecast:
         """Prompt tokens that are not cached."""
         return self.usage.input - self.usage.cached
 
-    def compare(self, results: Results, seconds: float, usd: float | None = None) -> "Comparison":
-        """Comparison with the actual results, duration and cost of the run."""
+    def compare(self, results: Results, seconds: float, cost: float | None = None) -> "Comparison":
+        """Comparison with the actual results and duration of the run. `cost`: None: that of the results."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
-        residents = results.scheduling.max_residents
-        return self.compare_totals(len(results), turns, used, residents=residents, seconds=seconds, usd=usd)
+        residents, cost = results.scheduling.max_residents, results.cost if cost is None else cost
+        return self.compare_totals(len(results), turns, used, residents=residents, seconds=seconds, cost=cost)
 
     def compare_totals(
-        self, agents: int, turns: int, used: Usage, *, residents: int | None, seconds: float, usd: float | None
+        self, agents: int, turns: int, used: Usage, *, residents: int | None, seconds: float, cost: float | None
     ) -> "Comparison":
         return Comparison(
             (
@@ -162,7 +162,7 @@ class Forecast:
                 Compared("output tokens", self.usage.output, used.output),
                 Compared("residents", self.residents, residents),
                 Compared("seconds", self.seconds, seconds),
-                Compared("usd", self.usd, usd),
+                Compared("cost", self.cost, cost),
             )
         )
 

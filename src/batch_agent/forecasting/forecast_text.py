@@ -1,5 +1,6 @@
 """Text output of a forecast."""
 
+from ..core.results import dollars
 from ..core.run_reports import SharedResults
 from ..observe.text.formatting import plural
 from .forecast import Comparison, Forecast
@@ -20,7 +21,7 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         lines.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
     duration = "unknown" if forecast.seconds is None else _duration(forecast.seconds)
     lines.append(f"time     {duration}, with up to {forecast.inflight:,} requests in flight")
-    lines.append(f"cost     {'unknown' if forecast.usd is None else f'${forecast.usd:,.4f}'}")
+    lines.append(f"cost     {'unknown' if forecast.cost is None else dollars(forecast.cost)}")
     return [*lines, *(f"- {each}" for each in forecast.basis)]
 
 

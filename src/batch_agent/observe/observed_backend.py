@@ -1,9 +1,9 @@
-"""Backend of the caller whose requests are observed."""
+"""Backends of runs whose requests are observed."""
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import asdict, replace
 from typing import Any
 
 from ..core.messages import chat_messages, chat_tools
@@ -63,6 +63,27 @@ class ObservedBackend:
                     error=error,
                 )
             )
+
+    async def leave(self, agent: str) -> None:
+        await self._backend.leave(agent)
+
+    async def aclose(self) -> None:
+        await self._backend.aclose()
+
+
+class StageBackend:
+    """Backend of one stage of a flow: its requests have the name of the stage."""
+
+    def __init__(self, backend: Backend, stage: str) -> None:
+        self._backend = backend
+        self._stage = stage
+
+    @property
+    def traits(self) -> Traits:
+        return self._backend.traits
+
+    def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[Delta]]:
+        return self._backend.stream(replace(request, stage=self._stage))
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)

@@ -12,6 +12,7 @@ from typing import Any, Self
 from ..core.errors import SpecError
 from ..core.json import dumps, loads
 from ..core.requests import Exchange, Request
+from ..plan.row_keys import row_key
 
 _log = logging.getLogger("batch_agent")
 
@@ -19,14 +20,14 @@ Notify = Callable[[str], None]
 
 
 class RequestLog:
-    """Observer of the requests of a run. An attempt of a turn is numbered from 1."""
+    """Observer of the requests of a run, a flow or a pool. An attempt of a turn is numbered from 1."""
 
     def __init__(self, path: Path | None, notify: Notify) -> None:
         """`path`: the file; None: the DEBUG log only. Raises SpecError if the file cannot be written."""
         self._file = None if path is None else _LogFile(path, notify)
         self._logs = _log.isEnabledFor(logging.DEBUG)
-        self._attempts: dict[str, tuple[int, int]] = {}
-        """Turn and attempts of each agent's last request."""
+        self._attempts: dict[tuple[str, str], tuple[int, int]] = {}
+        """Turn and attempts of each agent's last request, by stage and agent."""
 
     def __call__(self, exchange: Exchange) -> None:
         attempt = self._attempt(exchange.request)
@@ -47,9 +48,10 @@ class RequestLog:
     def _attempt(self, request: Request) -> int:
         if not request.agent:
             return 1
-        turn, attempts = self._attempts.get(request.agent, (-1, 0))
+        agent = request.stage, request.agent
+        turn, attempts = self._attempts.get(agent, (-1, 0))
         attempt = attempts + 1 if turn == request.turn else 1
-        self._attempts[request.agent] = request.turn, attempt
+        self._attempts[agent] = request.turn, attempt
         return attempt
 
 
@@ -114,8 +116,10 @@ def _line(exchange: Exchange, attempt: int) -> dict[str, Any]:
     request, sent = exchange.request, exchange.sent
     return {
         "at": round(exchange.at, 3),
+        "stage": request.stage or None,
         "index": request.index,
-        "agent": request.agent or None,
+        "key": row_key(request.agent.partition(".")[0]) if request.agent else None,
+        "agent": row_key(request.agent) or None,
         "turn": request.turn + 1 if request.agent else None,
         "attempt": attempt,
         "model": request.model,
@@ -138,7 +142,15 @@ def _text(exchange: Exchange, attempt: int) -> str:
     target = f"{sent.method} {sent.url}" if sent.url else "request"
     outcome = "no response" if exchange.status is None else str(exchange.status)
     tokens = "" if usage is None else f", {usage.input} tokens in ({usage.cached} cached), {usage.output} out"
-    sender = f"agent {request.index} turn {request.turn + 1}" if request.agent else "no agent"
     retry = f" attempt {attempt}" if attempt > 1 else ""
     error = f": {exchange.error}" if exchange.error else ""
-    return f"{target} model={request.model} {outcome} {exchange.seconds * 1000:.0f} ms{tokens}, {sender}{retry}{error}"
+    took = f"{exchange.seconds * 1000:.0f} ms"
+    return f"{target} model={request.model} {outcome} {took}{tokens}, {_sender(request)}{retry}{error}"
+
+
+def _sender(request: Request) -> str:
+    if request.agent:
+        sender = f"agent {request.index} turn {request.turn + 1}"
+    else:
+        sender = "no agent" if request.index is None else f"prompt {request.index}"
+    return f"stage {request.stage}, {sender}" if request.stage else sender

@@ -3,7 +3,7 @@
 A slow endpoint holds up no other, and a prompt that is rejected affects no other prompt."""
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from math import ceil
 
@@ -18,11 +18,14 @@ from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, refusal_delay
 from .failure_policy import RECLAIMED, blames_endpoint, goes_first, is_rejection, record_failure
 from .prompt_queue import DispatchOptions, PromptQueue
-from .prompt_transport import OnPrompt, SendPrompts
+from .prompt_transport import OnPrompt
 from .response import NO_END, Response, response_of
 from .second_opinion import SecondOpinion
 
 _CHECK_INTERVAL = 0.2
+
+SendPrompts = Callable[[int, Sequence[PendingPrompt], OnPrompt], Awaitable[None]]
+"""Sends prompts to the endpoint with this index. Raises BackendError."""
 
 
 class Dispatcher:
@@ -189,8 +192,7 @@ class Dispatcher:
         pool, state, ticket = self.endpoint_pool, self._states[batch.endpoint], self._in_flight[batch]
         try:
             async with asyncio.timeout(None) as batch.scope:
-                prompts = [prompt.prompt for prompt in batch.prompts]
-                await self._send_prompts(batch.endpoint, prompts, self._receiver(batch))
+                await self._send_prompts(batch.endpoint, batch.prompts, self._receiver(batch))
         except BackendError as error:
             if blames_endpoint(batch, error, state) or not pool.routing.is_up(batch.endpoint):
                 pool.record_failure(ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)

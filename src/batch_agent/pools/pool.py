@@ -8,6 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,9 +20,9 @@ from ..backends.endpoint_pool import EndpointPool
 from ..backends.hostfile import Endpoint
 from ..channel import Channel
 from ..core.errors import BackendError, ErrorKind, SpecError
-from ..core.requests import Sampling
+from ..core.requests import RequestObserver, Sampling
 from ..core.safe_text import safe_text
-from ..core.validation import at_least, is_whole, text_or_none
+from ..core.validation import at_least, is_whole, path, text_or_none
 from .dispatcher import Dispatcher
 from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt
@@ -66,12 +67,14 @@ class VLLMPool:
         prompts_per_endpoint: int = 512,
         patience: float = 30.0,
         sampling: Sampling | None = None,
+        log_requests: str | PathLike[str] | None = None,
     ) -> None:
         """`max_tokens`: of an answer (default: the value of AURORA_SWARM_MAX_TOKENS, or 512); `max_tokens_aggregation`:
         of an answer that merges others (default: the value of AURORA_SWARM_MAX_TOKENS_AGGREGATION, or twice
         max_tokens); `timeout`: seconds until an endpoint's next output, or until the whole answer of a prompt that is
         sent alone; `prompts_per_endpoint`: the most in flight at one endpoint; `patience`: seconds to wait for an
-        endpoint when all are down. Raises SpecError."""
+        endpoint when all are down; `log_requests`: a .jsonl file to which each request and its raw response are
+        appended, without secrets, for `read_request_log`. Raises SpecError."""
         check_environment()
         max_tokens = from_environment("MAX_TOKENS") or 512 if max_tokens is None else max_tokens
         at_least("max_tokens", max_tokens, 1)
@@ -91,6 +94,7 @@ class VLLMPool:
         self.max_tokens_aggregation = max_tokens_aggregation or 2 * max_tokens
         self.use_batch = use_batch
         self.timeout = timeout
+        self._log_requests = None if log_requests is None else path("log_requests", log_requests)
         self._model = model
         self._raw = raw
         self._options = DispatchOptions(max_prompts=prompts_per_endpoint, patience=patience)
@@ -102,7 +106,8 @@ class VLLMPool:
         self._open_lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        """Raises SpecError for endpoints with different models, BackendError if none can be reached."""
+        """Raises SpecError for endpoints with different models and for a request log that cannot be written,
+        BackendError if none can be reached."""
         if self._core:
             raise SpecError("The pool is already open.")
         await self._opened()
@@ -117,8 +122,9 @@ class VLLMPool:
     async def _connect(self) -> _Core:
         urls = [backend_url(endpoint) for endpoint in self.endpoints]
         async with AsyncExitStack() as stack:
+            observe = self._observer(stack)
             endpoint_pool = await open_endpoint_pool(
-                urls, self._model, uses_tools=False, notify=_notify, timeout=self.timeout
+                urls, self._model, uses_tools=False, notify=_notify, timeout=self.timeout, observe=observe
             )
             stack.push_async_callback(endpoint_pool.aclose)
             transport = PromptTransport(endpoint_pool, _notify, is_raw=self._raw)
@@ -127,6 +133,14 @@ class VLLMPool:
             share = PoolShare(endpoint_pool, states, self._options.max_prompts, endpoint_loads(), server_of)
             stack.callback(share.membership.leave)
             return _Core(endpoint_pool, transport, states, share, stack.pop_all())
+
+    def _observer(self, stack: AsyncExitStack) -> RequestObserver | None:
+        """Observer of the requests; None if they are not logged."""
+        if self._log_requests is None and not _log.isEnabledFor(logging.DEBUG):
+            return None
+        from ..observe.request_log import RequestLog  # only for pools that log requests
+
+        return stack.enter_context(RequestLog(self._log_requests, _notify))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -182,7 +196,7 @@ class VLLMPool:
             return _invalid_prompt(0, prompt)
         url = core.endpoint_pool.members[endpoint].url
         try:
-            await core.transport.send_single(endpoint, prompt, sampling, self.timeout, received.append)
+            await core.transport.send_single(endpoint, prompt, sampling, self.timeout, received.append, 0)
         except BackendError as error:
             return Response(0, "", str(error), error.kind, endpoint=url, agent_index=agent_index)
         return _response(received, url, agent_index)
@@ -248,11 +262,12 @@ class VLLMPool:
                 except BaseException:  # noqa: BLE001 - a user's function may raise anything
                     _log.exception("on_response raised for prompt %d; the other prompts continue", response.index)
 
-        async def send(endpoint: int, batch: Sequence[str], on_event: OnPrompt) -> None:
+        async def send(endpoint: int, batch: Sequence[PendingPrompt], on_event: OnPrompt) -> None:
+            texts, indices = [each.prompt for each in batch], [each.index for each in batch]
             if in_batches:
-                await core.transport.send(endpoint, batch, sampling, self.timeout, on_event)
+                await core.transport.send(endpoint, texts, sampling, self.timeout, on_event, indices)
             else:
-                await core.transport.send_single(endpoint, batch[0], sampling, self.timeout, on_event)
+                await core.transport.send_single(endpoint, texts[0], sampling, self.timeout, on_event, indices[0])
 
         for index, prompt in enumerate(all_prompts):
             if not _is_prompt(prompt):

@@ -5,7 +5,7 @@ marker with the server's own tokenizer.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,8 +94,6 @@ _MAX_TEMPLATE_PROBES = 3
 _NOT_IMPLEMENTED = 501
 
 OnPrompt = Callable[[PromptEvent], None]
-SendPrompts = Callable[[int, Sequence[str], OnPrompt], Awaitable[None]]
-"""Sends prompts to the endpoint with this index. Raises BackendError."""
 
 
 class PromptTransport:
@@ -131,36 +129,57 @@ class PromptTransport:
                 self._report_single("the server does not show its chat template")
 
     async def send(
-        self, endpoint: int, prompts: Sequence[str], sampling: Sampling, timeout: float, on_event: OnPrompt
+        self,
+        endpoint: int,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        timeout: float,
+        on_event: OnPrompt,
+        indices: Sequence[int] | None = None,
     ) -> None:
-        """Raises BackendError; prompts that were reported as finished stay finished."""
+        """`indices`: of the prompts in their call, for the request log. Raises BackendError; prompts that were reported
+        as finished stay finished."""
         backend = await self._pool.members[endpoint].get_backend(self._pool.traits.model)
         may_batch = (self._template is not None or self._sends_chats) and self._accepts_batches.get(endpoint, True)
         if may_batch and isinstance(backend, HttpBackend):
-            await self._send_batch(endpoint, backend, prompts, sampling, timeout, on_event)
+            await self._send_batch(endpoint, backend, prompts, sampling, timeout, on_event, indices)
         else:
-            await self._send_each(endpoint, prompts, sampling, timeout, on_event)
+            await self._send_each(endpoint, prompts, sampling, timeout, on_event, indices)
 
     async def send_single(
-        self, endpoint: int, prompt: str, sampling: Sampling, timeout: float, on_event: OnPrompt, index: int = 0
+        self,
+        endpoint: int,
+        prompt: str,
+        sampling: Sampling,
+        timeout: float,
+        on_event: OnPrompt,
+        index: int | None = None,
+        position: int = 0,
     ) -> None:
-        """Sends one prompt as a conversation, to which the server applies its template; a raw one as a batch of one."""
+        """Sends one prompt as a conversation, to which the server applies its template; a raw one as a batch of one.
+        `index`: of the prompt in its call, for the request log; `position`: in its batch, for events."""
         backend = await self._pool.members[endpoint].get_backend(self._pool.traits.model)
         if self._is_raw and isinstance(backend, HttpBackend):
             await self._send_batch(
-                endpoint, backend, [prompt], sampling, timeout, lambda event: on_event(_with_index(event, index))
+                endpoint,
+                backend,
+                [prompt],
+                sampling,
+                timeout,
+                lambda event: on_event(_with_index(event, position)),
+                None if index is None else [index],
             )
             return
         self.requests += 1
-        request = Request(_NO_PROMPT, (User(prompt),), self._pool.traits.model, sampling)
+        request = Request(_NO_PROMPT, (User(prompt),), self._pool.traits.model, sampling, index=index)
         try:
             async with asyncio.timeout(timeout), backend.stream(request) as deltas:
                 async for delta in deltas:
                     match delta:
                         case TextDelta(text):
-                            on_event(PromptDelta(index, text))
+                            on_event(PromptDelta(position, text))
                         case Finished(reason, usage):
-                            on_event(PromptFinished(index, reason, usage))
+                            on_event(PromptFinished(position, reason, usage))
                         case _:
                             pass
         except TimeoutError as error:
@@ -175,6 +194,7 @@ class PromptTransport:
         sampling: Sampling,
         timeout: float,
         on_event: OnPrompt,
+        indices: Sequence[int] | None,
     ) -> None:
         template, client = self._template or ChatTemplate(), self._client(endpoint, backend)
         self.requests += 1
@@ -183,8 +203,9 @@ class PromptTransport:
             self._accepts_batches.setdefault(endpoint, True)
             on_event(event)
 
+        index = indices[0] if indices is not None and len(indices) == 1 else None
         try:
-            await client.send([template.render(prompt) for prompt in prompts], sampling, timeout, receive)
+            await client.send([template.render(prompt) for prompt in prompts], sampling, timeout, receive, index)
         except BackendError as error:
             if not _may_mean_no_batches(error):
                 raise
@@ -194,23 +215,30 @@ class PromptTransport:
             may_split = not self._accepts_batches.get(endpoint, True) and not (self._is_raw and len(prompts) == 1)
             if not may_split and self._client(endpoint, backend) == client:
                 raise
-            await self.send(endpoint, prompts, sampling, timeout, on_event)
+            await self.send(endpoint, prompts, sampling, timeout, on_event, indices)
 
     async def _send_each(
-        self, endpoint: int, prompts: Sequence[str], sampling: Sampling, timeout: float, on_event: OnPrompt
+        self,
+        endpoint: int,
+        prompts: Sequence[str],
+        sampling: Sampling,
+        timeout: float,
+        on_event: OnPrompt,
+        indices: Sequence[int] | None,
     ) -> None:
         """Raises the first error after all requests have ended."""
         errors: list[BackendError] = []
 
-        async def send_one(index: int, prompt: str) -> None:
+        async def send_one(position: int, prompt: str) -> None:
+            index = None if indices is None else indices[position]
             try:
-                await self.send_single(endpoint, prompt, sampling, timeout, on_event, index)
+                await self.send_single(endpoint, prompt, sampling, timeout, on_event, index, position)
             except BackendError as error:
                 errors.append(error)
 
         async with asyncio.TaskGroup() as group:
-            for index, prompt in enumerate(prompts):
-                group.create_task(send_one(index, prompt))
+            for position, prompt in enumerate(prompts):
+                group.create_task(send_one(position, prompt))
         if errors:
             raise errors[0]
 
@@ -261,6 +289,7 @@ class PromptTransport:
             are_chats=self._sends_chats,
             is_raw=self._is_raw,
             only_standard=backend.traits.name not in _VLLM_FLAVORS or endpoint in self._only_standard,
+            observe=backend.observe,
         )
 
 

@@ -33,8 +33,15 @@ class ActionAdapter:
     _prompts: dict[bytes, Prompt] = field(default_factory=dict)
     """Equal prompts are one object, which is encoded once."""
 
-    def request(self, completion: CompletionRequest, agent: str, turn: int, action_texts: Mapping[str, str]) -> Request:
-        """`action_texts`: the model's own text for its calls, by call id."""
+    def request(
+        self,
+        completion: CompletionRequest,
+        agent: str,
+        turn: int,
+        action_texts: Mapping[str, str],
+        index: int | None = None,
+    ) -> Request:
+        """`action_texts`: the model's own text for its calls, by call id. `index`: of the agent's input."""
         uses_actions = self.uses_actions and bool(completion.tools)
         schema, instructions = self._schema(completion) if uses_actions else self._answer_schema(completion)
         system = [completion.system, *([actions.instructions(completion.tools)] if uses_actions else []), *instructions]
@@ -50,6 +57,7 @@ class ActionAdapter:
             must_call=completion.tool_name if completion.tool_choice == "required" and not uses_actions else None,
             stream=self.config.stream,
             agent=agent,
+            index=index,
             turn=turn,
             priority=self.config.priority,
             seed=None if self.config.sampling.seed is None else repeated_seed(self.config.sampling.seed, agent),

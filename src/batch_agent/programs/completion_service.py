@@ -106,7 +106,8 @@ class GatewayService:
         self, turn: "_Turn", completion: CompletionRequest, replacement: CompletionRequest
     ) -> tuple[Request, Replied, Reply]:
         """Sends `replacement` instead of `completion`."""
-        request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts)
+        index = turn.session.job.index
+        request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts, index)
         step = Generate(request, self.max_turns - turn.number)
         fact = await (
             self._run_turn(turn.session, step) if turn.is_only else self._run_side_turn(turn.session, turn.key, step)

@@ -8,9 +8,10 @@ from typing import Any
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from ..core.agent_config import Job
-from ..core.coordinator import Completion, Cursor, Document, Lease, Updates, Write
+from ..core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write
 from ..core.errors import BatchAgentError, StoreError
 from ..core.facts import Fact
+from ..core.protocols import Prices
 from ..core.requests import Usage
 from ..store.codec import decode_job, encode_job
 from .actor_calls import cancellable_call_result, first_line
@@ -55,6 +56,12 @@ class RayCoordinator:
         plain = [decode_job(encode_job(job)) for job in jobs]  # an input may be of a class that nodes do not have
         ended: dict[str, Completion] = await self._call("submit", plain, retry_failed=retry_failed)
         return ended
+
+    async def save_run(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
+        await self._call("save_run", inputs, prices)
+
+    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
+        await self._call("reject", rejected)
 
     async def pending_count(self) -> int:
         return int(await self._call("pending_count"))

@@ -6,10 +6,12 @@ Errors travel as class, message and kind, without attributes that may not be pic
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
 from ..core.fast_dataclass import dataclass
+from ..core.options import Rows
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 
@@ -20,14 +22,29 @@ Dumps = Callable[[Any], bytes]
 
 def spec_for_workers(spec: BatchSpec) -> BatchSpec:
     """The spec without what only the submitter uses: workers exchange inputs, facts and results with the coordinator.
-    Raises SpecError for a backend that only this process can use."""
+    Files of tools and of the request log have the same paths on every node, whatever the working directory of its
+    workers is. Raises SpecError for a backend that only this process can use."""
     if not isinstance(spec.backend, str | Sequence):
         raise SpecError(
             f"backend={spec.backend!r} was opened in this process and cannot be used by the workers of "
             f"cluster={spec.distribution.cluster!r}: pass its URL instead."
         )
-    distribution = replace(spec.distribution, cluster=None, workers=None)
-    return replace(spec, inputs=[], on_result=None, out=None, checkpoint_dir=None, distribution=distribution)
+    return replace(
+        spec,
+        inputs=[],
+        on_result=None,
+        out=None,
+        checkpoint_dir=_absolute(spec.checkpoint_dir),  # only for artifacts of tools
+        log_requests=_absolute(spec.log_requests),
+        rows=Rows(key=spec.rows.key, encoding=spec.rows.encoding),
+        prefix=replace(spec.prefix, strict_prefix=False),  # checks the inputs
+        tool_caching=replace(spec.tool_caching, tool_cache_dir=_absolute(spec.tool_caching.tool_cache_dir)),
+        distribution=replace(spec.distribution, cluster=None, workers=None),
+    )
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
 
 
 def serialize_spec(spec: BatchSpec, dumps: Dumps) -> bytes:

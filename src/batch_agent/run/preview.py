@@ -15,6 +15,7 @@ from ..core.validation import at_least
 from ..engine.job_source import InputSource, JobSource
 from ..observe.observed_backend import encoded_request
 from ..plan.compile import Plan
+from ..plan.row_keys import row_key
 from .resources import offline_plan, open_preview
 from .setup import RunSetup, input_order
 
@@ -139,9 +140,9 @@ async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
 def _previewed(backend: Backend, plan: Plan, job: Job) -> PreviewedRequest:
     step = Conversation(plan.config, job).next()
     if not isinstance(step, Generate):
-        return PreviewedRequest(job.index, job.key, problem=str(job.problem))
+        return PreviewedRequest(job.index, row_key(job.key), problem=str(job.problem))
     sent = encoded_request(backend, step.request)
-    return PreviewedRequest(job.index, job.key, sent.method, sent.url, sent.headers, sent.body)
+    return PreviewedRequest(job.index, row_key(job.key), sent.method, sent.url, sent.headers, sent.body)
 
 
 def _readable(value: Any) -> str:

@@ -274,9 +274,7 @@ class _Opener:
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline = _inline_tools(spec, tools)
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
-        backend = server
-        if found is None and not isinstance(spec.backend, str | Sequence):
-            backend = self._observed(server, setup)
+        backend = server if found is not None else self._observed(server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
             backend = self._budget.backend(backend, spec)
@@ -353,14 +351,17 @@ class _Opener:
             self._request_logs[path] = self._stack.enter_context(RequestLog(path, setup.notify))
         return self._request_logs[path]
 
-    def _observed(self, backend: Backend, setup: RunSetup) -> Backend:
-        """A backend of the caller, whose requests are logged if the run logs them."""
+    def _observed(self, server: Backend, setup: RunSetup) -> Backend:
+        """The backend of a run that logs its requests: one of the caller is observed here, as only those that
+        `connect` opens have an observer. Requests of a stage have its name."""
         observe = self._observer(setup)
         if observe is None:
-            return backend
-        from ..observe.observed_backend import ObservedBackend
+            return server
+        from ..observe.observed_backend import ObservedBackend, StageBackend
 
-        return ObservedBackend(backend, observe)
+        is_opened_here = isinstance(setup.spec.backend, str | Sequence)
+        backend = server if is_opened_here else ObservedBackend(server, observe)
+        return StageBackend(backend, setup.stage) if setup.stage else backend
 
     def _count(self, usage: Usage) -> None:
         self._trial_usage += usage
@@ -499,6 +500,7 @@ async def _join(
             retry_failed=spec.retry.retry_failed,
             events=events,
             is_submitter=submits,
+            has_checkpoint=spec.checkpoint_dir is not None and spec.distribution.store is None,
         )
     )
 

@@ -69,8 +69,8 @@ async def execute(
     whether agents run in this process too. Raises RunStopped and StoreError."""
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
-    if resources.store.is_durable and resources.cluster is None and only is None:
-        resources.store.save_run(_known_inputs(resources), execution.prices)
+    if resources.store.is_durable and only is None:
+        await _save_run(resources, execution.prices)
     try:
         if spec.out is None or only is not None:
             await execution.run(put, None, only, runs_agents=runs_agents)
@@ -80,11 +80,19 @@ async def execute(
             async with result_file_writer(spec.out) as write:
                 await execution.run(put, write, only, runs_agents=runs_agents)
         is_new = resources.store.is_durable and not resources.is_complete
-        if is_new and only is None and resources.cluster is None:
+        if is_new and only is None and execution.has_all_results:
             await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
     finally:
         if resources.events is not None:
             execution.report(resources.events)
+
+
+async def _save_run(resources: RunResources, prices: Prices | None) -> None:
+    """Records the inputs and the prices of the model, for readers of the checkpoint."""
+    if resources.cluster is None:
+        resources.store.save_run(_known_inputs(resources), prices)
+    else:
+        await resources.cluster.save_run(_known_inputs(resources), prices)
 
 
 def _known_inputs(resources: RunResources) -> Sequence[Any]:
@@ -100,6 +108,8 @@ class _Execution:
         self._resources = resources
         self._spec = resources.setup.spec
         self._events = resources.events
+        self.has_all_results = resources.cluster is None
+        """Whether every agent has ended, and the checkpoint has it. Of a distributed run, known at its end."""
 
     @property
     def prices(self) -> Prices | None:
@@ -196,12 +206,13 @@ class _Execution:
         resources, cluster = self._resources, self._resources.cluster
         assert cluster is not None
         submitter = Submitter(cluster, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline)
-        if not runs_agents:
+        if runs_agents:
+            source = cluster.source(resources.admission)
+            engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.local, leave)
+            await work_and_collect(engine, source, submitter)
+        else:
             await submitter.collect()
-            return
-        source = cluster.source(resources.admission)
-        engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.local, leave)
-        await work_and_collect(engine, source, submitter)
+        self.has_all_results = cluster.has_checkpoint and submitter.has_all_results
 
     async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
         """Runs agents whose turns are run by the model or by programs."""

@@ -1,5 +1,6 @@
 """Encoding of facts, jobs and completions. It is a stable format: later versions read what earlier versions wrote."""
 
+from collections.abc import Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,29 @@ def _reader(kind: str) -> "TypeAdapter[Fact]":
     return TypeAdapter(_KINDS[kind])
 
 
+MAX_INPUT_BYTES = 64 * 1024 * 1024
+"""Of inputs that are kept for readers before their agents start. Larger lists are kept as their positions from there
+on: an agent's own input is in its facts."""
+
+
+class EncodedInput(bytes):
+    """An input that another process has encoded; empty: it has no JSON form, or there was no room for it."""
+
+
+def encode_inputs(values: Iterable[Any]) -> list[EncodedInput]:
+    """Inputs for another process, which keeps them for readers."""
+    room, encoded = MAX_INPUT_BYTES, list[EncodedInput]()
+    for value in values:
+        data = EncodedInput((encode_input(value) or b"") if room > 0 else b"")
+        room -= len(data)
+        encoded.append(data)
+    return encoded
+
+
 def encode_input(value: Any) -> bytes | None:
     """An input as JSON, for readers; None for one that has no JSON form, such as one that contains itself."""
+    if isinstance(value, EncodedInput):
+        return bytes(value) or None
     try:
         return _dump(value)
     except Exception:  # noqa: BLE001 - the methods of the user's objects may raise anything

@@ -17,7 +17,8 @@ from ..core.facts import Fact
 from ..core.protocols import Account, Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
-from .codec import decode, encode, encode_error, encode_input
+from ..plan.row_keys import row_key
+from .codec import MAX_INPUT_BYTES, decode, encode, encode_error, encode_input
 from .lock import DirectoryLock
 from .sync_marker import SyncMarker
 from .writer import Work, WriterThread
@@ -47,9 +48,6 @@ _ROWS_PER_STATEMENT = (64, 16, 4, 1)
 _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT}
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
 _INPUTS_PER_STATEMENT = 256
-_MAX_INPUT_BYTES = 64 * 1024 * 1024
-"""Of inputs that are kept for readers before their agents start. Larger lists are kept as their positions from there
-on: an agent's own input is in its facts."""
 _NOT_OPEN = "The checkpoint is not open."
 _DISCARDED_USAGE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
 
@@ -122,7 +120,7 @@ class SqliteStore:
         try:
             return tuple(decode(kind, data) for kind, data in rows)
         except ValueError as error:
-            raise StoreError(f"{self._directory}: the facts of agent {key} cannot be read: {error}") from error
+            raise StoreError(f"{self._directory}: the facts of agent {row_key(key)} cannot be read: {error}") from error
 
     async def spent(self) -> Usage:
         current = await self._wait(lambda db: db.execute(_USAGE).fetchone())
@@ -258,7 +256,7 @@ def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | No
 def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
     """Encodes and inserts many inputs per statement, as `_insert` does, and not more than fit into memory twice."""
     db.execute("DELETE FROM inputs")
-    room = _MAX_INPUT_BYTES
+    room = MAX_INPUT_BYTES
     for first in range(0, len(values), _INPUTS_PER_STATEMENT):
         chunk = values[first : first + _INPUTS_PER_STATEMENT]
         rows = [encode_input(value) if room > 0 else None for value in chunk]

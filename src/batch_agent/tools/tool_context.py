@@ -9,6 +9,8 @@ from typing import Any
 
 from ..core.fast_dataclass import dataclass
 
+ARTIFACTS = "artifacts"
+"""Name of the folder below a checkpoint."""
 _FILE_NAME = re.compile(r"[\w@%-]{1,120}")
 
 
@@ -17,7 +19,7 @@ class ArtifactFolders:
     the run resumes; without a checkpoint, in a temporary folder that is not deleted."""
 
     def __init__(self, checkpoint_dir: Path | None = None) -> None:
-        self._root = None if checkpoint_dir is None else checkpoint_dir.expanduser().absolute() / "artifacts"
+        self._root = None if checkpoint_dir is None else checkpoint_dir.absolute() / ARTIFACTS
         self._lock = threading.Lock()
 
     def folder(self, agent: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from typing_extensions import TypedDict
 
-from batch_agent.agent.output import output_type
+from batch_agent.agent.output import RawSchemaOutput, output_type
 from batch_agent.core.agent_config import InvalidOutput, OutputType
 from batch_agent.core.errors import SpecError
 
@@ -245,6 +245,13 @@ def test_an_invalid_json_schema_is_rejected(schema: Any) -> None:
     with pytest.raises(SpecError, match=r"^output_schema is not a valid JSON schema: ") as caught:
         output_type(schema)
     assert "\n" not in str(caught.value)
+
+
+def test_fields_without_properties_are_not_taken_for_a_schema_that_anything_fits() -> None:
+    with pytest.raises(SpecError, match=r"'properties': \{'topic': \{'type': 'string'\}\}"):
+        RawSchemaOutput({"topic": "str"})
+    for schema in ({}, {"title": "Anything"}, {"$ref": "#/$defs/a", "$defs": {"a": {}}}):
+        assert RawSchemaOutput(schema).validate(1) == 1
 
 
 def test_a_remote_schema_reference_is_not_fetched() -> None:

@@ -248,7 +248,28 @@ async def test_the_stages_of_a_flow_share_a_file(sim: SimServer, tmp_path: Path)
     log = tmp_path / "requests.jsonl"
     flow = Flow(["a", "b"], backend=sim.url, log_requests=log).map("first", task="Say {input}")
     await flow.map("second", task="Repeat {first}").run()
-    assert sorted(line["index"] for line in lines_of(log)) == [0, 0, 1, 1]
+    lines = lines_of(log)
+    assert sorted((line["stage"], line["index"]) for line in lines) == [
+        ("first", 0),
+        ("first", 1),
+        ("second", 0),
+        ("second", 1),
+    ]
+    for line in lines:
+        assert line["body"]["messages"][-1]["content"].startswith("Say" if line["stage"] == "first" else "Repeat")
+
+
+async def test_the_stages_of_a_flow_are_told_apart_on_a_backend_of_the_caller_with_a_budget(tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    options: dict[str, Any] = {"backend": OwnBackend(), "log_requests": log, "max_total_tokens": 100_000}
+    await Flow(["a"], **options).map("first", task="Say {input}").map("second", task="Repeat {first}").run()
+    assert [(line["stage"], line["index"]) for line in lines_of(log)] == [("first", 0), ("second", 0)]
+
+
+async def test_a_run_of_its_own_has_no_stage(sim: SimServer, tmp_path: Path) -> None:
+    log = tmp_path / "requests.jsonl"
+    await BatchAgent.run(task="Say {it}", inputs=["a"], backend=sim.url, log_requests=log, progress=False)
+    assert [line["stage"] for line in lines_of(log)] == [None]
 
 
 class OwnBackend:

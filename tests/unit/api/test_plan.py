@@ -40,7 +40,7 @@ async def test_a_plan_predicts_the_tokens_that_the_run_uses(sim: SimServer) -> N
     assert forecast.seconds is not None
     assert forecast.shared is not None
     assert forecast.shared > 0.8
-    assert forecast.usd is None
+    assert forecast.cost is None
 
 
 async def test_a_canary_with_a_checkpoint_is_requested_once_with_its_own_index(sim: SimServer, tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ async def test_a_plan_without_a_canary_sends_no_model_request() -> None:
 async def test_a_plan_with_prices_has_a_cost(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(**options(sim, prices={"sim": (1.0, 0.5, 2.0)}))
     used = forecast.usage
-    assert forecast.usd == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
+    assert forecast.cost == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
 
 
 async def test_a_canary_of_more_agents_than_there_are_is_all_of_them(sim: SimServer) -> None:

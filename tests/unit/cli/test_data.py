@@ -146,6 +146,58 @@ def test_fresh_removes_only_the_files_of_the_run(place: Path, sim_url: str, call
         assert {path.name for path in place.iterdir()} >= own
 
 
+KEEPER = """
+from batch_agent import ToolContext
+
+def keep(context: ToolContext, name: str = "") -> str:
+    '''Keep it.'''
+    number = len(list(context.artifacts.iterdir()))
+    (context.artifacts / f"{number}.txt").write_text(str(context.input))
+    return "kept"
+"""
+
+
+@pytest.mark.slow
+def test_files_that_tools_made_in_an_earlier_run_are_gone_after_fresh(place: Path, sim_url: str, call: Call) -> None:
+    (place / "keeper.py").write_text(KEEPER)
+    asked = [*words(sim_url, "in.jsonl", "--tools", "keeper:keep", "--checkpoint", "kept")]
+
+    def made(*more: str) -> list[str]:
+        done = call(*asked, *more, cwd=place)
+        assert done.returncode == 0, done.stderr
+        [row] = map(json.loads, (place / "results.jsonl").read_text().splitlines())
+        return [Path(each).name for each in row["artifacts"]]
+
+    assert made() == ["0.txt"]
+    assert made() == ["0.txt"]  # restored
+    assert made("--fresh") == ["0.txt"]
+    mine = place / "kept" / "mine.txt"
+    mine.write_text("mine")
+    asked[asked.index("keeper:keep") - 1 : asked.index("keeper:keep") + 1] = []
+    done = call(*asked, "--fresh", cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert not (place / "kept" / "artifacts").exists()
+    assert mine.exists()
+
+
+def test_fresh_removes_the_artifacts_of_every_stage_and_nothing_behind_a_link(tmp_path: Path) -> None:
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    (elsewhere / "mine.txt").write_text("mine")
+    for stage in (folder, folder / "map", folder / "reduce"):
+        (stage / "artifacts" / "key").mkdir(parents=True)
+        (stage / "artifacts" / "key" / "made.txt").write_text("made")
+        (stage / "artifacts" / "key" / "link").symlink_to(elsewhere)
+        (stage / "run.syncs").write_text("3")
+    delete_checkpoint(folder)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "artifacts").symlink_to(elsewhere)
+    with pytest.raises(StoreError, match=r"artifacts.* cannot be deleted"):
+        delete_checkpoint(folder)
+    assert (elsewhere / "mine.txt").exists()
+
+
 def test_fresh_does_not_remove_an_active_run(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     lock.take()

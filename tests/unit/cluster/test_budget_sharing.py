@@ -52,7 +52,7 @@ async def test_one_worker_may_spend_the_whole_budget_and_no_more() -> None:
     async with worker.joins():
         await worker.spend(400)
         await worker.spend(600)
-        with pytest.raises(BackendError, match=r"1,000 tokens were spent.*this request may take 1\.") as refused:
+        with pytest.raises(BackendError, match=r"1,000 tokens were spent.*this request may take 1,") as refused:
             await worker.spend(1)
         assert refused.value.kind is ErrorKind.BUDGET
 

@@ -77,6 +77,7 @@ def test_errors_of_the_database_are_passed_on(url: str, query: str, parameters: 
     [
         ("sqlite:///nothing.db", "The database 'nothing.db' does not exist"),
         ("nosuch://host/db", "cannot be opened.*nosuch"),
+        ("mysql+pymysql://me:s3cret@host/db", "No module named 'pymysql'. Install this driver of the database."),
         ("postgresql+nosuch://me:s3cret@host/db", "cannot be opened"),
         ("sqlite://:x:y", "cannot be opened|Could not parse"),
     ],

@@ -63,7 +63,7 @@ def test_tokens_are_counted_from_the_plan_alone() -> None:
     # Prompts of 100 and 130. Cached: 72 of the first, and of the second all but the 20 that no turn has said.
     assert told.usage == Usage(2300, 10 * (72 + 110), 150)
     assert told.computed == 480
-    assert told.usd == pytest.approx(480 + 182 + 300)
+    assert told.cost == pytest.approx(480 + 182 + 300)
     assert told.seconds is None
     assert any("canary" in words for words in told.basis)
 
@@ -410,8 +410,8 @@ def test_a_forecast_is_compared_with_the_run() -> None:
     assert compared.row("output tokens").ratio == 0.5
     assert compared.row("seconds").ratio == 1.2
     assert compared.row("residents").fact == 2
-    assert compared.row("usd").ratio is None
-    assert not any(line.startswith("usd") for line in compared_lines(compared))
+    assert compared.row("cost").ratio is None
+    assert not any(line.startswith("cost") for line in compared_lines(compared))
     with pytest.raises(KeyError):
         compared.row("weather")
 

@@ -38,13 +38,13 @@ def turns(key: str, *usages: Usage, at: float = 1.0, first: int = 1) -> list[tup
 
 def test_prefill_is_what_the_server_found_in_its_cache(tmp_path: Path) -> None:
     row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 60, 10), Usage(150, 100, 10))])[
-        "prefill tokens not computed"
+        "prompt tokens not computed"
     ]
     assert (row["saved"], row["without"], row["unit"]) == (60 + 100, 100 + 150, "tokens")
 
 
 def test_a_server_that_names_no_cached_tokens_leaves_it_open(tmp_path: Path) -> None:
-    row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 0, 10))])["prefill tokens not computed"]
+    row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 0, 10))])["prompt tokens not computed"]
     assert (row["saved"], row["without"]) == (None, None)
     assert row["basis"].startswith("Unknown")
 

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ POOL: dict[str, str] = {
     "prompts_per_endpoint": "one most",
     "patience": "zero one longest tiny",
     "sampling": "none",
+    "log_requests": "none unicode",
 }
 POOL_CASES = [(argument, edge) for argument in POOL for edge in EDGES if (argument, edge) != ("timeout", "tiny")]
 """Nothing answers in such a time."""
@@ -63,7 +65,10 @@ def server() -> Iterator[SimServer]:
 
 
 @pytest.mark.parametrize(("argument", "edge"), POOL_CASES)
-async def test_a_pool_accepts_an_edge_value_or_rejects_it_by_name(server: SimServer, argument: str, edge: str) -> None:
+async def test_a_pool_accepts_an_edge_value_or_rejects_it_by_name(
+    server: SimServer, argument: str, edge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     given: dict[str, Any] = {"endpoints": [server.url], argument: EDGES[edge]}
     if works(POOL, argument, edge):
         async with VLLMPool(**given) as pool:

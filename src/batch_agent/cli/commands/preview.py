@@ -1,14 +1,16 @@
 """batch-agent preview."""
 
+from dataclasses import replace
 from typing import Annotated
 
 import orjson
 from cyclopts import Parameter
 
 from ...api import BatchAgent
-from ..options.command_options import CommandOptions
+from ..options.command_options import NAMES, CommandOptions
 from ..signals import interruptible
 from ..stdout import write_stdout
+from ..usage_errors import with_flags
 
 
 def preview(
@@ -30,6 +32,7 @@ def preview(
         Print one JSON object.
     """
     found = interruptible(BatchAgent.preview(count=count, exact=exact, **options.to_kwargs()))
+    found = replace(found, notes=tuple(with_flags(note, NAMES) for note in found.notes))
     text = orjson.dumps(found.to_dict(), option=orjson.OPT_INDENT_2) if json else str(found).encode(errors="replace")
     write_stdout([text, b"\n"])
     return 0

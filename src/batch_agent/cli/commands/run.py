@@ -146,7 +146,7 @@ def run(
     plan_changed
         If the task, the model or similar changed since the checkpoint: stop with an error, or rerun all agents.
     fresh
-        Discard the progress of an earlier run and start over.
+        Discard the progress of an earlier run and the files that its tools made, and start over.
     """
     folder = checkpoint or checkpoint_of(out)
     options.check_output_path(out, "--out")

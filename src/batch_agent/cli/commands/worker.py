@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -34,6 +35,8 @@ def worker(
     lease: float | None = None,
     patience: float = 60.0,
     trust: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+    checkpoint: Path | None = None,
+    log_requests: Path | None = None,
     dashboard: Dashboard = None,
     telemetry: TelemetryOptions = _NO_TELEMETRY,
 ) -> int:
@@ -57,11 +60,17 @@ def worker(
         Seconds to wait for a run that does not exist yet or has no work.
     trust
         What agents may use on this machine: tools (my_tools:search, http_get), modules, directories, programs.
+    checkpoint
+        Checkpoint directory of the run, if this machine shares it: files that tools make go to its artifacts directory.
+        By default, a temporary directory of this machine.
+    log_requests
+        Append each request of this worker to the model and its raw response to this .jsonl file. API keys are masked.
     """
     remote = RemoteRun(store, run)
     if not patience >= 0:
         raise SpecError(f"--patience must be a number of seconds >= 0, got {patience!r}.")
-    options = {"backend": backend, "max_inflight": max_inflight, "lease": lease}
+    files = {"checkpoint_dir": checkpoint, "log_requests": log_requests}
+    options = {"backend": backend, "max_inflight": max_inflight, "lease": lease, **files}
     overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     BatchSpec.of(task="none", inputs=[], **overrides)  # validated before the worker waits for work
     job = WorkerJob(remote, store, overrides, trust or [])

@@ -275,6 +275,10 @@ class CommandOptions:
         return read_inputs(self.inputs if self._is_stream else Path(self.inputs), self._rows, _print_notice)
 
 
+NAMES = (*CommandOptions.__slots__, "canary", "count", "plan_changed")
+"""Options that messages of the library name as in Python."""
+
+
 def _check_is_piped() -> None:
     try:
         kind = os.fstat(sys.stdin.fileno()).st_mode

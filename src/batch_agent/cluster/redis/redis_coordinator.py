@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ... import aio
 from ...core.agent_config import Job
-from ...core.coordinator import Completion, Cursor, Document, Lease, Updates, Write
+from ...core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write
 from ...core.errors import SpecError
 from ...core.facts import Fact
+from ...core.protocols import Prices
 from ...core.requests import NO_USAGE, Usage
 from ...store.codec import decode_completion, decode_job, encode_job
 from . import lua_documents, lua_work
@@ -103,6 +104,12 @@ class RedisCoordinator:
             self._creation_mark = creation_mark
             ended.update((key.decode(), decode_completion(data)) for key, data in _pairs(found))
         return ended
+
+    async def save_run(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
+        """Does nothing: facts are on the server, and no checkpoint directory has them."""
+
+    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
+        """Does nothing, as `save_run`."""
 
     async def pending_count(self) -> int:
         return int(await self._connection.call("HLEN", self._run.key("agents")))

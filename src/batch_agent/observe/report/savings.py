@@ -126,7 +126,7 @@ def savings(
 def _prefill(turns: Usage) -> Saving:
     is_known = turns.cached > 0
     return Saving(
-        "prefill tokens not computed",
+        "prompt tokens not computed",
         turns.cached if is_known else None,
         "tokens",
         turns.input if is_known else None,

@@ -28,6 +28,7 @@ from ...core.program_runtime import ProgramTrace
 from ...core.protocols import CallHistory
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
+from ...plan.row_keys import row_key
 from ..checkpoint_results import recorded_job
 from .formatting import one_line, truncate
 
@@ -44,7 +45,7 @@ def agent_trace_lines(
     without styles."""
     job = recorded_job(key, facts)
     trace = _Trace(Conversation(config, job), full)
-    yield Text.assemble((f"Agent {job.index}", "bold"), f"  key {key}")
+    yield Text.assemble((f"Agent {job.index}", "bold"), f"  key {row_key(key)}")
     if full:
         yield from prompt_lines(config)
     yield from part("input", trace.short(as_text(job.input)))

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...core.results import truncation_note
+from ...core.results import dollars, truncation_note
 from ...core.run_reports import Scheduling
 from ..live.state import LiveState
 from ..run_stats import RunStats
@@ -28,8 +28,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
     if stats.prefix is not None and (outcome := prefix_outcome_line(stats.prefix)) is not None:
         lines.append(outcome)
-    if stats.spent:
-        lines.append(f"Cost: ${stats.spent:,.4f}.")
+    if state.cost:
+        lines.append(f"Cost: {dollars(state.cost)}.")
     if stats.tool_calls:
         lines.append(f"Tool calls: {stats.tool_calls:,}{saved_by_sharing(stats.tool_sources, state.tools)}.")
     lines += failed_tool_lines([stats])

@@ -43,7 +43,8 @@ class Database:
         try:
             self._engine = self._open(parsed)
         except (ImportError, sqlalchemy.exc.ArgumentError) as error:
-            raise SpecError(f"{self._shown_url} cannot be opened: {error}") from error
+            hint = ". Install this driver of the database" if isinstance(error, ImportError) else ""
+            raise SpecError(f"{self._shown_url} cannot be opened: {error}{hint}.") from error
 
     @property
     def version(self) -> Callable[[Mapping[str, Any]], Hashable] | None:

@@ -26,12 +26,16 @@ class MCP(McpConfig):
     async def open(self) -> AsyncIterator[Sequence[Tool]]:
         """Starts or reaches the server and lists its tools. A started server ends with the context. Raises
         SpecError."""
-        _check_installed(self)
+        self.check_installed()
         session = McpSession(self)
         try:
             yield await session.tools()
         finally:
             await session.aclose()
+
+    def check_installed(self) -> None:
+        """Raises SpecError if the package, or the program of a command, is missing."""
+        _check_installed(self)
 
 
 def _check_installed(config: McpConfig) -> None:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +19,7 @@ import pytest
 from tests.support.forked_programs import Call, Program, Programs, typed
 from tests.support.redis_server import RedisServer, redis_of_its_own, redis_server
 
-from batch_agent import SpecError, StoreError
+from batch_agent import SpecError, StoreError, read_request_log
 from batch_agent.cli.app import main
 from batch_agent.cli.commands.worker import WorkerJob
 from batch_agent.cli.options.command_options import CommandOptions
@@ -159,6 +160,50 @@ def test_a_worker_started_before_the_run_shares_the_work(place: Place, programs:
     said = worker.stderr.read_text()
     assert 0 < done_by(said) < AGENTS
     assert "No work is left." in said
+
+
+NOTE_OF_AGENT = """
+import json, os
+from batch_agent import Tool, ToolContext
+
+@Tool.define(effect="write")
+def note(name: str, context: ToolContext) -> str:
+    '''Note it.'''
+    known = [context.input, context.key, context.index, context.turn, context.run_id]
+    (context.artifacts / "note.json").write_text(json.dumps([known, os.getpid()]))
+    return "noted"
+"""
+
+
+@pytest.mark.slow
+def test_a_tool_on_a_worker_knows_its_agent_and_its_files_are_in_the_results(
+    place: Place, programs: Programs, others: Programs
+) -> None:
+    for folder in (place.run, place.worker):
+        (folder / "mine.py").write_text(NOTE_OF_AGENT)
+    logs = place.run / "run.log.jsonl", place.worker / "worker.log.jsonl"
+    shared = ("--checkpoint", str(place.checkpoint), "--log-requests", str(logs[1]))
+    worker = others.start_command(*place.works, *shared, cwd=place.worker)
+    wait_for(worker.stderr, "Waiting up to 60 s for run")
+    run = programs.call(*place.asks, *SLOWLY, "--key", "name", "--log-requests", str(logs[0]), cwd=place.run)
+    assert run.returncode == 0, run.stderr
+    assert worker.wait() == 0, worker.stderr.read_text()
+    rows = [json.loads(line) for line in place.out.read_text().splitlines()]
+    assert len(rows) == AGENTS
+    runs, pids = set(), Counter[int]()
+    for row in rows:
+        [file] = row["artifacts"]
+        assert Path(file).is_relative_to(place.checkpoint / "artifacts")
+        (value, key, index, turn, run_id), pid = json.loads(Path(file).read_text())
+        assert (value, key, index, turn) == (row["input"], row["key"], row["index"], 1)
+        assert key == value["name"]
+        runs.add(run_id)
+        pids[pid] += 1
+    assert len(runs) == 1
+    assert len(pids) == 2
+    logged = [Counter(line["key"] for line in read_request_log(log) if line["key"]) for log in logs]
+    assert sorted(map(len, logged)) == sorted(pids.values())
+    assert sum(logged, Counter()) == Counter({row["key"]: 2 for row in rows})
 
 
 @pytest.mark.slow
@@ -379,6 +424,36 @@ def test_a_worker_sends_the_same_requests_as_the_run(tmp_path: Path, monkeypatch
     )  # fmt: skip
     assert repr(ours) == repr(theirs)
     assert [as_tool(tool).spec.name for tool in ours.tools] == ["grep", "http_get"]
+
+
+def test_file_tools_of_a_worker_read_files_in_the_encoding_of_the_run(tmp_path: Path) -> None:
+    text = "Привет, мир"
+    (tmp_path / "old.txt").write_bytes(text.encode("cp1251"))
+    options = {"inputs": str(tmp_path), "tools": ["read_file", "grep"], "encoding": "cp1251"}
+    command = WorkerManifest.from_json(asked(**options).to_json())
+    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, [str(tmp_path)]).spec(command)
+    read, grep = (as_tool(tool) for tool in spec.tools)
+    assert read.function(path="old.txt") == text
+    assert text in str(grep.function(pattern="мир"))
+
+
+ONLY_SUBMITTER = {
+    "inputs query limit sample sample_seed where input_format": "inputs arrive as jobs, in JSON",
+    "mcp": "refused with --store",
+    "config": "its values are options",
+    "no_hoist no_reorder": "the order of inputs; prompts arrive with the jobs",
+    "strict_prefix": "checks the inputs",
+    "log_requests": "a file of the submitter's machine; a worker has a --log-requests of its own",
+}
+"""Options that workers do not get, and why."""
+
+
+def test_every_option_of_a_run_reaches_its_workers_or_is_only_the_submitters() -> None:
+    command = asked(encoding="cp1252", key="id", stop=["END"], extra=["top_k=1"], prices=["m=1,1,1"])
+    sent = {*command.options, *command.__slots__} - {"folder", "format", "options", "root", "schema_name", "lease"}
+    kept = {name for names in ONLY_SUBMITTER for name in names.split()}
+    assert sent & kept == set()
+    assert sorted(sent | kept) == sorted(CommandOptions.__slots__)
 
 
 def test_options_of_the_worker_override_those_of_the_run() -> None:
