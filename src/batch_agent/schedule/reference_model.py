@@ -3,11 +3,12 @@ read stand behind their calls, and if they stand before the agents' own text."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement, ToolResult
 from ..core.run_reports import SharedResults
-from .reference_tree import Path, ReferenceTree, SizedReference
+from .reference_tree import Path, ReadPaths, ReferenceTree, SizedReference
 
 MIN_SHARE = 0.1
 """Least share of the computed tokens for which placing results first is worth advice."""
@@ -99,6 +100,7 @@ class ReferenceModel:
         """References of each agent's last prompt."""
         self.ranks: dict[str, int] = {}
         self.readers: dict[str, int] = {}
+        self.read_paths = ReadPaths()
         self._tree = ReferenceTree()
 
     def add(self, agents: Sequence[Reader]) -> None:
@@ -129,6 +131,10 @@ class ReferenceModel:
         self.first += prompt.inline - before
         if prompt.path != path:
             self.first += before + prompt.replies + self._tree.add(prompt.path)
+
+    def in_order(self, headings: Iterable[str]) -> list[str]:
+        """Headings in the order of a prompt."""
+        return sorted(headings, key=lambda heading: (self.ranks[heading], heading))
 
     @property
     def saved_share(self) -> float:
@@ -161,8 +167,7 @@ class ReferencedPrompt:
         )
         if chosen:
             self._references |= {heading: new[heading].size for heading in chosen}
-            ranks = self._model.ranks
-            ordered = sorted(self._references, key=lambda heading: (ranks[heading], heading))
+            ordered = self._model.in_order(self._references)
             self.path = tuple(SizedReference(heading, self._references[heading]) for heading in ordered)
 
     def ask(self, turn: ReadTurn) -> None:
@@ -170,22 +175,31 @@ class ReferencedPrompt:
         model = self._model
         for read in turn.reads:
             model.ranks.setdefault(read.heading, len(model.ranks) if read.rank is None else read.rank)
-            model.readers[read.heading] = model.readers.get(read.heading, 0) + (read.heading not in self._asked)
-            self._asked.add(read.heading)
+            if read.heading not in self._asked:
+                model.readers[read.heading] = model.readers.get(read.heading, 0) + 1
+                before = model.in_order(self._asked)
+                self._asked.add(read.heading)
+                model.read_paths.extend(before, model.in_order(self._asked))
 
     def _placed_first(self, new: Sequence[Read]) -> frozenset[str]:
-        """Headings of those that are placed first."""
+        """Headings of those that are placed first, by the rule of a run: those that are open, if less is computed for
+        this agent than all of them."""
         recorded = frozenset(read.heading for read in new if read.placement == "first")
-        ranks, readers = self._model.ranks, self._model.readers
-        open_ = [read for read in new if read.placement == "auto" and readers[read.heading] > 1]
-        if not open_:
+        undecided = [read for read in new if read.placement == "auto"]
+        if not undecided:
             return recorded
-        gain = sum(read.size * (1 - 1 / readers[read.heading]) for read in open_)
-        first = min(ranks[read.heading] for read in new)
-        moved = sum(size for heading, size in self._references.items() if ranks[heading] > first)
-        if recorded or gain > self.inline + self.replies + moved:
-            return recorded | {read.heading for read in open_}
+        moved = 0.0 if recorded else self.inline + self.replies
+        if moved + self._shared_cost(new) < sum(read.size for read in undecided):
+            return recorded | {read.heading for read in undecided}
         return recorded
+
+    def _shared_cost(self, new: Sequence[Read]) -> float:
+        """The agent's part of the references that are new in their places."""
+        sizes = self._references | {read.heading: read.size for read in new if read.placement != "inline"}
+        path, present = self._model.in_order(sizes), [each.heading for each in self.path]
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, present, strict=False)))
+        agents = self._model.read_paths.agents
+        return sum(sizes[path[at]] / agents(path[: at + 1]) for at in range(kept, len(path)))
 
 
 class ReadRecorder:
