@@ -3,17 +3,18 @@ read stand behind their calls, and if they stand before the agents' own text."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement, ToolResult
 from ..core.run_reports import SharedResults
-from .reference_tree import Path, ReferenceTree, SizedReference
+from .reference_tree import Path, ReadPaths, ReferenceTree, SizedReference
 
 MIN_SHARE = 0.1
 """Least share of the computed tokens for which placing results first is worth advice."""
 MIN_CHARS = 200
 """Shorter results stand behind their calls."""
-MAX_READERS = 1_000
+MAX_READERS = 500
 """Agents that a report is computed from. More would take longer and hardly change the share."""
 
 
@@ -83,7 +84,7 @@ def _read_turn(reply: int, results: Sequence[ToolResult], shared_tools: Containe
 
 
 class ReferenceModel:
-    """Agents one after the other, on a server that keeps every prefix."""
+    """Agents on a server that keeps every prefix."""
 
     def __init__(self, shared: float = 0.0) -> None:
         """`shared`: size of what all prompts begin with."""
@@ -99,22 +100,41 @@ class ReferenceModel:
         """References of each agent's last prompt."""
         self.ranks: dict[str, int] = {}
         self.readers: dict[str, int] = {}
+        self.read_paths = ReadPaths()
         self._tree = ReferenceTree()
 
-    def add(self, agent: Reader) -> None:
-        prompt = ReferencedPrompt(self, agent.own)
-        self.inline += agent.own
-        self.first += agent.own
-        for turn in agent.turns:
-            before, path = prompt.inline, prompt.path
-            prompt.extend(turn)
-            self.inline += turn.inline + sum(read.size for read in turn.reads)
-            self.first += prompt.inline - before
-            if prompt.path != path:
-                self.first += before + prompt.replies + self._tree.add(prompt.path)
-        self.placed += prompt.placed
-        self.references.update(each.heading for each in prompt.path)
-        self.paths.append(prompt.path)
+    def add(self, agents: Sequence[Reader]) -> None:
+        """Adds agents that run at the same time: all have asked for the results of a turn before the first arrives."""
+        prompts = [ReferencedPrompt(self, agent.own) for agent in agents]
+        own = sum(agent.own for agent in agents)
+        self.inline += own
+        self.first += own
+        for at in range(max((len(agent.turns) for agent in agents), default=0)):
+            turns = [
+                (prompt, agent.turns[at])
+                for prompt, agent in zip(prompts, agents, strict=True)
+                if at < len(agent.turns)
+            ]
+            for prompt, turn in turns:
+                prompt.ask(turn)
+            for prompt, turn in turns:
+                self._extend(prompt, turn)
+        for prompt in prompts:
+            self.placed += prompt.placed
+            self.references.update(each.heading for each in prompt.path)
+            self.paths.append(prompt.path)
+
+    def _extend(self, prompt: "ReferencedPrompt", turn: ReadTurn) -> None:
+        before, path = prompt.inline, prompt.path
+        prompt.extend(turn)
+        self.inline += turn.inline + sum(read.size for read in turn.reads)
+        self.first += prompt.inline - before
+        if prompt.path != path:
+            self.first += before + prompt.replies + self._tree.add(prompt.path)
+
+    def in_order(self, headings: Iterable[str]) -> list[str]:
+        """Headings in the order of a prompt."""
+        return sorted(headings, key=lambda heading: (self.ranks[heading], heading))
 
     @property
     def saved_share(self) -> float:
@@ -147,8 +167,7 @@ class ReferencedPrompt:
         )
         if chosen:
             self._references |= {heading: new[heading].size for heading in chosen}
-            ranks = self._model.ranks
-            ordered = sorted(self._references, key=lambda heading: (ranks[heading], heading))
+            ordered = self._model.in_order(self._references)
             self.path = tuple(SizedReference(heading, self._references[heading]) for heading in ordered)
 
     def ask(self, turn: ReadTurn) -> None:
@@ -156,22 +175,31 @@ class ReferencedPrompt:
         model = self._model
         for read in turn.reads:
             model.ranks.setdefault(read.heading, len(model.ranks) if read.rank is None else read.rank)
-            model.readers[read.heading] = model.readers.get(read.heading, 0) + (read.heading not in self._asked)
-            self._asked.add(read.heading)
+            if read.heading not in self._asked:
+                model.readers[read.heading] = model.readers.get(read.heading, 0) + 1
+                before = model.in_order(self._asked)
+                self._asked.add(read.heading)
+                model.read_paths.extend(before, model.in_order(self._asked))
 
     def _placed_first(self, new: Sequence[Read]) -> frozenset[str]:
-        """Headings of those that are placed first."""
+        """Headings of those that are placed first, by the rule of a run: those that are open, if less is computed for
+        this agent than all of them."""
         recorded = frozenset(read.heading for read in new if read.placement == "first")
-        ranks, readers = self._model.ranks, self._model.readers
-        open_ = [read for read in new if read.placement == "auto" and readers[read.heading] > 1]
-        if not open_:
+        undecided = [read for read in new if read.placement == "auto"]
+        if not undecided:
             return recorded
-        gain = sum(read.size * (1 - 1 / readers[read.heading]) for read in open_)
-        first = min(ranks[read.heading] for read in new)
-        moved = sum(size for heading, size in self._references.items() if ranks[heading] > first)
-        if recorded or gain > self.inline + self.replies + moved:
-            return recorded | {read.heading for read in open_}
+        moved = 0.0 if recorded else self.inline + self.replies
+        if moved + self._shared_cost(new) < sum(read.size for read in undecided):
+            return recorded | {read.heading for read in undecided}
         return recorded
+
+    def _shared_cost(self, new: Sequence[Read]) -> float:
+        """The agent's part of the references that are new in their places."""
+        sizes = self._references | {read.heading: read.size for read in new if read.placement != "inline"}
+        path, present = self._model.in_order(sizes), [each.heading for each in self.path]
+        kept = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, present, strict=False)))
+        agents = self._model.read_paths.agents
+        return sum(sizes[path[at]] / agents(path[: at + 1]) for at in range(kept, len(path)))
 
 
 class ReadRecorder:
@@ -229,10 +257,10 @@ class ReadRecorder:
         )
 
 
-def model_of(agents: Iterable[Reader], shared: float = 0.0) -> ReferenceModel:
+def model_of(agents: Sequence[Reader], shared: float = 0.0) -> ReferenceModel:
+    """Model of agents that run at the same time."""
     model = ReferenceModel(shared)
-    for agent in agents:
-        model.add(agent)
+    model.add(agents)
     return model
 
 

@@ -2,13 +2,14 @@
 for each."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ..core.coordinator import SharedCalls
 from ..core.facts import Fact, Returned
 from ..core.json import dumps
 from ..core.messages import Placement, Reference
 from ..plan.jsonable import to_jsonable
+from ..schedule.reference_tree import ReadPaths
 from .call_key import call_key
 from .parameters import BadArguments
 from .tool import Tool
@@ -16,8 +17,6 @@ from .tool import Tool
 _MAX_REFERENCES = 100_000
 _LAST_RANK = 1_000_000
 """Rank of references that have no place in the order: they are sorted by their headings."""
-_MAX_DEPTH = 32
-"""References of an agent that are counted as a path."""
 _MAX_MEMOIZED = 10_000
 _MAX_HEADING_CHARS = 300
 
@@ -28,57 +27,6 @@ class _Entry:
 
     rank: int | None = None
     readers: int = 0
-
-
-@dataclass(slots=True)
-class _Node:
-    agents: int = 0
-    children: dict[str, "_Node"] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Level:
-    """Nodes of one depth."""
-
-    nodes: int = 0
-    agents: int = 0
-
-
-class _ReadPaths:
-    """Tree of what agents asked for, in the order of a prompt, with the number of agents that came to each node: as
-    many could share what the server computed up to there."""
-
-    def __init__(self) -> None:
-        self._root = _Node()
-        self._levels: list[_Level] = []
-        self._nodes = 0
-
-    def extend(self, before: Sequence[str], after: Sequence[str]) -> None:
-        """An agent asked for more."""
-        node, is_new = self._root, False
-        for depth, heading in enumerate(after[:_MAX_DEPTH]):
-            is_new = is_new or before[depth : depth + 1] != [heading]
-            if depth == len(self._levels):
-                self._levels.append(_Level())
-            if (child := node.children.get(heading)) is None:
-                if self._nodes >= _MAX_REFERENCES:
-                    return
-                child = node.children[heading] = _Node()
-                self._nodes += 1
-                self._levels[depth].nodes += 1
-            child.agents += is_new
-            self._levels[depth].agents += is_new
-            node = child
-
-    def agents(self, path: Sequence[str]) -> float:
-        """Agents that came to a node, or to nodes of its depth on average, if that is more: others may follow."""
-        if not 0 < len(path) <= len(self._levels):
-            return 1.0
-        node: _Node | None = self._root
-        for heading in path:
-            node = None if node is None else node.children.get(heading)
-        level = self._levels[len(path) - 1]
-        return max(1 if node is None else node.agents, level.agents / level.nodes)
 
 
 class ReferenceOrder:
@@ -93,7 +41,7 @@ class ReferenceOrder:
         self._headings: dict[tuple[str, str], str] = {}
         """By the tool's name and the text of the arguments."""
         self._next = 0
-        self._paths = _ReadPaths()
+        self._paths = ReadPaths()
 
     def on_call(self, tool: Tool, text: str, asked: Collection[str]) -> str | None:
         """An agent asks for a result; returns its heading, or None if it cannot be a reference. `text`: the arguments

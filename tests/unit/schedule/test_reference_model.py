@@ -1,9 +1,12 @@
 """What a server computes with results behind their calls and with results placed first."""
 
+from random import Random
+
 import pytest
 
 from batch_agent.core.run_reports import SharedResults
 from batch_agent.schedule.reference_model import (
+    MAX_READERS,
     Read,
     Reader,
     ReadRecorder,
@@ -55,7 +58,11 @@ def test_the_model_places_what_several_agents_read_if_more_is_saved_than_compute
     agents = [reader("a") for _ in range(10)]
     model = model_of(agents)
     assert model.readers == {"a": 10}
-    assert model.placed == 9  # nobody else had asked when the first agent did
+    assert model.placed == 10
+    one_by_one = ReferenceModel()
+    for agent in agents:
+        one_by_one.add([agent])
+    assert one_by_one.placed == 9, "nobody else had asked when the first agent did"
     assert model_of([reader("a", own=6_000.0) for _ in range(10)]).placed == 0
     assert model_of([reader(str(number)) for number in range(10)]).placed == 0
 
@@ -71,7 +78,7 @@ def test_a_result_that_is_among_the_references_costs_nothing_when_it_is_read_aga
 
 def test_references_stand_in_the_order_in_which_agents_first_read_them() -> None:
     model = ReferenceModel()
-    model.add(reader("a", "b", placement="first"))
+    model.add([reader("a", "b", placement="first")])
     prompt = ReferencedPrompt(model, 100.0)
     for heading in "ba":
         prompt.extend(ReadTurn(10.0, reads=(Read(heading, 2_000.0, "first"),)))
@@ -82,6 +89,25 @@ def test_a_recorded_rank_decides_the_order() -> None:
     prompt = ReferencedPrompt(ReferenceModel(), 100.0)
     prompt.extend(ReadTurn(10.0, reads=(Read("a", 1.0, "first", 7), Read("b", 1.0, "first", 3))))
     assert [each.heading for each in prompt.path] == ["b", "a"]
+
+
+@pytest.mark.parametrize(("reads", "computed"), [("topics", 350_000), ("zipf", 620_000)])
+def test_the_model_computes_as_much_as_was_measured(reads: str, computed: int) -> None:
+    """128 agents of 400 own tokens behind 2,000 shared ones read three of 20 documents of 2,000 tokens, on vLLM."""
+
+    def documents(agent: int) -> list[int]:
+        if reads == "topics":
+            return Random(f"topic {agent % 16}").sample(range(20), 3)
+        random, left, found = Random(f"reader {agent}"), list(range(20)), list[int]()
+        for _ in range(3):
+            found.append(random.choices(left, [1 / (1 + each) for each in left])[0])
+            left.remove(found[-1])
+        return found
+
+    agents = [reader(*map(str, documents(agent)), own=400.0, placement="first") for agent in range(128)]
+    model = model_of(agents, 2_000.0)
+    assert model.inline == pytest.approx(830_000, rel=0.02)
+    assert model.first == pytest.approx(computed, rel=0.12)
 
 
 def test_a_run_that_placed_nothing_is_told_what_it_would_gain() -> None:
@@ -128,10 +154,10 @@ def test_results_placed_first_that_nobody_shares_cost_more() -> None:
 
 
 def test_of_a_large_run_only_the_first_agents_are_looked_at() -> None:
-    recorder = recorded([reader("a", "b", size=8_000.0)] * 1_000)
+    recorder = recorded([reader("a", "b", size=8_000.0)] * MAX_READERS)
     small = recorder.report(4.0)
     assert not recorder.is_open
-    for _ in range(1_000):
+    for _ in range(MAX_READERS):
         recorder.add(None)
     large = recorder.report(4.0)
     assert small is not None
