@@ -99,3 +99,27 @@ def compaction() -> str:
             for key, name in names.items()
         ],
     )
+
+
+def quality() -> str:
+    names = {"embedded": "embedded model (llama.cpp, 4 bits)", "vllm": "vLLM on CPU (32 bits)"}
+    found = results("quality")
+    rows = []
+    for engine, name in names.items():
+        if (case := found.get(engine)) is None:
+            continue
+        for way in ("inline", "first"):
+            one = case[way]
+            rows.append(
+                [
+                    f"{name}, `{way}`",
+                    f"{one['read_the_document']} of {one['questions']}",
+                    f"**{one['right']}** ({share(one['accuracy'])} ± {100 * one['margin']:.0f})",
+                    f"{one['made_up']}",
+                    f"{one['invalid']}",
+                    f"{case[f'right_only_{way}']}",
+                    f"{one['prompt_tokens']:,}",
+                ]
+            )
+    heads = ["read the document", "right", "made up a number", "no answer", "right only so", "prompt tokens"]
+    return table(["SmolLM2-135M", *heads], rows)

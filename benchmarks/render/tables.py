@@ -1,4 +1,4 @@
-"""Writes the tables of docs/benchmarks.md and README.md from benchmarks/results: `python -m benchmarks.render.tables`.
+"""Writes the tables of the docs and of README.md from benchmarks/results: `python -m benchmarks.render.tables`.
 
 A table is between `<!-- table: NAME -->` and `<!-- /table -->`. A test compares the pages with what this script
 renders, so that no number in a table is typed by hand."""
@@ -19,7 +19,7 @@ from benchmarks.render import (
 )
 from benchmarks.render.cells import RESULTS, ROOT, Json, results, table
 
-PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "guides" / "shared-results.md", ROOT / "README.md")
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -91,6 +91,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "placement": prompts.placement,
     "forecast": prompts.forecast,
     "compaction": prompts.compaction,
+    "quality": prompts.quality,
     "peers_summary": peers.summary,
     "peers_single": peers.single,
     "peers_agents": peers.agents,

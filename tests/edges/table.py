@@ -121,6 +121,13 @@ OPTIONS: dict[str, Cells] = {
         _AWAY,
     ),
     # What prompts share.
+    "shared_results": (
+        "unit/api/test_shared_results.py::test_workers_of_a_shared_run_use_one_order",
+        _CANCEL,
+        _KILL,
+        "unit/api/test_shared_results.py::test_a_resumed_run_sends_the_prompts_that_an_uninterrupted_one_would_have_sent",
+        _AWAY,
+    ),
     "cache_salt warm_prefix hoist reorder strict_prefix kvflow": (
         "engine/test_slots.py::test_new_agents_wait_behind_agents_that_return_from_their_tools",
         _CANCEL,
@@ -167,6 +174,13 @@ TOOL_POLICIES: dict[str, Cells] = {
         "unit/api/test_exactly_once.py::test_a_write_with_an_idempotency_key_is_repeated_with_the_same_key",
         "unit/api/test_exactly_once.py::test_a_resumed_run_has_the_same_idempotency_keys",
         "- a tool is a function of this process",
+    ),
+    "placement": (
+        "unit/api/test_shared_results.py::test_workers_of_a_shared_run_use_one_order",
+        _CANCEL,
+        _KILL,
+        "unit/api/test_shared_results.py::test_a_resumed_run_sends_the_prompts_that_an_uninterrupted_one_would_have_sent",
+        _AWAY,
     ),
     "cacheable ttl version keeps_errors": (
         "unit/tools/test_sharing.py::test_a_thousand_agents_that_read_ten_documents_read_each_once",

@@ -92,6 +92,7 @@ WORKS: dict[str, str] = {
     "hoist": FLAG,
     "reorder": FLAG,
     "strict_prefix": FLAG,
+    "shared_results": "",
     "kvflow": FLAG,
     "tool_cache_mb": COUNT,
     "tool_cache_dir": "none unicode",
@@ -207,6 +208,7 @@ TOOL_WORKS: dict[str, str] = {
     "ttl": "zero one most huge longest tiny none inf",
     "version": "none",
     "keeps_errors": FLAG,
+    "placement": "none",
     "idempotency_arg": "none",
     "history_arg": "none",
     "idempotent": FLAG,
@@ -219,7 +221,7 @@ TOOL_WORKS: dict[str, str] = {
     "retry_on": "",
     "backoff": "one longest tiny",
 }
-WITH: dict[str, dict[str, Any]] = {"ttl": SHARED, "version": SHARED, "keeps_errors": SHARED}
+WITH: dict[str, dict[str, Any]] = {"ttl": SHARED, "version": SHARED, "keeps_errors": SHARED, "placement": SHARED}
 
 
 def test_every_tool_option_has_a_row_of_edge_values() -> None:

@@ -49,6 +49,7 @@ WORKS: dict[str, str] = {
     "--extra": "",  # no NAME=VALUE
     "--prices": "",
     "--tool-mode": "",
+    "--shared-results": "",
     "--max-inflight": "one negative",
     "--max-agents": "one negative",
     "--max-turns": "one",

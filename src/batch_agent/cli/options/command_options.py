@@ -22,6 +22,7 @@ PASSED_THROUGH = (
     "key",
     "system_prompt",
     "tool_mode",
+    "shared_results",
     "backend",
     "model",
     "max_inflight",
@@ -152,6 +153,14 @@ class CommandOptions:
             "native: the server's tool calls; action: one JSON action per turn; auto: what the server supports.", MODEL
         ),
     ] = "auto"
+    shared_results: Annotated[
+        Literal["inline", "first", "auto"],
+        _option(
+            "Where results of read and pure tools stand: inline: behind their calls; first: before each agent's own "
+            "text, where servers cache them for all agents; auto: where less is computed.",
+            PROMPTS,
+        ),
+    ] = "inline"
     max_inflight: Annotated[int | None, _option("Concurrent requests. By default, found automatically.", LIMITS)] = None
     max_agents: Annotated[
         int | None, _option("Concurrent agents. By default 10,000, or 20 with --runtime.", LIMITS)
