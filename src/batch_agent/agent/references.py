@@ -133,7 +133,7 @@ def _new_references(results: Sequence[ToolResult], present: Sequence[PlacedRefer
 
 def _decided(result: ToolResult, auto: Placement, computed: int) -> ToolResult:
     reference = result.reference
-    if reference is None:
+    if reference is None or reference.moved_chars:  # a replay has decisions that were recorded
         return result
     placement = auto if reference.placement == "auto" else reference.placement
     return replace(result, reference=replace(reference, placement=placement, moved_chars=computed))
