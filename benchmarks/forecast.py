@@ -30,7 +30,7 @@ from benchmarks.sim_vs_vllm import H200
 ROUNDS = 2
 AIMS = {"prompt tokens": 0.1, "seconds": 0.25}
 """How far the forecast may be off, as a share of the fact."""
-_SHOWN = ("prompt tokens", "cached", "computed", "output tokens", "seconds", "usd")
+_SHOWN = ("prompt tokens", "cached", "computed", "output tokens", "seconds", "cost")
 PRICES = (0.15, 0.075, 0.6)
 MANY = Work(1_200, 2, document_tokens=400, answer_tokens=(32, 96), result_tokens=96, tool_s=(1.0, 3.0))
 
@@ -92,15 +92,15 @@ def measure(case: Case) -> dict[str, Any]:
         seconds = time.perf_counter() - began
     if not all(result.ok and result.turns == work.turns for result in results):
         raise SystemExit(f"{case.name}: not all agents took {work.turns} turns")
-    usd = Price(*(each / 1e6 for each in PRICES)).of(sum((result.usage for result in results), NO_USAGE))
-    compared = expected.compare(results, seconds, usd)
+    cost = Price(*(each / 1e6 for each in PRICES)).of(sum((result.usage for result in results), NO_USAGE))
+    compared = expected.compare(results, seconds, cost)
     print(f"\n{case.name}", *forecast_lines(expected), *compared_lines(compared), sep="\n  ", flush=True)
     return {
         "agents": work.agents,
         "plan_s": round(plan_s, 2),
         "plan_cpu_s": round(plan_cpu_s, 2),
         "compared": {row.name: [_short(row.forecast), _short(row.fact), _short(row.ratio)] for row in compared.rows},
-        "without_canary": {row.name: _short(row.ratio) for row in blind.compare(results, seconds, usd).rows},
+        "without_canary": {row.name: _short(row.ratio) for row in blind.compare(results, seconds, cost).rows},
         "basis": expected.basis,
         "scheduling": {"inflight": results.scheduling.inflight, "overcommitted": results.scheduling.overcommitted},
     }

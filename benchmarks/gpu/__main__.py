@@ -4,8 +4,8 @@
     python -m benchmarks.gpu run --url http://127.0.0.1:8000 --only resident
 
 `serve-and-run` makes the models (a shape, no weights), and starts vLLM for each part in turn. PYTHON has vLLM, found in
---vllm-path if that is given. All parts but `peers` take about eight minutes on an H200, and it as long again; --budget
-ends them earlier.
+--vllm-path if that is given. All parts but `peers` and those of shared results take about eight minutes on an H200, and
+each of these as long again; --budget ends them earlier.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from .peers import peers
 from .pools import pools
 from .results_file import Notes
 from .server_info import Server, gpu
+from .shared_results import shared_results, shared_results_more
 from .vllm_process import ServerFailed, say, serve
 from .workers import workers
 from .workloads import Scale, Stage, inflight, layout, prefix, resident
@@ -42,6 +43,9 @@ PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "pools": pools,
     "watching": watching,
     "workers": workers,
+    "shared_results": shared_results,
+    "shared_results_roomy": lambda stage: shared_results(stage, "shared_results_roomy"),
+    "shared_results_more": shared_results_more,
     "peers": peers,
 }
 
@@ -57,6 +61,8 @@ class Setup:
 
 SETUPS = (
     Setup("7b", _KV_BLOCKS, ("resident", "prefix", "layout", "flows", "pools", "watching", "workers", "peers")),
+    Setup("7b", _KV_BLOCKS, ("shared_results", "shared_results_more")),
+    Setup("7b", (), ("shared_results_roomy",)),
     Setup("7b", _KV_BLOCKS + _OFFLOAD, ("offload",)),
     Setup("32b", (), ("inflight",)),
 )

@@ -1,12 +1,14 @@
 """The peer: the loop that a competent user writes, on aiohttp, streaming."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 import orjson
 
+from batch_agent.agent.references import pointer
 from batch_agent.core.requests import Usage
 
 from .scenario import TOOL, Scene
@@ -16,12 +18,22 @@ _SILENCE = 240.0
 Message = dict[str, Any]
 
 
-async def plain(url: str, model: str, scene: Scene, watch: Watch, *, at_once: int | None = None) -> None:
-    """Runs all agents of the scene: all at once, or `at_once` of them, each from its first turn to its last."""
+async def plain(
+    url: str,
+    model: str,
+    scene: Scene,
+    watch: Watch,
+    *,
+    at_once: int | None = None,
+    placement: Literal["inline", "first"] = "inline",
+) -> None:
+    """Runs all agents of the scene: all at once, or `at_once` of them, each from its first turn to its last.
+    `placement`: of tool results; "first": before the agent's own text, in one order for all, as an expert places them.
+    """
     room = asyncio.Semaphore(at_once) if at_once else nullcontext()
     timeout = aiohttp.ClientTimeout(total=None, sock_read=_SILENCE)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
-        talker = _Talker(session, f"{url}/v1/chat/completions", model, scene, watch)
+        talker = _Talker(session, f"{url}/v1/chat/completions", model, scene, watch, placement == "first")
 
         async def one(agent: int) -> None:
             async with room:
@@ -36,17 +48,23 @@ async def plain(url: str, model: str, scene: Scene, watch: Watch, *, at_once: in
 
 
 class _Talker:
-    def __init__(self, session: aiohttp.ClientSession, url: str, model: str, scene: Scene, watch: Watch) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, url: str, model: str, scene: Scene, watch: Watch, is_placed_first: bool
+    ) -> None:
         self._session = session
         self._url = url
         self._model = model
         self._scene = scene
         self._watch = watch
+        self._is_placed_first = is_placed_first
+        self._found: dict[str, asyncio.Task[str]] = {}
 
     async def live(self, agent: int) -> None:
         scene = self._scene
         messages: list[Message] = [{"role": "system", "content": scene.system}] if scene.system else []
-        messages.append({"role": "user", "content": scene.tasks[agent]})
+        task: Message = {"role": "user", "content": scene.tasks[agent]}
+        messages.append(task)
+        read: dict[str, str] = {}
         for turn in range(scene.turns):
             await self._ask(messages, agent, turn)
             if scene.is_last(turn):
@@ -54,8 +72,20 @@ class _Talker:
             arguments = scene.arguments(agent, turn)
             call = {"id": f"call-{turn}", "type": "function", "function": {"name": TOOL, "arguments": arguments}}
             messages.append({"role": "assistant", "content": scene.said or None, "tool_calls": [call]})
-            found = await scene.look_up(scene.key(agent, turn), self._watch)
+            found = await self._look_up(scene.key(agent, turn))
+            if self._is_placed_first:
+                read[heading := f"{TOOL}(key={orjson.dumps(scene.key(agent, turn)).decode()})"] = found
+                task["content"] = _with_documents(read, scene.tasks[agent])
+                found = pointer(heading)
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": found})
+
+    async def _look_up(self, key: str) -> str:
+        """What no other agent needs is looked up for each; documents are kept for all agents."""
+        if self._scene.text is None:
+            return await self._scene.look_up(key, self._watch)
+        if key not in self._found:
+            self._found[key] = asyncio.ensure_future(self._scene.look_up(key, self._watch))
+        return await asyncio.shield(self._found[key])
 
     async def _ask(self, messages: list[Message], agent: int, turn: int) -> None:
         body = {
@@ -81,6 +111,11 @@ class _Talker:
             raise ValueError("the stream ended without usage")
         before = self._scene.key(agent, turn - 1)
         self._watch.turn_done(agent, turn, before, sent, now() if first is None else first, _counted(usage))
+
+
+def _with_documents(read: Mapping[str, str], task: str) -> str:
+    blocks = [f"<reference call='{heading}'>\n{read[heading]}\n</reference>\n" for heading in sorted(read)]
+    return f"<references>\n{''.join(blocks)}</references>\n\n{task}"
 
 
 def _counted(usage: dict[str, Any]) -> Usage:

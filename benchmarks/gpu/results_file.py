@@ -12,6 +12,8 @@ from .vllm_process import say
 _SHOWN = (
     "wall_s",
     "first_result_s",
+    "computed_tokens",
+    "cpu_s",
     "cached_share",
     "ttft_first_turn_s",
     "ttft_later_turns_s",

@@ -1,9 +1,10 @@
 """One scene, driven by BatchAgent or by a plain loop, and measured."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
@@ -75,15 +76,27 @@ async def run_ours(
     return {**numbers, "engine": {**heard.numbers(), "kv_tokens": backend.traits.kv_tokens}}
 
 
-async def run_plain(server: Server, scene: Scene, limit: float, *, at_once: int | None = None) -> dict[str, Any]:
+async def run_plain(
+    server: Server,
+    scene: Scene,
+    limit: float,
+    *,
+    at_once: int | None = None,
+    placement: Literal["inline", "first"] = "inline",
+) -> dict[str, Any]:
     watch = Watch()
-    return await measured(server, watch, lambda: plain(server.url, server.model, scene, watch, at_once=at_once), limit)
+    return await measured(
+        server,
+        watch,
+        lambda: plain(server.url, server.model, scene, watch, at_once=at_once, placement=placement),
+        limit,
+    )
 
 
 async def measured(server: Server, watch: Watch, run: Callable[[], Awaitable[None]], limit: float) -> dict[str, Any]:
     """What a run has come to that fails, or is cut off at its limit, is given too: its peer is still measured."""
     before = await server.counters()
-    was_cut_off = False
+    was_cut_off, cpu = False, time.process_time()
     watch.start()
     try:
         async with asyncio.timeout(limit):
@@ -93,6 +106,7 @@ async def measured(server: Server, watch: Watch, run: Callable[[], Awaitable[Non
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs into the numbers
         watch.failures.append(f"{type(error).__name__}: {error}")
     watch.stop()
+    cpu = time.process_time() - cpu
     after = await server.counters()
     counted = {name: round(after[name] - before[name]) for name in after}
-    return {**watch.numbers(), "was_cut_off": was_cut_off, "server_counted": counted}
+    return {**watch.numbers(), "cpu_s": round(cpu, 3), "was_cut_off": was_cut_off, "server_counted": counted}

@@ -32,6 +32,8 @@ class Scene:
     seconds: Callable[[str], float] = lambda key: 0.0
     """How long the tool takes."""
     shares_tools: bool = False
+    text: Callable[[str], str] | None = None
+    """What the tool returns for a key, if not the same for all."""
     numbers: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +48,7 @@ class Scene:
     async def look_up(self, key: str, watch: Watch) -> str:
         await asyncio.sleep(self.seconds(key))
         watch.tool_done(key)
-        return self.result
+        return self.result if self.text is None else self.text(key)
 
     def tool(self, watch: Watch) -> Tool:
         async def look_up(key: str) -> str:

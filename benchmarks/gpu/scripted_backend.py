@@ -49,7 +49,9 @@ class Played:
 
     def _agent(self, request: Request) -> int | None:
         first = request.messages[0]
-        return self._scene.numbers.get(first.text) if isinstance(first, User) else None
+        if not isinstance(first, User):
+            return None
+        return self._scene.numbers.get(first.text.rpartition("</references>\n\n")[2])  # references stand before it
 
     def _without_tools(self, prompt: Prompt) -> Prompt:
         """The same object for the same prompt: dialects serialise a prompt once."""

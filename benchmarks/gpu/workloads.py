@@ -166,6 +166,7 @@ def scene_of(
     key: Callable[[int, int], str] | None = None,
     seconds: Callable[[str], float] = lambda key: 0.0,
     shares_tools: bool = False,
+    text: Callable[[str], str] | None = None,
 ) -> Scene:
     """The same words each time, behind a beginning that nobody has seen: the counts are equal, the cache is cold."""
     start = nonce()
@@ -179,6 +180,7 @@ def scene_of(
         key=key or (lambda agent, turn: f"{agent:04}-{turn}"),
         seconds=seconds,
         shares_tools=shares_tools,
+        text=text,
     )
 
 

@@ -1,6 +1,6 @@
 """Tables about prompts."""
 
-from benchmarks.render.cells import results, seconds, share, span, table, times
+from benchmarks.render.cells import RESULTS, Json, results, seconds, share, span, table, times
 
 _WAYS = ("as_written", "as_written_laid_out", "well_written", "well_written_laid_out", "fields")
 _FORECAST = ("seconds", "prompt tokens", "computed", "output tokens")
@@ -20,6 +20,51 @@ def layout() -> str:
         rows.append([what, ratio, *ways])
     heads = ["as written", "as written, laid out", "well written", "well written, laid out", "`Fields`"]
     return table(["400 prompts", "`Fields` / as written", *heads], rows)
+
+
+def shared_results() -> str:
+    """On the GPU where it was measured there, and simulated."""
+    heads = {
+        "gather_inline": "loop, behind the call",
+        "gather_first": "loop, placed by hand",
+        "inline": "`inline`",
+        "first": "`first`",
+        "auto": "`auto`",
+        "first_in_call_order": "`first`, in call order",
+    }
+    rows = []
+    for engine, found in _shared_results_by_engine():
+        for case, ways in found.items():
+            cells = [_computed(ways.get(way)) for way in heads]
+            first, loop = ways.get("first"), ways.get("gather_inline")
+            is_measured = isinstance(first, dict) and isinstance(loop, dict)
+            ratio = times(first["wall_s"] / loop["wall_s"]) if is_measured else ""
+            rows.append([f"{engine}: {case}", ratio, *cells])
+    return table(["KV cache, who reads what", "`first` / loop", *heads.values()], rows)
+
+
+def placement() -> str:
+    found = results("shared_results")
+    rows = []
+    for case, ways in (found["nothing_shared"] | found["partly_shared"]).items():
+        ratio = times(ways["auto"]["wall_s"] / ways["inline"]["wall_s"])
+        rows.append([case, ratio, *(_computed(ways.get(way)) for way in ("inline", "first", "auto"))])
+    return table(["simulated", "`auto` / `inline`", "`inline`", "`first`", "`auto`"], rows)
+
+
+def _shared_results_by_engine() -> list[tuple[str, Json]]:
+    simulated = {case: ways for case, ways in results("shared_results")["shared"].items() if "each" not in case}
+    if not (RESULTS / "gpu_shared_results.json").exists():
+        return [("simulated", simulated)]
+    parts = results("gpu_shared_results")["parts"]
+    memory = {"262k": parts["shared_results"], "everything fits": parts["shared_results_roomy"]}
+    real = {f"{size} {who}": part[who] for size, part in memory.items() for who in ("topics", "zipf")}
+    return [("H200", real), ("simulated", simulated)]
+
+
+def _computed(way: Json | str | None) -> str:
+    """Empty for a run for which no time was left."""
+    return f"{seconds(way['wall_s'])}, {way['computed_tokens'] / 1e6:.2f} M" if isinstance(way, dict) else ""
 
 
 def forecast() -> str:

@@ -60,6 +60,7 @@ def _misses() -> str:
         ("cluster", cluster.targets()),
         ("peers", peers.targets()),
         ("refusals", refusals.targets()),
+        ("shared_results", results("shared_results")["targets"]),
     ):
         rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
     return table(["benchmark", "measure", "target", "measured"], rows)
@@ -86,6 +87,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "scheduling": shared_server.scheduling,
     "keep_warm": shared_server.keep_warm,
     "layout": prompts.layout,
+    "shared_results": prompts.shared_results,
+    "placement": prompts.placement,
     "forecast": prompts.forecast,
     "compaction": prompts.compaction,
     "quality": prompts.quality,

@@ -30,7 +30,7 @@ from .engine.sync import SyncResultStream, run_blocking
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
-from .run.resources import lint_prompts, open_preview
+from .run.resources import lint_prompts
 from .run.setup import RunSetup
 from .tools.adapters import locate_file_tools
 
@@ -389,12 +389,10 @@ class BatchAgent:
         cls, spec: BatchSpec | None = None, /, *, exact: bool = False, events: EventSink | None = None, **options: Any
     ) -> PrefixReport:
         """Reports the prefix that the prompts of this run share, and what keeps them from sharing more. Sends no
-        requests to a model. `exact`: opens the backend, to count tokens with its tokenizer."""
+        requests to a model. `exact`: opens the backend, to count tokens with its tokenizer. With the `checkpoint_dir`
+        of an earlier run, `shared_results` says what its agents read."""
         setup = RunSetup.validate(_spec(spec, options), events)
-        if not exact:
-            return await lint_prompts(setup)
-        async with open_preview(setup) as preview:
-            return preview.report()
+        return await lint_prompts(setup, exact=exact)
 
     @overload
     @classmethod

@@ -169,6 +169,12 @@ async def test_every_benchmark_part_writes_its_numbers_to_the_file(sim: SimServe
         for way in ("batch_agent", "dispatch_all"):
             assert parts[part][way]["failures"] == []
             assert parts[part][way]["requests"] == 4 * parts[part]["setup"]["sizes"]["agents"]
+    for part in ("shared_results", "shared_results_roomy"):
+        for who in ("topics", "zipf"):
+            for way in parts[part][who].values():
+                assert way["failures"] == []
+                assert way["requests"] == 4 * parts[part]["setup"]["sizes"]["agents"]
+                assert way["cpu_s"] > 0
     assert parts["inflight"]["slow_tool"]["same_tokens"]["in_turns"]
     assert parts["prefix"]["agents_100"]["shared"]["ttft_first_turn_s"]["p50"] > 0
 

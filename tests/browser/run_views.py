@@ -181,7 +181,7 @@ def _savings(used: list[Model], tools: list[Model]) -> list[Model]:
     tokens, calls = sum(use["input"] for use in used), sum(tool["requested"] for tool in tools)
     return [
         {
-            "name": "prefill tokens not computed",
+            "name": "prompt tokens not computed",
             "saved": sum(use["cached"] for use in used),
             "unit": "tokens",
             "without": tokens,
@@ -229,7 +229,7 @@ def _stage(name: str, lives: Sequence[Life], chance: random.Random) -> Model:
         "retries": turns // 15,
         "compactions": turns // 200,
         "usage": {"input": turns * 1423, "cached": turns * 1101, "output": turns * 187},
-        "usd": turns * 0.000231,
+        "cost": turns * 0.000231,
         "prefix": {
             "shared_tokens": 1102,
             "prompt_tokens": 1423,

@@ -4,7 +4,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,7 @@ async def test_the_report_of_a_real_run_agrees_with_its_results(page: Page, tmp_
     usage = results.usage + Usage(32, 0, 1)  # of the request that finds out whether the server takes tools
     assert f"{usage.input:,}" in tiles
     assert f"{usage.output:,}" in tiles
+    assert "incl. 32 for checks and summaries" in tiles  # so that the rows of the results add up to the rest
     assert f"{sum(len(result.tool_calls) for result in results):,}" in tools
     assert await page.value("timeline.rows.length") == AGENTS
     await page.click("#slowest .agent")
@@ -113,3 +114,75 @@ async def test_the_report_of_a_run_with_failures_says_how_each_agent_ended(page:
     assert "bad_request: HTTP 400" in said
     assert "running" not in said.lower()
     assert page.errors == []
+
+
+COUNTS = """({
+    head: [...document.querySelectorAll("#head .legend .key")].map((each) => each.innerText),
+    tile: document.querySelector('#summary [data-key="Answered"]').innerText,
+    failures: document.querySelector("#failures .note").innerText,
+    statuses: [...document.querySelectorAll('#results [data-filter="status"] option')].map((each) => each.innerText),
+    kinds: [...document.querySelectorAll('#results [data-filter="kind"] option')].map((each) => each.innerText),
+    timeline: [...document.querySelectorAll("#rows-bar option")].map((each) => each.innerText),
+    rows: [...document.querySelectorAll("#results td.status")].map((each) => each.innerText),
+})"""
+"""The numbers of agents by status in each part of the page."""
+
+
+async def test_a_failed_agent_is_failed_in_every_part_of_a_page_whose_run_goes_on(page: Page, tmp_path: Path) -> None:
+    gates, entered = {"first": asyncio.Event(), "last": asyncio.Event()}, asyncio.Semaphore(0)
+
+    @Tool.define(effect="read")
+    async def wait_for(gate: str) -> str:
+        """Wait for a gate."""
+        entered.release()
+        await gates[gate].wait()
+        return "open"
+
+    def waits(gate: str, then: str) -> str:
+        return f'[[sim: [{{"calls": [{{"name": "wait_for", "arguments": {{"gate": "{gate}"}}}}]}}, {then}]]]'
+
+    notes = ["fine", waits("first", '{"fault": "400"}'), waits("last", '{"text": "Done."}')]
+    rows = [{"id": f"note-{number}", "text": text} for number, text in enumerate(notes)]
+    folder = tmp_path / "run"
+    with SimServer(SimConfig(zero_latency=True), Script(tool_turns=0, answer_tokens=5)) as sim:
+        async with AsyncExitStack() as stack:
+            group = await stack.enter_async_context(asyncio.TaskGroup())
+            run = group.create_task(
+                BatchAgent.run(
+                    task="{text}", inputs=rows, key="id", tools=[wait_for], backend=sim.url, checkpoint_dir=folder
+                )
+            )
+            async with asyncio.timeout(HANGS):
+                await entered.acquire()
+                await entered.acquire()
+            await page.open(await stack.enter_async_context(serve(folder)))
+            await page.until("document.querySelector('#head').innerText.includes('2 in tools')")
+            await page.click("#results tbody tr:nth-child(2) .agent")
+            await page.until("document.querySelector('#panel .trace')?.innerText.includes('running')")
+            gates["first"].set()
+            await page.until("document.querySelector('#panel .badge').innerText === 'Failed'")
+            trace = await page.until(
+                "document.querySelector('#panel .trace').innerText.includes('\\nfailed') && "
+                "document.querySelector('#panel .trace').innerText"
+            )
+            assert "running" not in trace
+            assert "under way" not in await page.text("#panel")
+            assert trace.startswith("Agent 1  key note-1\n")
+            counts = await page.value(COUNTS)
+            assert counts["head"] == ["1 answered", "1 failed", "1 in tools"]
+            assert "1\nof 3, 1 failed" in counts["tile"]
+            assert counts["failures"] == "1 of 2 finished agents"
+            assert counts["statuses"] == ["all", "answered (1)", "failed (1)", "running (1)"]
+            assert counts["kinds"] == ["all", "bad_request (1)"]
+            assert {"answered (1)", "failed (1)", "running (1)"} <= set(counts["timeline"])
+            assert sorted(counts["rows"]) == ["answered", "failed", "running"]
+            gates["last"].set()
+            results = await run
+            await page.until("document.querySelector('#state').innerText === 'Finished'")
+            counts = await page.value(COUNTS)
+            assert [result.ok for result in results] == [True, False, True]
+            assert counts["head"] == ["2 answered", "1 failed"]
+            assert counts["failures"] == "1 of 3 finished agents"
+            assert counts["statuses"] == ["all", "answered (2)", "failed (1)"]
+            assert sorted(counts["rows"]) == ["answered", "answered", "failed"]
+            assert page.errors == []

@@ -130,7 +130,7 @@ async def test_savings_show_their_baseline_or_are_shown_as_unknown(show: Show) -
     said = await page.text("#savings")
     first, _, unknown = model["savings"]
     assert f"{first['saved']:,} tokens" in said
-    assert f"77 % of {first['without']:,} tokens without it" in said
+    assert f"77 % less than the {first['without']:,} tokens without it" in said
     assert first["formula"] not in said
     assert "unknown" in said
     assert unknown["basis"] in said

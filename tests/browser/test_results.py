@@ -1,5 +1,6 @@
 """The table of results and the story of an agent, as a reader uses them."""
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,8 @@ async def test_a_row_has_what_the_agent_received_answered_and_used(show: Show) -
     page = await show(model)
     row = await page.value("document.querySelector('#results tbody tr:nth-child(4)').innerText")
     tokens, turns = column(model, "tokens_in")[3], column(model, "turns")[3]
-    usd = (column(model, "cached")[3] * 0.05 + (tokens - column(model, "cached")[3]) * 0.5) / 1e6
-    usd += column(model, "tokens_out")[3] * 1.5 / 1e6
+    cost = (column(model, "cached")[3] * 0.05 + (tokens - column(model, "cached")[3]) * 0.5) / 1e6
+    cost += column(model, "tokens_out")[3] * 1.5 / 1e6
     for part in (
         "3",
         "answered",
@@ -61,7 +62,7 @@ async def test_a_row_has_what_the_agent_received_answered_and_used(show: Show) -
         "length",
         f"{turns}",
         f"{tokens:,}",
-        f"${usd:.6f}",
+        f"${cost:.6f}",
     ):
         assert part in row
     assert await page.value(SHOWN) == list(range(20))
@@ -118,7 +119,7 @@ async def test_ten_thousand_results_have_the_rows_of_one_page_in_the_document(sh
     assert await page.value("document.querySelectorAll('#results tbody tr').length") == 20
     await search(page, "letter 99")
     assert await page.value("results.rows.length") == 111  # 99, 990 to 999, 9900 to 9999
-    await page.click("#results [data-sort=usd]")
+    await page.click("#results [data-sort=cost]")
     await page.click("#results [data-do=results-last]")
     assert await page.value("document.querySelectorAll('#results tbody tr').length") == 11
     assert page.errors == []
@@ -252,3 +253,58 @@ async def test_answers_that_were_cut_are_counted_unless_they_fit_a_schema(show: 
     page = await show(with_schema)
     assert "cut at max_tokens" not in await page.text("#summary")
     assert "truncated" not in await page.text("#results .bar")
+
+
+async def test_json_has_spaces_where_lines_may_break(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(report_of(models.bare()))
+    await page.open(path.as_uri())
+    answers = ['{"a":"x, y:z","b":[1,2],"c":"\\"q\\",r"}', '{"cut":"in the mid', "text: as,it is", '{"a": 1, "b": 2}']
+    shown = [await page.value(f"format.spaced({json.dumps(answer)})") for answer in answers]
+    assert shown == [json.dumps(json.loads(answers[0])), '{"cut": "in the mid', answers[2], answers[3]]
+
+
+def keyed() -> models.Model:
+    """A run with `key=`: every agent has the key of its row."""
+    model = models.plain()
+    keys = [f"order/{index:04}.eu" for index in model["timeline"]["index"]]
+    return {**model, "results": {**model["results"], "key": keys}}
+
+
+async def test_rows_have_the_keys_of_their_inputs_and_are_found_by_them(show: Show) -> None:
+    page = await show(keyed())
+    headings = await page.value("[...document.querySelectorAll('#results th')].map(e => e.innerText.trim())")
+    assert headings[:3] == ["Agent", "Key", "Status"]
+    await page.value("document.querySelector('#results [name=query]').value = 'ORDER/0017'")
+    await page.value(
+        "document.querySelector('#results [name=query]').dispatchEvent(new Event('input', { bubbles: true }))"
+    )
+    assert await page.value(SHOWN) == [17]
+    await page.click("#results .agent")
+    assert "order/0017.eu" in await page.text("#panel")
+
+
+async def test_a_run_without_keys_has_no_column_for_them(show: Show) -> None:
+    page = await show(models.plain())
+    assert await page.value("document.querySelectorAll('#results .key-of-row, #slowest .key-of-row').length") == 0
+
+
+async def test_on_a_phone_an_agent_and_its_status_are_side_by_side_above_its_key(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(report_of(keyed()))
+    await page.emulate(width=390, touch=True)
+    await page.open(path.as_uri())
+    name, status, key = [
+        await page.value(f"document.querySelector('#results tbody tr td.{each}').getBoundingClientRect().toJSON()")
+        for each in ("name", "status", "key-of-row")
+    ]
+    assert name["right"] <= status["left"]
+    assert status["top"] < name["bottom"]
+    assert max(name["bottom"], status["bottom"]) <= key["top"]
+    assert await page.value("document.documentElement.scrollWidth") <= 390
+
+
+async def test_addresses_break_behind_a_slash(show: Show) -> None:
+    page = await show(models.plain())
+    script = "dom.breakable('HTTP 400 from http://host:8000/v1/chat').map(e => e.nodeName ?? e)"
+    assert await page.value(script) == ["HTTP 400 from http://host:8000/", "WBR", "v1/", "WBR", "chat"]

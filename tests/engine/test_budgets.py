@@ -46,8 +46,8 @@ async def test_a_dollar_budget_is_computed_from_the_price_and_reported_at_the_en
     results = await run(honest(), INPUTS, max_usd=0.1, prices=prices, max_tokens=50, events=log)
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     usage = [result.usage for result in results]
-    assert event.usd == pytest.approx(sum(each.input * 10e-6 + each.output * 40e-6 for each in usage))
-    assert 0.08 < event.usd <= 0.1
+    assert event.cost == pytest.approx(sum(each.input * 10e-6 + each.output * 40e-6 for each in usage))
+    assert 0.08 < event.cost <= 0.1
     assert event.tokens == spent(results)
 
 
@@ -62,7 +62,7 @@ async def test_a_known_model_has_a_built_in_price() -> None:
     log = EventLog()
     await run(honest(name="openai"), ["x" * 40], max_usd=1.0, model="gpt-4o", max_tokens=50, events=log)
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]
-    assert 0 < event.usd < 0.01
+    assert 0 < event.cost < 0.01
 
 
 async def test_spent_tokens_are_kept_across_runs_of_a_checkpoint(tmp_path: Path) -> None:

@@ -84,9 +84,9 @@ async def test_tokens_and_cost_of_each_stage_are_reported() -> None:
     a, b, join = outcome.stages.values()
     assert (len(a.results), a.failed, a.usage, a.seconds) == (4, 1, Usage(3007, 1500, 33), 2.0)
     assert (len(b.results), b.failed, b.usage) == (3, 0, Usage(3000, 1500, 30))
-    assert a.usd == pytest.approx((1507 * 1.0 + 1500 * 0.5 + 33 * 2.0) / 1e6)
-    assert b.usd == pytest.approx((1500 * 10.0 + 1500 * 5.0 + 30 * 20.0) / 1e6)
-    assert outcome.usd == pytest.approx(sum(report.usd or 0.0 for report in (a, b, join)))
+    assert a.cost == pytest.approx((1507 * 1.0 + 1500 * 0.5 + 33 * 2.0) / 1e6)
+    assert b.cost == pytest.approx((1500 * 10.0 + 1500 * 5.0 + 30 * 20.0) / 1e6)
+    assert outcome.cost == pytest.approx(sum(report.cost or 0.0 for report in (a, b, join)))
     assert outcome.usage == a.usage + b.usage + join.usage
     assert [result.index for result in b.results] == [0, 1, 2]
 
@@ -95,8 +95,8 @@ async def test_the_cost_of_an_unknown_price_is_none_and_a_dollar_budget_needs_a_
     backend = ScriptedBackend(paid)
     flow = Flow(its(1), backend=backend, prices={"known": (1.0, 1.0, 1.0)}).map("a", "A {it}", model="known")
     outcome = await flow.map("b", "B {it}", model="unknown").run()
-    assert outcome.stages["a"].usd == pytest.approx(110e-6)
-    assert (outcome.stages["b"].usd, outcome.usd) == (None, None)
+    assert outcome.stages["a"].cost == pytest.approx(110e-6)
+    assert (outcome.stages["b"].cost, outcome.cost) == (None, None)
     backend.requests.clear()
     paying = Flow(its(1), backend=backend, max_usd=1.0, prices={"known": (1.0, 1.0, 1.0)})
     with pytest.raises(SpecError, match="Stage 'b': The price of 'unknown' is unknown"):

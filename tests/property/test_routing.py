@@ -17,6 +17,7 @@ UNIT = st.floats(0.0, 1.0, exclude_max=True)
 DRAWS = st.tuples(UNIT, UNIT)
 WEIGHTS = st.floats(0.01, 1e5)
 KEYS = st.none() | st.integers(0, 3)
+PREFIXES = st.lists(st.integers(0, 3), max_size=3, unique=True)
 SEEDS = st.integers(0, 2**32)
 
 
@@ -55,15 +56,17 @@ class Routes(RuleBasedStateMachine):
 
     tickets: Bundle[Ticket] = Bundle("tickets")
 
-    @rule(target=tickets, weight=WEIGHTS, prefix=KEYS, origin=KEYS, exclude=st.sets(PLACES, max_size=2), draw=DRAWS)
+    @rule(
+        target=tickets, weight=WEIGHTS, prefixes=PREFIXES, origin=KEYS, exclude=st.sets(PLACES, max_size=2), draw=DRAWS
+    )
     def send(
-        self, weight: float, prefix: int | None, origin: int | None, exclude: set[int], draw: tuple[float, float]
+        self, weight: float, prefixes: list[int], origin: int | None, exclude: set[int], draw: tuple[float, float]
     ) -> Ticket | MultipleResults[Ticket]:
         able = {each for each in range(ENDPOINTS) if self.known[each].may_have_work(self.now)} - exclude
         again = deepcopy(self.routing).choose(
-            weight, self.now, prefix=prefix, origin=origin, exclude=exclude, draw=draw
+            weight, self.now, prefixes=prefixes, origin=origin, exclude=exclude, draw=draw
         )
-        chosen = self.routing.choose(weight, self.now, prefix=prefix, origin=origin, exclude=exclude, draw=draw)
+        chosen = self.routing.choose(weight, self.now, prefixes=prefixes, origin=origin, exclude=exclude, draw=draw)
         assert chosen == again
         assert chosen in able if able else chosen is None
         return self._send(chosen, weight) if chosen is not None else multiple()
@@ -201,19 +204,19 @@ def test_a_prefix_goes_to_the_less_loaded_endpoint_that_has_it_up_to_the_cap(
     routing = loaded(speeds, work)
     for holder in holders:
         others = [each for each in range(ENDPOINTS) if each != holder]
-        assert routing.choose(weight, 1.0, prefix="text", exclude=others, draw=draw) == holder
+        assert routing.choose(weight, 1.0, prefixes=["text"], exclude=others, draw=draw) == holder
     waits = [routing.expected_wait(each, weight, 1.0) for each in range(ENDPOINTS)]
     cap = (1.0 + MAX_OVERLOAD) * sum(waits) / ENDPOINTS
     able = {holder for holder in holders if waits[holder] <= cap} or set(range(ENDPOINTS))
     expected = deepcopy(routing).choose(weight, 1.0, exclude=set(range(ENDPOINTS)) - able, draw=draw)
-    assert routing.choose(weight, 1.0, prefix="text", draw=draw) == expected
+    assert routing.choose(weight, 1.0, prefixes=["text"], draw=draw) == expected
 
 
 @given(agents=st.integers(1, 500), seed=SEEDS)
 def test_agents_with_one_prefix_are_spread_as_evenly_as_agents_without(agents: int, seed: int) -> None:
     routing, random = Routing("abcd"), Random(seed)
     for _ in range(agents):
-        endpoint = routing.choose(1.0, 0.0, prefix="text", draw=(random.random(), random.random()))
+        endpoint = routing.choose(1.0, 0.0, prefixes=["text"], draw=(random.random(), random.random()))
         assert endpoint is not None
         routing.sent(endpoint, 1.0, 0.0)
     found = [routing.requests(each) for each in range(4)]

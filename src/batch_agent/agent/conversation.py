@@ -1,7 +1,7 @@
 """Conversation of one agent as a state machine: facts in, the next step out. Replaying the same facts gives the same
 state."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
@@ -18,7 +18,7 @@ from .action_mode import render_history
 from .call_state import CallState
 from .compaction import CompactContext, CompactionState
 from .context_size import chars_in, chars_of, chars_of_turn
-from .references import markup_chars, place, references_in, with_references
+from .references import ExpectedReaders, markup_chars, place, references_in, with_references
 from .reply_parser import FinalAnswer, echo, read_reply
 
 
@@ -92,7 +92,6 @@ class Conversation:
         "_config",
         "_done",
         "_finish",
-        "_has_references",
         "_job",
         "_messages",
         "_queued",
@@ -105,6 +104,7 @@ class Conversation:
         "_turns",
         "_unusable",
         "_usage",
+        "has_references",
     )
 
     def __init__(self, config: AgentConfig, job: Job) -> None:
@@ -113,7 +113,8 @@ class Conversation:
         self._messages: list[Message] = [User(job.task, job.shared)]
         self._reask: tuple[Message, ...] = ()
         self._references_at = job.references_at
-        self._has_references = False
+        self.has_references = False
+        """Tool results stand before the agent's own text, or did before they were compacted."""
         self._calls = CallState()
         limits = config.compaction
         self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
@@ -170,17 +171,32 @@ class Conversation:
         if self._done is None:
             self._end_at_limits()
 
-    def place(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
+    def place(
+        self, results: tuple[ToolResult, ...], readers: ExpectedReaders, computations: float = 1.0
+    ) -> tuple[ToolResult, ...]:
         """The results of the pending calls with the decision where they stand in the prompt."""
-        return place(results, self._messages, self._references_at)
+        return place(results, self._messages, self._references_at, readers, computations)
 
     @property
-    def references(self) -> dict[str, int] | None:
-        """Characters of the tool results before the agent's own text, by heading, in the order of the prompt. None if
-        there never were any."""
-        if not self._has_references:
-            return None
+    def references(self) -> dict[str, int]:
+        """Characters of the tool results before the agent's own text, by heading, in the order of the prompt."""
         return {each.reference.heading: each.chars for each in references_in(self._messages)}
+
+    @property
+    def own_chars(self) -> int:
+        """Characters of the task behind the references."""
+        return max(0, chars_of(self._messages[0]) - self._references_at)
+
+    def tool_turns(self) -> Iterator[tuple[int, tuple[ToolResult, ...]]]:
+        """Results of each turn with calls, and the characters of the conversation between the results before and these,
+        without the task."""
+        chars = 0
+        for message in self._messages[1:]:
+            if isinstance(message, ToolResults):
+                yield chars, message.results
+                chars = 0
+            else:
+                chars += chars_of(message)
 
     def fail(self, error: AgentError) -> None:
         """Ends the agent with an error from outside the conversation, such as a failed backend or a timeout."""
@@ -214,7 +230,7 @@ class Conversation:
 
     def _history(self) -> tuple[Message, ...]:
         history = (*self._messages, *self._reask)
-        if self._has_references:
+        if self.has_references:
             history = with_references(history, self._references_at)
         return history if self._config.tool_mode == "native" else tuple(map(render_history, history))
 
@@ -308,10 +324,12 @@ class Conversation:
 
     def _append_results(self, results: ToolResults) -> None:
         self._messages.append(results)
-        if not self._has_references:
-            self._has_references = any(result.is_placed_first for result in results.results)
+        for result in results.results:  # not any(): most agents have no references, and this is done in each turn
+            if result.reference is not None and result.is_placed_first:
+                self.has_references = True
         if self._compaction_state is not None:
-            self._compaction_state.size.add(chars_of(results) + markup_chars(results.results))
+            markup = markup_chars(results.results) if self.has_references else 0
+            self._compaction_state.size.add(chars_of(results) + markup)
 
     def _end(self, reply: Reply, done: Done) -> None:
         self._messages += [*self._reask, Assistant(reply.text, (), reply.thoughts)]

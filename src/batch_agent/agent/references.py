@@ -1,8 +1,9 @@
 """References: tool results of shared calls that stand before an agent's own text, where prompts of several agents are
 the same. Decides which results are placed there, and lays the messages out."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Message, Placement, Reference, ToolResult, ToolResults, User
@@ -12,6 +13,10 @@ _MIN_CHARS = 200
 """Shorter results stay behind their call: a pointer to one is hardly shorter."""
 _OPEN, _CLOSE = "<references>\n", "</references>\n\n"
 _MARKUP_CHARS = len("<reference call=''>\n\n</reference>\n")
+
+
+ExpectedReaders = Callable[[Sequence[str]], float]
+"""How many agents are expected to have these references, in this order, at the beginning of their prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +56,29 @@ def with_references(messages: Sequence[Message], at: int) -> tuple[Message, ...]
     return (_with_blocks(task, placed, min(at, len(task.text))), *map(_with_pointers, messages[1:]))
 
 
-def place(results: tuple[ToolResult, ...], messages: Sequence[Message], at: int) -> tuple[ToolResult, ...]:
-    """The results with the decision where each of them stands. The messages are those before the results."""
+def place(
+    results: tuple[ToolResult, ...],
+    messages: Sequence[Message],
+    at: int,
+    readers: ExpectedReaders,
+    computations: float = 1.0,
+) -> tuple[ToolResult, ...]:
+    """The results with the decision where each of them stands. The messages are those before the results.
+    `computations`: how often the server is expected to compute a result that stands behind its call.
+
+    A result is placed first if less has to be computed for this agent: what stands behind it, and its part of what
+    several agents share, instead of the whole result."""
     if all(result.reference is None for result in results):
         return results
     present = references_in(messages)
     checked = [_checked(result, present) for result in results]
-    moved = _own_chars(messages, at)
-    behind = sum(each.chars for each in present if _is_behind(each, checked))
+    undecided = [result for result in checked if result.reference is not None and result.reference.placement == "auto"]
     must_move = any(_is_new(result, present) and result.is_placed_first for result in checked)
-    if must_move or _expected_gain(checked) > moved + behind:
-        return tuple(_decided(result, "first", moved + behind) for result in checked)
-    return tuple(_decided(result, "inline", moved + behind) for result in checked)
+    moved, shared = _own_chars(messages, at), _shared_cost(checked, present, readers)
+    first = (0 if must_move else moved) + computations * shared
+    inline = computations * sum(len(result.content) for result in undecided)
+    auto: Placement = "first" if first < inline else "inline"
+    return tuple(_decided(result, auto, round(moved + shared)) for result in checked)
 
 
 def markup_chars(results: Iterable[ToolResult]) -> int:
@@ -96,28 +112,31 @@ def _is_new(result: ToolResult, present: Sequence[PlacedReference]) -> bool:
     return reference is not None and all(each.reference.heading != reference.heading for each in present)
 
 
-def _is_behind(placed: PlacedReference, results: Sequence[ToolResult]) -> bool:
-    """Whether one of the results would be inserted before this reference."""
-    ranks = [(each.reference.rank, each.reference.heading) for each in results if each.reference is not None]
-    return any(rank < placed.order for rank in ranks)
+def _shared_cost(results: Sequence[ToolResult], present: Sequence[PlacedReference], readers: ExpectedReaders) -> float:
+    """This agent's part of the references that the server has not computed in their new places, in characters. A
+    reference is shared by the agents whose prompts are the same up to it."""
+    path = sorted([*present, *_new_references(results, present)], key=lambda each: each.order)
+    kept = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(path, present, strict=False)))
+    headings = [each.reference.heading for each in path]
+    return sum(path[at].chars / readers(headings[: at + 1]) for at in range(kept, len(path)))
 
 
-def _expected_gain(results: Sequence[ToolResult]) -> float:
-    """Characters that this agent need not have computed if the results are placed first: of the agents that asked for a
-    result so far, all but one find it computed."""
-    return sum(
-        len(each.content) * (each.reference.readers - 1) / each.reference.readers
-        for each in results
-        if each.reference is not None and each.reference.placement == "auto"
-    )
+def _new_references(results: Sequence[ToolResult], present: Sequence[PlacedReference]) -> list[PlacedReference]:
+    """References that the results would add, each once."""
+    new: dict[str, PlacedReference] = {}
+    for result in results:
+        reference = result.reference
+        if reference is not None and reference.placement != "inline" and _is_new(result, present):
+            new.setdefault(reference.heading, PlacedReference(reference, result.content))
+    return list(new.values())
 
 
-def _decided(result: ToolResult, auto: Placement, moved: int) -> ToolResult:
+def _decided(result: ToolResult, auto: Placement, computed: int) -> ToolResult:
     reference = result.reference
-    if reference is None or reference.placement != "auto":
-        return result if reference is None else replace(result, reference=replace(reference, moved_chars=moved))
-    placement: Placement = auto if reference.readers > 1 else "inline"
-    return replace(result, reference=replace(reference, placement=placement, moved_chars=moved))
+    if reference is None or reference.moved_chars:  # a replay has decisions that were recorded
+        return result
+    placement = auto if reference.placement == "auto" else reference.placement
+    return replace(result, reference=replace(reference, placement=placement, moved_chars=computed))
 
 
 def _own_chars(messages: Sequence[Message], at: int) -> int:

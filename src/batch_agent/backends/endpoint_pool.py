@@ -130,12 +130,10 @@ class EndpointPool:
         return self._choose(request, exclude)
 
     def _choose(self, request: Request, exclude: set[int]) -> int | None:
-        first = request.messages[0] if request.messages else None
-        shared = first.text[: first.shared] if isinstance(first, User) and first.shared else None
         return self.routing.choose(
             1.0,
             aio.now(),
-            prefix=shared,
+            prefixes=_prefixes(request),
             origin=request.agent or None,
             exclude=exclude,
             draw=(random.random(), random.random()),  # noqa: S311
@@ -312,6 +310,19 @@ class PooledRequest:
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
             self._pool.routing.abandoned(ticket, aio.now())
+
+
+def _prefixes(request: Request) -> tuple[int, ...]:
+    """Beginnings of the prompt that other agents may share, as hashes, the longest first: up to each reference, and the
+    text before them."""
+    first = request.messages[0] if request.messages else None
+    if not isinstance(first, User) or not first.shared:
+        return ()
+    keys, key, start = list[int](), 0, 0
+    for end in (*first.breaks, first.shared):
+        key, start = hash((key, first.text[start:end])), end
+        keys.append(key)
+    return tuple(reversed(keys))
 
 
 async def _open_all(

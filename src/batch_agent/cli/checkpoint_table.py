@@ -15,6 +15,7 @@ from ..observe.checkpoint_results import recorded_result, unfinished_result
 from ..observe.report.lock_probe import is_held
 from ..observe.text.agent_trace import agent_trace_lines, as_text, part
 from ..observe.text.formatting import one_line
+from ..plan.row_keys import row_key
 from ..schedule.budget import Price
 from ..store.reader import CheckpointReader, StoredInput
 
@@ -63,7 +64,7 @@ def story_lines(folder: Path, config: AgentConfig, stored: StoredInput, *, full:
         is_running = failure_of(stored.facts) is None and is_held(folder) is not False
         yield from agent_trace_lines(config, stored.key, stored.facts, full=full, is_running=is_running)
         return
-    yield Text.assemble((f"Agent {stored.index}", "bold"), f"  key {stored.key}")
+    yield Text.assemble((f"Agent {stored.index}", "bold"), f"  key {row_key(stored.key)}")
     value = as_text(stored.value)
     yield from part("input", value if full else one_line(value, _MAX_LENGTH))
     if stored.error is None:

@@ -12,6 +12,7 @@ from typing import Any
 from .. import aio
 from ..core.coordinator import Coordinator, Cursor, Lease, Updates
 from ..core.errors import LeaseLost, StoreError
+from ..plan.row_keys import row_key
 
 _log = logging.getLogger("batch_agent")
 _BEST_EFFORT_TIMEOUT = 5.0
@@ -56,7 +57,9 @@ class Membership:
         """Token of an agent, or of the agent that a chunk belongs to. Raises LeaseLost."""
         token = self._tokens.get(key.partition(".")[0])
         if token is None:
-            raise LeaseLost(f"Agent {key} was handed to another worker: this one did not renew its lease in time.")
+            raise LeaseLost(
+                f"Agent {row_key(key)} was handed to another worker: this one did not renew its lease in time."
+            )
         return token
 
     def holds(self, key: str) -> bool:

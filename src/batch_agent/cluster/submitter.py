@@ -16,6 +16,7 @@ from ..core.facts import Fact
 from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentError, AgentResult
 from ..engine.engine import Deliver, Fit
+from ..plan.row_keys import row_key
 from .cluster_session import ClusterSession
 
 _MAX_OUTSTANDING = 20_000
@@ -176,8 +177,8 @@ class Submitter:
         """The coordinator has lost facts of an agent that has ended. `is_known`: it still reports the completion."""
         if is_known:
             raise StoreError(
-                f"The store has lost the facts of agent {job.key} (input {job.index}). Use another run_id to run all "
-                "inputs again."
+                f"The store has lost the facts of agent {row_key(job.key)} (input {job.index}). Use another run_id to "
+                "run all inputs again."
             )
         self._to_submit.put_nowait(job)
 

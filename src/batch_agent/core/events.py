@@ -156,7 +156,7 @@ class BudgetReported:
     """Use of the budget at the end of a run, including the runs that it resumed."""
 
     tokens: int
-    usd: float
+    cost: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,10 @@ class ToolSession(Protocol):
         the checkpoint has of calls that change something."""
         ...
 
+    def expected_readers(self, path: Sequence[str]) -> float:
+        """Agents that are expected to have these references, in this order, at the beginning of their prompts."""
+        ...
+
 
 class ToolSet(Protocol):
     """Tools of a run."""

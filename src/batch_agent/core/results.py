@@ -190,6 +190,13 @@ class AgentResult(Generic[T]):
             )
 
 
+def dollars(cost: float) -> str:
+    """A cost as text; never "$0.0000" for one that is not zero."""
+    if 0 < cost < 0.0001:
+        return "less than $0.0001"
+    return f"${cost:,.2f}" if cost >= 1 else f"${cost:.4f}"
+
+
 def truncation_note(count: int) -> str:
     """A clause about answers that were cut, for summaries."""
     return f"{count:,} answer{' was' if count == 1 else 's were'} cut at max_tokens"

@@ -45,8 +45,27 @@ class KeepWarmStats:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedResults:
+    """Tool results that agents share, and what placing them before the agents' own text saves. Estimated from the
+    lengths of the agents' texts, for a server that keeps every prefix; of a large run from its first agents."""
+
+    references: int
+    """Results that were placed first; with `placed` 0 those that several agents read."""
+    agents: int
+    """Agents that read them."""
+    placed: int
+    """How often a result was placed first; 0: none was, and the fields below are what could be gained."""
+    saved_tokens: int
+    """Prompt tokens that need not be computed; negative if more had to be."""
+    saved_share: float
+    """The same as a share of the tokens that are computed with every result behind its call."""
+    stored_once: int | None = None
+    """Most tokens that residents had in common at a time, which the KV cache holds once; None if it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduling:
-    """Scheduling report of report of a run."""
+    """Scheduling report of a run."""
 
     inflight: int = 0
     """Limit of requests in flight at the end."""
@@ -66,6 +85,8 @@ class Scheduling:
     keep_warm: KeepWarmStats | None = None
     unavailable: tuple[str, ...] = ()
     """Endpoints that were unavailable at the end, each with its last error."""
+    shared_results: SharedResults | None = None
+    """Results placed first, or what that would gain; None if that is little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +123,10 @@ class PrefixReport:
     is_calibrated: bool = False
     """The server counted the tokens of the first prompt; otherwise a token is taken to be four characters."""
     findings: tuple[Finding, ...] = ()
+    shared_results: SharedResults | None = None
+    """As in the scheduling report; None before the run."""
+    inline_tools: tuple[str, ...] = ()
+    """Tools whose results agents share, and which stand behind the agents' own text."""
 
     @property
     def sharing(self) -> float | None:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from ..core.errors import BatchAgentError
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
-from ..core.results import AgentResult, T, truncation_note
+from ..core.results import AgentResult, T, dollars, truncation_note
 from ..core.run_reports import PrefixReport, Scheduling
 
 _MAX_EXAMPLES = 3
@@ -137,9 +137,10 @@ class Results(list[AgentResult[T]]):
         failed, usage, cut = self.failed, self.usage, sum(result.is_truncated for result in self)
         kinds = f" ({_count_kinds(failed)})" if failed else ""
         truncated = f"{truncation_note(cut)}; " if cut else ""
+        cost = "" if self.cost is None else f"; {dollars(self.cost)}"
         return (
             f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; {truncated}"
-            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{_dollars(self.cost)}"
+            f"{usage.input:,} tokens in, {usage.cached:,} of them cached, {usage.output:,} out{cost}"
         )
 
     def __repr__(self) -> str:
@@ -150,10 +151,6 @@ class Results(list[AgentResult[T]]):
         from . import table_export as export
 
         return export.as_html(self, str(self))
-
-
-def _dollars(cost: float | None) -> str:
-    return "" if cost is None else f"; ${cost:,.2f}" if cost >= 1 else f"; ${cost:.4f}"
 
 
 def _count_kinds(failed: Iterable[AgentResult]) -> str:
@@ -171,7 +168,7 @@ class StageReport:
     results: Results = field(default_factory=Results)
     skipped: int = 0
     """Items that left the flow here."""
-    usd: float | None = None
+    cost: float | None = None
     """Cost; None if the price of the model is unknown."""
     seconds: float = 0.0
     """From its first item to its last result."""

@@ -21,6 +21,8 @@ from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
 _NO_LEASE = nullcontext()
+_COMPUTATIONS_WITHOUT_ROOM = 2.0
+"""Measured with a cache that holds a quarter of the contexts: all prompts were computed about twice."""
 
 
 class AdmissionController:
@@ -101,6 +103,12 @@ class AdmissionController:
         if self.residency is not None:
             self.residency.on_references(agent, references)
             self._update_memory_cap(self.residency)
+
+    def expected_computations(self, chars: int) -> float:
+        """How often the server computes a result of this length that stands behind its call: contexts that do not fit
+        into the cache together are computed again."""
+        has_room = self.residency is None or self.residency.fits_each(chars)
+        return 1.0 if has_room else _COMPUTATIONS_WITHOUT_ROOM
 
     def on_compaction(self, agent: str, fact: Compacted) -> None:
         if self.residency is not None:

@@ -34,6 +34,7 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
+from ..schedule.reference_model import Reader, ReadRecorder, reader_of
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
 from .turn_runner import TurnRunner
@@ -56,6 +57,10 @@ class AgentLoop:
     """Deadline of the run, as far as it is part of `agent_time`."""
     recorded_compaction: Callable[[str, int], Compacted | None] | None = None
     """In a replay: returns the compaction that was recorded before a turn, once."""
+    reads: ReadRecorder | None = None
+    """Records what agents read, if they have tools whose results they share."""
+    shared_tools: frozenset[str] = frozenset()
+    """Names of those tools whose results may be placed first."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         self.tools.recall(facts)
@@ -96,7 +101,12 @@ class AgentLoop:
             slot.release()
             if self.config.starts_early:
                 await agent.abandon()
+        if self.reads is not None:
+            self.reads.add(self._reader(conversation) if self.reads.is_open else None)
         return conversation.result(now() - started)
+
+    def _reader(self, conversation: Conversation) -> Reader:
+        return reader_of(conversation.own_chars, conversation.tool_turns(), self.shared_tools)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation so far. One that had failed starts again, and replies that were truncated by a smaller
@@ -208,13 +218,18 @@ class _Agent:
     def keep(self, fact: Fact) -> None:
         self._run.store.record(self._job.key, fact)
         self._conversation.apply(fact)
-        if isinstance(fact, Returned | Compacted) and (references := self._conversation.references) is not None:
-            self._run.turns.admission.on_references(self._job.key, references)
+        if self._conversation.has_references and isinstance(fact, Returned | Compacted):
+            self._run.turns.admission.on_references(self._job.key, self._conversation.references)
 
     async def abandon(self) -> None:
         """Cancels calls that were started early for a reply that was not completed."""
         if self._session is not None:
             await self._session.abandon()
+
+    def _placed(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
+        """The results, of which some may stand before the agent's own text."""
+        computations = self._run.turns.admission.expected_computations(sum(len(each.content) for each in results))
+        return self._conversation.place(results, self._tools().expected_readers, computations)
 
     async def _call(self, step: CallTools) -> Returned:
         self._release_slot()  # of an agent that was resumed during its tool calls
@@ -224,7 +239,10 @@ class _Agent:
             turns.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
         with turns.admission.tool_wait(key, step.calls, self._request), aio.ungrouped():
             results = await self._tools().results(step.calls, step.past)
-        results = self._conversation.place(results)
+        for result in results:
+            if result.reference is not None:
+                results = self._placed(results)
+                break
         fact = Returned(results, self._now() - started)
         if turns.events is not None:
             turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))

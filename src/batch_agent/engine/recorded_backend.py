@@ -130,6 +130,9 @@ class RecordedSession:
     async def results(self, calls: Sequence[ToolCall], past: CallHistory | None = None) -> tuple[ToolResult, ...]:
         return self._recordings.results(self._agent, past.turn if past else 0, calls)
 
+    def expected_readers(self, path: Sequence[str]) -> float:
+        return 1.0  # recorded results have their places
+
 
 async def _deltas(reply: Reply) -> AsyncIterator[Delta]:
     for thought in reply.thoughts:

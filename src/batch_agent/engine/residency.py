@@ -106,6 +106,10 @@ class Residency:
         path = [SizedReference(heading, chars / self._chars_per_token) for heading, chars in references.items()]
         self.ledger.on_references(agent, tuple(path))
 
+    def fits_each(self, chars: int) -> bool:
+        """Whether the residents would fit with `chars` more characters of their own."""
+        return not self._queue and self.ledger.fits_each(chars / self._chars_per_token)
+
     async def readmit(self, agent: str, priority: Priority) -> None:
         """Waits until a started agent has residency for its next turn."""
         await self._acquire(agent, priority)

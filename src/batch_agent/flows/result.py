@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
 from ..core.requests import NO_USAGE, Usage
-from ..core.results import AgentError
+from ..core.results import AgentError, dollars
 from ..data.columns import TableLayout, field_columns
 from ..data.result_rows import jsonable
 from ..data.results import StageReport
@@ -71,9 +71,9 @@ class FlowResult:
         return sum((stage.usage for stage in self.stages.values()), NO_USAGE)
 
     @property
-    def usd(self) -> float | None:
+    def cost(self) -> float | None:
         """Cost of all stages; None if the price of any of them is unknown."""
-        costs = [stage.usd for stage in self.stages.values()]
+        costs = [stage.cost for stage in self.stages.values()]
         return None if None in costs else sum(cost for cost in costs if cost is not None)
 
     def to_pandas(self) -> Any:
@@ -106,6 +106,8 @@ class FlowResult:
     def _repr_html_(self) -> str:
         failed = sum(not item.ok for item in self.items)
         summary = f"{len(self.items):,} items, {failed:,} failed; stages: {', '.join(self.stages)}"
+        if self.cost is not None:
+            summary += f"; {dollars(self.cost)}"
         return self._table(_MAX_SHOWN).to_html(summary, len(self.items))
 
     def _table(self, most: int | None = None) -> "ExportTable":

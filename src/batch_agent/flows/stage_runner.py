@@ -94,7 +94,7 @@ class StageRunner:
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
         )
         price = known_price(config.model, traits.name, resources.setup.spec.spending.prices)
-        return report if price is None else replace(report, usd=price.of(report.usage))
+        return report if price is None else replace(report, cost=price.of(report.usage))
 
     def _begin(self) -> None:
         if self._began is None:

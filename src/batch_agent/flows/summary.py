@@ -14,7 +14,7 @@ def flow_summary_lines(outcome: FlowResult, seconds: float) -> list[str]:
     stages = outcome.stages.values()
     lines = [_stage_line(stage) for stage in stages]
     if len(lines) > 1:
-        lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(outcome.usage, outcome.usd)])}.")
+        lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(outcome.usage, outcome.cost)])}.")
     for stage in stages:
         failures = Failures()
         for result in stage.results:
@@ -35,7 +35,7 @@ def _stage_line(stage: StageReport) -> str:
         parts.append(f"{plural(stage.skipped, 'item')} skipped")
     if calls:
         parts.append(plural(calls, "tool call"))
-    return f"{stage.name}: {'; '.join([*parts, *usage_parts(stage.usage, stage.usd)])}."
+    return f"{stage.name}: {'; '.join([*parts, *usage_parts(stage.usage, stage.cost)])}."
 
 
 def _callback_lines(failed: Sequence[Item]) -> list[str]:

@@ -1,25 +1,39 @@
 """Behaviour of agents, measured on a canary: turns, output tokens and tool times."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from statistics import fmean
 
 from ..core.fast_dataclass import dataclass
-from ..core.messages import Assistant, Message, ToolResults, User
+from ..core.messages import Assistant, Message, Placement, ToolResult, ToolResults, User
 from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
+from ..schedule.reference_model import MIN_CHARS, Read
 from .forecast import AgentProfile, Behaviour, ExpectedTurn
+
+_REFERENCES_END = "</references>\n\n"
 
 Runs = Sequence[Sequence[AgentResult]]
 """Groups of agents that started together, in the order in which the groups ran."""
 
 
-def behaviour_of(runs: Runs, report: PrefixReport, *, chars_per_token: float = 4.0, lead: int = 0) -> Behaviour | None:
+def behaviour_of(
+    runs: Runs,
+    report: PrefixReport,
+    *,
+    chars_per_token: float = 4.0,
+    lead: int = 0,
+    placements: Mapping[str, Placement] | None = None,
+) -> Behaviour | None:
     """None if no agent has an answer. `chars_per_token`: the value used for the report; `lead`: characters that all
-    tasks begin with.
+    tasks begin with; `placements`: of the results of tools whose results agents share, by the tool's name.
 
     A result has the tokens of all its turns together. They are divided among the turns in proportion to characters."""
-    measured = [_MeasuredAgent.of(result, chars_per_token) for result in answered(runs)]
+    found = [_MeasuredAgent.of(result, chars_per_token, placements or {}) for result in answered(runs)]
+    readers = Counter(heading for each in found for heading in each.headings)
+    measured = [each.without_headings({heading for heading, count in readers.items() if count < 2}) for each in found]
     if not measured:
         return None
     estimated = sum(each.prompts(report.shared_tokens - lead / chars_per_token) for each in measured)
@@ -63,13 +77,23 @@ class _MeasuredAgent:
     turns: AgentProfile
 
     @classmethod
-    def of(cls, result: AgentResult, chars_per_token: float) -> "_MeasuredAgent":
-        first, *rest = result.transcript or (User(""),)
+    def of(cls, result: AgentResult, chars_per_token: float, placements: Mapping[str, Placement]) -> "_MeasuredAgent":
+        first, *rest = _inline(result.transcript) or (User(""),)
         task = len(first.text) if isinstance(first, User) else 0
-        turns = _turns(rest, chars_per_token)
+        turns = _turns(rest, chars_per_token, placements)
         if len(turns) != result.turns:  # a repaired answer leaves one message for two turns
             turns = _evenly(turns, result.turns)
         return cls(result, task / chars_per_token, turns)
+
+    @property
+    def headings(self) -> set[str]:
+        return {read.heading for turn in self.turns for read in turn.reads}
+
+    def without_headings(self, unshared: Collection[str]) -> "_MeasuredAgent":
+        """Without the headings of results that no other agent of the canary read."""
+        if not any(turn.reads for turn in self.turns):
+            return self
+        return replace(self, turns=tuple(_without_headings(turn, unshared) for turn in self.turns))
 
     def prompts(self, shared: float) -> float:
         """Prompt tokens of all turns, if all tasks begin after `shared` tokens."""
@@ -84,12 +108,13 @@ class _MeasuredAgent:
                 turn,
                 output=max(1, round(output * turn.output / total if total else output / len(self.turns))),
                 added=round(turn.added * scale),
+                reads=tuple(replace(read, size=read.size * scale) for read in turn.reads),
             )
             for turn in self.turns
         )
 
 
-def _turns(messages: Sequence[Message], chars_per_token: float) -> AgentProfile:
+def _turns(messages: Sequence[Message], chars_per_token: float, placements: Mapping[str, Placement]) -> AgentProfile:
     turns: list[ExpectedTurn] = []
     for message in messages:
         match message:
@@ -99,10 +124,62 @@ def _turns(messages: Sequence[Message], chars_per_token: float) -> AgentProfile:
                 turns.append(ExpectedTurn(round(chars / chars_per_token), round(chars / chars_per_token)))
             case ToolResults(results) if turns:
                 given = round(sum(len(result.content) for result in results) / chars_per_token)
-                turns[-1] = replace(turns[-1], added=turns[-1].added + given, tool_seconds=_waited(message))
+                turns[-1] = replace(
+                    turns[-1],
+                    added=turns[-1].added + given,
+                    tool_seconds=_waited(message),
+                    reads=tuple(_reads(results, chars_per_token, placements)),
+                )
             case _:
                 pass
     return tuple(turns)
+
+
+def _reads(
+    results: Iterable[ToolResult], chars_per_token: float, placements: Mapping[str, Placement]
+) -> Iterator[Read]:
+    for result in results:
+        call, placement = result.call, placements.get(result.call.name)
+        if placement is not None and len(result.content) >= MIN_CHARS and not result.is_error:
+            yield Read(f"{call.name} {call.arguments}", len(result.content) / chars_per_token, placement)
+
+
+def _without_headings(turn: ExpectedTurn, unshared: Collection[str]) -> ExpectedTurn:
+    reads = (replace(read, heading="") if read.heading in unshared else read for read in turn.reads)
+    return replace(turn, reads=tuple(reads))
+
+
+def _inline(messages: Sequence[Message]) -> Sequence[Message]:
+    """The messages with each result behind its call, also those that stood in the first message."""
+    placed = {
+        (result.reference.rank, result.reference.heading)
+        for message in messages
+        if isinstance(message, ToolResults)
+        for result in message.results
+        if result.reference is not None and result.is_placed_first
+    }
+    if not placed or not isinstance(first := messages[0], User):
+        return messages
+    ends = (*first.breaks, first.shared)
+    bounds = [ends[-len(placed) - 1] if len(ends) > len(placed) else 0, *ends[-len(placed) :]]
+    blocks = [first.text[begin:end] for begin, end in pairwise(bounds)]
+    texts = {heading: block for (_, heading), block in zip(sorted(placed), blocks, strict=True)}
+    own = first.text[ends[-1] :].removeprefix(_REFERENCES_END)
+    return [User(first.text[: bounds[0]] + own), *(_with_texts(message, texts) for message in messages[1:])]
+
+
+def _with_texts(message: Message, texts: Mapping[str, str]) -> Message:
+    """The message with the texts of its references, which are sent again for each call of an agent without them."""
+    if not isinstance(message, ToolResults):
+        return message
+    return ToolResults(
+        tuple(
+            replace(result, content=texts.get(result.reference.heading, result.content))
+            if result.reference is not None and result.is_placed_first
+            else result
+            for result in message.results
+        )
+    )
 
 
 def _evenly(turns: AgentProfile, count: int) -> AgentProfile:

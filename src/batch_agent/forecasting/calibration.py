@@ -170,10 +170,11 @@ def _prompt_token(alone: list[_TimedAgent], step: float) -> tuple[float, float, 
 def _first_tokens(alone: list[_TimedAgent], step: float) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """For first turns and for later ones: prompt tokens computed, and seconds to the first token without its step. A
     later turn computes its new tokens except the last answer, which is cached. If the server reports no cached tokens,
-    all turns count as first ones."""
+    or results are placed before an agent's own text, all turns count as first ones."""
     first, later = [], []
     for timed, profile in alone:
-        if not timed.result.usage.cached:
+        is_moved = any(read.placement != "inline" for turn in profile for read in turn.reads)
+        if not timed.result.usage.cached or is_moved:
             first.append((timed.computed / len(profile), fmean(timed.ttft) - step))
             continue
         new = [max(0, turn.added - turn.output) + _PARTIAL_BLOCK for turn in profile[:-1]]

@@ -9,6 +9,7 @@ from ..backends.prices import known_price
 from ..core.errors import SpecError
 from ..core.events import Event, Notice
 from ..core.fast_dataclass import dataclass
+from ..core.messages import Placement
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
@@ -18,6 +19,7 @@ from ..run import runner
 from ..run.resources import RunResources, open_preview
 from ..run.setup import RunSetup
 from ..schedule.budget import Price
+from ..tools import Tool
 from .forecast import Behaviour, Forecast
 
 
@@ -41,7 +43,10 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
         runs = await _canary(spec, preview, canary, events)
         report, traits = preview.report(), preview.server.traits
         scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
-        behaviour = behaviour_of(runs, report, chars_per_token=scale, lead=lead) if runs else None
+        behaviour = None
+        if runs:
+            placements = _placements(spec, preview.tools)
+            behaviour = behaviour_of(runs, report, chars_per_token=scale, lead=lead, placements=placements)
         speeds = None
         if behaviour is not None:
             speeds = await asyncio.to_thread(speeds_of, runs, behaviour, report)
@@ -58,6 +63,15 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             price=_price(spec, preview),
             max_inflight=spec.limits.max_inflight,
         )
+
+
+def _placements(spec: BatchSpec, tools: Sequence[Tool]) -> dict[str, Placement]:
+    """Where results of the tools stand, by name; without tools whose results are inline by their own choice."""
+    return {
+        tool.name: tool.sharing.placement or spec.prefix.shared_results
+        for tool in tools
+        if tool.is_shared and tool.sharing.placement != "inline"
+    }
 
 
 async def _canary(

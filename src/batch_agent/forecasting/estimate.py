@@ -1,17 +1,21 @@
 """The forecast: tokens by counting, time by simulating the run, cost from both."""
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from statistics import fmean
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.messages import Placement
 from ..core.protocols import Traits
 from ..core.requests import Usage
-from ..core.run_reports import PrefixReport
+from ..core.run_reports import PrefixReport, SharedResults
 from ..schedule.budget import Price
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.reference_model import MAX_READERS, MIN_SHARE, Read, Reader, ReferenceModel, model_of, possible_results
+from ..schedule.reference_tree import Path
 from ..sim import SimConfig
 from .calibration import ServerSpeeds
 from .forecast import AgentProfile, Behaviour, Forecast, prompts
@@ -42,6 +46,8 @@ def forecast(
     if count is None:
         raise SpecError("The number of inputs is unknown: pass a list, or agents=...")
     work = _Workload(count, report, behaviour, traits, max_inflight)
+    if behaviour.places_results:
+        work = replace(work, references=model_of(work.readers(), work.shared))
     simulated, basis = _simulated(work, speeds)
     usage = work.usage(None if traits.managed_cache else simulated)
     return Forecast(
@@ -53,7 +59,8 @@ def forecast(
         shared=work.shared_share,
         residents=work.residents,
         seconds=None if simulated is None else _seconds(simulated, count),
-        usd=None if price is None else price.of(usage),
+        cost=None if price is None else price.of(usage),
+        shared_results=_shared_results(work),
     )
 
 
@@ -66,6 +73,8 @@ class _Workload:
     behaviour: Behaviour
     traits: Traits
     max_inflight: int | None
+    references: ReferenceModel | None = None
+    """Results placed before the agents' own text; None if the run places none."""
 
     @property
     def first(self) -> int:
@@ -110,12 +119,16 @@ class _Workload:
         if not self.has_residency:
             return None
         ledger, grown = KvLedger(self.traits.kv_tokens, float(self.shared)), round(self.behaviour.grown)
+        paths: Sequence[Path] = [] if self.references is None else self.references.paths
         for agent in range(self.agents + 1):
             ledger.register(str(agent), self.first - self.shared)
             if not ledger.admit(str(agent), 0.0):
                 break
             if not agent:
                 ledger.on_usage("0", self.first, 0, 0, has_waiters=False)
+            if paths:
+                ledger.on_references(str(agent), paths[agent % len(paths)])
+            if not agent:
                 ledger.on_usage("0", self.first + grown, 0, 0, has_waiters=False)
                 ledger.remove("0")
         return ledger.residents
@@ -147,11 +160,26 @@ class _Workload:
             for agent, profile in ((agent, profiles[agent % len(profiles)]) for agent in range(count))
         ]
 
+    def readers(self, placement: Placement | None = None) -> list[Reader]:
+        """What agents read. `placement`: of all results, instead of that which the run asks for."""
+        own = self.first - self.shared
+        profiles = self.behaviour.profiles
+        readers = []
+        for agent in range(min(self.agents, MAX_READERS)):
+            profile = profiles[agent % len(profiles)]
+            turns = [turn.read_turn(agent, at) for at, turn in enumerate(profile[:-1])]
+            if placement is not None:
+                turns = [replace(each, reads=_placed(each.reads, placement)) for each in turns]
+            readers.append(Reader(own, tuple(turns)))
+        return readers
+
     def usage(self, simulated: SimulationResult | None) -> Usage:
         """Tokens of all agents. The turns before are cached, or as much of them as in the simulation."""
         lengths = [prompts(profile, self.first) for profile in self.behaviour.profiles]
         later = fmean(sum(each[1:]) for each in lengths)
         cached_later = later - fmean(_new(profile) for profile in self.behaviour.profiles)
+        if self.references is not None:
+            cached_later += (self.references.inline - self.references.first) / len(self.references.paths)
         if simulated is not None and simulated.later_turns.input:
             cached_later = later * simulated.later_turns.cached / simulated.later_turns.input
         cached = (self.shared_share or 0.0) * self.first + max(0.0, cached_later)
@@ -164,6 +192,28 @@ class _Workload:
             round(self.agents * cached),
             round(self.agents * self.behaviour.output),
         )
+
+
+def _placed(reads: tuple[Read, ...], placement: Placement) -> tuple[Read, ...]:
+    return tuple(replace(read, placement=placement) for read in reads)
+
+
+def _shared_results(work: _Workload) -> SharedResults | None:
+    """Results that are placed first, or what that would save if it is worth it."""
+    if not work.agents or not work.behaviour.reads:
+        return None
+    if (placed := work.references) is not None:
+        scale = work.agents / len(placed.paths)
+        agents, count = round(scale * sum(map(bool, placed.paths))), round(scale * placed.placed)
+        saved = round(scale * (placed.inline - placed.first))
+        return SharedResults(len(placed.references), agents, count, saved, placed.saved_share)
+    readers = work.readers("auto")
+    model = model_of(readers, work.shared)
+    if model.saved_share < MIN_SHARE:
+        return None
+    scale = work.agents / len(readers)
+    found = possible_results(model, readers, round(scale * (model.inline - model.first)))
+    return replace(found, agents=round(scale * found.agents))
 
 
 def _new(profile: AgentProfile) -> int:
@@ -248,6 +298,10 @@ def _basis(work: _Workload) -> list[str]:
         basis.append("The server reported no cached tokens: none are expected.")
     if behaviour.tool_seconds:
         basis.append("Tools are assumed to be as fast for many agents as for few.")
+    if behaviour.places_results and not any(read.heading for read in behaviour.reads):
+        basis.append("No two agents of the canary read the same result: a larger canary may find some.")
+    elif any(read.heading for read in behaviour.reads):
+        basis.append("Results that one agent of the canary read are taken to be read by no other.")
     if work.traits.managed_cache and behaviour.is_assumed:
         basis.append("The service's cache is assumed to keep everything that is sent again.")
     return basis

@@ -1,10 +1,13 @@
 """Data of a forecast: expected turns, behaviour of agents, the forecast, and its comparison with the run."""
 
+from dataclasses import replace
 from statistics import fmean, stdev
 
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
+from ..core.run_reports import SharedResults
 from ..data.results import Results
+from ..schedule.reference_model import Read, ReadTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,18 @@ class ExpectedTurn:
     """Tokens by which the next prompt is longer: the answer as it is sent back, and tool results."""
     tool_seconds: float = 0.0
     """Seconds that the agent waits for its tools after this turn."""
+    reads: tuple[Read, ...] = ()
+    """Tool results among `added` that other agents may read too, with their tokens and the placement that the run asks
+    for. Without a heading: only one agent of the canary read it, so each agent is taken to read one of its own."""
+
+    def read_turn(self, agent: int, at: int) -> ReadTurn:
+        """The turn of an agent, by its index, in a model of references. `at`: the index of the turn."""
+        reads = tuple(
+            read if read.heading else replace(read, heading=f"{agent}.{at}.{number}")
+            for number, read in enumerate(self.reads)
+        )
+        inline = self.added - self.output - sum(read.size for read in reads)
+        return ReadTurn(self.output, max(0.0, inline), reads)
 
 
 AgentProfile = tuple[ExpectedTurn, ...]
@@ -67,6 +82,16 @@ class Behaviour:
         return stdev(outputs) / len(outputs) ** 0.5 / self.output if len(outputs) > 1 and self.output else None
 
     @property
+    def reads(self) -> tuple[Read, ...]:
+        """All results that agents may share."""
+        return tuple(read for profile in self.profiles for turn in profile for read in turn.reads)
+
+    @property
+    def places_results(self) -> bool:
+        """Whether the run may place results before the agents' own text."""
+        return any(read.placement != "inline" for read in self.reads)
+
+    @property
     def grown(self) -> float:
         """Mean tokens by which an agent's last context is longer than its first prompt."""
         return fmean(grown(profile) for profile in self.profiles)
@@ -107,22 +132,25 @@ class Forecast:
     residents: int | None = None
     """Agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
     seconds: float | None = None
-    usd: float | None = None
+    cost: float | None = None
+    shared_results: SharedResults | None = None
+    """Tool results that are placed before the agents' own text; with `placed` 0 what that would save. None if the
+    canary shows nothing of either."""
 
     @property
     def computed(self) -> int:
         """Prompt tokens that are not cached."""
         return self.usage.input - self.usage.cached
 
-    def compare(self, results: Results, seconds: float, usd: float | None = None) -> "Comparison":
-        """Comparison with the actual results, duration and cost of the run."""
+    def compare(self, results: Results, seconds: float, cost: float | None = None) -> "Comparison":
+        """Comparison with the actual results and duration of the run. `cost`: None: that of the results."""
         used = sum((result.usage for result in results), NO_USAGE)
         turns = sum(result.turns for result in results)
-        residents = results.scheduling.max_residents
-        return self.compare_totals(len(results), turns, used, residents=residents, seconds=seconds, usd=usd)
+        residents, cost = results.scheduling.max_residents, results.cost if cost is None else cost
+        return self.compare_totals(len(results), turns, used, residents=residents, seconds=seconds, cost=cost)
 
     def compare_totals(
-        self, agents: int, turns: int, used: Usage, *, residents: int | None, seconds: float, usd: float | None
+        self, agents: int, turns: int, used: Usage, *, residents: int | None, seconds: float, cost: float | None
     ) -> "Comparison":
         return Comparison(
             (
@@ -134,7 +162,7 @@ class Forecast:
                 Compared("output tokens", self.usage.output, used.output),
                 Compared("residents", self.residents, residents),
                 Compared("seconds", self.seconds, seconds),
-                Compared("usd", self.usd, usd),
+                Compared("cost", self.cost, cost),
             )
         )
 

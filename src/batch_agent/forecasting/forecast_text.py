@@ -1,5 +1,8 @@
 """Text output of a forecast."""
 
+from ..core.results import dollars
+from ..core.run_reports import SharedResults
+from ..observe.text.formatting import plural
 from .forecast import Comparison, Forecast
 
 
@@ -12,12 +15,30 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         f"prompts  {usage.input:,} tokens, {usage.cached:,} cached, {forecast.computed:,} computed{shared}",
         f"output   {usage.output:,} tokens",
     ]
+    if forecast.shared_results is not None:
+        lines.append(_shared_results(forecast.shared_results))
     if forecast.residents is not None:
         lines.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
     duration = "unknown" if forecast.seconds is None else _duration(forecast.seconds)
     lines.append(f"time     {duration}, with up to {forecast.inflight:,} requests in flight")
-    lines.append(f"cost     {'unknown' if forecast.usd is None else f'${forecast.usd:,.4f}'}")
+    lines.append(f"cost     {'unknown' if forecast.cost is None else dollars(forecast.cost)}")
     return [*lines, *(f"- {each}" for each in forecast.basis)]
+
+
+def _shared_results(shared: SharedResults) -> str:
+    results, agents = plural(shared.references, "tool result"), plural(shared.agents, "agent")
+    if shared.placed:
+        more = "more" if shared.saved_tokens < 0 else "fewer"
+        return (
+            f"results  {results} placed first for {agents}: {abs(shared.saved_tokens):,} {more} prompt tokens are "
+            f"computed ({abs(shared.saved_share):.0%})"
+        )
+    if not shared.references:
+        return "results  none placed first: that would save nothing"
+    return (
+        f"results  {results} {'is' if shared.references == 1 else 'are'} read by {agents}; placed first, "
+        f'{shared.saved_share:.0%} fewer prompt tokens are computed: set shared_results="auto"'
+    )
 
 
 def compared_lines(comparison: Comparison) -> list[str]:

@@ -18,6 +18,8 @@ from ..engine.residency import Residency
 from ..engine.slots import HeldSlot, Slots
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.reference_model import ReadTurn, ReferencedPrompt, ReferenceModel
+from ..schedule.reference_tree import Path
 from ..sim import SimConfig
 from ..sim.kv_engine.sequence import Sequence
 from ..sim.kv_engine.sim_engine import SimEngine
@@ -175,6 +177,9 @@ class _Simulation:
         self._gate = AdmissionController(slots, residency, shared_chars=setup.shared)
         self._result = SimulationResult()
         self._in_flight = 0
+        self._model = ReferenceModel()
+        """Who has asked for which result."""
+        self._blocks = _ReferenceBlocks()
 
     async def run(self) -> SimulationResult:
         task = "x" * (self._setup.first - self._setup.shared)
@@ -187,22 +192,38 @@ class _Simulation:
         return self._result
 
     async def _run_agent(self, job: Job, profile: AgentProfile, slot: HeldSlot) -> None:
+        layout = ReferencedPrompt(self._model, self._setup.first - self._setup.shared)
+        moves = 0
         for at, prompt in enumerate(prompts(profile, self._setup.first)):
             if at:
                 slot = await self._gate.readmit(job, _MAX_TURNS - at)
-            usage = await self._turn(job, prompt, profile[at].output)
+            usage = await self._turn(job, prompt, profile[at].output, layout.path, moves)
             slot.release()
             if at:
                 self._result.later_turns += usage
             if at + 1 < len(profile):
-                with self._gate.tool_wait(job.key, [_TOOL], None):
-                    await asyncio.sleep(profile[at].tool_seconds)
+                moves += await self._call(job, profile[at].read_turn(job.index, at), profile[at].tool_seconds, layout)
         self._gate.release(job.key)
         self._result.ends.append(aio.now())
 
-    async def _turn(self, job: Job, prompt: int, output: int) -> Usage:
-        started, size = aio.now(), self._config.block_size
-        hashes = _hashes(job.index, prompt + output, self._setup.shared, size) if self._config.prefix_caching else ()
+    async def _call(self, job: Job, turn: ReadTurn, seconds: float, layout: ReferencedPrompt) -> bool:
+        """A turn's tool calls; returns whether the agent's own text moves behind a new reference."""
+        before = layout.path
+        layout.ask(turn)
+        with self._gate.tool_wait(job.key, [_TOOL], None):
+            await asyncio.sleep(seconds)
+        layout.extend(turn)
+        if layout.path == before:
+            return False
+        self._gate.on_references(job.key, {each.heading: round(each.tokens) for each in layout.path})
+        return True
+
+    async def _turn(self, job: Job, prompt: int, output: int, references: Path, moves: int) -> Usage:
+        started, size, shared = aio.now(), self._config.block_size, self._setup.shared
+        hashes: list[int] = []
+        if self._config.prefix_caching:
+            own = job.index + moves * len(self._profiles)
+            hashes = self._blocks.hashes(own, prompt + output, shared, references, size)
         sequence = Sequence(prompt, output, hashes, emit_every=_NEVER_BETWEEN)
         self._in_flight += 1
         self._result.inflight = max(self._result.inflight, self._in_flight)
@@ -212,6 +233,27 @@ class _Simulation:
         usage = Usage(prompt, sequence.cached, output)
         self._gate.on_reply(job.key, Replied(Reply("", "stop", usage), 0.0, aio.now() - started))
         return usage
+
+
+class _ReferenceBlocks:
+    """Block hashes of prompts with references. Those of a reference are the same for all prompts with the same
+    references before it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[str, ...], int] = {}
+        """By the headings up to a reference."""
+
+    def hashes(self, own: int, tokens: int, shared: int, references: Path, block_size: int) -> list[int]:
+        """`own`: identifies the agent and how often its own text has moved."""
+        hashes = _hashes(own, min(tokens, shared), shared, block_size)
+        end, before = float(shared), tuple[str, ...]()
+        for each in references:
+            end, before = end + each.tokens, (*before, each.heading)
+            number = self._numbers.setdefault(before, len(self._numbers) + 1)
+            full = int(min(end, tokens)) // block_size
+            hashes += range(-number * _AGENT_BLOCKS, -number * _AGENT_BLOCKS + full - len(hashes))
+        own_blocks = tokens // block_size - len(hashes)
+        return [*hashes, *range(own * _AGENT_BLOCKS, own * _AGENT_BLOCKS + own_blocks)]
 
 
 def _hashes(agent: int, tokens: int, shared: int, block_size: int) -> list[int]:

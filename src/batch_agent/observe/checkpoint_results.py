@@ -2,22 +2,25 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import orjson
 
+from ..agent.context_size import chars_of_turn
 from ..agent.conversation import Conversation, Done
 from ..agent.output import output_type
 from ..core.agent_config import AgentConfig, Job
 from ..core.errors import ErrorKind
 from ..core.facts import Compacted, Fact, Replied, Returned, Started, failure_of
-from ..core.messages import Prompt, ToolSpec
+from ..core.messages import Prompt, ToolResult, ToolSpec
 from ..core.options import Retry
 from ..core.requests import NO_USAGE, Sampling
 from ..core.results import AgentError, AgentResult, AgentStatus, Timing
+from ..core.run_reports import SharedResults
 from ..core.schema import JsonSchema
+from ..schedule.reference_model import MAX_READERS, Reader, ReadRecorder, reader_of
 
 DEFAULT_MAX_RETRIES = Retry().max_retries
 """Assumed where it is not known: a plan does not contain max_retries, because it changes no answer."""
@@ -129,6 +132,48 @@ def recorded_seconds(facts: Sequence[Fact]) -> float:
     return sum(fact.seconds for fact in facts if isinstance(fact, Replied | Returned | Compacted))
 
 
+class RecordedReads:
+    """Tool results that agents of a checkpoint read, and what placing them first saves or would save."""
+
+    def __init__(self, shared_chars: int = 0, shared_tools: Collection[str] | None = None) -> None:
+        """`shared_chars`: of the beginning of all prompts; `shared_tools`: names of the tools whose results agents
+        share, None if unknown: then those of which a result was shared."""
+        self._recorder = ReadRecorder(shared_chars)
+        self._shared_tools = set(shared_tools or ())
+        self._are_known = shared_tools is not None
+        self._readers: list[Reader] = []
+
+    def add(self, facts: Sequence[Fact]) -> None:
+        if not facts or len(self._readers) >= MAX_READERS:
+            return
+        if not self._are_known:
+            results = (result for fact in facts if isinstance(fact, Returned) for result in fact.results)
+            self._shared_tools.update(each.call.name for each in results if each.source in ("shared", "cached"))
+        started = facts[0]
+        assert isinstance(started, Started), "an agent's first fact is its start"
+        self._readers.append(reader_of(len(started.task) - started.references_at, _tool_turns(facts), None))
+
+    def report(self, chars_per_token: float = 4.0) -> SharedResults | None:
+        """To be called once, after the last agent."""
+        for reader in self._readers:
+            self._recorder.add(reader.with_shared(self._shared_tools))
+        return self._recorder.report(chars_per_token)
+
+
+def _tool_turns(facts: Iterable[Fact]) -> Iterator[tuple[int, Sequence[ToolResult]]]:
+    """The size of the replies before the results of each turn, and the results."""
+    chars = 0
+    for fact in facts:
+        match fact:
+            case Replied(reply):
+                chars += chars_of_turn(reply)
+            case Returned(results):
+                yield chars, results
+                chars = 0
+            case _:
+                pass
+
+
 _MAX_SHOWN = 5
 
 
@@ -147,6 +192,7 @@ class CheckpointSummary:
     calls: Counter[str] = field(default_factory=Counter)
     """Tool calls by the source of their results."""
     failed_calls: int = 0
+    reads: RecordedReads = field(default_factory=RecordedReads)
     _slowest: list[tuple[float, int, str]] = field(default_factory=list)
 
     @property
@@ -158,6 +204,7 @@ class CheckpointSummary:
         """`facts`: none if the agent was not started."""
         self.statuses[result.status] += 1
         self._count_calls(facts)
+        self.reads.add(facts)
         if facts:
             heapq.heappush(self._slowest, (recorded_seconds(facts), -result.index, result.key))
         if len(self._slowest) > _MAX_SHOWN:

@@ -119,7 +119,7 @@ def _line(exchange: Exchange, attempt: int) -> dict[str, Any]:
         "stage": request.stage or None,
         "index": request.index,
         "key": row_key(request.agent.partition(".")[0]) if request.agent else None,
-        "agent": request.agent or None,
+        "agent": row_key(request.agent) or None,
         "turn": request.turn + 1 if request.agent else None,
         "attempt": attempt,
         "model": request.model,

@@ -104,7 +104,7 @@ class RunStats:
             case PrefixReported():
                 self.prefix = event.prefix
             case BudgetReported():
-                self.spent = event.usd
+                self.spent = event.cost
             case _:
                 pass  # only relevant for live views
 

@@ -43,7 +43,8 @@ class Plan:
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
         """Question, request format and limits for this server, as a checkpoint stores them."""
         self.layout = layout
-        self._references_at = last_line_end(layout.lead)
+        self.references_at = last_line_end(layout.lead)
+        """Where references are inserted into the tasks, in characters."""
         run, field = fingerprint(self.question), spec.rows.key
         self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
 
@@ -54,7 +55,7 @@ class Plan:
             task, shared = self.layout.task(index, value)
         except BadInput as error:
             return Job(index, key, value, "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}"))
-        return Job(index, key, value, task, shared=shared, references_at=min(self._references_at, shared))
+        return Job(index, key, value, task, shared=shared, references_at=min(self.references_at, shared))
 
 
 def compile_plan(

@@ -22,9 +22,10 @@ def prefix_report(
     rows: Sequence[Any],
     total: int | None,
     chars_per_token: float | None,
+    inline_tools: tuple[str, ...] = (),
 ) -> PrefixReport:
     """Prefix report of a run. `rows`: the inputs, or the first if no more are known. `chars_per_token`: None if
-    unknown."""
+    unknown. `inline_tools`: as in the report."""
     scale = chars_per_token or CHARS_PER_TOKEN
     prefix = prefix_chars(config.prompt)
     sharing = layout.sharing or _estimate_from_first(layout, rows, total or 1)
@@ -39,6 +40,7 @@ def prefix_report(
         predicted=None if total is None else shared / max(1, chars),
         is_calibrated=chars_per_token is not None,
         findings=_findings(spec, config, layout, rows),
+        inline_tools=inline_tools,
     )
 
 

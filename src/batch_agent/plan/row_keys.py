@@ -52,9 +52,16 @@ def key_of_row(row: str) -> str:
 
 
 def row_key(key: str) -> str:
-    """The key as results show it: the value of the field; for a run without one, the key itself."""
-    row, mark, _ = key.rpartition("@")
-    return unquote(row) if mark else key
+    """The key as results show it: the value of the field; for a run without one, the key itself. The key of a chunk
+    keeps the name of the chunk."""
+    row, mark, digest = key.rpartition("@")
+    _, dot, chunk = digest.partition(".")
+    return f"{unquote(row)}{dot}{chunk}" if mark else key
+
+
+def is_row_key(key: str) -> bool:
+    """Whether the key of an agent has the value of a field, so that people know it."""
+    return "@" in key
 
 
 def is_of_question(key: str, run: bytes) -> bool:

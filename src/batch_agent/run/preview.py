@@ -15,6 +15,7 @@ from ..core.validation import at_least
 from ..engine.job_source import InputSource, JobSource
 from ..observe.observed_backend import encoded_request
 from ..plan.compile import Plan
+from ..plan.row_keys import row_key
 from .resources import offline_plan, open_preview
 from .setup import RunSetup, input_order
 
@@ -132,15 +133,16 @@ async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
             offline = await open_offline(spec.backend, spec.model, uses_tools=setup.uses_native_tools)
             backend, notes = offline.backend, offline.unknowns
             stack.push_async_callback(backend.aclose)
-        yield _Opened(backend, *await offline_plan(setup, stack, backend.traits), notes)
+        inputs, plan, _ = await offline_plan(setup, stack, backend.traits)
+        yield _Opened(backend, inputs, plan, notes)
 
 
 def _previewed(backend: Backend, plan: Plan, job: Job) -> PreviewedRequest:
     step = Conversation(plan.config, job).next()
     if not isinstance(step, Generate):
-        return PreviewedRequest(job.index, job.key, problem=str(job.problem))
+        return PreviewedRequest(job.index, row_key(job.key), problem=str(job.problem))
     sent = encoded_request(backend, step.request)
-    return PreviewedRequest(job.index, job.key, sent.method, sent.url, sent.headers, sent.body)
+    return PreviewedRequest(job.index, row_key(job.key), sent.method, sent.url, sent.headers, sent.body)
 
 
 def _readable(value: Any) -> str:

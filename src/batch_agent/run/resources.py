@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanag
 from dataclasses import field, replace
 from functools import cache, partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,12 @@ from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
 from ..core.coordinator import Coordinator
-from ..core.errors import BackendError, SpecError
+from ..core.errors import BackendError, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet, Traits
 from ..core.requests import NO_USAGE, RequestObserver, Usage
-from ..core.run_reports import Finding, PrefixReport, Scheduling
+from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
 from ..engine.context_window import ContextWindow, open_window
@@ -35,6 +36,7 @@ from ..plan.compile import Plan, prefix_chars
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
+from ..schedule.reference_model import MAX_READERS, ReadRecorder
 from ..store.memory_store import NoStore
 from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group_by_tools, open_tools
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
@@ -81,19 +83,36 @@ class RunResources:
     tool_set: ToolSet = field(default_factory=NoTools)
     counts: dict[str, int] = field(default_factory=dict)
     """Token counts of the server, by text digest; recorded if the store is durable."""
+    reads: ReadRecorder | None = None
+    """What agents read with tools whose results they share; None without such tools."""
+
+    @property
+    def shared_tools(self) -> frozenset[str]:
+        """Tools whose results may be placed first, unless they say where their results stand."""
+        return frozenset(_placeable(self.tools))
 
     @property
     def scheduling(self) -> Scheduling:
         """How the run has been scheduled so far."""
         server = self.server
         return replace(
-            self.admission.report(), unavailable=server.unavailable() if isinstance(server, HasEndpoints) else ()
+            self.admission.report(),
+            unavailable=server.unavailable() if isinstance(server, HasEndpoints) else (),
+            shared_results=self._shared_results,
         )
 
     @property
     def measured_report(self) -> Callable[[], PrefixReport]:
         """Returns the prefix report with the share that the server has found in its cache so far."""
-        return cache(partial(_measured, self.report, self.admission.first_turns))
+        return cache(partial(_measured, self.report, self.admission.first_turns, self._shared_results))
+
+    @property
+    def _shared_results(self) -> SharedResults | None:
+        if self.reads is None:
+            return None
+        residency = self.admission.residency
+        stored = None if residency is None else round(residency.ledger.references.max_shared_tokens)
+        return self.reads.report(self.chars_per_token, stored)
 
 
 @asynccontextmanager
@@ -135,19 +154,32 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
         yield await opener.open_run(setup, *await setup.layout_inputs(), NoStore())
 
 
-async def lint_prompts(setup: RunSetup) -> PrefixReport:
-    """Prefix report of a run, as far as it can be predicted without a server. Raises SpecError."""
+async def lint_prompts(setup: RunSetup, *, exact: bool = False) -> PrefixReport:
+    """Prefix report of a run, as far as it can be predicted without a server; with the checkpoint of an earlier run,
+    also what its agents read. `exact`: connects to the server, to count tokens. Raises SpecError and BackendError."""
+    spec, folder = setup.spec, setup.spec.checkpoint_dir
     async with AsyncExitStack() as stack:
-        inputs, plan = await offline_plan(setup, stack, ANY_SERVER)
-        return prefix_report(setup.spec, plan.config, plan.layout, inputs.known, inputs.total, None)
+        if exact:
+            preview = await stack.enter_async_context(open_preview(setup))
+            report, plan, tools = preview.report(), preview.plan, preview.tools
+        else:
+            inputs, plan, tools = await offline_plan(setup, stack, ANY_SERVER)
+            inline = _inline_tools(spec, tools)
+            report = prefix_report(spec, plan.config, plan.layout, inputs.known, inputs.total, None, inline)
+    if folder is None:
+        return report
+    recorded = await asyncio.to_thread(_recorded_reads, folder, plan, _placeable(tools))
+    return replace(report, shared_results=recorded)
 
 
-async def offline_plan(setup: RunSetup, stack: AsyncExitStack, traits: Traits) -> tuple[JobSource, Plan]:
-    """Inputs and plan of a run on a server with these traits, which is not connected to. Providers of tools are
+async def offline_plan(
+    setup: RunSetup, stack: AsyncExitStack, traits: Traits
+) -> tuple[JobSource, Plan, Sequence[Tool]]:
+    """Inputs, plan and tools of a run on a server with these traits, which is not connected to. Providers of tools are
     started. Raises SpecError."""
     inputs, layout = await setup.layout_inputs()
     tools = await _Opener([setup], stack, RunDeadline(None)).all_tools(setup)
-    return inputs, setup.compile(tools, layout, traits, None)
+    return inputs, setup.compile(tools, layout, traits, None), tools
 
 
 class _Opener:
@@ -240,7 +272,8 @@ class _Opener:
             plan = setup.compile(tools, layout, server.traits, kept)
             known = inputs.known
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
-        report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale))
+        inline = _inline_tools(spec, tools)
+        report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
         backend = server if found is not None else self._observed(server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
@@ -402,7 +435,7 @@ class _Opener:
                 placement = runs[at].setup.spec.prefix.shared_results
                 is_all = len(own) == len(tools) and artifacts is None and placement == "inline"
                 tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts, placement)
-        return [replace(run, tool_set=tool_sets[at]) for at, run in enumerate(runs)]
+        return [replace(run, tool_set=tool_sets[at], reads=_recorder(run)) for at, run in enumerate(runs)]
 
     def _used(self, executor: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
         tried = self._trial_usage if counts_trials else NO_USAGE
@@ -411,6 +444,38 @@ class _Opener:
     def _report_use(self, used: Callable[[], ToolsUsed]) -> None:
         if self._events is not None:
             self._events.emit(used())
+
+
+def _placeable(tools: Sequence[Tool]) -> tuple[str, ...]:
+    return tuple(tool.name for tool in tools if tool.is_shared and tool.sharing.placement is None)
+
+
+def _inline_tools(spec: BatchSpec, tools: Sequence[Tool]) -> tuple[str, ...]:
+    """Tools whose results stand behind the agents' own text, though agents share them."""
+    has_later_turns = spec.max_turns > 1 and spec.prefix.shared_results == "inline"
+    return _placeable(tools) if has_later_turns else ()
+
+
+def _recorded_reads(folder: Path, plan: Plan, shared_tools: Sequence[str]) -> SharedResults | None:
+    """What agents of an earlier run with this checkpoint read; None if it cannot be read."""
+    from ..observe.checkpoint_results import RecordedReads
+    from ..store.reader import CheckpointReader
+
+    reads = RecordedReads(prefix_chars(plan.config.prompt) + plan.references_at, shared_tools)
+    try:
+        with CheckpointReader(folder) as reader:
+            for _, facts in islice(reader.histories(), MAX_READERS):
+                reads.add(facts)
+    except StoreError:
+        return None
+    return reads.report()
+
+
+def _recorder(run: RunResources) -> ReadRecorder | None:
+    """None if agents of the run cannot read the same results."""
+    if run.inputs.total == 1 or not any(tool.is_shared for tool in run.tools):
+        return None
+    return ReadRecorder(prefix_chars(run.plan.config.prompt) + run.plan.references_at)
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
@@ -469,7 +534,10 @@ def _server_id(spec: BatchSpec) -> str:
     return blake2b(address.encode(errors="replace"), digest_size=8).hexdigest()  # the address may contain a key
 
 
-def _measured(report: Callable[[], PrefixReport], first_turns: Usage) -> PrefixReport:
-    """The report with the measured share; None for a server that does not report cached tokens."""
+def _measured(
+    report: Callable[[], PrefixReport], first_turns: Usage, shared_results: SharedResults | None
+) -> PrefixReport:
+    """The report with the measured share, None for a server that does not report cached tokens, and with what agents
+    read."""
     share = first_turns.cached / first_turns.input if first_turns.input and first_turns.cached else None
-    return replace(report(), measured=share)
+    return replace(report(), measured=share, shared_results=shared_results)

@@ -246,6 +246,8 @@ class _Execution:
             spec.retry.retry_failed,
             resources.summarizer,
             resources.deadline,
+            reads=resources.reads,
+            shared_tools=resources.shared_tools,
         )
         if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
             return loop  # no input is in parts, now or in an earlier run

@@ -109,6 +109,10 @@ class KvLedger:
             return None
         return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / used))
 
+    def fits_each(self, tokens: float) -> bool:
+        """Whether the residents would fit with `tokens` more of their own."""
+        return self._limit is None or self._used + self._residents * tokens <= self._limit
+
     def resize(self, capacity: int) -> None:
         """Changes a known capacity. What was learned about it stays; residents that no longer fit are evicted."""
         capacity = max(1, capacity)
@@ -299,7 +303,8 @@ class KvLedger:
 
     def _add(self, agent: Resident) -> None:
         self._residents += 1
-        self.references.add(agent.references)
+        if agent.references:
+            self.references.add(agent.references)
         self._own += agent.own
         self._first += agent.first
         if agent.is_overcommitted:
@@ -308,7 +313,8 @@ class KvLedger:
 
     def _subtract(self, agent: Resident) -> None:
         self._residents -= 1
-        self.references.remove(agent.references)
+        if agent.references:
+            self.references.remove(agent.references)
         self._own -= agent.own
         self._first -= agent.first
         if agent.is_overcommitted:

@@ -1,5 +1,5 @@
 """Tree of the references that residents share: each is counted once for all residents whose prompts are the same up to
-it."""
+it. And the tree of what agents ask for, which tells how many will share a reference."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +35,7 @@ class ReferenceTree:
         """Tokens of all references that residents have."""
         self.shared_tokens = 0.0
         """Tokens that would be needed in addition if each resident had its references for itself."""
+        self.max_shared_tokens = 0.0
 
     def missing(self, path: Path) -> float:
         """Tokens by which the tree would grow with one more resident."""
@@ -58,6 +59,7 @@ class ReferenceTree:
                 self.shared_tokens += child.tokens
             child.residents += 1
             node = child
+        self.max_shared_tokens = max(self.max_shared_tokens, self.shared_tokens)
         return self.tokens - before
 
     def remove(self, path: Path) -> None:
@@ -75,4 +77,60 @@ class ReferenceTree:
 
 
 def tokens_of(path: Sequence[SizedReference]) -> float:
-    return sum(each.tokens for each in path)
+    return sum(each.tokens for each in path) if path else 0.0
+
+
+_MAX_NODES = 100_000
+_MAX_DEPTH = 32
+"""References of an agent that are counted as a path."""
+
+
+@dataclass(slots=True)
+class _ReadNode:
+    agents: int = 0
+    children: dict[str, "_ReadNode"] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Level:
+    """Nodes of one depth."""
+
+    nodes: int = 0
+    agents: int = 0
+
+
+class ReadPaths:
+    """Tree of what agents asked for, in the order of a prompt, with the number of agents that came to each node: as
+    many could share what the server computed up to there."""
+
+    def __init__(self) -> None:
+        self._root = _ReadNode()
+        self._levels: list[_Level] = []
+        self._nodes = 0
+
+    def extend(self, before: Sequence[str], after: Sequence[str]) -> None:
+        """An agent asked for more."""
+        node, is_new = self._root, False
+        for depth, heading in enumerate(after[:_MAX_DEPTH]):
+            is_new = is_new or before[depth : depth + 1] != [heading]
+            if depth == len(self._levels):
+                self._levels.append(_Level())
+            if (child := node.children.get(heading)) is None:
+                if self._nodes >= _MAX_NODES:
+                    return
+                child = node.children[heading] = _ReadNode()
+                self._nodes += 1
+                self._levels[depth].nodes += 1
+            child.agents += is_new
+            self._levels[depth].agents += is_new
+            node = child
+
+    def agents(self, path: Sequence[str]) -> float:
+        """Agents that came to a node, or to nodes of its depth on average, if that is more: others may follow."""
+        if not 0 < len(path) <= len(self._levels):
+            return 1.0
+        node: _ReadNode | None = self._root
+        for heading in path:
+            node = None if node is None else node.children.get(heading)
+        level = self._levels[len(path) - 1]
+        return max(1 if node is None else node.agents, level.agents / level.nodes)

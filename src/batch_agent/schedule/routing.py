@@ -32,28 +32,38 @@ class Affinity:
     """Remembers which endpoint served which agent and prefix, and prefers it while the load allows. `waits` maps each
     endpoint that may receive the work to its expected wait in seconds."""
 
-    _homes: dict[Hashable, int] = field(default_factory=dict)
+    _homes: dict[Hashable, tuple[int, Hashable | None]] = field(default_factory=dict)
+    """Endpoint that served each agent last, and the longest prefix of that prompt."""
     _holders: dict[Hashable, set[int]] = field(default_factory=dict)
     """Endpoints that served each prefix, least recently used prefix first."""
 
     def home(self, origin: Hashable | None) -> int | None:
-        return None if origin is None else self._homes.get(origin)
+        return None if origin is None or origin not in self._homes else self._homes[origin][0]
+
+    def has_moved(self, origin: Hashable | None, prefixes: Sequence[Hashable]) -> bool:
+        """Whether the agent's own text stands behind another prefix than in its last prompt: it has to be computed
+        again wherever the prompt goes."""
+        return origin in self._homes and self._homes[origin][1] != _longest(prefixes)
 
     def should_stay(self, home: int, waits: Mapping[int, float]) -> bool:
         return waits[home] <= MAX_WAIT_RATIO * min(waits.values())
 
-    def candidates(self, prefix: Hashable | None, waits: Mapping[int, float]) -> Mapping[int, float]:
-        """The endpoints that served the prefix and are below the load cap, or all endpoints if there are none. For a
-        prefix that every endpoint has served, the load alone decides."""
-        holders = self._holders.get(prefix, ())
+    def candidates(self, prefixes: Sequence[Hashable], waits: Mapping[int, float]) -> Mapping[int, float]:
+        """The endpoints that served the longest prefix and are below the load cap; if there are none, those of the next
+        shorter one, and so on; then all endpoints. For a prefix that every endpoint has served, the load alone
+        decides."""
         cap = (1.0 + MAX_OVERLOAD) * sum(waits.values()) / max(1, len(waits))
-        return {endpoint: wait for endpoint, wait in waits.items() if endpoint in holders and wait <= cap} or waits
+        for prefix in prefixes:
+            holders = self._holders.get(prefix, ())
+            if found := {each: wait for each, wait in waits.items() if each in holders and wait <= cap}:
+                return found
+        return waits
 
-    def record(self, endpoint: int, origin: Hashable | None, prefix: Hashable | None) -> None:
+    def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
         """Records that the work went to this endpoint."""
         if origin is not None:
-            self._homes[origin] = endpoint
-        if prefix is not None:
+            self._homes[origin] = endpoint, _longest(prefixes)
+        for prefix in prefixes:
             self._holders[prefix] = self._holders.pop(prefix, set()) | {endpoint}
             if len(self._holders) > _MAX_PREFIXES:
                 del self._holders[next(iter(self._holders))]
@@ -92,7 +102,9 @@ class Routing:
     `abandoned`.
 
     Work goes to the endpoint that has its context, else to the better of two random endpoints, among those that have
-    its prefix if there are any. Call `sent` right after `choose`: only then the work counts."""
+    most of its beginning if there are any. An agent whose text has moved behind other references has no context
+    anywhere: it stays unless another endpoint has more of its new beginning. Call `sent` right after `choose`: only
+    then the work counts."""
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
@@ -123,23 +135,23 @@ class Routing:
         weight: float,
         now: float,
         *,
-        prefix: Hashable | None = None,
+        prefixes: Sequence[Hashable] = (),
         origin: Hashable | None = None,
         exclude: Collection[int] = (),
         draw: tuple[float, float],
     ) -> int | None:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
-        endpoint that served it last; `prefix`: the shared beginning of its prompt; `draw`: two random numbers in
-        [0, 1)."""
+        endpoint that served it last; `prefixes`: beginnings of its prompt that others may share, the longest first;
+        `draw`: two random numbers in [0, 1)."""
         stats = self._stats
         waits = {
             each: stats.expected_wait(self._endpoints[each].load, weight, now)
             for each in self.available(now)
             if each not in exclude
         }
-        chosen = self._choose(waits, origin, prefix, draw)
+        chosen = self._choose(waits, origin, prefixes, draw)
         if chosen is not None:
-            self._affinity.record(chosen, origin, prefix)
+            self._affinity.record(chosen, origin, prefixes)
         return chosen
 
     def sent(self, endpoint: int, weight: float, now: float) -> Ticket:
@@ -212,14 +224,16 @@ class Routing:
         return self._stats.expected_wait(self._endpoints[endpoint].load, weight, now)
 
     def _choose(
-        self, waits: dict[int, float], origin: Hashable | None, prefix: Hashable | None, draw: tuple[float, float]
+        self, waits: dict[int, float], origin: Hashable | None, prefixes: Sequence[Hashable], draw: tuple[float, float]
     ) -> int | None:
-        home = self._affinity.home(origin)
-        if home in waits:
-            if self._affinity.should_stay(home, waits):
+        affinity = self._affinity
+        home = affinity.home(origin)
+        near = affinity.candidates(prefixes, waits) if affinity.has_moved(origin, prefixes) else waits
+        if home is not None and home in near:
+            if affinity.should_stay(home, waits):
                 return home
             del waits[home]
-        return _better_of_two(self._affinity.candidates(prefix, waits), draw)
+        return _better_of_two(affinity.candidates(prefixes, waits), draw)
 
     @property
     def _stats(self) -> EndpointStats:
@@ -230,6 +244,10 @@ class Routing:
         endpoint = self._endpoints[sent.endpoint]
         endpoint.load.ended(sent.weight, now)
         return endpoint
+
+
+def _longest(prefixes: Sequence[Hashable]) -> Hashable | None:
+    return prefixes[0] if prefixes else None
 
 
 def _better_of_two(waits: Mapping[int, float], draw: tuple[float, float]) -> int | None:

@@ -131,7 +131,7 @@ class CheckpointReader:
         try:
             return tuple(decode(kind, data) for kind, data in rows)
         except ValueError as error:
-            raise StoreError(f"{self._folder}: the facts of agent {key} cannot be read: {error}") from error
+            raise StoreError(f"{self._folder}: the facts of agent {row_key(key)} cannot be read: {error}") from error
 
     def histories(self) -> Iterator[tuple[StoredAgent, tuple[Fact, ...]]]:
         """Every agent with its facts, read one agent at a time."""
@@ -169,7 +169,7 @@ class CheckpointReader:
         found = (
             [agent for agent in known if wanted in (agent.key, row_key(agent.key))]
             or [agent for agent in known if str(agent.index) == wanted]
-            or [agent for agent in known if wanted and agent.key.startswith(wanted)]
+            or [agent for agent in known if wanted and row_key(agent.key).startswith(wanted)]
         )
         if len(found) == 1:
             return found[0]
@@ -335,7 +335,7 @@ def _open(path: Path) -> sqlite3.Connection:
 def _suggestion(wanted: str, known: list[StoredAgent]) -> str:
     if not known:
         return "No agent has started yet."
-    prefixes = {agent.key[: len(wanted)]: agent for agent in known}
+    prefixes = {row_key(agent.key)[: len(wanted)]: agent for agent in known}
     close = [prefixes[found] for found in get_close_matches(wanted, prefixes, _MAX_SHOWN)]
     if close:
         return f"Did you mean {_names(close)}?"

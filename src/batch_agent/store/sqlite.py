@@ -17,6 +17,7 @@ from ..core.facts import Fact
 from ..core.protocols import Account, Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
+from ..plan.row_keys import row_key
 from .codec import MAX_INPUT_BYTES, decode, encode, encode_error, encode_input
 from .lock import DirectoryLock
 from .sync_marker import SyncMarker
@@ -119,7 +120,7 @@ class SqliteStore:
         try:
             return tuple(decode(kind, data) for kind, data in rows)
         except ValueError as error:
-            raise StoreError(f"{self._directory}: the facts of agent {key} cannot be read: {error}") from error
+            raise StoreError(f"{self._directory}: the facts of agent {row_key(key)} cannot be read: {error}") from error
 
     async def spent(self) -> Usage:
         current = await self._wait(lambda db: db.execute(_USAGE).fetchone())

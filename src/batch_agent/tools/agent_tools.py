@@ -116,6 +116,9 @@ class AgentToolSession:
         started = call, self._executor.spawn(self._answer(call, _NO_HISTORY))
         self._early = {**self._early, position: started}
 
+    def expected_readers(self, path: Sequence[str]) -> float:
+        return self._executor.references.expected_readers(path)
+
     async def abandon(self) -> None:
         started, self._early = self._early, _NONE_EARLY
         await cancel_all([task for _, task in started.values()])

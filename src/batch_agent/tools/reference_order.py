@@ -1,7 +1,7 @@
 """References of a run: the results that may stand before the agents' own text, their order, and how many agents asked
 for each."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..core.coordinator import SharedCalls
@@ -9,6 +9,7 @@ from ..core.facts import Fact, Returned
 from ..core.json import dumps
 from ..core.messages import Placement, Reference
 from ..plan.jsonable import to_jsonable
+from ..schedule.reference_tree import ReadPaths
 from .call_key import call_key
 from .parameters import BadArguments
 from .tool import Tool
@@ -40,8 +41,9 @@ class ReferenceOrder:
         self._headings: dict[tuple[str, str], str] = {}
         """By the tool's name and the text of the arguments."""
         self._next = 0
+        self._paths = ReadPaths()
 
-    def on_call(self, tool: Tool, text: str, asked: frozenset[str]) -> str | None:
+    def on_call(self, tool: Tool, text: str, asked: Collection[str]) -> str | None:
         """An agent asks for a result; returns its heading, or None if it cannot be a reference. `text`: the arguments
         as the model wrote them. `asked`: headings that the agent asked for before."""
         heading = self._headings.get((tool.name, text))
@@ -56,7 +58,21 @@ class ReferenceOrder:
             entry.readers += heading not in asked
             if entry.rank is None and self._shared is None:
                 entry.rank, self._next = self._next, self._next + 1
+            if heading not in asked:
+                self._paths.extend(self._path(asked), self._path([*asked, heading]))
         return heading
+
+    def expected_readers(self, path: Sequence[str]) -> float:
+        """Agents that are expected to have these references, in this order, at the beginning of their prompts."""
+        return self._paths.agents(path)
+
+    def _path(self, headings: Collection[str]) -> list[str]:
+        """Headings in the order of a prompt."""
+        return sorted(headings, key=lambda heading: (self._rank(heading), heading))
+
+    def _rank(self, heading: str) -> int:
+        entry = self._entries.get(heading)
+        return _LAST_RANK if entry is None or entry.rank is None else entry.rank
 
     async def reference(self, heading: str, placement: Placement) -> Reference:
         """The reference for a result that has arrived, with the placement that was asked for."""

@@ -1,5 +1,6 @@
 """Tool results that stand before an agent's own text: which ones, where, and with which bytes."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.conversations import asked, call, done, rules, say
 
 from batch_agent.agent.conversation import CallTools, Conversation
-from batch_agent.agent.references import place, pointer, with_references
+from batch_agent.agent.references import PlacedReference, place, pointer, with_references
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.agent_config import Compaction, Job
 from batch_agent.core.facts import Compacted, Fact, Returned, Shortened, Started
@@ -32,6 +33,10 @@ def result(title: str, rank: int = 0, *, chars: int = 1000, **options: Any) -> T
     )
 
 
+def nobody_else(path: Sequence[str]) -> float:
+    return 1.0
+
+
 def job(own: str = OWN) -> Job:
     return Job(3, "key", {"it": 1}, LEAD + own, shared=len(LEAD), references_at=len(LEAD))
 
@@ -48,7 +53,7 @@ def read(conversation: Conversation, *results: ToolResult) -> Fact:
     conversation.apply(say("", "calls", *(each.call for each in results)))
     step = conversation.next()
     assert isinstance(step, CallTools)
-    fact = Returned(conversation.place(results))
+    fact = Returned(conversation.place(results, nobody_else))
     conversation.apply(fact)
     return fact
 
@@ -96,7 +101,7 @@ def test_in_action_mode_the_pointer_is_in_the_message_with_the_results() -> None
     conversation.apply(say('{"tool": "read", "arguments": {"title": "BERT"}}'))
     step = conversation.next()
     assert isinstance(step, CallTools)
-    conversation.apply(Returned(conversation.place((replace(result("BERT"), call=step.calls[0]),))))
+    conversation.apply(Returned(conversation.place((replace(result("BERT"), call=step.calls[0]),), nobody_else)))
     last = asked(conversation).messages[-1]
     assert last == User("Result of read: " + pointer('read(title="BERT")'))
     assert "<reference call" in first_text(conversation)
@@ -131,7 +136,7 @@ def test_the_same_facts_give_the_same_bytes(reads: list[tuple[str, Placement]]) 
         replied = call(f'{{"title":"{title}"}}', name="read")
         facts.append(replied)
         live.apply(replied)
-        returned = Returned(live.place((result(title, ord(title), placement=placement),)))
+        returned = Returned(live.place((result(title, ord(title), placement=placement),), lambda path: 4.0))
         facts.append(returned)
         live.apply(returned)
     again = Conversation(rules(turns=50), replace(job(), references_at=0))  # the facts say where
@@ -152,37 +157,62 @@ def test_a_turn_without_a_new_reference_begins_with_the_bytes_of_the_turn_before
     assert orjson.dumps(messages).startswith(before.partition(b'"messages":')[2].rstrip(b"]"))
 
 
-def decide(gain: ToolResult, own: str, *others: ToolResult) -> Reference:
+def decide(
+    found: ToolResult, own: str, *others: ToolResult, readers: float = 1.0, computations: float = 1.0
+) -> Reference:
     messages = (User(LEAD + own), *(message for each in others for message in (Assistant(), ToolResults((each,)))))
-    [placed] = place((gain,), messages, len(LEAD))
+    [placed] = place((found,), messages, len(LEAD), lambda path: readers, computations)
     assert placed.reference is not None
     return placed.reference
 
 
-def test_auto_places_a_long_result_first_that_several_agents_asked_for() -> None:
-    chosen = decide(result("A", chars=8000, readers=2, placement="auto"), "x" * 1600)
-    assert (chosen.placement, chosen.readers, chosen.moved_chars) == ("first", 2, 1600)
+def test_auto_places_a_long_result_first_that_several_agents_have_at_the_same_place() -> None:
+    found = result("A", chars=8000, placement="auto")
+    chosen = decide(found, "x" * 1600, readers=2)
+    assert chosen.placement == "first"
+    assert chosen.moved_chars == 1600 + round(PlacedReference(chosen, found.content).chars / 2)
 
 
-def test_auto_leaves_a_result_behind_its_call_that_only_this_agent_asked_for() -> None:
-    assert decide(result("A", chars=8000, readers=1, placement="auto"), "x").placement == "inline"
+def test_auto_leaves_a_result_behind_its_call_that_only_this_agent_has() -> None:
+    assert decide(result("A", chars=8000, readers=9, placement="auto"), "", readers=1).placement == "inline"
 
 
 def test_auto_leaves_a_result_behind_its_call_if_more_would_have_to_be_computed_again() -> None:
-    assert decide(result("A", chars=8000, readers=100, placement="auto"), "x" * 24_000).placement == "inline"
-    assert decide(result("A", chars=200, readers=100, placement="auto"), "x" * 400).placement == "inline"
+    assert decide(result("A", chars=8000, placement="auto"), "x" * 24_000, readers=100).placement == "inline"
+    assert decide(result("A", chars=200, placement="auto"), "x" * 400, readers=100).placement == "inline"
 
 
 def test_auto_counts_the_references_that_would_move() -> None:
     before, behind = (result("B", rank, chars=8000) for rank in (1, 9))
-    late = result("A", 5, chars=8000, readers=3, placement="auto")
-    assert decide(late, "x" * 100, before).placement == "first"
-    assert decide(late, "x" * 100, behind).placement == "inline"
+    late = result("A", 5, chars=8000, placement="auto")
+    assert decide(late, "x" * 100, before, readers=1.5).placement == "first"
+    assert decide(late, "x" * 100, behind, readers=1.5).placement == "inline"
+    assert decide(late, "x" * 100, behind, readers=8).placement == "first"  # others have both in this order
+
+
+def test_auto_asks_for_the_readers_of_each_reference_that_is_new_in_its_place() -> None:
+    asked_for: list[list[str]] = []
+
+    def readers(path: Sequence[str]) -> float:
+        asked_for.append([heading.split('"')[1] for heading in path])
+        return 2.0
+
+    messages = (User(LEAD), *(part for at in (1, 9) for part in (Assistant(), ToolResults((result(f"B{at}", at),)))))
+    place((result("A", 5, placement="auto"),), messages, len(LEAD), readers)
+    assert asked_for == [["B1", "A"], ["B1", "A", "B9"]]
+
+
+def test_auto_places_more_first_where_contexts_are_computed_again_because_the_cache_is_too_small() -> None:
+    found = result("A", chars=8000, placement="auto")
+    assert decide(found, "x" * 6000, readers=8).placement == "first"
+    assert decide(found, "x" * 9000, readers=8).placement == "inline"
+    assert decide(found, "x" * 9000, readers=8, computations=2).placement == "first"
+    assert decide(found, "x", readers=1, computations=2).placement == "inline"
 
 
 def test_results_of_one_turn_move_the_own_text_once() -> None:
-    pair = [result(title, rank, chars=3000, readers=2, placement="auto") for rank, title in enumerate("AB")]
-    placed = place(tuple(pair), [User(LEAD + "x" * 2500)], len(LEAD))
+    pair = [result(title, rank, chars=3000, placement="auto") for rank, title in enumerate("AB")]
+    placed = place(tuple(pair), [User(LEAD + "x" * 2500)], len(LEAD), lambda path: 2.0)
     assert all(each.is_placed_first for each in placed)
 
 
@@ -196,7 +226,6 @@ def test_a_reference_that_is_compacted_stands_behind_its_call_again() -> None:
     conversation.apply(Compacted((Shortened(0, "[elided]"),)))
     assert behind_calls(conversation) == ["[elided]", pointer('read(title="B")')]
     assert 'read(title="A")' not in first_text(conversation)
-    assert conversation.references is not None
     assert list(conversation.references) == ['read(title="B")']
 
 

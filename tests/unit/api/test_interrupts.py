@@ -41,6 +41,21 @@ match given.pop("call", "run"):
         BatchAgent.run_sync(task="{it}", inputs=iter(inputs), on_result=on_result, **common, **given)
     case "with a sink":
         BatchAgent.run_sync(task="{it}", inputs=inputs, on_result=on_result, events=Sink(), **common, **given)
+    case "asyncio.run":
+        asyncio.run(BatchAgent.run(task="{it}", inputs=inputs, on_result=on_result, **common, **given))
+    case "caught":
+        try:
+            asyncio.run(BatchAgent.run(task="{it}", inputs=inputs, on_result=on_result, **common, **given))
+        except KeyboardInterrupt as stopped:
+            sys.exit(str(stopped.__context__))
+    case "task group":
+        async def main():
+            async with asyncio.TaskGroup() as group:
+                group.create_task(
+                    BatchAgent.run(task="{it}", inputs=inputs, on_result=on_result, **common, **given)
+                )
+
+        asyncio.run(main())
     case "flow":
         stage, progress = {"out": given.pop("out", None)}, given.pop("progress", None)
         Flow(inputs, **common, **given).map("a", "{it}", on_result=on_result, **stage).run_sync(progress=progress)
@@ -50,14 +65,16 @@ RESULTS_KEPT = "their results are in 'out.jsonl', but the next run starts over. 
 NOTHING_KEPT = "nothing is kept. With checkpoint_dir=, the next run would resume."
 
 
-def interrupted(programs: Programs, folder: Path, url: str, given: dict[str, object]) -> str:
+def interrupted(
+    programs: Programs, folder: Path, url: str, given: dict[str, object], status: int = -signal.SIGINT
+) -> str:
     """What a program says that is interrupted when 3 of its 7 agents are done."""
     os.mkfifo(folder / "stdout")
     program = programs.start(PROGRAM, url, json.dumps(given), cwd=folder, stdout=folder / "stdout")
     with (folder / "stdout").open() as lines:
         assert lines.readline() == "three\n", program.stderr.read_text()
         program.send_signal(signal.SIGINT)
-        assert program.wait() == -signal.SIGINT
+        assert program.wait() == status
     return program.stderr.read_text()
 
 
@@ -85,6 +102,34 @@ def test_the_exception_says_what_is_kept(
     assert "CancelledError" not in said
     if "out" in given:
         assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3
+
+
+def test_under_asyncio_run_the_message_is_that_of_the_cancellation(
+    sim: SimServer, programs: Programs, tmp_path: Path
+) -> None:
+    """asyncio raises a KeyboardInterrupt of its own, without a message, while it handles the cancellation."""
+    said = interrupted(programs, tmp_path, sim.url, {"call": "asyncio.run", "checkpoint_dir": "ck"})
+    line = f"asyncio.exceptions.CancelledError: Stopped. 3 of 7 agents are done; {ALL_KEPT}"
+    assert said.splitlines().count(line) == 1
+    assert said.count("Stopped.") == 1
+    assert said.count("Traceback") == 2
+    assert said.splitlines()[-1] == "KeyboardInterrupt"
+
+
+def test_a_program_that_catches_the_interrupt_prints_one_line(
+    sim: SimServer, programs: Programs, tmp_path: Path
+) -> None:
+    said = interrupted(programs, tmp_path, sim.url, {"call": "caught", "checkpoint_dir": "ck"}, status=1)
+    assert said == f"Stopped. 3 of 7 agents are done; {ALL_KEPT}\n"
+
+
+def test_progress_says_what_is_kept_also_where_a_task_group_drops_the_message(
+    sim: SimServer, programs: Programs, tmp_path: Path
+) -> None:
+    given: dict[str, object] = {"call": "task group", "progress": True, "checkpoint_dir": "ck"}
+    shown, _, trace = interrupted(programs, tmp_path, sim.url, given).partition("Traceback")
+    assert shown.endswith(f"\nReport: ck/report.html\nStopped. 3 of 7 agents are done; {ALL_KEPT}\n")
+    assert "Stopped." not in trace
 
 
 def test_progress_of_a_shared_run_is_kept_in_its_store(

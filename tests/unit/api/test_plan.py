@@ -1,5 +1,6 @@
 """Plans of whole runs, through the public API, on a simulated server."""
 
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent import BatchAgent, Fields, SpecError
+from batch_agent import BatchAgent, Fields, SpecError, Tool
 from batch_agent.core.events import Event, Notice
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.store.reader import CheckpointReader
@@ -39,7 +40,7 @@ async def test_a_plan_predicts_the_tokens_that_the_run_uses(sim: SimServer) -> N
     assert forecast.seconds is not None
     assert forecast.shared is not None
     assert forecast.shared > 0.8
-    assert forecast.usd is None
+    assert forecast.cost is None
 
 
 async def test_a_canary_with_a_checkpoint_is_requested_once_with_its_own_index(sim: SimServer, tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ async def test_a_plan_without_a_canary_sends_no_model_request() -> None:
 async def test_a_plan_with_prices_has_a_cost(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(**options(sim, prices={"sim": (1.0, 0.5, 2.0)}))
     used = forecast.usage
-    assert forecast.usd == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
+    assert forecast.cost == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
 
 
 async def test_a_canary_of_more_agents_than_there_are_is_all_of_them(sim: SimServer) -> None:
@@ -106,3 +107,63 @@ async def test_a_distributed_run_is_refused_before_anything_is_sent(distributed:
     with pytest.raises(SpecError, match=f"Remove {name}=; with checkpoint_dir="):
         await BatchAgent.plan(task=TASK, inputs=ROWS, backend=backend, canary=2, **distributed)
     assert backend.requests == []
+
+
+PAGES = {name: f"{name} " + "lorem ipsum dolor sit amet " * 150 for name in ("cats", "dogs")}
+
+
+@Tool.define(effect="read")
+async def read_page(name: str) -> str:
+    """Read a page."""
+    return PAGES.get(name) or f"{name}: " + "words of its own " * 200
+
+
+def reading(*names: str, count: int = 24) -> list[str]:
+    """Inputs whose agents read these pages, one per turn; a name with {} is that of another page for each."""
+    return [
+        f"{at}th question. [[sim: "
+        + json.dumps(
+            [{"calls": [{"name": "read_page", "arguments": {"name": each.format(at)}}]} for each in names]
+            + [{"text": "They are animals, all of them."}]
+        )
+        + "]]"
+        for at in range(count)
+    ]
+
+
+@pytest.mark.parametrize("shared_results", ["inline", "first", "auto"])
+async def test_a_plan_predicts_what_is_computed_of_results_that_agents_share(
+    sim: SimServer, shared_results: str
+) -> None:
+    task = "Read the pages, then answer.\n\n{question}"
+    rows = reading("cats", "dogs")
+    planned = options(sim, task=task, inputs=rows, tools=[read_page], shared_results=shared_results)
+    with SimServer(SimConfig(step_base_ms=3.0), Script(tool_turns=0)) as fresh:
+        forecast = await BatchAgent.plan(canary=4, **{**planned, "backend": fresh.url})
+    with SimServer(SimConfig(step_base_ms=3.0), Script(tool_turns=0)) as fresh:
+        results = await BatchAgent.run(progress=False, **{**planned, "backend": fresh.url})
+    compared = forecast.compare(results, 1.0)
+    assert compared.row("prompt tokens").ratio == pytest.approx(1, abs=0.1)
+    computed = sum(result.usage.input - result.usage.cached for result in results)
+    assert forecast.computed == pytest.approx(computed, abs=0.05 * forecast.usage.input)
+    predicted, measured = forecast.shared_results, results.scheduling.shared_results
+    assert predicted is not None
+    assert measured is not None
+    assert (predicted.references, bool(predicted.placed)) == (2, shared_results != "inline")
+    assert predicted.agents == 24
+    assert predicted.saved_share == pytest.approx(measured.saved_share, abs=0.1)
+
+
+async def test_a_plan_takes_pages_of_one_agent_to_be_read_by_no_other(sim: SimServer) -> None:
+    rows = reading("page {}", "another page {}")
+    planned = options(sim, task="Read, then answer.\n\n{question}", inputs=rows, tools=[read_page])
+    inline = await BatchAgent.plan(canary=4, **planned)
+    assert inline.shared_results is None
+    auto = await BatchAgent.plan(canary=4, **planned, shared_results="auto")
+    assert auto.shared_results is not None
+    assert auto.shared_results.placed == 0
+    assert "No two agents of the canary read the same result: a larger canary may find some." in auto.basis
+    first = await BatchAgent.plan(canary=4, **planned, shared_results="first")
+    assert first.shared_results is not None
+    assert first.shared_results.saved_tokens < 0
+    assert first.computed > inline.computed

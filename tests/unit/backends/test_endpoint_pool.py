@@ -250,6 +250,26 @@ async def test_requests_with_the_same_prefix_share_an_endpoint_until_it_is_busy(
     assert sorted(host.requests() for host in hosts) == [0, 0, 12]
 
 
+async def test_agents_whose_prompts_begin_with_the_same_references_come_together() -> None:
+    hosts = [Host() for _ in range(3)]
+    lead, first, second = "The task. ", "<first document>" * 40, "<second document>" * 40
+    read_one = User(f"{lead}{first}own", len(lead + first), (len(lead),))
+    read_both = User(f"{lead}{first}{second}own", len(lead + first + second), (len(lead), len(lead + first)))
+
+    async def ask(message: User, agent: str) -> None:
+        request = Request(Prompt(""), (message,), fleet.traits.model, Sampling(max_tokens=64), agent=agent)
+        async with fleet.stream(request) as deltas:
+            async for _ in deltas:
+                pass
+
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        for message in (User(f"{lead}own", len(lead)), read_one, read_both):
+            for agent in "abcdef":
+                await ask(message, agent)
+    with_both = [sum(second in body["messages"][0]["content"] for _, body in host.posts) for host in hosts]
+    assert sorted(with_both) == [0, 0, 6]
+
+
 async def test_a_cancelled_request_is_aborted_and_leaves_no_load() -> None:
     hosts = [Host(STEPS, Script(answer_tokens=5000)) for _ in range(2)]
     async with up(*hosts), fleet_of(*hosts) as fleet:

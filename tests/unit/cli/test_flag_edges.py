@@ -68,6 +68,7 @@ WORKS: dict[str, str] = {
     "--strict-prefix": "zero one",
     "--log-requests": TEXT,  # not opened
     "--exact": "zero",
+    "--checkpoint": TEXT,  # not written
 }
 
 CASES = [(flag, edge) for flag in WORKS for edge in EDGES if (flag, edge) != ("--exact", "one")]

@@ -9,8 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch_agent.agent.references import with_references
 from batch_agent.core.errors import ErrorKind, SpecError
-from batch_agent.core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Placement,
+    Reference,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    User,
+)
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, Timing
@@ -21,10 +31,12 @@ from batch_agent.forecasting.forecast import AgentProfile, Behaviour, ExpectedTu
 from batch_agent.forecasting.forecast_text import compared_lines, forecast_lines
 from batch_agent.forecasting.simulation import SimulationSetup, simulate
 from batch_agent.schedule.budget import Price
+from batch_agent.schedule.reference_model import Read
 from batch_agent.sim import SimConfig
 
 REPORT = PrefixReport(agents=10, shared_tokens=80, prompt_tokens=100, diverges_at="text", predicted=0.72)
 TWO_TURNS: AgentProfile = (ExpectedTurn(10, 30, 1.0), ExpectedTurn(5, 0))
+PLACEMENTS: tuple[Placement, Placement] = ("inline", "first")
 BY_HAND = SimConfig(step_base_ms=10, step_us_per_seq=0, prefill_us_per_token=1000, step_ns_per_kv_token=0)
 """A step takes 10 ms, and a ms for each prompt token in it but one for each sequence."""
 
@@ -51,7 +63,7 @@ def test_tokens_are_counted_from_the_plan_alone() -> None:
     # Prompts of 100 and 130. Cached: 72 of the first, and of the second all but the 20 that no turn has said.
     assert told.usage == Usage(2300, 10 * (72 + 110), 150)
     assert told.computed == 480
-    assert told.usd == pytest.approx(480 + 182 + 300)
+    assert told.cost == pytest.approx(480 + 182 + 300)
     assert told.seconds is None
     assert any("canary" in words for words in told.basis)
 
@@ -227,6 +239,77 @@ def test_the_servers_token_count_scales_the_plans_estimate() -> None:
     assert told.usage == Usage(10 * 940, 0, 600), "a server that says nothing of its cache will not"
 
 
+def reading(name: str, *, placed: bool = False) -> tuple[Message, ...]:
+    """A task of 100 characters that begins with 20 shared ones, a call, and a result of 4,000 characters."""
+    call = ToolCall("1", "look", f"{name:>16}")
+    reference = Reference(f"look({name})", 0) if placed else None
+    results = ToolResults((ToolResult(call, name * 4_000, reference=reference),))
+    return with_references((User("t" * 100, 20), Assistant("", (call,)), results, Assistant("a")), 20)
+
+
+def shared_by(*names: str, placement: Placement = "inline", placed: bool = False) -> Behaviour:
+    results = [result(transcript=reading(name, placed=placed), usage=Usage()) for name in names]
+    found = behaviour_of([results], REPORT, placements={"look": placement})
+    assert found is not None
+    return replace(found, counts_cached=True)
+
+
+def test_a_canary_shows_which_results_its_agents_share() -> None:
+    one, other, alone = (profile[0].reads for profile in shared_by("x", "x", "y").profiles)
+    assert one == other == (Read("look " + f"{'x':>16}", 1_000.0, "inline"),)
+    assert alone == (Read("", 1_000.0, "inline"),), "nobody else read it"
+    assert not shared_by("x", "x").places_results
+    assert shared_by("x", "x", placement="auto").places_results
+
+
+def test_a_canary_whose_results_were_placed_first_shows_the_same_turns() -> None:
+    inline, first = shared_by("x", "x", placement="first"), shared_by("x", "x", placement="first", placed=True)
+    before, after = inline.profiles[0][0], first.profiles[0][0]
+    assert after.added == pytest.approx(before.added, rel=0.05)
+    assert [read.size for read in after.reads] == pytest.approx([read.size for read in before.reads], rel=0.05)
+    assert [read.heading for read in after.reads] == [read.heading for read in before.reads]
+
+
+def test_results_that_agents_share_are_computed_once_if_they_are_placed_first() -> None:
+    report = replace(REPORT, agents=40)
+    inline, first = (
+        forecast(report, shared_by("x", "x", placement=each), traits(), speeds=speeds()) for each in PLACEMENTS
+    )
+    assert inline.usage.input == first.usage.input
+    assert inline.computed > 40 * 1_000
+    assert first.computed < 0.2 * inline.computed
+    assert first.seconds is not None
+    assert inline.seconds is not None
+    assert first.seconds < 0.5 * inline.seconds
+    without_time = forecast(report, replace(shared_by("x", "x", placement="first"), cached=None), traits())
+    assert without_time.computed == pytest.approx(first.computed, rel=0.2)
+
+
+def test_more_agents_are_resident_if_they_share_what_they_read() -> None:
+    small = traits(kv_tokens=8_000)
+    inline, first = (
+        forecast(replace(REPORT, agents=40), shared_by("x", "x", placement=each), small).residents
+        for each in PLACEMENTS
+    )
+    assert inline is not None
+    assert first is not None
+    assert inline < 10
+    assert first > 2 * inline
+
+
+def test_a_forecast_says_what_placing_results_first_saves() -> None:
+    report = replace(REPORT, agents=40)
+    advice = "\n".join(forecast_lines(forecast(report, shared_by("x", "x"), traits())))
+    assert "results  1 tool result is read by 40 agents; placed first, " in advice
+    assert 'fewer prompt tokens are computed: set shared_results="auto"' in advice
+    placed = "\n".join(forecast_lines(forecast(report, shared_by("x", "x", placement="first"), traits())))
+    assert "results  1 tool result placed first for 40 agents: " in placed
+    alone = "\n".join(forecast_lines(forecast(report, shared_by("x", "y"), traits())))
+    assert "results  " not in alone
+    none = "\n".join(forecast_lines(forecast(report, shared_by("x", "y", placement="auto"), traits())))
+    assert "results  none placed first: that would save nothing" in none
+
+
 def test_a_repaired_answer_counts_as_a_turn() -> None:
     behaviour = behaviour_of([[result(turns=3, usage=Usage(700, 0, 60))]], REPORT)
     assert behaviour is not None
@@ -327,8 +410,8 @@ def test_a_forecast_is_compared_with_the_run() -> None:
     assert compared.row("output tokens").ratio == 0.5
     assert compared.row("seconds").ratio == 1.2
     assert compared.row("residents").fact == 2
-    assert compared.row("usd").ratio is None
-    assert not any(line.startswith("usd") for line in compared_lines(compared))
+    assert compared.row("cost").ratio is None
+    assert not any(line.startswith("cost") for line in compared_lines(compared))
     with pytest.raises(KeyError):
         compared.row("weather")
 

@@ -6,8 +6,17 @@ from typing import Any
 from tests.support.event_logs import answered, seen, started, turn, written
 
 from batch_agent import ErrorKind, Usage
-from batch_agent.core.events import CallsEnded, CallsStarted, Event, RequestRetried, ToolsUsed, TurnStarted
+from batch_agent.core.events import (
+    CallsEnded,
+    CallsStarted,
+    Event,
+    RequestRetried,
+    SchedulingReported,
+    ToolsUsed,
+    TurnStarted,
+)
 from batch_agent.core.results import CallRecord, ToolUse
+from batch_agent.core.run_reports import Scheduling, SharedResults
 
 AFTER_ERRORS = "tokens not paid again after errors"
 AFTER_RESTARTS = "tokens not paid again after a restart"
@@ -29,13 +38,13 @@ def turns(key: str, *usages: Usage, at: float = 1.0, first: int = 1) -> list[tup
 
 def test_prefill_is_what_the_server_found_in_its_cache(tmp_path: Path) -> None:
     row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 60, 10), Usage(150, 100, 10))])[
-        "prefill tokens not computed"
+        "prompt tokens not computed"
     ]
     assert (row["saved"], row["without"], row["unit"]) == (60 + 100, 100 + 150, "tokens")
 
 
 def test_a_server_that_names_no_cached_tokens_leaves_it_open(tmp_path: Path) -> None:
-    row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 0, 10))])["prefill tokens not computed"]
+    row = saved(tmp_path, [*started(("a", 0)), *turns("a", Usage(100, 0, 10))])["prompt tokens not computed"]
     assert (row["saved"], row["without"]) == (None, None)
     assert row["basis"].startswith("Unknown")
 
@@ -132,3 +141,42 @@ def test_an_agent_that_a_later_process_goes_on_with_saves_its_turns_so_far(tmp_p
     rows = saved(tmp_path, first, second)
     assert rows[AFTER_RESTARTS]["saved"] == 110 + 220
     assert rows[AFTER_ERRORS]["saved"] == 0
+
+
+def shared_results(folder: Path, shared: SharedResults | None) -> tuple[dict[str, Any], str | None]:
+    """The row of the savings, empty if there is none, and the note of the scheduling section."""
+    model = seen(written(folder, [*started(("a", 0)), (1.0, SchedulingReported(Scheduling(shared_results=shared)))]))
+    rows = {row["name"]: row for row in model["savings"]}
+    return rows.get("prompt tokens of shared results not computed again", {}), model["scheduling"]["shared_results"]
+
+
+def test_shared_results_save_what_a_prefix_cache_need_not_compute(tmp_path: Path) -> None:
+    row, note = shared_results(tmp_path, SharedResults(12, 128, 512, 480_000, 0.6, 350_000))
+    assert (row["saved"], row["without"], row["unit"]) == (480_000, 800_000, "tokens")
+    assert "12 results placed first for 128 agents" in row["basis"]
+    assert note == (
+        "Shared results: 12 tool results were placed before the own text of 128 agents; about 480,000 prompt tokens "
+        "(60%) did not have to be computed, and the KV cache held up to 350,000 tokens less."
+    )
+
+
+def test_what_could_be_saved_is_advice_and_no_saving(tmp_path: Path) -> None:
+    row, note = shared_results(tmp_path, SharedResults(12, 128, 0, 480_000, 0.61))
+    assert row == {}
+    assert note == (
+        "Shared results: 12 tool results were read by 128 agents, and computed again for each of them. Placed first, "
+        '61% fewer prompt tokens are computed (about 480,000): set shared_results="auto".'
+    )
+
+
+def test_results_placed_first_for_nothing_are_no_saving(tmp_path: Path) -> None:
+    row, note = shared_results(tmp_path, SharedResults(1, 1, 1, -500, -0.05))
+    assert row == {}
+    assert note == (
+        "Shared results: 1 tool result was placed before the own text of 1 agent; about 500 prompt tokens (5%) were "
+        "computed in addition."
+    )
+
+
+def test_a_run_that_shares_no_results_says_nothing_of_them(tmp_path: Path) -> None:
+    assert shared_results(tmp_path, None) == ({}, None)

@@ -108,7 +108,7 @@ class Watched:
         summaries = [NO_USAGE if name else state.tools.summaries for state in self.boards]
         turned = sum((each.turn_tokens.usage for each in self._all_stages(name)), sum(summaries, self.ahead))
         assert shown["usage"] == _kinds(turned)
-        assert shown["usd"] == pytest.approx(_usd(turned), abs=1e-6)
+        assert shown["cost"] == pytest.approx(_cost(turned), abs=1e-6)
         if results is None:
             return
         assert (shown["answered"], shown["failed"], shown["resumed"]) == (stats.ok, stats.failed, stats.resumed)
@@ -167,7 +167,7 @@ def _positive(counts: Mapping[str, int]) -> dict[str, int]:
     return {str(name): count for name, count in counts.items() if count}
 
 
-def _usd(usage: Usage) -> float:
+def _cost(usage: Usage) -> float:
     fresh, cached, output = PRICES["sim"]
     return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6
 

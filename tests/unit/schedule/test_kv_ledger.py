@@ -660,3 +660,11 @@ def test_room_that_a_rewritten_context_leaves_goes_to_the_next() -> None:
     places._agents["a"].first, places._first = 50, 50
     places.on_compaction("a", 90)
     assert places.admit("b", 0.0)
+
+
+def test_residents_have_room_for_more_of_their_own_until_the_limit() -> None:
+    places = ledger(1000, shared=100)
+    enter(places, *"ab", size=200)
+    assert places.fits_each(250)
+    assert not places.fits_each(251)
+    assert ledger(None).fits_each(10**9)

@@ -146,55 +146,87 @@ def test_an_agent_that_left_has_no_home() -> None:
 
 def test_prompts_that_begin_alike_go_to_one_endpoint_while_it_has_no_more_than_others() -> None:
     routing = Routing(["a", "b"])
-    assert routing.choose(1.0, 0.0, prefix="text", draw=(0.9, 0.0)) == 1
-    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=(0.9, 0.0)) == 1
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=FIRST_TWO) == 1
     routing.sent(1, 9.0, 0.0)
     routing.sent(0, 6.0, 0.0)
-    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=FIRST_TWO) == 1
     routing.sent(1, 3.0, 0.0)
-    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 0
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=FIRST_TWO) == 0
 
 
 def test_when_one_that_served_a_prefix_is_full_another_that_did_has_it() -> None:
     routing = Routing(["a", "b", "c", "d"])
-    routing.choose(1.0, 0.0, prefix="text", exclude=[0, 1, 2], draw=FIRST_TWO)
-    routing.choose(1.0, 0.0, prefix="text", exclude=[1, 2, 3], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefixes=["text"], exclude=[0, 1, 2], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefixes=["text"], exclude=[1, 2, 3], draw=FIRST_TWO)
     routing.sent(0, 9.0, 0.0)
-    assert routing.choose(1.0, 0.0, prefix="text", draw=(0.3, 0.3)) == 3
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=(0.3, 0.3)) == 3
 
 
 def test_of_those_that_served_a_prefix_the_one_with_less_to_do_has_it() -> None:
     routing = Routing(["a", "b", "c"])
     for others in ([1, 2], [0, 2]):
-        routing.choose(1.0, 0.0, prefix="text", exclude=others, draw=FIRST_TWO)
+        routing.choose(1.0, 0.0, prefixes=["text"], exclude=others, draw=FIRST_TWO)
     routing.sent(2, 8.0, 0.0)
     routing.sent(0, 1.0, 0.0)
-    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=FIRST_TWO) == 1
     routing.sent(1, 2.0, 0.0)
-    assert routing.choose(1.0, 0.0, prefix="text", draw=FIRST_TWO) == 0
+    assert routing.choose(1.0, 0.0, prefixes=["text"], draw=FIRST_TWO) == 0
 
 
 def test_an_agent_comes_before_its_prefix() -> None:
     routing = Routing(["a", "b"])
-    routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO)
-    routing.choose(1.0, 0.0, prefix="text", draw=(0.9, 0.0))
-    assert routing.choose(1.0, 0.0, origin="agent", prefix="text", draw=(0.9, 0.0)) == 0
+    routing.choose(1.0, 0.0, origin="agent", prefixes=["text"], exclude=[1], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefixes=["text"], exclude=[0], draw=FIRST_TWO)
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["text"], draw=(0.9, 0.0)) == 0
+
+
+def test_an_agent_whose_text_moved_behind_a_reference_goes_where_that_reference_is() -> None:
+    routing = Routing(["a", "b", "c"])
+    routing.choose(1.0, 0.0, origin="agent", prefixes=["lead"], exclude=[1, 2], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, origin="other", prefixes=["lead doc", "lead"], exclude=[0, 2], draw=FIRST_TWO)
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["lead doc", "lead"], draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["lead doc", "lead"], draw=FIRST_TWO) == 1
+
+
+def test_of_several_beginnings_the_longest_that_an_endpoint_has_decides() -> None:
+    routing = Routing(["a", "b", "c"])
+    routing.choose(1.0, 0.0, prefixes=["lead"], exclude=[1, 2], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefixes=["lead x", "lead"], exclude=[0, 1], draw=FIRST_TWO)
+    assert routing.choose(1.0, 0.0, prefixes=["lead x y", "lead x", "lead"], draw=FIRST_TWO) == 2
+
+
+def test_an_agent_whose_text_moved_stays_where_as_much_of_its_beginning_is_as_elsewhere() -> None:
+    routing = Routing(["a", "b"])
+    routing.choose(1.0, 0.0, prefixes=["lead doc", "lead"], exclude=[1], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, origin="agent", prefixes=["lead"], exclude=[0], draw=FIRST_TWO)
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["lead new", "lead"], draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, origin="third", prefixes=["lead doc", "lead"], exclude=[0], draw=FIRST_TWO) == 1
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["lead doc", "lead"], draw=FIRST_TWO) == 1
+
+
+def test_an_agent_whose_text_moved_does_not_go_to_an_endpoint_above_the_load_cap() -> None:
+    routing = Routing(["a", "b"])
+    routing.choose(1.0, 0.0, origin="agent", prefixes=["lead"], exclude=[1], draw=FIRST_TWO)
+    routing.choose(1.0, 0.0, prefixes=["lead doc", "lead"], exclude=[0], draw=FIRST_TWO)
+    routing.sent(1, 9.0, 0.0)
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["lead doc", "lead"], draw=FIRST_TWO) == 0
 
 
 def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotten() -> None:
     affinity = Affinity()
     for prefix in range(4096):
-        affinity.record(0, None, prefix)
-    affinity.record(0, None, 0)
-    affinity.record(0, None, "new")
+        affinity.record(0, None, [prefix])
+    affinity.record(0, None, [0])
+    affinity.record(0, None, ["new"])
     both = {0: 1.0, 1: 1.0}
-    assert affinity.candidates(0, both) == {0: 1.0}
-    assert affinity.candidates(1, both) == both
+    assert affinity.candidates([0], both) == {0: 1.0}
+    assert affinity.candidates([1], both) == both
 
 
 def test_agents_that_left_are_not_remembered() -> None:
     affinity = Affinity()
-    affinity.record(0, "agent", None)
+    affinity.record(0, "agent", [])
     assert affinity.home("agent") == 0
     affinity.forget("agent")
     assert affinity.home("agent") is None

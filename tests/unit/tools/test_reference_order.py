@@ -89,6 +89,37 @@ async def test_agents_that_wait_for_the_same_execution_count_as_readers() -> Non
     assert [task.result() and task.result().readers for task in asking] == [5] * 5  # type: ignore[union-attr]
 
 
+async def test_readers_of_a_path_are_the_agents_whose_prompts_would_begin_with_it() -> None:
+    async with using(read) as executor:
+        for agent, titles in enumerate(("AB", "BA", "AC", "A")):
+            one = session(executor, str(agent))
+            for title in titles:
+                await ask(one, title)
+    path = ['read(title="A")', 'read(title="B")']
+    assert executor.references.expected_readers(path[:1]) == 4
+    assert executor.references.expected_readers(path) == 2
+    assert executor.references.expected_readers(path[::-1]) == 1.5  # nobody, but others share at this depth
+
+
+async def test_readers_are_expected_where_other_agents_share() -> None:
+    async with using(read) as executor:
+        for agent in range(8):
+            await ask(session(executor, str(agent)), "AB"[agent % 2])
+        order = executor.references
+        assert order.expected_readers(['read(title="new")']) == 4
+        assert order.expected_readers([]) == order.expected_readers(["deeper", "than", "known"]) == 1
+
+
+async def test_what_each_agent_reads_alone_has_one_reader() -> None:
+    async with using(read) as executor:
+        for agent in range(8):
+            one = session(executor, str(agent))
+            await ask(one, f"first {agent}")
+            await ask(one, f"second {agent}")
+    assert executor.references.expected_readers(['read(title="first 3")']) == 1
+    assert executor.references.expected_readers(['read(title="first 3")', 'read(title="second 3")']) == 1
+
+
 async def test_the_placement_of_the_run_holds_for_tools_without_their_own_and_never_for_tools_with_effects() -> None:
     @Tool.define(effect="read", placement="inline")
     async def own(title: str) -> str:

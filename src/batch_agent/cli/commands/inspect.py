@@ -8,13 +8,16 @@ from rich.console import Console
 from rich.text import Text
 
 from ...core.agent_config import AgentConfig
+from ...core.protocols import Prices
 from ...core.requests import Usage
-from ...core.results import truncation_note
+from ...core.results import dollars, truncation_note
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
+from ...observe.text.prefix import shared_results_line
 from ...plan.row_keys import row_key
+from ...schedule.budget import Price
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
 from ..checkpoint_table import CheckpointTable, story_lines
@@ -74,7 +77,7 @@ def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, ful
         yield from prompt_lines(config)
     else:
         yield from _plan_lines(reader.plan(), config)
-    yield from _state_lines(summary, reader.usage())
+    yield from _state_lines(summary, reader.usage(), reader.prices())
     for seconds, index, key in summary.slowest:
         yield _line("slowest", f"{index:>6}  {row_key(key)}  {seconds:.2f} s")
     for index, key, error in summary.first_failures:
@@ -97,17 +100,21 @@ def _plan_lines(plan: Mapping[str, Any], config: AgentConfig) -> Iterator[Text]:
         )
 
 
-def _state_lines(summary: CheckpointSummary, usage: Usage) -> Iterator[Text]:
+def _state_lines(summary: CheckpointSummary, usage: Usage, prices: Prices | None) -> Iterator[Text]:
     yield _line("agents", f"{summary.statuses.total():,}: {status_counts(summary.statuses)}", "bold")
     if summary.failures:
         yield _line("", ", ".join(f"{count:,} {kind}" for kind, count in summary.failures.most_common()), "red")
     if summary.truncated:
         yield _line("", truncation_note(summary.truncated), "yellow")
     yield _line("usage", tokens(usage))
+    if prices is not None:
+        yield _line("cost", dollars(Price(*(each / 1e6 for each in prices)).of(usage)))
     if summary.calls:
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())
         failed = f"; {summary.failed_calls:,} failed" if summary.failed_calls else ""
         yield _line("calls", f"{summary.calls.total():,}: {sources}{failed}")
+        if (shared := summary.reads.report()) is not None:
+            yield _line("", shared_results_line(shared))
 
 
 def _line(label: str, text: str, style: str = "") -> Text:

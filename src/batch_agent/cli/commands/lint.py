@@ -1,5 +1,7 @@
 """batch-agent lint."""
 
+from pathlib import Path
+
 from rich.console import Console
 
 from ...api import BatchAgent
@@ -9,15 +11,19 @@ from ..options.command_options import CommandOptions
 from ..signals import interruptible
 
 
-def lint(options: CommandOptions, *, exact: bool = False) -> int:
+def lint(options: CommandOptions, *, exact: bool = False, checkpoint: Path | None = None) -> int:
     """Prints the prefix report; returns 1 if there are findings.
 
     Parameters
     ----------
     exact
         Connect to the backend, and count tokens with its tokenizer.
+    checkpoint
+        Checkpoint directory of an earlier run: also report what placing the tool results that its agents shared first
+        would save.
     """
-    report = interruptible(BatchAgent.lint(exact=exact, **options.to_kwargs()))
+    kwargs = {**options.to_kwargs(), "checkpoint_dir": checkpoint}
+    report = interruptible(BatchAgent.lint(exact=exact, **kwargs))
     console = Console(highlight=False, soft_wrap=True)
     for line in prefix_lines(report):
         console.print(safe_text(line), markup=False)

@@ -50,9 +50,9 @@ def compare(folder: Path, stats: RunStats, seconds: float) -> list[str]:
     except (OSError, ValidationError):
         return []
     residents = stats.scheduling.max_residents if stats.scheduling else None
-    usd = stats.spent or None
+    cost = stats.spent or None
     return compared_lines(
-        forecast.compare_totals(stats.done, stats.turns, stats.usage, residents=residents, seconds=seconds, usd=usd)
+        forecast.compare_totals(stats.done, stats.turns, stats.usage, residents=residents, seconds=seconds, cost=cost)
     )
 
 

@@ -80,7 +80,7 @@ class LiveStage:
         return max(0, self.total - self.stats.done) / self.throughput.rate
 
     @property
-    def usd(self) -> float | None:
+    def cost(self) -> float | None:
         """Cost of the turns so far; None if the price is unknown."""
         return self.stats.run.cost(self.turn_tokens.usage) if self.stats.run else None
 
@@ -223,9 +223,9 @@ class LiveState:
         return None if None in left else max((each for each in left if each is not None), default=0.0)
 
     @property
-    def usd(self) -> float | None:
+    def cost(self) -> float | None:
         """Cost so far; None if the price of a stage is unknown."""
-        if self.budget is not None and self.budget.usd:
-            return self.budget.usd
-        costs = [stage.usd for stage in self.stages.values() if stage.stats.run is not None]
+        if self.budget is not None and self.budget.cost:
+            return self.budget.cost
+        costs = [stage.cost for stage in self.stages.values() if stage.stats.run is not None]
         return None if None in costs else sum(cost for cost in costs if cost is not None)

@@ -6,10 +6,10 @@ from typing import Literal
 
 from ...core.events import Event, LoadSampled, PrefixReported
 from ...core.fast_dataclass import dataclass
-from ...core.results import AgentResult
+from ...core.results import AgentResult, dollars
 from ..event_codec import answer_preview
 from ..sanitize import sanitize
-from ..text.formatting import dollars, duration, per_time, plural, rounded
+from ..text.formatting import duration, per_time, plural, rounded
 from ..text.prefix import prefix_notes
 from ..tool_counts import ToolCount
 from .state import LiveStage, LiveState
@@ -160,7 +160,7 @@ def _tokens(state: LiveState) -> Iterator[Row]:
         Segment(f"{rounded(usage.input)} in"),
         Segment(f"{cached:.0%} cached", "good" if cached >= 0.5 else "" if cached else "quiet"),
         Segment(f"{rounded(usage.output)} out"),
-        *([Segment(dollars(usd))] if (usd := state.usd) else []),
+        *([Segment(dollars(cost))] if (cost := state.cost) else []),
         Segment(f"{rounded(state.input_rate.rate)}/s in, {rounded(state.output_rate.rate)}/s out", "quiet"),
     ]
     yield Row("tokens", tuple(segments), 70)

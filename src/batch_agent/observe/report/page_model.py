@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core.run_reports import Scheduling
 from ...version import __version__
+from ..text.prefix import shared_results_line
 from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
@@ -33,19 +34,20 @@ def model_of(
         "now": round(now, 3),
         "version": __version__,
         "stages": [stage.as_json(counts[stage.number], shown.__contains__) for stage in view.stages.values()],
+        "outside_agents": {"input": view.outside_agents.input, "output": view.outside_agents.output},
         "workers": view.workers.as_json(),
         "throughput": _throughput(view, counts, is_running=is_running),
         "series": view.series.as_json(),
         "activity": view.timeline.activity.as_json(view.seconds),
         "timeline": view.timeline.as_json(view.seconds, shown),
-        "results": view.results.as_json(shown),
+        "results": view.row_keys(shown) | view.results.as_json(shown),
         "distributions": {name: each.as_json() for name, each in view.distributions.items()}
         | {"tool": view.tools.durations.as_json()},
         "tools": [tool.as_json() for tool in tools],
         "limits": list(view.limits),
         "pauses": list(view.pauses),
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
-        "savings": [each.as_json() for each in savings(turns, tools, view.repeats)],
+        "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }
 
 
@@ -135,4 +137,5 @@ def _scheduling(how: Scheduling) -> dict[str, Any]:
         "evictions": how.evictions,
         "overcommitted": how.overcommitted,
         "cache_misses": how.cache_misses,
+        "shared_results": None if how.shared_results is None else shared_results_line(how.shared_results),
     }

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, assert_never
 
 from ...core.events import (
@@ -32,6 +33,7 @@ from ...core.events import (
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.run_reports import Scheduling
+from ...plan.row_keys import is_row_key, row_key
 from ..run_stats import CapacityTotals, RateEstimator
 from ..text.formatting import prefix_worker
 from .distribution import Distribution
@@ -67,6 +69,8 @@ class RunView:
         """Agents that finished in the logged processes."""
         self.throughput = RateEstimator()
         self.summaries = NO_USAGE
+        self.outside_agents = NO_USAGE
+        """Usage that belongs to no agent: of summaries, and of the test of tool calls."""
         self.distributions = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
@@ -104,6 +108,16 @@ class RunView:
         where = self.timeline.index
         keys = [key for key, actor in actors.items() if where[self._rows[actor]] == index and "." not in key]
         return keys[-1] if keys else None
+
+    def row_keys(self, rows: Iterable[int]) -> dict[str, list[str]]:
+        """The column of the keys of these rows as results show them; empty for a run without `key=`."""
+        known = {
+            self._rows[actor]: row_key(key)
+            for stage in self.stages.values()
+            for key, actor in stage.actors.items()
+            if is_row_key(key) and "." not in key
+        }
+        return {"key": [known.get(row, "") for row in rows]} if known else {}
 
     def _apply(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
         """`stage`: None for events of the whole run, and for runs without stages. `worker`: empty for the process that
@@ -160,7 +174,7 @@ class RunView:
 
     def _turn_ended(self, at: float, stage: StageView, worker: str, event: TurnEnded) -> None:
         stage.turn_ended(event.usage)
-        self.workers.add_turn(worker, event.usage)
+        self.workers.add_turn(worker, event.usage, stage.cost(event.usage))
         self.distributions["turn"].add(event.seconds)
         self.distributions["queued"].add(event.queued)
         if event.ttft is not None:
@@ -229,6 +243,7 @@ class RunView:
 
     def _add_summaries(self, usage: Usage) -> None:
         """Adds the usage of summaries, which belong to no agent; in a flow, to no stage either."""
+        self.outside_agents += usage
         if "" in self.stages:
             self.stages[""].used.add(usage)
         else:

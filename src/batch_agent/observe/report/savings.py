@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core.fast_dataclass import dataclass
 from ...core.requests import Usage
+from ...core.run_reports import Scheduling, SharedResults
 from ..text.formatting import plural
 from .tool_uses import ToolUsage
 
@@ -89,11 +90,14 @@ class AvoidedRepeats:
         self._last = bytearray(len(self._last))
 
 
-def savings(turns: Usage, tools: Sequence[ToolUsage], repeats: AvoidedRepeats) -> list[Saving]:
-    """Savings of a run. `turns`: usage of all turns in the log."""
+def savings(
+    turns: Usage, tools: Sequence[ToolUsage], repeats: AvoidedRepeats, scheduling: Scheduling | None = None
+) -> list[Saving]:
+    """Savings of a run. `turns`: usage of all turns in the log; `scheduling`: known at its end."""
     used = turns.input + turns.output
     return [
         _prefill(turns),
+        *_shared_results(None if scheduling is None else scheduling.shared_results),
         *_tools(tools),
         Saving(
             "tokens not paid again after errors",
@@ -122,13 +126,31 @@ def savings(turns: Usage, tools: Sequence[ToolUsage], repeats: AvoidedRepeats) -
 def _prefill(turns: Usage) -> Saving:
     is_known = turns.cached > 0
     return Saving(
-        "prefill tokens not computed",
+        "prompt tokens not computed",
         turns.cached if is_known else None,
         "tokens",
         turns.input if is_known else None,
         "Cached input tokens of all turns. Without a prefix cache, every prompt is computed in full.",
         "As reported by the server." if is_known else "Unknown: the server does not report cached tokens.",
     )
+
+
+def _shared_results(shared: SharedResults | None) -> list[Saving]:
+    if shared is None or not shared.placed or shared.saved_tokens <= 0:
+        return []
+    return [
+        Saving(
+            "prompt tokens of shared results not computed again",
+            shared.saved_tokens,
+            "tokens",
+            round(shared.saved_tokens / shared.saved_share) if shared.saved_share else None,
+            "Prompt tokens that a server with a large prefix cache computes if every tool result stands behind its "
+            "call, less those that it computes with the results that were placed first. They are part of the prefill "
+            "tokens not computed.",
+            f"{plural(shared.references, 'result')} placed first for {plural(shared.agents, 'agent')}; estimated from "
+            "the lengths of the agents' texts.",
+        )
+    ]
 
 
 def _tools(tools: Sequence[ToolUsage]) -> list[Saving]:

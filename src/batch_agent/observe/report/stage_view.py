@@ -9,6 +9,7 @@ from ...core.events import AgentFinished, RunStarted
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.run_reports import PrefixReport
+from ...plan.row_keys import row_key
 from ..event_codec import MAX_TEXT, answer_preview, truncated
 from ..run_stats import Tokens
 
@@ -87,6 +88,11 @@ class StageView:
         self.turns += result.turns
         self.restored += result.usage
 
+    def cost(self, usage: Usage) -> float | None:
+        """Dollars; None if the price is unknown."""
+        cost = None if self.began is None else self.began.cost(usage)
+        return None if cost is None else round(cost, 9)
+
     def as_json(self, counts: StageCounts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
         """`is_shown`: whether the agent of a row belongs to the current run."""
         began, usage = self.began, self.used.usage + self.restored
@@ -107,7 +113,7 @@ class StageView:
             "retries": self.retries,
             "compactions": self.compactions,
             "usage": {"input": usage.input, "cached": usage.cached, "output": usage.output},
-            "usd": round(usd, 6) if began is not None and (usd := began.cost(usage)) is not None else None,
+            "cost": self.cost(usage),
             "prefix": None if self.prefix is None else _prefix(self.prefix),
             "failures": self._failures_as_json(is_shown),
             "latest": [_latest(at, result) for at, result in reversed(self._latest)],
@@ -118,12 +124,18 @@ class StageView:
         self._kinds[row] = kind
         examples = self._failures.setdefault(kind, {})
         if len(examples) < _MAX_KEPT_EXAMPLES:
-            examples[row] = (result.index, result.key, message)
+            examples[row] = (result.index, row_key(result.key), message)
 
     def _note_slow(self, row: int, seconds: float, result: AgentResult) -> None:
         if len(self._slowest) == _MAX_SLOWEST and seconds <= self._slowest[-1][0]:
             return
-        shown = {"index": result.index, "key": result.key, "seconds": seconds, "turns": result.turns}
+        shown = {
+            "index": result.index,
+            "key": row_key(result.key),
+            "seconds": seconds,
+            "turns": result.turns,
+            "cost": self.cost(result.usage),
+        }
         others = [each for each in self._slowest if each[1] != row]
         self._slowest = sorted([*others, (seconds, row, shown)], key=lambda each: -each[0])[:_MAX_SLOWEST]
 
@@ -146,7 +158,8 @@ class StageView:
 def _latest(at: float, result: AgentResult) -> dict[str, Any]:
     text = answer_preview(result) if result.error is None else result.error.message[:MAX_TEXT]
     seconds = round(result.timing.total, 3)
-    return {"index": result.index, "ok": result.ok, "text": text, "seconds": seconds, "at": round(at, 2)}
+    shown = {"index": result.index, "key": row_key(result.key), "ok": result.ok, "text": text}
+    return {**shown, "seconds": seconds, "at": round(at, 2)}
 
 
 def _prefix(prefix: PrefixReport) -> dict[str, Any]:

@@ -18,12 +18,14 @@ class WorkerViews:
         """The worker starts the agent."""
         self._assigned[row] = worker
 
-    def add_turn(self, worker: str, usage: Usage) -> None:
+    def add_turn(self, worker: str, usage: Usage, cost: float | None) -> None:
+        """`cost`: None if the price is unknown."""
         work = self._work.get(worker)
         if work is None:
             work = self._work[worker] = _Work()
         work.turns += 1
         work.used.add(usage)
+        work.cost = None if work.cost is None or cost is None else work.cost + cost
 
     def finish(self, row: int) -> None:
         """The agent has answered or failed."""
@@ -42,12 +44,13 @@ class WorkerViews:
 
 
 class _Work:
-    __slots__ = ("agents", "turns", "used")
+    __slots__ = ("agents", "cost", "turns", "used")
 
     def __init__(self) -> None:
         self.agents = 0
         self.turns = 0
         self.used = Tokens()
+        self.cost: float | None = 0.0
 
     def as_json(self) -> dict[str, Any]:
         used = self.used
@@ -55,4 +58,5 @@ class _Work:
             "agents": self.agents,
             "turns": self.turns,
             "usage": {"input": used.input, "cached": used.cached, "output": used.output},
+            "cost": None if self.cost is None else round(self.cost, 6),
         }

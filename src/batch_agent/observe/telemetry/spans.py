@@ -29,6 +29,7 @@ from ...core.events import (
 )
 from ...core.requests import Usage
 from ...core.results import AgentResult
+from ...plan.row_keys import row_key
 from . import semconv as genai
 
 Attributes = dict[str, AttributeValue]
@@ -151,7 +152,8 @@ class _Group:
         return is_cut
 
     def _start_agent(self, at: float, key: str, index: int) -> _Agent:
-        attributes: Attributes = {genai.AGENT_ID: key, genai.CONVERSATION: key, genai.INDEX: index, **self._common}
+        shown = row_key(key)
+        attributes: Attributes = {genai.AGENT_ID: shown, genai.CONVERSATION: shown, genai.INDEX: index, **self._common}
         if self._name:
             attributes[genai.AGENT_NAME] = self._name
         span = self._start_span(genai.INVOKE_AGENT, self._name, self.context, at, attributes)
@@ -213,7 +215,7 @@ class _Group:
 
     def _chat(self, agent: _Agent, key: str, turn: _Turn, more: Attributes) -> Span:
         """One span for all attempts, as the conventions require."""
-        attributes = {genai.CONVERSATION: key, genai.TURN: turn.number, **self._common, **more}
+        attributes = {genai.CONVERSATION: row_key(key), genai.TURN: turn.number, **self._common, **more}
         model = str(self._common.get(genai.MODEL, ""))
         span = self._start_span(genai.CHAT, model, agent.context, turn.began, attributes, SpanKind.CLIENT)
         for at, retry in turn.retries:
@@ -224,7 +226,7 @@ class _Group:
         attributes: Attributes = {
             genai.TOOL_NAME: tool,
             genai.TOOL_TYPE: genai.FUNCTION,
-            genai.CONVERSATION: key,
+            genai.CONVERSATION: row_key(key),
             genai.TURN: turn,
         }
         return self._start_span(genai.EXECUTE_TOOL, tool, agent.context, began, attributes)

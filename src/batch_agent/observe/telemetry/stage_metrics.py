@@ -91,8 +91,8 @@ class StageMetrics:
         self.add_usage(event.usage)
 
     def add_usage(self, usage: Usage) -> None:
-        if (usd := self._run.cost(usage)) is not None:
-            self._counted[self._families.cost, ()] += usd
+        if (cost := self._run.cost(usage)) is not None:
+            self._counted[self._families.cost, ()] += cost
         tokens = self._families.tokens
         self._counted[tokens, ("input",)] += usage.input
         self._counted[tokens, ("cached",)] += usage.cached

@@ -1,6 +1,6 @@
 """Trace of one agent as lines of text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, assert_never
 
@@ -23,11 +23,12 @@ from ...core.facts import (
     Withdrawn,
     failure_of,
 )
-from ...core.messages import ToolCall, ToolResult, User
+from ...core.messages import Reference, ToolCall, ToolResult, User
 from ...core.program_runtime import ProgramTrace
 from ...core.protocols import CallHistory
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
+from ...plan.row_keys import row_key
 from ..checkpoint_results import recorded_job
 from .formatting import one_line, truncate
 
@@ -44,7 +45,7 @@ def agent_trace_lines(
     without styles."""
     job = recorded_job(key, facts)
     trace = _Trace(Conversation(config, job), full)
-    yield Text.assemble((f"Agent {job.index}", "bold"), f"  key {key}")
+    yield Text.assemble((f"Agent {job.index}", "bold"), f"  key {row_key(key)}")
     if full:
         yield from prompt_lines(config)
     yield from part("input", trace.short(as_text(job.input)))
@@ -76,6 +77,7 @@ class _Trace:
     def fact_lines(self, fact: Fact, *, is_last: bool) -> Iterator[Text]:
         """`is_last`: the agent failed afterwards, without another request."""
         self._turn += isinstance(fact, Replied)
+        present = frozenset(self._conversation.references)
         self._conversation.apply(fact)
         match fact:
             case Started():
@@ -90,6 +92,8 @@ class _Trace:
             case Returned(results):
                 for result in results:
                     yield from self._result_lines(result)
+                    if result.reference is not None:
+                        yield from part("", f"   {_placement(result.reference, len(result.content), present)}", "dim")
             case CarriedOver(results):
                 for result in results:
                     yield from part("restored", f"call of an earlier attempt: {self._call(result.call)}", "yellow")
@@ -169,6 +173,20 @@ class _Trace:
         outcome = f"{'error: ' if result.is_error else ''}{self.short(result.content)}"
         yield from part("", f"-> {outcome}", "red" if result.is_error else "")
         yield from part("", f"   {result.seconds:.2f} s, {result.source}", "dim")
+
+
+def _placement(reference: Reference, chars: int, present: Collection[str]) -> str:
+    """Where a result of so many characters stands in the prompt, and why. `present`: references that the prompt had
+    before."""
+    readers, computed = reference.readers, f"about {reference.moved_chars:,}"
+    if reference.heading in present:
+        if reference.placement == "first":
+            return "placed first: it is among the references already, so nothing is computed again"
+        return "inline: it differs from the reference that an earlier call returned"
+    by = "only this agent had asked for it so far" if readers < 2 else f"asked for by {readers:,} agents so far"
+    if reference.placement == "first":
+        return f"placed first: {by}; {computed} characters are computed for this agent, behind its call {chars:,}"
+    return f"inline: {by}; {chars:,} characters are computed for this agent, placed first {computed}"
 
 
 def _figures(fact: Replied) -> str:

@@ -3,20 +3,19 @@
 from collections import Counter
 
 from ...core.requests import Usage
-from ...core.results import truncation_note
+from ...core.results import dollars, truncation_note
 from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
 from .formatting import duration, plural
-from .summary import callback_lines, failed_tool_lines, saved_by_sharing, unavailable_lines
+from .summary import callback_lines, failed_tool_lines, saved_by_sharing, shared_results_lines, unavailable_lines
 
 
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
     """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow so far."""
     lines = [_partial_stage_line(name, stage) for name, stage in state.stages.items() if name]
     usage = sum((stage.usage for stage in state.stages.values()), state.tools.summaries)
-    usd = state.budget.usd if state.budget is not None else None
-    lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(usage, usd)])}.")
+    lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(usage, state.cost)])}.")
     lines += flow_tool_lines(state)
     for name, stage in state.stages.items():
         lines += failure_lines(name, stage.stats.failures)
@@ -29,14 +28,15 @@ def flow_tool_lines(state: LiveState) -> list[str]:
     sources: Counter[str] = sum((each.tool_sources for each in stats), Counter())
     saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
-    return [*shared, *failed_tool_lines(stats), *unavailable_lines(each.scheduling for each in stats)]
+    reports = [each.scheduling for each in stats]
+    return [*shared, *failed_tool_lines(stats), *shared_results_lines(reports), *unavailable_lines(reports)]
 
 
 def _partial_stage_line(name: str, stage: LiveStage) -> str:
     stats = stage.stats
     done = f"{stats.ok:,} of {plural(stage.total, 'agent')}" if stage.total is not None else f"{stats.ok:,}"
     states = f"{done} answered{failed_count(stats.failed)}{model_and_backend(stats.model, stats.backend)}"
-    return f"{name}: {'; '.join([states, *truncated_parts(stats.truncated), *usage_parts(stage.usage, None)])}."
+    return f"{name}: {'; '.join([states, *truncated_parts(stats.truncated), *usage_parts(stage.usage, stage.cost)])}."
 
 
 def truncated_parts(count: int) -> list[str]:
@@ -44,10 +44,10 @@ def truncated_parts(count: int) -> list[str]:
     return [truncation_note(count)] if count else []
 
 
-def usage_parts(usage: Usage, usd: float | None) -> list[str]:
+def usage_parts(usage: Usage, cost: float | None) -> list[str]:
     """Tokens and cost, as far as they are known."""
     spent = [tokens(usage)] if usage.input or usage.output else []
-    return [*spent, f"${usd:,.4f}"] if usd else spent
+    return [*spent, dollars(cost)] if cost else spent
 
 
 def failure_lines(stage: str, failures: Failures) -> list[str]:

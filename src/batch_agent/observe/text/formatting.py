@@ -51,10 +51,6 @@ def rounded(count: float) -> str:
     raise AssertionError("unreachable")
 
 
-def dollars(usd: float) -> str:
-    return f"${usd:,.2f}" if usd >= 1 else f"${usd:.4f}"
-
-
 def prefix_worker(worker: str, text: str) -> str:
     """The text with the name of its worker; unchanged for this process, whose name is empty."""
     return f"{worker}: {text}" if worker else text

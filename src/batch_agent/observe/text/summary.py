@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...core.results import truncation_note
+from ...core.results import dollars, truncation_note
 from ...core.run_reports import Scheduling
 from ..live.state import LiveState
 from ..run_stats import RunStats
 from ..tool_counts import ToolCounts
 from .formatting import duration, plural
-from .prefix import prefix_outcome_line
+from .prefix import prefix_outcome_line, shared_results_line
 
 _MAX_TOOLS = 5
 
@@ -28,8 +28,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
     if stats.prefix is not None and (outcome := prefix_outcome_line(stats.prefix)) is not None:
         lines.append(outcome)
-    if usd := stats.spent or (stats.run.cost(usage) if stats.run else None):
-        lines.append(f"Cost: ${usd:,.4f}.")
+    if state.cost:
+        lines.append(f"Cost: {dollars(state.cost)}.")
     if stats.tool_calls:
         lines.append(f"Tool calls: {stats.tool_calls:,}{saved_by_sharing(stats.tool_sources, state.tools)}.")
     lines += failed_tool_lines([stats])
@@ -103,7 +103,13 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
     if how.keep_warm is not None and how.keep_warm.requests:
         warmth = how.keep_warm
         lines.append(f"Keep-warm requests: {warmth.requests:,} for {warmth.tokens:,} tokens, {warmth.hits:,} hits.")
-    return [*lines, *unavailable_lines([how])]
+    return [*lines, *shared_results_lines([how]), *unavailable_lines([how])]
+
+
+def shared_results_lines(reports: Iterable[Scheduling | None]) -> list[str]:
+    """A line per run, or stage of a flow, whose agents read the same tool results."""
+    found = [how.shared_results for how in reports if how is not None]
+    return [shared_results_line(each) for each in found if each is not None]
 
 
 def unavailable_lines(reports: Iterable[Scheduling | None]) -> list[str]:

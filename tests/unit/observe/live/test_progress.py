@@ -15,13 +15,13 @@ from batch_agent.core.events import (
     TurnEnded,
 )
 from batch_agent.core.requests import Usage
-from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
+from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse, dollars
 from batch_agent.observe.live import progress as progress_module
 from batch_agent.observe.live.detection import progress_if_interactive
 from batch_agent.observe.live.progress import PlainProgress, progress_for
 from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
-from batch_agent.observe.text.formatting import dollars, duration, per_time, rounded
+from batch_agent.observe.text.formatting import duration, per_time, rounded
 from batch_agent.observe.text.summary import summary_lines
 
 
@@ -183,4 +183,9 @@ def test_numbers_are_formatted_for_people() -> None:
     assert [rounded(count) for count in counts] == [
         "0", "999", "1.00k", "12.3k", "100k", "123k", "999k", "1.00M", "4.56M", "7200G",
     ]  # fmt: skip
-    assert [dollars(usd) for usd in (0.01234, 1234.5)] == ["$0.0123", "$1,234.50"]
+    assert [dollars(cost) for cost in (0, 0.00001, 0.01234, 1234.5)] == [
+        "$0.0000",
+        "less than $0.0001",
+        "$0.0123",
+        "$1,234.50",
+    ]

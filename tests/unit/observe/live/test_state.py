@@ -193,15 +193,15 @@ def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None
     state = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a", 1), ended("a", Usage(1_000_000, 600_000, 50_000)))
     assert state.turn_usage == Usage(1_000_000, 600_000, 50_000)
     assert state.run_stats.usage == NO_USAGE
-    assert state.usd == pytest.approx(0.4 * 2.0 + 0.6 * 0.5 + 0.05 * 8.0)
+    assert state.cost == pytest.approx(0.4 * 2.0 + 0.6 * 0.5 + 0.05 * 8.0)
     state.emit(BudgetReported(2_000_000, 3.5))
-    assert state.usd == 3.5
+    assert state.cost == 3.5
 
 
 def test_what_the_price_of_one_stage_is_not_known_of_has_no_cost() -> None:
     flow = (FlowStarted(("a", "b")), StageEvent("a", STARTED))
-    assert board_of(*flow, StageEvent("a", ended("k", Usage(1_000_000)))).usd == 2.0
-    assert board_of(*flow, StageEvent("b", RunStarted("vllm", "m", 8, None))).usd is None
+    assert board_of(*flow, StageEvent("a", ended("k", Usage(1_000_000)))).cost == 2.0
+    assert board_of(*flow, StageEvent("b", RunStarted("vllm", "m", 8, None))).cost is None
 
 
 def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from() -> None:

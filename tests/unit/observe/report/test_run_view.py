@@ -246,7 +246,7 @@ def test_a_later_stage_has_as_many_as_have_come_to_it(tmp_path: Path) -> None:
     ]
     one, two = seen(written(tmp_path, events))["stages"]
     assert (one["total"], two["total"], two["started"]) == (1, 1, 0)
-    assert (one["usd"], two["usd"]) == (0.6 + 0.2 + 0.2, None)
+    assert (one["cost"], two["cost"]) == (0.6 + 0.2 + 0.2, None)
 
 
 def test_tools_are_counted_by_calls_until_they_account_for_themselves(tmp_path: Path) -> None:

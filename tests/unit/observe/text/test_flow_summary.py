@@ -43,8 +43,8 @@ def report(name: str, *results: AgentResult, **more: Any) -> StageReport:
 def test_each_stage_has_a_line_and_all_have_one() -> None:
     called = replace(answered(1), tool_calls=(CallRecord("look", "{}", True, 0.1),) * 2)
     stages = {
-        "map": report("map", answered(0), called, failed(2), usd=0.5, seconds=61.0, skipped=1),
-        "judge": StageReport("judge", "openai", "large", Results([answered(0, Usage(10, 0, 2))]), usd=0.25, seconds=2),
+        "map": report("map", answered(0), called, failed(2), cost=0.5, seconds=61.0, skipped=1),
+        "judge": StageReport("judge", "openai", "large", Results([answered(0, Usage(10, 0, 2))]), cost=0.25, seconds=2),
     }
     assert flow_summary_lines(FlowResult((), stages), 75.0)[:3] == [
         "map: 2 of 3 agents answered, 1 failed in 1 min 01 s (m on vllm); 1 item skipped; 2 tool calls; "
@@ -55,7 +55,7 @@ def test_each_stage_has_a_line_and_all_have_one() -> None:
 
 
 def test_unknown_figures_are_left_out_of_a_flow_summary() -> None:
-    priced = report("map", answered(0, Usage()), usd=0.5)
+    priced = report("map", answered(0, Usage()), cost=0.5)
     lines = flow_summary_lines(FlowResult((), {"map": priced, "all": report("all", answered(0, Usage()))}), 3.0)
     assert lines == [
         "map: 1 of 1 agent answered in 0 s (m on vllm); $0.5000.",

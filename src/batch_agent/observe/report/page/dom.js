@@ -159,6 +159,11 @@ const dom = (() => {
     );
   }
 
+  /** A text whose addresses and paths break behind a slash, rather than inside a word. */
+  function breakable(content) {
+    return content.split(/(?<=[^/:]\/)(?=[^/])/).flatMap((part, at) => (at ? [el("wbr"), part] : [part]));
+  }
+
   /** Stacked bar of [tone, value, name], with `label` for screen readers. */
   function bar(label, total, pieces) {
     const all =
@@ -177,5 +182,5 @@ const dom = (() => {
     return el("div", { class: "pieces", role: "img", "aria-label": label }, drawn);
   }
 
-  return { el, svg, morph, details, section, table, block, agentButton, bar, present };
+  return { el, svg, morph, details, section, table, block, agentButton, breakable, bar, present };
 })();

@@ -62,9 +62,15 @@ const format = (() => {
     if (!isNumber(value)) return UNKNOWN;
     if (value === 0) return "$0";
     if (value < 0.000001) return "< $0.000001";
-    const decimals = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.01 ? 4 : 6;
-    const digitsAfter = { minimumFractionDigits: Math.min(decimals, 2), maximumFractionDigits: decimals };
+    const decimals = value >= 100 ? 0 : value >= 1 ? 2 : value >= 0.001 ? 4 : 6;
+    const digitsAfter = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
     return `$${new Intl.NumberFormat("en", digitsAfter).format(value)}`;
+  }
+
+  /** The beginning of a JSON document with spaces in it, so that lines break between its values; other text as it is. */
+  function spaced(text) {
+    if (!/^[[{]/.test(text)) return text;
+    return text.replace(/"(?:[^"\\]|\\.)*"?|[,:](?! )/g, (part) => (part.length === 1 && part !== '"' ? `${part} ` : part));
   }
 
   /** [value, unit] of a rate per second, minute or hour, whichever is readable. */
@@ -123,5 +129,5 @@ const format = (() => {
     return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
   }
 
-  return { UNKNOWN, isNumber, exact, amount, short, share, seconds, dollars, rate, when, plural, axis, moment };
+  return { UNKNOWN, isNumber, exact, amount, short, share, seconds, dollars, spaced, rate, when, plural, axis, moment };
 })();

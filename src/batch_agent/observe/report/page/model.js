@@ -52,7 +52,10 @@ const runModel = (() => {
     };
     const [tokensIn, cached, tokensOut] = [figure("tokens_in"), figure("cached"), figure("tokens_out")];
     const input = words("input");
+    const key = words("key");
     return {
+      key,
+      hasKeys: key.some(Boolean),
       finish: every((agent) => text(finishes[list(raw.finish)[agent]])),
       error: every((agent) => errors[list(raw.error)[agent]] ?? null),
       turns: figure("turns"),
@@ -60,7 +63,7 @@ const runModel = (() => {
       tokensIn,
       cached,
       tokensOut,
-      usd: every((agent) => costOf(prices[agents.stage[agent]], tokensIn[agent], cached[agent], tokensOut[agent])),
+      cost: every((agent) => costOf(prices[agents.stage[agent]], tokensIn[agent], cached[agent], tokensOut[agent])),
       input,
       answer: words("answer"),
       hasInputs: input.some(Boolean),
@@ -104,8 +107,8 @@ const runModel = (() => {
       input: usage("input"),
       cached: usage("cached"),
       output: usage("output"),
-      usd: all("usd"),
-      isPriced: stages.every((stage) => isNumber(stage.usd)),
+      cost: all("cost"),
+      isPriced: stages.every((stage) => isNumber(stage.cost)),
       waiting: state("waiting") ?? 0,
       generating: state("generating") ?? 0,
       tools: state("tools") ?? 0,

@@ -91,11 +91,12 @@ const panel = (() => {
     const { agent, stage } = shown;
     const { agents, stages } = model;
     const name = stages.length > 1 ? text(stages[stage]?.name) : "";
+    const key = model.results.key[agent];
     const parts = tooltips.durations(agents, agent);
     morph(
       host(),
       head(),
-      name && el("p", { class: "note" }, `in ${name}`),
+      (key || name) && el("p", { class: "note" }, [key, name && `in ${name}`].filter(Boolean).join(" · ")),
       dom.bar(
         parts.map(([, what, value]) => `${what} ${format.seconds(value)}`).join(", "),
         parts[3][2],
@@ -144,14 +145,14 @@ const panel = (() => {
 
   /** Figures of a finished agent. */
   function figures(agent) {
-    const { turns, tokensIn, cached, tokensOut, usd, finish } = model.results;
+    const { turns, tokensIn, cached, tokensOut, cost, finish } = model.results;
     if (turns[agent] === null) return null;
     return [
       pair("Turns", format.exact(turns[agent])),
       pair("Tokens in", format.exact(tokensIn[agent])),
       pair("Cached", format.exact(cached[agent])),
       pair("Tokens out", format.exact(tokensOut[agent])),
-      usd[agent] !== null && pair("Cost", format.dollars(usd[agent])),
+      cost[agent] !== null && pair("Cost", format.dollars(cost[agent])),
       finish[agent] && pair("Finish", finish[agent]),
     ];
   }
@@ -161,9 +162,9 @@ const panel = (() => {
     const { error, input, answer } = model.results;
     const failure = error[agent];
     return [
-      failure && block("Error", `${failure.kind}: ${failure.message}`, { tone: "odd" }),
+      failure && block("Error", dom.breakable(`${failure.kind}: ${failure.message}`), { tone: "odd" }),
       input[agent] && block("Input", input[agent]),
-      answer[agent] && block(failure ? "Last reply" : "Answer", answer[agent]),
+      answer[agent] && block(failure ? "Last reply" : "Answer", format.spaced(answer[agent])),
       !live.isLive &&
         (input[agent] || answer[agent]) &&
         el("p", { class: "note" }, "Long texts are shortened. The whole story: ", command()),

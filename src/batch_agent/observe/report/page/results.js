@@ -28,6 +28,14 @@ const results = (() => {
   /** Columns: `value` is what a column is sorted by. */
   const COLUMNS = [
     { id: "index", name: "Agent", class: "name", value: (agent) => model.agents.index[agent], cell: agentCell },
+    {
+      id: "key",
+      name: "Key",
+      class: "key-of-row",
+      has: () => model.results.hasKeys,
+      value: (agent) => model.results.key[agent],
+      cell: (agent) => model.results.key[agent] || NOTHING,
+    },
     { id: "status", name: "Status", class: "status", value: (agent) => runModel.status(model, agent), cell: statusCell },
     {
       id: "stage",
@@ -55,7 +63,7 @@ const results = (() => {
     number("turns", "Turns", (value) => count(value)),
     number("tokensIn", "Tokens in", (value) => count(value)),
     number("tokensOut", "Tokens out", (value) => count(value)),
-    { ...number("usd", "Cost", (value) => count(value, format.dollars)), has: () => model.results.isPriced },
+    { ...number("cost", "Cost", (value) => count(value, format.dollars)), has: () => model.results.isPriced },
     { ...number("seconds", "Time", (value) => count(value, seconds)), about: "From the first turn to the result" },
   ];
 
@@ -86,7 +94,7 @@ const results = (() => {
 
   function outcomeCell(agent) {
     const error = model.results.error[agent];
-    const words = error ? [el("code", { class: "odd" }, error.kind), ` ${error.message}`] : model.results.answer[agent];
+    const words = error ? [el("code", { class: "odd" }, error.kind), dom.breakable(` ${error.message}`)] : format.spaced(model.results.answer[agent]);
     return el("p", { class: error ? "clip long" : "clip" }, words || NOTHING);
   }
 
@@ -140,7 +148,7 @@ const results = (() => {
   function searchedText(agent) {
     const { agents, results: table } = model;
     const error = table.error[agent];
-    const parts = [agents.index[agent], table.input[agent], table.answer[agent], error?.kind, error?.message];
+    const parts = [agents.index[agent], table.key[agent], table.input[agent], table.answer[agent], error?.kind, error?.message];
     return parts.join("\n").toLowerCase();
   }
 
@@ -171,7 +179,7 @@ const results = (() => {
     const search = el("input", {
       type: "search",
       name: "query",
-      placeholder: "input, answer, error or index",
+      placeholder: model.results.hasKeys ? "key, input, answer, error or index" : "input, answer, error or index",
       autocomplete: "off",
       spellcheck: "false",
     });

@@ -107,10 +107,10 @@ const summary = (() => {
       throughput(model),
       model.isRunning && tile("Time left", format.seconds(number(record(model.throughput).eta)), "at the current rate"),
       totals.input !== null &&
-        tile("Tokens in", format.amount(totals.input), cachedNote(totals), format.exact(totals.input)),
+        tile("Tokens in", format.amount(totals.input), inputNote(model), format.exact(totals.input)),
       totals.output !== null &&
         tile("Tokens out", format.amount(totals.output), outputNote(model), format.exact(totals.output)),
-      cost(totals),
+      costTile(totals),
       calls(model),
       totals.turns !== null && tile("Turns", format.amount(totals.turns), turnsNote(totals)),
     ];
@@ -146,20 +146,30 @@ const summary = (() => {
     return value !== format.UNKNOWN && tile("Throughput", [value, el("small", null, ` ${unit}`)], note);
   }
 
-  function cachedNote({ input, cached }) {
-    if (cached === null) return "cached tokens unknown";
-    return input > 0 ? `${format.share(cached, input)} from the prefix cache` : null;
+  function inputNote({ totals: { input, cached }, outside_agents: outside }) {
+    const notes = [
+      cached === null ? "cached tokens unknown" : input > 0 && `${format.share(cached, input)} from the prefix cache`,
+      outsideNote(record(outside).input),
+    ];
+    return notes.filter(Boolean).join(", ");
   }
 
-  function outputNote({ totals, seconds }) {
-    return seconds > 0 && totals.output > 0 ? format.rate(totals.output / seconds).join(" ") : null;
+  function outputNote({ totals, seconds, outside_agents: outside }) {
+    const notes = [
+      seconds > 0 && totals.output > 0 && format.rate(totals.output / seconds).join(" "),
+      outsideNote(record(outside).output),
+    ];
+    return notes.filter(Boolean).join(", ");
   }
 
-  function cost({ usd, isPriced, answered }) {
-    if (usd === null && !answered) return null;
-    if (usd === null) return tile("Cost", format.UNKNOWN, "no price for this model");
-    const each = answered > 0 && usd > 0 ? `${format.dollars(usd / answered)} per answer` : null;
-    return tile("Cost", format.dollars(usd), isPriced ? each : "of the stages with a known price");
+  /** Tokens that no row of the results has: of summaries, and of the test whether the server accepts tools. */
+  const outsideNote = (tokens) => number(tokens) > 0 && `incl. ${format.exact(tokens)} for checks and summaries`;
+
+  function costTile({ cost, isPriced, answered }) {
+    if (cost === null && !answered) return null;
+    if (cost === null) return tile("Cost", format.UNKNOWN, "no price for this model");
+    const each = answered > 0 && cost > 0 ? `${format.dollars(cost / answered)} per answer` : null;
+    return tile("Cost", format.dollars(cost), isPriced ? each : "of the stages with a known price");
   }
 
   function calls(model) {
@@ -170,7 +180,7 @@ const summary = (() => {
     const failed = runModel.sum(tools.map((tool) => tool.failed));
     const notes = [];
     if (executed !== null) notes.push(`${format.exact(executed)} executed`);
-    if (failed) notes.push(`${format.exact(failed)} failed`);
+    if (failed) notes.push(`${format.exact(failed)} got an error`);
     return tile("Tool calls", format.amount(requested), notes.join(", ") || null, format.exact(requested));
   }
 
@@ -208,7 +218,7 @@ const summary = (() => {
         "p",
         { class: "note" },
         part
-          ? `${format.share(saved, without)} of ${measured(without, unit)} without it`
+          ? `${format.share(saved, without)} less than the ${measured(without, unit)} without it`
           : isKnown
             ? ""
             : text(row.basis) || text(row.formula),
@@ -224,7 +234,7 @@ const summary = (() => {
 
   function measured(value, unit) {
     if (unit === "seconds" || unit === "s") return format.seconds(value);
-    if (unit === "usd" || unit === "dollars") return format.dollars(value);
+    if (unit === "dollars") return format.dollars(value);
     return unit ? `${format.amount(value)} ${unit}` : format.amount(value);
   }
 

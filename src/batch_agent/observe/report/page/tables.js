@@ -40,7 +40,7 @@ const tables = (() => {
         cell: (stage) => known(usage(stage).cached, (cached) => format.share(cached, usage(stage).input || 1)),
       },
       { name: "Tokens out", class: "number", cell: (stage) => known(usage(stage).output, format.amount) },
-      { name: "Cost", class: "number", cell: (stage) => known(stage.usd, format.dollars) },
+      { name: "Cost", class: "number", cell: (stage) => known(stage.cost, format.dollars) },
     ];
     return section("stages", "Stages", null, table("Stages of the flow", columns, all));
   }
@@ -78,13 +78,14 @@ const tables = (() => {
         cell: (worker) => known(usage(worker).cached, (cached) => format.share(cached, usage(worker).input || 1)),
       },
       { name: "Tokens out", class: "number", cell: (worker) => known(usage(worker).output, format.amount) },
+      { name: "Cost", class: "number", cell: (worker) => known(worker.cost, format.dollars) },
     ];
     section("workers", "Workers", null, rows.length > 0 && table("Workers", columns, rows));
   }
 
-  function failures({ stages: all, totals }) {
+  function failures({ stages: all, totals, results: { hasKeys } }) {
     const groups = all.flatMap((stage, at) =>
-      list(stage.failures).map((group) => ({ ...record(group), stage: at, stageName: text(stage.name) })),
+      list(stage.failures).map((group) => ({ ...record(group), hasKeys, stage: at, stageName: text(stage.name) })),
     );
     groups.sort((a, b) => (b.count ?? 0) - (a.count ?? 0));
     const note = totals.failed > 0 ? `${exact(totals.failed)} of ${exact(totals.done)} finished agents` : null;
@@ -127,7 +128,8 @@ const tables = (() => {
             "li",
             null,
             agentButton(group.stage, example.index),
-            el("p", { class: "quote" }, text(example.message) || "(no message)"),
+            group.hasKeys && el("span", { class: "key-of-row" }, text(example.key)),
+            el("p", { class: "quote" }, dom.breakable(text(example.message) || "(no message)")),
           ),
         ),
       ),
@@ -168,7 +170,12 @@ const tables = (() => {
         about: "Cache hits",
         cell: (tool) => some(number(tool.cached)),
       },
-      { name: "Failed", class: "number", cell: (tool) => some(number(tool.failed)) },
+      {
+        name: "Failed",
+        class: "number",
+        about: "Calls whose result is an error, also where it was shared or cached",
+        cell: (tool) => some(number(tool.failed)),
+      },
       {
         name: "p50",
         class: "number",
@@ -215,7 +222,7 @@ const tables = (() => {
     return bar(pieces.map(([, value, name]) => `${exact(value)} ${name}`).join(", "), tool.requested, pieces);
   }
 
-  function slowest({ stages: all }) {
+  function slowest({ stages: all, results: { hasKeys } }) {
     const rows = all.flatMap((stage, at) =>
       list(stage.slowest).map((agent) => ({ ...record(agent), stage: at, stageName: text(stage.name) })),
     );
@@ -223,10 +230,12 @@ const tables = (() => {
     const most = number(rows[0]?.seconds) || 1;
     const columns = [
       { name: "Agent", class: "name", cell: (agent) => agentButton(agent.stage, agent.index) },
+      { name: "Key", class: "key-of-row", cell: (agent) => (hasKeys && text(agent.key)) || null },
       { name: "Stage", cell: (agent) => agent.stageName || null },
       { name: "Took", class: "number", cell: (agent) => known(agent.seconds, seconds) },
       { name: "", class: "broad", cell: (agent) => bar("", most, [["plain", agent.seconds ?? 0, "seconds"]]) },
       { name: "Turns", class: "number", cell: (agent) => known(agent.turns, exact) },
+      { name: "Cost", class: "number", cell: (agent) => known(agent.cost, format.dollars) },
     ];
     section(
       "slowest",
@@ -236,9 +245,9 @@ const tables = (() => {
     );
   }
 
-  function latest({ stages: all }) {
+  function latest({ stages: all, results: { hasKeys } }) {
     const rows = all.flatMap((stage, at) =>
-      list(stage.latest).map((result) => ({ ...record(result), stage: at, stageName: text(stage.name) })),
+      list(stage.latest).map((result) => ({ ...record(result), hasKeys, stage: at, stageName: text(stage.name) })),
     );
     rows.sort((a, b) => (b.at ?? 0) - (a.at ?? 0));
     section(
@@ -263,10 +272,11 @@ const tables = (() => {
         "p",
         { class: "facts" },
         agentButton(row.stage, row.index),
+        row.hasKeys && el("span", { class: "key-of-row" }, text(row.key)),
         outcome && el("span", { class: `key ${outcome[0]}` }, outcome[1]),
         el("span", { class: "note" }, facts.join(" · ")),
       ),
-      text(row.text) && el("p", { class: "quote" }, text(row.text)),
+      text(row.text) && el("p", { class: "quote" }, format.spaced(text(row.text))),
     );
   }
 

@@ -13,8 +13,9 @@ const tooltips = (() => {
     const { agents, stages } = model;
     const stage = stages.length > 1 ? ` · ${runModel.text(stages[agents.stage[agent]]?.name)}` : "";
     const end = agents.ok[agent];
+    const row = model.results.key[agent];
     return [
-      el("div", { class: "when" }, `Agent ${exact(agents.index[agent])}${stage}`, key(TONES[end], runModel.status(model, agent))),
+      el("div", { class: "when" }, `Agent ${exact(agents.index[agent])}${row && ` · ${row}`}${stage}`, key(TONES[end], runModel.status(model, agent))),
       value(el("span", null, `at ${format.moment(time, span.to - span.from)}`), stateName(model, agent, time)),
       durations(agents, agent).map(([tone, name, took]) => value(key(tone, name), seconds(took))),
     ];
@@ -63,7 +64,8 @@ const tooltips = (() => {
   function described(model, agent) {
     const { agents } = model;
     const took = durations(agents, agent).map(([, name, value]) => `${name} ${seconds(value)}`);
-    return `Agent ${agents.index[agent]}, ${runModel.status(model, agent)}: ${took.join(", ")}`;
+    const row = model.results.key[agent];
+    return `Agent ${agents.index[agent]}${row && ` (${row})`}, ${runModel.status(model, agent)}: ${took.join(", ")}`;
   }
 
   const key = (tone, name) => el("span", { class: `key ${tone}` }, name);
