@@ -296,7 +296,7 @@ def call_order() -> Iterator[None]:
     async def reference(order: ReferenceOrder, heading: str, placement: Placement) -> Reference:
         return replace(await kept(order, heading, placement), rank=next(ranks))
 
-    ReferenceOrder.reference = reference  # type: ignore[method-assign]
+    ReferenceOrder.reference = reference  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
