@@ -78,7 +78,8 @@ def place(
     first = (0 if must_move else moved) + computations * shared
     inline = computations * sum(len(result.content) for result in undecided)
     auto: Placement = "first" if first < inline else "inline"
-    return tuple(_decided(result, auto, round(moved + shared)) for result in checked)
+    behind = moved + sum(each.chars for each in present if _is_behind(each, checked))
+    return tuple(_decided(result, auto, behind) for result in checked)
 
 
 def markup_chars(results: Iterable[ToolResult]) -> int:
@@ -131,12 +132,18 @@ def _new_references(results: Sequence[ToolResult], present: Sequence[PlacedRefer
     return list(new.values())
 
 
-def _decided(result: ToolResult, auto: Placement, computed: int) -> ToolResult:
+def _is_behind(placed: PlacedReference, results: Sequence[ToolResult]) -> bool:
+    """Whether one of the results would be inserted before this reference."""
+    ranks = [(each.reference.rank, each.reference.heading) for each in results if each.reference is not None]
+    return any(rank < placed.order for rank in ranks)
+
+
+def _decided(result: ToolResult, auto: Placement, moved: int) -> ToolResult:
     reference = result.reference
     if reference is None or reference.moved_chars:  # a replay has decisions that were recorded
         return result
     placement = auto if reference.placement == "auto" else reference.placement
-    return replace(result, reference=replace(reference, placement=placement, moved_chars=computed))
+    return replace(result, reference=replace(reference, placement=placement, moved_chars=moved))
 
 
 def _own_chars(messages: Sequence[Message], at: int) -> int:

@@ -40,8 +40,7 @@ class Reference:
     placement: Placement = "first"
     """Never "auto" in a fact: the decision is recorded."""
     moved_chars: int = 0
-    """Characters that the server has to compute for this agent if it is placed first: what stands behind it, and the
-    agent's part of references that are new in their places."""
+    """Characters of this agent's prompt behind it, which the server has to compute again if it is placed first."""
 
 
 @dataclass(frozen=True, slots=True)
