@@ -140,7 +140,7 @@ def _is_behind(placed: PlacedReference, results: Sequence[ToolResult]) -> bool:
 
 def _decided(result: ToolResult, auto: Placement, moved: int) -> ToolResult:
     reference = result.reference
-    if reference is None or reference.moved_chars:  # a replay has decisions that were recorded
+    if reference is None:
         return result
     placement = auto if reference.placement == "auto" else reference.placement
     return replace(result, reference=replace(reference, placement=placement, moved_chars=moved))

@@ -14,7 +14,7 @@ MIN_SHARE = 0.1
 """Least share of the computed tokens for which placing results first is worth advice."""
 MIN_CHARS = 200
 """Shorter results stand behind their calls."""
-MAX_READERS = 500
+MAX_READERS = 200
 """Agents that a report is computed from. More would take longer and hardly change the share."""
 
 

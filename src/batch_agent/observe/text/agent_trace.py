@@ -93,7 +93,7 @@ class _Trace:
                 for result in results:
                     yield from self._result_lines(result)
                     if result.reference is not None:
-                        yield from part("", f"   {_placement(result.reference, len(result.content), present)}", "dim")
+                        yield from part("", f"   {_placement(result.reference, present)}", "dim")
             case CarriedOver(results):
                 for result in results:
                     yield from part("restored", f"call of an earlier attempt: {self._call(result.call)}", "yellow")
@@ -175,18 +175,17 @@ class _Trace:
         yield from part("", f"   {result.seconds:.2f} s, {result.source}", "dim")
 
 
-def _placement(reference: Reference, chars: int, present: Collection[str]) -> str:
-    """Where a result of so many characters stands in the prompt, and why. `present`: references that the prompt had
-    before."""
-    readers, computed = reference.readers, f"about {reference.moved_chars:,}"
+def _placement(reference: Reference, present: Collection[str]) -> str:
+    """Where a result stands in the prompt, and why. `present`: references that the prompt had before."""
+    readers, moved = reference.readers, f"{reference.moved_chars:,} characters behind it"
     if reference.heading in present:
         if reference.placement == "first":
             return "placed first: it is among the references already, so nothing is computed again"
         return "inline: it differs from the reference that an earlier call returned"
     by = "only this agent had asked for it so far" if readers < 2 else f"asked for by {readers:,} agents so far"
     if reference.placement == "first":
-        return f"placed first: {by}; {computed} characters are computed for this agent, behind its call {chars:,}"
-    return f"inline: {by}; {chars:,} characters are computed for this agent, placed first {computed}"
+        return f"placed first: {by}; {moved} are computed again"
+    return f"inline: {by}; if it were placed first, {moved} would be computed again"
 
 
 def _figures(fact: Replied) -> str:
