@@ -84,7 +84,7 @@ class BatchAgent:
         - Retries: max_retries, backoff, backoff_max, retry_failed.
         - Budget: max_total_tokens, max_usd, deadline, prices.
         - Prompt: system_prompt, tool_mode, strip_preamble, cache_salt, warm_prefix, hoist, reorder, strict_prefix,
-          kvflow.
+          shared_results, kvflow.
         - Context: max_tool_tokens, context_tokens, oversized, compact_at, compact_with, compact_model, streaming,
           streaming_tool_dispatch.
         - Tool cache: tool_cache_mb, tool_cache_dir, predictive_prewarm.

@@ -45,6 +45,7 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("compact_at", "context", "compact_at", None),
     ("compact_with", "context", "compact_with", "summarize"),
     ("kvflow", "prefix", "kvflow", True),
+    ("shared_results", "prefix", "shared_results", "auto"),
     ("hoist", "prefix", "hoist", False),
     ("reorder", "prefix", "reorder", False),
     ("strict_prefix", "prefix", "strict_prefix", True),

@@ -28,8 +28,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
     if stats.prefix is not None and (outcome := prefix_outcome_line(stats.prefix)) is not None:
         lines.append(outcome)
-    if state.cost:
-        lines.append(f"Cost: {dollars(state.cost)}.")
+    if cost := stats.spent or (stats.run.cost(usage) if stats.run else None):  # of restored answers, too
+        lines.append(f"Cost: {dollars(cost)}.")
     if stats.tool_calls:
         lines.append(f"Tool calls: {stats.tool_calls:,}{saved_by_sharing(stats.tool_sources, state.tools)}.")
     lines += failed_tool_lines([stats])
