@@ -14,8 +14,8 @@ MIN_SHARE = 0.1
 """Least share of the computed tokens for which placing results first is worth advice."""
 MIN_CHARS = 200
 """Shorter results stand behind their calls."""
-MAX_READERS = 200
-"""Agents that a report is computed from. More would take longer and hardly change the share."""
+MAX_READERS = 100
+"""Agents that a report is computed from; the rest are assumed to be like them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +249,11 @@ class ReadRecorder:
         model = model_of(self._agents, self._shared)
         if not self._is_used and model.saved_share < MIN_SHARE:
             return None
-        saved = (model.inline - model.first) * self._count / max(1, len(self._agents)) / size_per_token
+        runs_per_sample = self._count / max(1, len(self._agents))
+        saved = (model.inline - model.first) * runs_per_sample / size_per_token
         if not self._is_used:
-            return possible_results(model, self._agents, round(saved))
+            found = possible_results(model, self._agents, round(saved))
+            return replace(found, agents=round(found.agents * runs_per_sample))
         return SharedResults(
             len(self._first), self._placed_for, self._placed, round(saved), model.saved_share, stored_once
         )

@@ -164,3 +164,4 @@ def test_of_a_large_run_only_the_first_agents_are_looked_at() -> None:
     assert large is not None
     assert large.saved_tokens == pytest.approx(2 * small.saved_tokens, abs=2)
     assert large.saved_share == small.saved_share
+    assert large.agents == 2 * small.agents
