@@ -142,12 +142,17 @@ class RecordedReads:
         self._shared_tools = set(shared_tools or ())
         self._are_known = shared_tools is not None
         self._readers: list[Reader] = []
+        self._others = 0
+        """Agents that make no difference to the report, except to their number."""
 
     def add(self, facts: Sequence[Fact]) -> None:
-        if not facts or len(self._readers) >= MAX_READERS:
+        results = [result for fact in facts if isinstance(fact, Returned) for result in fact.results]
+        if len(self._readers) >= MAX_READERS and all(result.reference is None for result in results):
+            self._others += bool(facts)
+            return
+        if not facts:
             return
         if not self._are_known:
-            results = (result for fact in facts if isinstance(fact, Returned) for result in fact.results)
             self._shared_tools.update(each.call.name for each in results if each.source in ("shared", "cached"))
         started = facts[0]
         assert isinstance(started, Started), "an agent's first fact is its start"
@@ -157,6 +162,8 @@ class RecordedReads:
         """To be called once, after the last agent."""
         for reader in self._readers:
             self._recorder.add(reader.with_shared(self._shared_tools))
+        for _ in range(self._others):
+            self._recorder.add(None)
         return self._recorder.report(chars_per_token)
 
 
