@@ -99,6 +99,10 @@ def _import(name: str, option: str) -> Any:
         known = suggestion(name, TOOLS) if option == "--tools" else ""
         raise SpecError(f"{option} {name!r}: expected module:name, such as my_tools:search.{known}")
     importable_from(Path.cwd())
+    if module.endswith(".py"):
+        raise SpecError(
+            f"{option} {name!r}: write {module.removesuffix('.py').replace('/', '.')}:{attribute}, without .py."
+        )
     try:
         found = importlib.import_module(module)
     except Exception as error:  # a user's module may raise anything

@@ -47,6 +47,7 @@ def test_notes_and_errors_of_a_preview_name_flags(folder: Path, call: Call) -> N
         (["--deadline", "0"], "--deadline must be more than 0 seconds; got 0.0."),
         (["--encoding", "nope"], "--encoding must be the name of a text encoding, such as 'cp1252' or 'latin-1'; got"),
         (["--tools", "grp"], "Did you mean 'grep'?"),
+        (["--tools", "my_tools.py:search"], "--tools 'my_tools.py:search': write my_tools:search, without .py."),
         (["--key", "number"], "--key 'number': an input has no such field; it has text (input 0)."),
         (["--mcp", "cat", "in.jsonl"], "Put a command and its arguments in quotes: --mcp 'cat in.jsonl'."),
         (["--backend", "vllm://a:1,vllm://b:2"], "For several endpoints, use hostfile://PATH"),
