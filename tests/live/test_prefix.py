@@ -14,8 +14,9 @@ import pytest
 from batch_agent import BatchAgent, Tool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
+from batch_agent.core.messages import ToolCall
 from batch_agent.core.protocols import Backend
-from batch_agent.core.requests import Delta, Finished, Request, Usage
+from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Usage
 
 SYSTEM = "You keep the register of a small harbour, and you answer every question in one short sentence. " * 8
 START = "Here is how the register is read: ships by name, berths by number, tides by hour. " * 6
@@ -41,10 +42,12 @@ class Turn:
 class Noted:
     """A backend of which is noted, in order, what each turn asked for and what it used."""
 
-    def __init__(self, inner: Backend) -> None:
+    def __init__(self, inner: Backend, first_call: ToolCall | None = None) -> None:
+        """`first_call`: what every agent calls in its first turn, whatever the model says."""
         self.traits = inner.traits
         self.turns: list[Turn] = []
         self._inner = inner
+        self._first_call = first_call
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
@@ -58,10 +61,16 @@ class Noted:
         await self._inner.aclose()
 
     async def _noting(self, request: Request, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+        calls = self._first_call is not None and request.turn == 0
         async for delta in deltas:
             if isinstance(delta, Finished):
                 self.turns.append(Turn(request, delta.usage))
-            yield delta
+                if calls and self._first_call is not None:
+                    yield CallDelta(self._first_call)
+                    yield Finished("calls", delta.usage)
+                    return
+            if not calls:
+                yield delta
 
 
 @each_dialect
@@ -121,10 +130,11 @@ async def test_a_result_that_is_placed_first_is_computed_once_for_all_agents_tha
     turns = await _run(
         vllm_url,
         scheme,
-        task=START + "\n\nYou speak for {it}. " + HEART.replace("{it}", "all"),
+        ToolCall("call_1", "look_up", '{"name": "all"}'),
+        task=START + "\n\nWhat does {it} need to know?",
         inputs=["Ada", "Bob", "Eve"],
         tools=[look_up],
-        max_tokens=48,
+        max_tokens=8,
         max_turns=2,
     )
     prompts, block = await _prompts(vllm_url, turns), await _block(vllm_url)
@@ -138,10 +148,11 @@ async def test_a_result_that_is_placed_first_is_computed_once_for_all_agents_tha
         assert turn.usage.cached >= _in_blocks(_shared(prompts[number], prompts[:number]), block)
 
 
-async def _run(url: str, scheme: str, **options: Any) -> list[Turn]:
+async def _run(url: str, scheme: str, first_call: ToolCall | None = None, **options: Any) -> list[Turn]:
     """The turns in the order in which they were taken, one at a time, in a cache where nobody was before."""
     address = url.replace("http", scheme, 1)
-    backend = Noted(await connect(address, None, uses_tools=bool(options["tools"]), notify=lambda text: None))
+    server = await connect(address, None, uses_tools=bool(options["tools"]), notify=lambda text: None)
+    backend = Noted(server, first_call)
     try:
         results = await BatchAgent.run(
             backend=backend, cache_salt=str(uuid4()), max_inflight=1, temperature=0.0, **options

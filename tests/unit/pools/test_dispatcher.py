@@ -67,13 +67,14 @@ async def test_answers_of_an_endpoint_that_dies_are_kept_and_the_rest_is_sent_on
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     hosts = [Host(STEPS) for _ in range(3)]
-    prompts = [f'[[sim: {{"tokens": {4 + number % 60}}}]] {number}' for number in range(120)]
+    # Some answers are long, so that the endpoint is still busy when it dies, on a slow machine too.
+    prompts = [f'[[sim: {{"tokens": {4 if number % 3 else 400}}}]] {number}' for number in range(120)]
     done: list[Response] = []
     before: set[int] = set()
 
     def listen(response: Response) -> None:
         done.append(response)
-        if not before and len(done) >= 20 and any(each.agent_index == 1 for each in done):
+        if not before and any(each.agent_index == 1 for each in done):
             before.update(each.index for each in done)
             hosts[1].kill()
 
