@@ -63,8 +63,13 @@ def _shared_results_by_engine() -> list[tuple[str, Json]]:
 
 
 def _computed(way: Json | str | None) -> str:
-    """Empty for a run for which no time was left."""
-    return f"{seconds(way['wall_s'])}, {way['computed_tokens'] / 1e6:.2f} M" if isinstance(way, dict) else ""
+    """Empty for a run for which no time was left. Tokens of a real server are those that its replies report: where
+    memory is short, its counters of cache queries exceed all prompts together."""
+    if not isinstance(way, dict):
+        return ""
+    is_reported = "cached_share" in way and "prompt_tokens" in way
+    computed = way["prompt_tokens"] * (1 - way["cached_share"]) if is_reported else way["computed_tokens"]
+    return f"{seconds(way['wall_s'])}, {computed / 1e6:.2f} M"
 
 
 def forecast() -> str:
