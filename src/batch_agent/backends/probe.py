@@ -52,7 +52,7 @@ class ServerInfo:
     """Capacity of the KV cache in GPU memory, of all engines together."""
     kv_retained_tokens: int | None = None
     """The same, or the capacity of a slower tier if that is larger: the tier holds copies, so the sizes are not added.
-    None for a tier whose size in tokens is unknown."""
+    None for a tier whose size is unknown."""
     metrics: bool | None = None
     sessions: bool | None = None
     """Whether it keeps an agent's cache until the agent's session is closed."""
@@ -184,15 +184,15 @@ def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
     found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
     labels = found[0] if found else {}
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
-    # --kv-offloading-size is reported in GiB, --kv-transfer-config only through its metrics, and neither with the size
-    # of a token. Such a tier is many times larger than GPU memory, so no limit is a better estimate than the GPU's.
-    has_slow_tier = labels.get("kv_offloading_size", "None") != "None" or any(
-        mark in metrics.text for mark in _VLLM_TIERS
-    )
+    # The size of --kv-offloading-size in tokens becomes known with the first copies (`ServerLoad.kv_host_tokens`). A
+    # tier of --kv-transfer-config shows only in its metrics; it is usually many times larger than GPU memory, so no
+    # limit is a better estimate than the GPU's.
+    has_known_size = labels.get("kv_offloading_size", "None") != "None"
+    has_unknown_tier = not has_known_size and any(mark in metrics.text for mark in _VLLM_TIERS)
     return ServerInfo(
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=tokens,
-        kv_retained_tokens=None if has_slow_tier else tokens,
+        kv_retained_tokens=None if has_unknown_tier else tokens,
         metrics=metrics.exists,
     )
 

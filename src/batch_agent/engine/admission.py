@@ -15,12 +15,15 @@ from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
 from ..schedule.slot_queue import Priority
 from .keep_warm import KeepWarm
 from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
 _NO_LEASE = nullcontext()
+_NEW_FIRST, _IN_TURN = Priority(False, -2), Priority(False, -1)
+"""Priorities while new agents are started before others are continued, in the order in which they ask."""
 _COMPUTATIONS_WITHOUT_ROOM = 2.0
 """Measured with a cache that holds a quarter of the contexts: all prompts were computed about twice."""
 
@@ -34,18 +37,22 @@ class AdmissionController:
         slots: Slots,
         residency: Residency | None = None,
         keep_warm: KeepWarm | None = None,
-        running_tokens: int | None = None,
+        device_tokens: int | None = None,
         *,
         shared_chars: int = 0,
         depth: int = 0,
+        agents: int | None = None,
     ) -> None:
-        """`running_tokens`: tokens that the contexts of running requests may use, if more than that can be resident.
-        `shared_chars`: characters of the prefix that the agents of this run share. `depth`: index of the stage in a
-        flow; new agents of later stages go first."""
+        """`device_tokens`: tokens that the contexts of running requests may use, if known; more than that may be
+        resident where the KV cache has a slower tier. `shared_chars`: characters of the prefix that the agents of this
+        run share. `depth`: index of the stage in a flow; new agents of later stages go first. `agents`: their number,
+        if known."""
         self.slots = slots
         self.residency = residency
         self._keep_warm = keep_warm
-        self._running_tokens = running_tokens
+        self._device_tokens = device_tokens
+        self._unstarted = agents
+        self._has_results = False
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
         self.first_turns = NO_USAGE
@@ -61,7 +68,7 @@ class AdmissionController:
             self.slots,
             self.residency,
             self._keep_warm,
-            self._running_tokens,
+            self._device_tokens,
             shared_chars=shared_chars,
             depth=depth,
         )
@@ -76,17 +83,28 @@ class AdmissionController:
             await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars, references)
             self._update_memory_cap(self.residency)
         try:
-            return await self.slots.acquire(self._new_agent_priority)
+            slot = await self.slots.acquire(_NEW_FIRST if self._starts_new() else self._new_agent_priority)
         except BaseException:
             self.release(job.key)
             raise
+        if self._unstarted:
+            self._unstarted -= 1
+        return slot
 
     async def readmit(self, job: Job, turns_left: int) -> HeldSlot:
         """Waits until a started agent has residency and a slot for its next turn."""
         priority = Priority(False, turns_left, job.index)
         if self.residency is not None:
             await self.residency.readmit(job.key, priority)
-        return await self.slots.acquire(priority)
+        return await self.slots.acquire(_IN_TURN if self._starts_new() else priority)
+
+    def _starts_new(self) -> bool:
+        """Whether new agents go before started ones."""
+        if self.residency is None or not (self._unstarted and self._has_results):
+            return False
+        fits = self.residency.ledger.holds_new(self._unstarted)
+        work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
+        return admission_order(work) == "start_new"
 
     def on_reply(self, agent: str, fact: Replied) -> None:
         self.slots.on_success(fact.seconds)
@@ -116,8 +134,9 @@ class AdmissionController:
             self._update_memory_cap(self.residency)
 
     def _update_memory_cap(self, residency: Residency) -> None:
-        if self._running_tokens is not None:
-            self.slots.set_memory_cap(residency.ledger.max_concurrent(self._running_tokens // self.slots.workers))
+        device = self._device_tokens
+        if device is not None and (residency.capacity is None or residency.capacity > device):
+            self.slots.set_memory_cap(residency.ledger.max_concurrent(device // self.slots.workers))
 
     def set_workers(self, workers: int, elsewhere: int) -> None:
         """`workers` use the server; the others have `elsewhere` requests in flight."""
@@ -140,6 +159,8 @@ class AdmissionController:
         """The server reported its load."""
         self._load = load
         self.slots.on_load(load)
+        if load.kv_host_tokens is not None and self._device_tokens is not None and self.residency is not None:
+            self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
         if self._keep_warm is not None and self.residency is not None:
             has_room = not (self.slots.is_full or self.residency.has_waiters)
             self._keep_warm.on_load(load, self.residency.ledger.prefill_speed.tokens_per_second, has_room=has_room)
@@ -185,6 +206,7 @@ class AdmissionController:
 
     def release(self, agent: str) -> None:
         self._new.discard(agent)
+        self._has_results = True
         if self.residency is not None:
             self.residency.release(agent)
 
@@ -253,9 +275,11 @@ def build_admission(
     events: EventSink | None,
     *,
     has_later_turns: bool,
+    agents: int | None = None,
 ) -> AdmissionController:
     """The admission controller of a run, from its options and the traits of its backend. `shared_chars`: characters of
-    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn."""
+    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
+    number, if it is known and all run in this process."""
     traits = backend.traits
     slots = Slots(_inflight_limit(spec, traits), events)
     if not has_later_turns or traits.managed_cache:
@@ -268,9 +292,9 @@ def build_admission(
         and not (traits.has_agent_sessions or spec.spending.counts_tokens)
     ):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
-    has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
-    running_tokens = traits.kv_running_tokens if has_slower_tier else None
-    return AdmissionController(slots, residency, keep_warm, running_tokens, shared_chars=shared_chars)
+    return AdmissionController(
+        slots, residency, keep_warm, traits.kv_running_tokens, shared_chars=shared_chars, agents=agents
+    )
 
 
 def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:

@@ -74,6 +74,13 @@ class Residency:
         self._is_alone = workers == 1
         self._admit_waiting()
 
+    def set_capacity(self, tokens: int) -> None:
+        """The server keeps this many tokens, as it turned out."""
+        if self.capacity is not None and tokens != self.capacity:
+            self.capacity = tokens
+            self.ledger.resize(tokens)
+            self._admit_waiting()
+
     def add_shared_prefix(self, chars: int) -> None:
         """Agents of another run are admitted too; they share a prefix of `chars` characters."""
         self._shared_chars += chars

@@ -104,7 +104,8 @@ class SimulatedServer:
         engine, scheduler = self._engine, self._engine.scheduler
         computed = scheduler.query_tokens - scheduler.hit_tokens + engine.counters.generation_tokens
         used = engine.pool.used / engine.pool.num_blocks
-        return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed)
+        host = engine.config.host_blocks * engine.config.block_size or None
+        return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed, host)
 
     def _advance(self) -> None:
         loop = asyncio.get_running_loop()

@@ -280,7 +280,7 @@ class _Opener:
             backend = self._budget.backend(backend, spec)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
-        admission, health = self._admission(setup, shared_chars, backend, scale, depth)
+        admission, health = self._admission(setup, shared_chars, backend, scale, depth, inputs.total)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -380,7 +380,13 @@ class _Opener:
         await check_plan(store, plan, rerun=rerun, keeps=cluster is None or submits)
 
     def _admission(
-        self, setup: RunSetup, shared_chars: int, backend: Backend, chars_per_token: float, depth: int
+        self,
+        setup: RunSetup,
+        shared_chars: int,
+        backend: Backend,
+        chars_per_token: float,
+        depth: int,
+        agents: int | None,
     ) -> tuple[AdmissionController, Health]:
         """Admission controller and health of a server. Runs with the same server share both."""
         spec = setup.spec
@@ -389,8 +395,15 @@ class _Opener:
             return known[0].share(shared_chars, depth), known[1]
         specs = [other.spec for other in self._setups if other is setup or _address(other.spec) == address]
         has_later_turns = any((other.tools or other.runtime) and other.max_turns > 1 for other in specs)
+        is_alone = len(self._setups) == 1 and self._cluster is None
         admission = build_admission(
-            spec, backend, shared_chars, chars_per_token, self._events, has_later_turns=has_later_turns
+            spec,
+            backend,
+            shared_chars,
+            chars_per_token,
+            self._events,
+            has_later_turns=has_later_turns,
+            agents=agents if is_alone else None,
         )
         health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY)
         self._admissions[address] = admission, health

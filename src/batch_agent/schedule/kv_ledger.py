@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 
 from .cache_misses import CacheMissTracker
 from .estimators import PrefillSpeed
+from .kv_tiers import HEADROOM
 from .reference_tree import Path, ReferenceTree, tokens_of
 from .residency_leases import ResidencyLeases, Resident
 
 _EXPECTED_GROWTH = 0.25
 """Assumed growth of a context, as a share of its first prompt, until it has been measured."""
 _AVERAGED_AGENTS = 32
-_SHRINK = 0.9
+_SHRINK = 0.95
+_SHRINK_UNKNOWN = 0.9
+"""For an unknown capacity, which may be far below what the residents use."""
 _GROW = 1.05
-_HEADROOM = 0.9
-"""Usable share of the capacity. What finished agents leave in the cache is more recent than the contexts of agents that
-wait for their tools, and an engine that evicts the least recently used evicts the latter first."""
 
 
 @dataclass(slots=True)
@@ -65,7 +65,7 @@ class KvLedger:
     """Agents that have had references."""
 
     def __post_init__(self) -> None:
-        self._limit = None if self.capacity is None else _HEADROOM * self.capacity
+        self._limit = None if self.capacity is None else HEADROOM * self.capacity
 
     @property
     def residents(self) -> int:
@@ -107,7 +107,21 @@ class KvLedger:
         used = self._own + self.references.tokens
         if not self._residents or used <= 0:
             return None
-        return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+        return max(1, int((HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+
+    def holds_new(self, agents: int) -> bool:
+        """Whether this many new agents would fit beside the residents, as large as these are expected to become."""
+        if self._limit is None or not agents:
+            return self.cache_misses.total == 0 or not agents
+        if not self._residents:
+            return False
+        own, first = self._own / self._residents, self._first / self._residents
+        return self._have_room(
+            self._own + agents * own,
+            self._first + agents * first,
+            self._residents + agents,
+            agents * self._new_references,
+        )
 
     def fits_each(self, tokens: float) -> bool:
         """Whether the residents would fit with `tokens` more of their own."""
@@ -119,7 +133,7 @@ class KvLedger:
         if not (self.capacity and self._limit) or capacity == self.capacity:
             return
         factor, self.capacity = capacity / self.capacity, capacity
-        self._limit = min(self._limit * factor, _HEADROOM * self.capacity)
+        self._limit = min(self._limit * factor, HEADROOM * self.capacity)
         if not _SHRINK <= factor <= 1 / _SHRINK:
             self.cache_misses.reset()
         self._evict_overflow()
@@ -243,7 +257,7 @@ class KvLedger:
     def _required(self, own: float, first: float, residents: int, new_references: float = 0.0) -> float:
         """Tokens that residents use, or will use after their expected growth."""
         now = self.references.tokens + new_references
-        later = max(now, residents * self._added_references / self._referring) if self._referring else now
+        later = max(now, residents * self._new_references)
         return self.shared_tokens + max(own + now, first + residents * self._growth(first, residents) + later)
 
     def _growth(self, first: float, residents: int) -> float:
@@ -272,6 +286,11 @@ class KvLedger:
             self._evict(youngest)
 
     @property
+    def _new_references(self) -> float:
+        """Tokens that the references of an agent add to the tree, on average."""
+        return self._added_references / self._referring if self._referring else 0.0
+
+    @property
     def _used(self) -> float:
         return self.shared_tokens + self.references.tokens + self._own
 
@@ -292,13 +311,14 @@ class KvLedger:
         ):  # not 0: rounding errors add up
             return  # overcommitted agents may have caused it
         verdict = self.cache_misses.verdict(is_miss, self._residents)
+        shrink = _SHRINK_UNKNOWN if self.capacity is None else _SHRINK
         if verdict == "many" and self._residents > 1:  # a single agent is admitted regardless of the limit
-            self._set_limit(min(self._limit or self.reserved_tokens, self.reserved_tokens) * _SHRINK)
+            self._set_limit(min(self._limit or self.reserved_tokens, self.reserved_tokens) * shrink)
         elif verdict == "few" and has_waiters and self._limit is not None:
             self._set_limit(self._limit * _GROW)
 
     def _set_limit(self, limit: float) -> None:
-        self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
+        self._limit = limit if self.capacity is None else min(limit, HEADROOM * self.capacity)
         self.cache_misses.reset()
 
     def _add(self, agent: Resident) -> None:

@@ -450,7 +450,7 @@ async def test_a_smaller_kv_quota_evicts_residents_that_wait_for_tools() -> None
 async def test_running_contexts_of_all_workers_share_the_gpu_capacity() -> None:
     ledger = KvLedger(None)
     ledger._finished = 1
-    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
+    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), device_tokens=7000)
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
     async with agents(worker, *map(str, range(10))):
         gate.set_workers(2, 0)

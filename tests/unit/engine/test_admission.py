@@ -29,13 +29,13 @@ def gate(
     kv_tokens: int | None = 10_000,
     *,
     fixed: bool = True,
-    running_tokens: int | None = None,
+    device_tokens: int | None = None,
 ) -> AdmissionController:
     """Of an engine whose agents are known not to grow."""
     ledger = KvLedger(kv_tokens)
     ledger._finished = 1
     return AdmissionController(
-        Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), running_tokens=running_tokens
+        Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), device_tokens=device_tokens
     )
 
 
@@ -138,7 +138,7 @@ async def test_a_resumed_conversation_counts_with_its_whole_context() -> None:
 
 @virtual
 async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> None:
-    entered = gate(kv_tokens=None, running_tokens=3500)
+    entered = gate(kv_tokens=None, device_tokens=3500)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     waiting = await begin(entered.admit(job(3), ()))
     assert not waiting.done()
@@ -149,7 +149,7 @@ async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> No
 
 @virtual
 async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
-    entered = gate(kv_tokens=None, running_tokens=3500)
+    entered = gate(kv_tokens=None, device_tokens=3500)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     for number in range(3):
         entered.on_reply(str(number), answer(3000))
