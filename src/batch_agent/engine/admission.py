@@ -135,14 +135,8 @@ class AdmissionController:
 
     def _update_memory_cap(self, residency: Residency) -> None:
         device = self._device_tokens
-        if device is not None and (residency.capacity is None or residency.capacity > device):
+        if device is not None and (residency.ledger.capacity is None or residency.ledger.capacity > device):
             self.slots.set_memory_cap(residency.ledger.max_concurrent(device // self.slots.workers))
-
-    def set_workers(self, workers: int, elsewhere: int) -> None:
-        """`workers` use the server; the others have `elsewhere` requests in flight."""
-        self.slots.set_workers(workers, elsewhere)
-        if self.residency is not None:
-            self.residency.set_worker_count(workers)
 
     def tool_wait(
         self, agent: str, calls: Sequence[ToolCall], request: Request | None
@@ -163,7 +157,7 @@ class AdmissionController:
             self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
         if self._keep_warm is not None and self.residency is not None:
             has_room = not (self.slots.is_full or self.residency.has_waiters)
-            self._keep_warm.on_load(load, self.residency.ledger.prefill_speed.tokens_per_second, has_room=has_room)
+            self._keep_warm.on_load(load, self.residency.ledger.tokens_per_second, has_room=has_room)
 
     def sample(self, backend: str) -> LoadSampled:
         """Current use of the limits."""
@@ -174,8 +168,8 @@ class AdmissionController:
             self.slots.limit,
             self.slots.waiting,
             ledger.residents if ledger else None,
-            int(ledger.reserved_tokens) if ledger else None,
-            int(ledger.limit) if ledger and ledger.limit is not None else None,
+            int(ledger.held_tokens) if ledger else None,
+            int(ledger.limit / self.slots.workers) if ledger and ledger.limit is not None else None,
             load.kv_usage if load else None,
             load.running if load else None,
             load.waiting if load else None,
@@ -191,7 +185,7 @@ class AdmissionController:
         return Scheduling(
             inflight,
             limits,
-            kv_tokens=self.residency.capacity,
+            kv_tokens=ledger.capacity,
             kv_limit=None if ledger.limit is None else int(ledger.limit),
             max_residents=counts.max_residents,
             evictions=counts.evictions,

@@ -3,14 +3,14 @@
 import asyncio
 import heapq
 import itertools
-import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 
 from .. import aio
 from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
-from ..schedule.fair_share import Demand
+from ..schedule.kv_account import KvDemand, KvGrant, KvUse
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.reference_tree import SizedReference
 from ..schedule.slot_queue import Priority
@@ -33,10 +33,9 @@ class Residency:
     def __init__(self, ledger: KvLedger, shared_chars: int, chars_per_token: float = 4.0) -> None:
         """`shared_chars`: characters of the prefix that all agents share; see `add_shared_prefix` for further ones."""
         self.ledger = ledger
-        self.capacity = ledger.capacity
-        """Capacity for all workers together; the ledger has this worker's quota."""
+        self.ask_for_room: Callable[[], None] | None = None
+        """Called when agents wait for more than this worker's grant; None without other workers."""
         ledger.shared_tokens = shared_chars / chars_per_token
-        self._is_alone = True
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
         self._chars: dict[str, int] = {}
@@ -57,27 +56,26 @@ class Residency:
     def has_waiters(self) -> bool:
         return bool(self._queue)
 
-    def demand(self) -> Demand:
-        """Demand in tokens of capacity."""
-        return Demand(self.capacity, math.ceil(self.ledger.required_capacity), self.has_waiters)
+    def use(self) -> KvUse:
+        """Use of this worker."""
+        waiting = sum(not waiter[3].done() for waiter in self._queue)
+        return replace(self.ledger.use, busy=len(self._busy), waiting=waiting)
 
-    def set_quota(self, quota: int | None) -> None:
-        """Limits the agents of this worker to `quota` tokens of the capacity. None: all of it."""
-        whole = self.capacity
-        if whole is not None:
-            self.ledger.resize(whole if quota is None else min(quota, whole))
-        self._admit_waiting()
+    def demand(self, now: float) -> KvDemand:
+        """Demand for a grant, by the current figures of the other workers."""
+        first = self._next_waiter()
+        waiters = [] if first is None else heapq.nsmallest(_LOOKAHEAD, self._queue)
+        names = [waiter[2] for waiter in waiters if not waiter[3].done()]
+        return self.ledger.demand(names, may_overcommit=first is not None and self._may_overcommit(now))
 
-    def set_worker_count(self, workers: int) -> None:
-        """`workers` use the engine. With several, none can tell that the engine is idle, and all would overcommit at
-        once, so none does."""
-        self._is_alone = workers == 1
-        self._admit_waiting()
+    def set_grant(self, grant: KvGrant) -> None:
+        """Admits waiters within a new grant."""
+        self.ledger.grant = grant
+        self._admit_waiting(asks=grant.overcommit)
 
     def set_capacity(self, tokens: int) -> None:
         """The server keeps this many tokens, as it turned out."""
-        if self.capacity is not None and tokens != self.capacity:
-            self.capacity = tokens
+        if self.ledger.capacity is not None and tokens != self.ledger.capacity:
             self.ledger.resize(tokens)
             self._admit_waiting()
 
@@ -153,7 +151,7 @@ class Residency:
         self._chars.pop(agent, None)
         self._busy.discard(agent)
         self.ledger.remove(agent)
-        self._admit_waiting()
+        self._admit_waiting(asks=True)
 
     def _learn_chars_per_token(self, chars_per_token: float) -> None:
         self._chars_per_token += _LEARNING_RATE * (chars_per_token - self._chars_per_token)
@@ -165,20 +163,27 @@ class Residency:
             return
         granted = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (priority, next(self._tickets), agent, granted))
-        self._admit_waiting()
+        self._admit_waiting(asks=True)
         try:
             await granted
         except asyncio.CancelledError:
             self._admit_waiting()
             raise
 
-    def _admit_waiting(self) -> None:
-        """Admits waiters that fit, and sets a timer for when another may fit without an event."""
+    def _admit_waiting(self, *, asks: bool = False) -> None:
+        """Admits waiters that fit, and sets a timer for when another may fit without an event. `asks`: there may be room
+        for the rest elsewhere."""
         if not self._queue and self._timer is None:
             return
         now = aio.now()
         while (first := self._next_waiter()) is not None:
-            if self.ledger.admit(first, now, overcommit=self._may_overcommit(now)):
+            overcommit = self._may_overcommit(now)
+            if (grant := self.ledger.grant) is not None:  # the decision needs the figures of all workers
+                asks = asks or (overcommit and self.ledger.residents < grant.max_residents)
+                overcommit = grant.overcommit
+            if self.ledger.admit(first, now, overcommit=overcommit):
+                if grant is not None and grant.overcommit:
+                    self.ledger.grant = replace(grant, overcommit=False)
                 self._passed_over = 0
                 self._grant(heapq.heappop(self._queue))
             elif (other := self._next_sharing(now)) is not None:
@@ -188,6 +193,8 @@ class Residency:
                 self._grant(other)
             else:
                 break
+        if asks and self._queue and self.ask_for_room is not None:
+            self.ask_for_room()
         self._set_timer(now)
 
     def _grant(self, waiter: _Waiter) -> None:
@@ -213,30 +220,32 @@ class Residency:
 
     def _may_overcommit(self, now: float) -> bool:
         """Whether the engine has so little to do that an agent may be admitted beyond the capacity."""
-        if self._busy or not self._is_alone:
+        if self._busy or self.ledger.others.busy:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
         if self._idle_since is not None and now >= self._idle_since + self._idle_limit():
             return True
-        return self._is_alone and self._can_overcommit()
+        return self._can_overcommit()
 
     def _can_overcommit(self) -> bool:
         """Whether one more agent gains more than it costs: the contexts that it evicts are recomputed in each of its
         turns, which delays all requests in flight."""
-        speed, cycle = self.ledger.prefill_speed.tokens_per_second, self._cycle
-        if speed is None or cycle is None or not self.ledger.residents:
+        ledger, cycle = self.ledger, self._cycle
+        speed = ledger.tokens_per_second
+        if speed is None or cycle is None or not ledger.all_residents:
             return False
-        recompute = self.ledger.reserved_tokens / self.ledger.residents / speed
-        return len(self._busy) * recompute * _EVICTED_PER_OVERCOMMIT < cycle
+        recompute = ledger.reserved_tokens / ledger.all_residents / speed
+        return (len(self._busy) + ledger.others.busy) * recompute * _EVICTED_PER_OVERCOMMIT < cycle
 
     def _idle_limit(self) -> float:
         """Seconds that the engine may idle before an agent is admitted beyond the capacity: about the time to recompute
         the context that this evicts."""
-        speed = self.ledger.prefill_speed.tokens_per_second
-        if speed is None or not self.ledger.residents:
+        ledger = self.ledger
+        speed = ledger.tokens_per_second
+        if speed is None or not ledger.all_residents:
             return _MIN_IDLE
-        return min(_MAX_IDLE, max(_MIN_IDLE, self.ledger.reserved_tokens / self.ledger.residents / speed))
+        return min(_MAX_IDLE, max(_MIN_IDLE, ledger.reserved_tokens / ledger.all_residents / speed))
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
@@ -248,8 +257,8 @@ class Residency:
         ends = self.ledger.next_lease_end()
         if self._idle_since is not None:
             ends = min(ends or float("inf"), self._idle_since + self._idle_limit())
-        if ends is not None:
-            self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._admit_waiting)
+        if ends is not None and ends > now:  # what was due by now waits for the next grant
+            self._timer = asyncio.get_running_loop().call_at(ends, self._admit_waiting)
 
 
 class ResidencyLease:
