@@ -129,7 +129,7 @@ class Ours(GatherLoop):
                 slot = await self.admission.readmit(job, turns - turn)
             usage, first, seconds = await self.turn(job.index, turn)
             slot.release()
-            self.admission.on_reply(job.key, Replied(Reply("", "stop", usage), first, seconds))
+            self.admission.on_reply(job.key, Replied(Reply("", "stop", usage), 0.0, seconds, first))
             if turn + 1 < turns:
                 with self.admission.tool_wait(job.key, [_TOOL], None):
                     await asyncio.sleep(self.work.tool_seconds(job.index, turn))
@@ -237,7 +237,11 @@ def main() -> None:
         numbers[name] = {"measured": MEASURED[name]} if name in MEASURED else {}
         for kind, work in works.items():
             loop, ours = simulate(GatherLoop, config, work).numbers(), simulate(Ours, config, work).numbers()
-            numbers[name][kind] = {"gather_loop": loop, "ours": ours, "ratio": round(ours["wall_s"] / loop["wall_s"], 3)}
+            numbers[name][kind] = {
+                "gather_loop": loop,
+                "ours": ours,
+                "ratio": round(ours["wall_s"] / loop["wall_s"], 3),
+            }
             print(f"{name:16} {kind:7} loop {loop['wall_s']:6.1f} s, ours {ours['wall_s']:6.1f} s", flush=True)
     print(json.dumps(numbers, indent=1))
     print(report.write("kv_tiers", {"host_tiers": numbers}))

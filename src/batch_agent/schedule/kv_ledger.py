@@ -1,5 +1,6 @@
 """KV ledger: which agents keep their context in the server's KV cache. Time is an argument; nothing here waits."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -179,11 +180,12 @@ class KvLedger:
         return max(self.prefill_speed.tokens_per_second or 0.0, self.others.prefill_speed) or None
 
     def max_concurrent(self, tokens: int) -> int | None:
-        """How many contexts of the residents' mean size fit into `tokens`; None without residents."""
+        """How many contexts of the residents' mean size fit into `tokens`, one that fits partly included: its request
+        waits at the server. None without residents."""
         used = self._own + self.references.tokens
         if not self._residents or used <= 0:
             return None
-        return max(1, int((HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+        return max(1, math.ceil((HEADROOM * tokens - self.shared_tokens) * self._residents / used))
 
     def holds_new(self, agents: int) -> bool:
         """Whether this many new agents would fit beside the residents, as large as these are expected to become."""

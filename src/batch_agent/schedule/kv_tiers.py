@@ -56,3 +56,41 @@ def admission_order(work: RemainingWork) -> AdmissionOrder:
     if work.unstarted is None or not (work.has_results and work.fits):
         return "continue_started"
     return "start_new" if work.unstarted <= _LAST_ROUNDS * work.slots else "continue_started"
+
+
+_MISSES_PER_EXCESS = 2.0
+"""Rate of cache misses per share of the residents that exceed the capacity: an engine that evicts the least recently
+used loses about two contexts for each that does not fit. Measured at 1.1 to 1.8 times the capacity."""
+_WORTHWHILE = 1.05
+"""A gain of less is not worth the risk."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCycle:
+    """Seconds of an agent from one turn to the next, on average."""
+
+    turn: float
+    wait: float
+    """For its tools."""
+    recompute: float
+    """To compute its context again."""
+    in_flight: float
+    """Requests that are in flight at a time."""
+
+
+def turns_per_second(residents: float, fitting: float, cycle: AgentCycle) -> float:
+    """Estimated throughput with so many residents, of which `fitting` fit into the cache: limited by the agents, each
+    of which waits for its tools, and by the engine, which computes lost contexts again. What the engine can do beyond
+    the turns in flight is unknown; that it could do no more is the cautious assumption."""
+    misses = min(1.0, _MISSES_PER_EXCESS * max(0.0, residents - fitting) / residents)
+    lost = misses * cycle.recompute
+    by_agents = residents / (cycle.turn + cycle.wait + lost)
+    by_engine = 1.0 / (cycle.turn / max(1.0, cycle.in_flight) + lost)
+    return min(by_agents, by_engine)
+
+
+def gains_from_overcommit(residents: int, fitting: float, cycle: AgentCycle) -> bool:
+    """Whether one more resident than these makes the run faster than residents that all fit."""
+    fitting = max(1.0, fitting)
+    alone = turns_per_second(min(residents, fitting), fitting, cycle)
+    return turns_per_second(residents + 1, fitting, cycle) > _WORTHWHILE * alone
