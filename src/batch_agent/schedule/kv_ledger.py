@@ -122,6 +122,11 @@ class KvLedger:
         return self._growth(self._first + self.others.first, self.all_residents)
 
     @property
+    def may_ask_to_overcommit(self) -> bool:
+        """Whether a transaction would grant it: another worker with a reserve may be busy without having said so."""
+        return self.grant is not None and self._residents < self.grant.max_residents and not self.others.spare
+
+    @property
     def use(self) -> KvUse:
         """Use of this worker."""
         return KvUse(
@@ -156,14 +161,15 @@ class KvLedger:
 
     def demand(self, waiters: Sequence[str], *, may_overcommit: bool) -> KvDemand:
         """Demand for a grant. `waiters`: agents of this worker that wait for residency, first ones first."""
-        own, first, new_references = self._own, self._first, 0.0
-        with_waiters = []
-        for count, waiter in enumerate(waiters, 1):
+        added, all_added, with_waiters = NO_USE, [], []
+        for waiter in waiters:
             agent = self._agents[waiter]
-            own, first = own + agent.own, first + agent.first
-            new_references += self.references.missing(agent.references)
-            with_waiters.append(self._required(own, first, self._residents + count, new_references))
-        return KvDemand(self.reserved_tokens, with_waiters, self._limit, may_overcommit)
+            missing = self.references.missing(agent.references)
+            added += KvUse(1, agent.own, agent.first, missing, busy=1, waiting=-1)
+            all_added.append(added)
+            own, first = self._own + added.own, self._first + added.first
+            with_waiters.append(self._required(own, first, self._residents + added.residents, added.references))
+        return KvDemand(self.reserved_tokens, with_waiters, all_added, self._limit, may_overcommit)
 
     @property
     def lease_seconds(self) -> float | None:
@@ -341,8 +347,8 @@ class KvLedger:
         return fits
 
     def evict_for_others(self, now: float) -> None:
-        """Evicts residents with expired leases, longest expired first, if that makes room for an agent of mean size that
-        waits at another worker."""
+        """Evicts residents with expired leases, longest expired first, if that makes room for an agent of mean size
+        that waits at another worker."""
         leases = self._leases
         leases.expire(self.lease_seconds, now)
         if self._limit is None or not leases.expired_count:
@@ -403,7 +409,8 @@ class KvLedger:
     def _judge(self, is_miss: bool, has_waiters: bool) -> None:
         verdict = self.cache_misses.verdict(is_miss, self.all_residents)
         if verdict == "many" and self.all_residents > 1:  # a single agent is admitted regardless of the limit
-            self._set_limit(min(self._limit or self.reserved_tokens, self.reserved_tokens) * _SHRINK)
+            reserved = self.reserved_tokens + self.others.spare
+            self._set_limit(min(self._limit or reserved, reserved) * _SHRINK)
         elif verdict == "few" and has_waiters and self._limit is not None:
             self._set_limit(self._limit * _GROW)
 
