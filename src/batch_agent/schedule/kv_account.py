@@ -64,7 +64,7 @@ class KvGrant:
     max_residents: float = math.inf
     """Residents of this worker."""
     overcommit: bool = False
-    """One agent more than fit."""
+    """One agent more, even if it does not fit."""
 
 
 NO_GRANT = KvGrant()
@@ -170,12 +170,12 @@ def grant(account: KvAccount, worker: str, mine: KvUse, demand: KvDemand, now: f
         spare = max(0.0, free - needed)
     elif admitted == len(demand.with_waiters) and not others.waiting:
         spare = max(0.0, free - needed) / (_RESERVE_DIVISOR * (len(rest) + 1))
-    tokens = needed if is_single else min(needed + spare, free)
     overcommit = demand.may_overcommit and not (admitted or others.spare) and mine.residents < cap
     added = demand.added[max(admitted, overcommit) - 1] if admitted or overcommit else NO_USE
     if overcommit:
         added += KvUse(overcommitted=added.own)
-    return KvGrant(tokens, cap, overcommit), KvEntry(0.0, mine + added + KvUse(spare=spare), since)
+    granted = KvGrant(min(needed + spare, free), cap, overcommit or (is_single and admitted > 0))
+    return granted, KvEntry(0.0, mine + added + KvUse(spare=spare), since)
 
 
 def _starved_since(before: KvEntry | None, mine: KvUse, now: float) -> float | None:

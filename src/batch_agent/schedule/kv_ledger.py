@@ -312,9 +312,9 @@ class KvLedger:
     def _have_room(self, own: float, first: float, residents: int, new_references: float) -> bool:
         if self._limit is None:
             return True
-        if self.grant is not None:
-            return self._required(own, first, residents, new_references) <= self.grant.tokens
-        return residents == 1 or self._required(own, first, residents, new_references) <= self._limit
+        room = self._limit if self.grant is None else self.grant.tokens
+        is_single = residents + self.others.residents == 1 and (self.grant is None or self.grant.overcommit)
+        return is_single or self._required(own, first, residents, new_references) <= room
 
     def _required(self, own: float, first: float, residents: int, new_references: float = 0.0) -> float:
         """Tokens that residents use, or will use after their expected growth: so many of this worker, and those of the

@@ -66,7 +66,7 @@ def test_an_agent_that_is_larger_than_the_limit_is_admitted_if_there_is_no_other
     account = KvAccount({"b": entry(waiting=1, since=5.0)})
     big = KvDemand(0.0, [5000.0], [KvUse(1, 5000.0, 5000.0)], LIMIT)
     found, written = grant(account, "a", KvUse(waiting=1), big, 1.0)
-    assert (found.tokens, written.use.residents) == (5000.0, 1)
+    assert (found.tokens, found.overcommit, written.use.residents) == (LIMIT, True, 1)
     account = KvAccount({"b": entry(1)})
     found, written = grant(account, "a", KvUse(waiting=1), big, 1.0)
     assert written.use.residents == 0
