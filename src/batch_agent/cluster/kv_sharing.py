@@ -20,6 +20,8 @@ from .membership import best_effort
 _log = logging.getLogger("batch_agent")
 _CALM_SHARE = 0.6
 """While no agent of any worker waits, an entry is renewed when less than this share of its duration is left."""
+_DRIFT = 0.25
+"""And when the number of residents has changed by more than this share."""
 
 
 @asynccontextmanager
@@ -120,8 +122,10 @@ class KvSharing:
     def _is_calm(self, account: KvAccount, now: float) -> bool:
         """Whether the entry can stay as it is."""
         entry, observations = account.entries.get(self._worker), self._ledger.observations
+        residents = self._ledger.residents
         return (
             entry is not None
+            and abs(residents - entry.use.residents) <= max(1, _DRIFT * residents)
             and entry.until - now >= _CALM_SHARE * self._ttl
             and not self._residency.has_waiters
             and not account.others(self._worker).waiting

@@ -42,8 +42,8 @@ class Documents(Protocol):
 
 
 async def change(coordinator: Documents, name: str, edit: Callable[[Document], Awaitable[bytes | None]]) -> None:
-    """Replaces a document with what `edit` makes of it; None: it stays as it is. `edit` is repeated if another worker was
-    faster. Raises StoreError."""
+    """Replaces a document with what `edit` makes of it; None: it stays as it is. `edit` is repeated if another worker
+    was faster. Raises StoreError."""
     for attempt in range(_MAX_ATTEMPTS):
         document = await coordinator.read(name)
         new = await edit(document)
@@ -78,9 +78,9 @@ def renewal_interval(interval: float, ttl: float, workers: int) -> float:
 async def share_limits(
     coordinator: Documents, worker: str, gates: Mapping[str, AdmissionController], *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator["LimitSharing"]:
-    """Admission controllers of the same name lead to the same server. Of its slots, if their number is fixed, each worker
-    gets a quota before anything is granted, and a new one every `interval` seconds while the block runs. The quotas
-    never exceed the limit together. A worker that does not renew for `ttl` seconds loses its quota. Raises
+    """Admission controllers of the same name lead to the same server. Of its slots, if their number is fixed, each
+    worker gets a quota before anything is granted, and a new one every `interval` seconds while the block runs. The
+    quotas never exceed the limit together. A worker that does not renew for `ttl` seconds loses its quota. Raises
     StoreError."""
     sharing = LimitSharing(coordinator, worker, gates, ttl)
     await retry_contention(sharing.renew)

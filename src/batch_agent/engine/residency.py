@@ -34,7 +34,8 @@ class Residency:
         """`shared_chars`: characters of the prefix that all agents share; see `add_shared_prefix` for further ones."""
         self.ledger = ledger
         self.ask_for_room: Callable[[], None] | None = None
-        """Called when agents wait for more than this worker's grant; None without other workers."""
+        """Called when agents wait for more than this worker's grant, or for what it released; None without other
+        workers."""
         ledger.shared_tokens = shared_chars / chars_per_token
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
@@ -73,7 +74,7 @@ class Residency:
     def set_grant(self, grant: KvGrant) -> None:
         """Admits waiters within a new grant."""
         self.ledger.grant = grant
-        self._admit_waiting(asks=grant.overcommit)
+        self._admit_waiting()
 
     def set_capacity(self, tokens: int) -> None:
         """The server keeps this many tokens, as it turned out."""
@@ -157,7 +158,8 @@ class Residency:
         self._chars.pop(agent, None)
         self._busy.discard(agent)
         self.ledger.remove(agent)
-        self._admit_waiting(asks=True)
+        self._admit_waiting()
+        self._ask()
 
     def _learn_chars_per_token(self, chars_per_token: float) -> None:
         self._chars_per_token += _LEARNING_RATE * (chars_per_token - self._chars_per_token)
@@ -169,23 +171,24 @@ class Residency:
             return
         granted = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (priority, next(self._tickets), agent, granted))
-        self._admit_waiting(asks=True)
+        self._admit_waiting()
+        self._ask()
         try:
             await granted
         except asyncio.CancelledError:
             self._admit_waiting()
             raise
 
-    def _admit_waiting(self, *, asks: bool = False) -> None:
-        """Admits waiters that fit, and sets a timer for when another may fit without an event. `asks`: there may be room
-        for the rest elsewhere."""
+    def _admit_waiting(self) -> None:
+        """Admits waiters that fit, and sets a timer for when another may fit without an event."""
         if not self._queue and self._timer is None:
             return
         now = aio.now()
         while (first := self._next_waiter()) is not None:
             overcommit = self._may_overcommit(now)
-            if (grant := self.ledger.grant) is not None:  # the decision needs the figures of all workers
-                asks = asks or (overcommit and self.ledger.residents < grant.max_residents)
+            if (grant := self.ledger.grant) is not None:  # only a transaction knows whether all workers are idle
+                if overcommit and not grant.overcommit and self.ledger.may_ask_to_overcommit:
+                    self._ask()
                 overcommit = grant.overcommit
             if self.ledger.admit(first, now, overcommit=overcommit):
                 if grant is not None and grant.overcommit:
@@ -199,9 +202,12 @@ class Residency:
                 self._grant(other)
             else:
                 break
-        if asks and self._queue and self.ask_for_room is not None:
-            self.ask_for_room()
         self._set_timer(now)
+
+    def _ask(self) -> None:
+        """Asks for a grant for the waiters, or reports to waiters of other workers what was released."""
+        if self.ask_for_room is not None and (self._queue or self.ledger.others.waiting):
+            self.ask_for_room()
 
     def _grant(self, waiter: _Waiter) -> None:
         waiter[3].set_result(None)

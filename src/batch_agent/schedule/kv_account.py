@@ -33,7 +33,7 @@ class KvUse:
     waiting: int = 0
     """Agents that wait for residency."""
     spare: float = 0.0
-    """Tokens that are granted and that no resident uses yet."""
+    """Tokens that are reserved for agents to come. The other figures of such a worker may be old."""
     prefill_speed: float = 0.0
     """Tokens per second; 0: not measured. Of several workers the best measurement."""
 
@@ -64,7 +64,7 @@ class KvGrant:
     max_residents: float = math.inf
     """Residents of this worker."""
     overcommit: bool = False
-    """One agent more than fit."""
+    """One agent more, even if it does not fit."""
 
 
 NO_GRANT = KvGrant()
@@ -143,6 +143,8 @@ class KvDemand:
     """Tokens that the residents of all workers need."""
     with_waiters: Sequence[float]
     """The same with the first waiter of this worker, with its first two, and so on."""
+    added: Sequence[KvUse]
+    """What is added to the use of this worker by its first waiter, by its first two, and so on."""
     limit: float | None
     may_overcommit: bool = False
     """The engine has so little to do that one agent may be admitted beyond the limit."""
@@ -163,17 +165,17 @@ def grant(account: KvAccount, worker: str, mine: KvUse, demand: KvDemand, now: f
     fitting += is_single  # a single agent is admitted whatever its size
     cap = _max_residents(account, worker, mine, fitting, since)
     admitted = int(max(0, min(fitting, cap - mine.residents)))
-    needed = max([demand.required, *demand.with_waiters[:admitted]])
+    needed, spare = max([demand.required, *demand.with_waiters[:admitted]]), 0.0
     if not rest:
-        needed = max(needed, free)
+        spare = max(0.0, free - needed)
     elif admitted == len(demand.with_waiters) and not others.waiting:
-        needed += max(0.0, free - needed) / (_RESERVE_DIVISOR * (len(rest) + 1))
-    tokens = needed if is_single else min(needed, free)
-    overcommit = demand.may_overcommit and not admitted and bool(demand.with_waiters) and mine.residents < cap
+        spare = max(0.0, free - needed) / (_RESERVE_DIVISOR * (len(rest) + 1))
+    overcommit = demand.may_overcommit and not (admitted or others.spare) and mine.residents < cap
+    added = demand.added[max(admitted, overcommit) - 1] if admitted or overcommit else NO_USE
     if overcommit:
-        needed = max(needed, demand.with_waiters[0])
-    spare = max(0.0, needed - demand.required)
-    return KvGrant(tokens, cap, overcommit), KvEntry(0.0, mine + KvUse(spare=spare), since)
+        added += KvUse(overcommitted=added.own)
+    granted = KvGrant(min(needed + spare, free), cap, overcommit or (is_single and admitted > 0))
+    return granted, KvEntry(0.0, mine + added + KvUse(spare=spare), since)
 
 
 def _starved_since(before: KvEntry | None, mine: KvUse, now: float) -> float | None:

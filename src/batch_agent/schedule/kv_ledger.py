@@ -123,6 +123,11 @@ class KvLedger:
         return self._growth(self._first + self.others.first, self.all_residents)
 
     @property
+    def may_ask_to_overcommit(self) -> bool:
+        """Whether a transaction would grant it: another worker with a reserve may be busy without having said so."""
+        return self.grant is not None and self._residents < self.grant.max_residents and not self.others.spare
+
+    @property
     def use(self) -> KvUse:
         """Use of this worker."""
         return KvUse(
@@ -157,14 +162,15 @@ class KvLedger:
 
     def demand(self, waiters: Sequence[str], *, may_overcommit: bool) -> KvDemand:
         """Demand for a grant. `waiters`: agents of this worker that wait for residency, first ones first."""
-        own, first, new_references = self._own, self._first, 0.0
-        with_waiters = []
-        for count, waiter in enumerate(waiters, 1):
+        added, all_added, with_waiters = NO_USE, [], []
+        for waiter in waiters:
             agent = self._agents[waiter]
-            own, first = own + agent.own, first + agent.first
-            new_references += self.references.missing(agent.references)
-            with_waiters.append(self._required(own, first, self._residents + count, new_references))
-        return KvDemand(self.reserved_tokens, with_waiters, self._limit, may_overcommit)
+            missing = self.references.missing(agent.references)
+            added += KvUse(1, agent.own, agent.first, missing, busy=1, waiting=-1)
+            all_added.append(added)
+            own, first = self._own + added.own, self._first + added.first
+            with_waiters.append(self._required(own, first, self._residents + added.residents, added.references))
+        return KvDemand(self.reserved_tokens, with_waiters, all_added, self._limit, may_overcommit)
 
     @property
     def lease_seconds(self) -> float | None:
@@ -333,9 +339,9 @@ class KvLedger:
     def _have_room(self, own: float, first: float, residents: int, new_references: float) -> bool:
         if self._limit is None:
             return True
-        if self.grant is not None:
-            return self._required(own, first, residents, new_references) <= self.grant.tokens
-        return residents == 1 or self._required(own, first, residents, new_references) <= self._limit
+        room = self._limit if self.grant is None else self.grant.tokens
+        is_single = residents + self.others.residents == 1 and (self.grant is None or self.grant.overcommit)
+        return is_single or self._required(own, first, residents, new_references) <= room
 
     def _required(self, own: float, first: float, residents: int, new_references: float = 0.0) -> float:
         """Tokens that residents use, or will use after their expected growth: so many of this worker, and those of the
@@ -368,8 +374,8 @@ class KvLedger:
         return fits
 
     def evict_for_others(self, now: float) -> None:
-        """Evicts residents with expired leases, longest expired first, if that makes room for an agent of mean size that
-        waits at another worker."""
+        """Evicts residents with expired leases, longest expired first, if that makes room for an agent of mean size
+        that waits at another worker."""
         leases = self._leases
         leases.expire(self.lease_seconds, now)
         if self._limit is None or not leases.expired_count:
@@ -436,7 +442,8 @@ class KvLedger:
         verdict = self.cache_misses.verdict(is_miss, self.all_residents)
         shrink = _SHRINK_UNKNOWN if self.capacity is None else _SHRINK
         if verdict == "many" and self.all_residents > 1:  # a single agent is admitted regardless of the limit
-            self._set_limit(min(self._limit or self.reserved_tokens, self.reserved_tokens) * shrink)
+            reserved = self.reserved_tokens + self.others.spare
+            self._set_limit(min(self._limit or reserved, reserved) * shrink)
         elif verdict == "few" and has_waiters and self._limit is not None:
             self._set_limit(self._limit * _GROW)
 
