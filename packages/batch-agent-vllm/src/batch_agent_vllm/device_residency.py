@@ -5,11 +5,14 @@ from collections import deque
 WINDOW = 64
 """Returns that count. Fewer follow the load faster; more are steadier."""
 
+CAUTION = 0.5
+"""A pause that is predicted too short costs a context, one that is predicted too long only a second copy."""
+
 
 class DeviceResidency:
     """Estimate from returning sessions: each was away for some time, and the device still had its context or not.
 
-    The estimate is the pause that best separates the two kinds. Without returns it is zero: nothing is assumed.
+    The estimate is half the pause that best separates the two kinds. Without returns it is zero: nothing is assumed.
     """
 
     def __init__(self) -> None:
@@ -18,7 +21,7 @@ class DeviceResidency:
 
     def observe(self, pause_s: float, was_resident: bool) -> None:
         self._returns.append((pause_s, was_resident))
-        self.seconds = self._separation()
+        self.seconds = CAUTION * self._separation()
 
     def _separation(self) -> float:
         """The pause up to which contexts were mostly resident: right for the most returns, the shortest of equals."""

@@ -114,6 +114,10 @@ class NextUsePolicy(Generic[K]):
         else:
             self._queue.file(session, now)
 
+    def has_ended(self, request: str) -> bool:
+        """Whether the request ended lately."""
+        return request in self._ended_requests
+
     def touch(self, request: str, hints: Hints, blocks: Iterable[tuple[K, int]], now: float) -> None:
         """The request uses these blocks, in the order from head to tail; those that the tier lacks are remembered."""
         has_ended = request in self._ended_requests
