@@ -3,6 +3,7 @@
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Protocol
 
 from batch_agent_vllm.hints import Hints
@@ -96,8 +97,8 @@ class Lru:
             if block not in self._blocks:
                 self._blocks[block] = None
         kept = set(offered)
-        victims = [block for block in self._blocks if block not in kept][: max(0, len(self._blocks) - self._capacity)]
-        for block in victims:
+        others = (block for block in self._blocks if block not in kept)
+        for block in list(islice(others, max(0, len(self._blocks) - self._capacity))):
             del self._blocks[block]
 
     def finish(self, request: Request, seen: Sequence[int]) -> None:
@@ -155,8 +156,8 @@ class Arc:
             often.move_to_end(block)
 
     def _evict(self, count: int, kept: set[int]) -> None:
-        once = iter([block for block in self._once if block not in kept])
-        often = iter([block for block in self._often if block not in kept])
+        once = iter(list(islice((block for block in self._once if block not in kept), count)))
+        often = iter(list(islice((block for block in self._often if block not in kept), count)))
         for _ in range(count):
             order = (once, often) if len(self._once) >= int(self._target) else (often, once)
             block = next(order[0], None) or next(order[1], None)
