@@ -1,6 +1,6 @@
 """How close the eviction policy of batch-agent-vllm comes to Belady's optimum, and vLLM's own policies.
 
-    python -m benchmarks.kv_policy [--quick]
+    PYTHONPATH=packages/batch-agent-vllm/src python -m benchmarks.kv_policy [--quick]
 
 Simulates a host tier of KV blocks under requests as agents make them (trace.py), once alone and then behind a device
 whose prefix cache is LRU, as vLLM's native tier is: every block that a request computes is stored at once, and nothing

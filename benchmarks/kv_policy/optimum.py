@@ -1,9 +1,9 @@
 """Belady's optimum for a host tier behind a device whose hits are known.
 
-Evicting the block whose next *needed* use is farthest, where a use counts only if the device lacks the block then, serves
-the most blocks of any policy that stores blocks when they are used. That a block serves only together with those before
-it costs nothing: whenever a block is needed, so are all blocks before it that the device lacks, hence these are needed
-no later; with ties broken from the tail, a block that stays never misses one before it. So the bound of the
+Evicting the block whose next *needed* use is farthest, where a use counts only if the device lacks the block then,
+serves the most blocks of any policy that stores blocks when they are used. That a block serves only together with those
+before it costs nothing: whenever a block is needed, so are all blocks before it that the device lacks, hence these are
+needed no later; with ties broken from the tail, a block that stays never misses one before it. So the bound of the
 unconstrained problem is reached."""
 
 import heapq

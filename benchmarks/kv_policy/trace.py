@@ -63,7 +63,7 @@ class Request:
 
 
 def agent_trace(load: Load, seed: int) -> list[Request]:
-    """In the order of their starts. Arrivals do not depend on the cache, so that each policy meets the same requests."""
+    """In the order of their starts. Arrivals do not depend on the cache: each policy meets the same requests."""
     random = Random(seed)
     numbers = iter(range(1, 1 << 40))
     prefixes = [_blocks(numbers, load.prefix_tokens) for _ in range(load.prefixes)]
