@@ -1,6 +1,7 @@
 """Hints that a client sends."""
 
 import pytest
+
 from batch_agent_vllm.hints import Hints, parse_hints
 
 

@@ -3,10 +3,11 @@
 from random import Random
 
 import pytest
-from batch_agent_vllm.hints import Hints
-from batch_agent_vllm.next_use_policy import MAX_SESSIONS, NextUsePolicy
 from hypothesis import given
 from hypothesis import strategies as st
+
+from batch_agent_vllm.hints import Hints
+from batch_agent_vllm.next_use_policy import MAX_SESSIONS, NextUsePolicy
 
 TOKENS = 16
 
@@ -107,6 +108,14 @@ def test_requests_without_hints_leave_in_the_order_of_their_last_use() -> None:
     for now, name in enumerate("abca"):
         tier.request(Hints(), [f"{name}1"], float(now))
     assert tier.victims(3, now=9.0) == ["b1", "c1", "a1"]
+
+
+def test_a_running_request_without_hints_is_the_most_recent_use() -> None:
+    tier = Tier()
+    for now in range(10):
+        tier.policy.finish(tier.begin(Hints(), [f"old{now}"], 10.0 * now), Hints(), 10.0 * now + 9.0)
+    tier.begin(Hints(), ["running"], 100.0)
+    assert tier.victims(11, now=101.0)[-1] == "running"
 
 
 def test_an_unknown_next_use_counts_as_far_ahead_as_the_last_use_is_back() -> None:
