@@ -1,0 +1,1 @@
+"""BatchAgent's additions to a vLLM server: what its clients know about the next use of a context, put to use."""
