@@ -8,6 +8,9 @@ from typing import NamedTuple
 import orjson
 from yarl import URL
 
+from ..core.requests import ContextHint
+from .dialects.openai.context_hints import hint_request
+
 _REQUEST_TIMEOUT = 5.0
 _CLOSE_ALL_TIMEOUT = 3.0
 _BATCH_SIZE = 64
@@ -60,6 +63,11 @@ class SessionCloser:
 def close_session(url: URL) -> Callable[[str], CloseRequest]:
     """SGLang's session cache: the blocks of a session are evicted last, until the session is closed."""
     return lambda agent: CloseRequest(url, orjson.dumps({"session_id": agent}))
+
+
+def drop_context(url: URL, model: str) -> Callable[[str], CloseRequest]:
+    """vLLM with the plugin batch-agent-vllm: the blocks of the agent are the next ones to be reused."""
+    return lambda agent: CloseRequest(url, hint_request(model, ContextHint(agent, is_last=True)))
 
 
 def final_request(url: URL, model: str) -> Callable[[str], CloseRequest]:
