@@ -270,7 +270,8 @@ def _session_closer(
     if flavor.extensions.session_field and info.sessions:
         return SessionCloser(server.post_or_none, close_session(admin_url(server.root, "/close_session")))
     if info.plugin is not None:
-        return SessionCloser(server.post_or_none, drop_context(server.url(COMPLETIONS_PATH), model))
+        drop = drop_context(server.url(COMPLETIONS_PATH), model)
+        return SessionCloser(server.post_or_none, drop, last_request_closes=True)
     if address.ends_sessions:
         return SessionCloser(server.post_or_none, final_request(server.url(PATH), model))
     return None

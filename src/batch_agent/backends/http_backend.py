@@ -56,7 +56,8 @@ class HttpBackend:
         if not self._streams and request.stream:
             request = replace(request, stream=False)
         if self._session_closer is not None:
-            self._session_closer.register(request.agent)
+            is_last = request.hint is not None and request.hint.is_last
+            self._session_closer.register(request.agent, is_last=is_last)
         if self.observe is not None:
             return self._recorded(request, self.observe)
         return StreamingRequest(self.server, self._dialect, request, self._stop_streaming)

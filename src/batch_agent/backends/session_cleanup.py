@@ -31,13 +31,20 @@ class CloseRequest(NamedTuple):
 class SessionCloser:
     """Closes the session of each registered agent once. Waits are short, and failures are ignored."""
 
-    def __init__(self, post: Post, close_request: Callable[[str], CloseRequest]) -> None:
+    def __init__(
+        self, post: Post, close_request: Callable[[str], CloseRequest], *, last_request_closes: bool = False
+    ) -> None:
+        """`last_request_closes`: the last request of an agent says so itself."""
         self._post = post
         self._close_request = close_request
+        self._last_request_closes = last_request_closes
         self._agents: set[str] = set()
 
-    def register(self, agent: str) -> None:
-        if agent:
+    def register(self, agent: str, *, is_last: bool = False) -> None:
+        """A request of the agent is sent. `is_last`: its hint says that no other follows."""
+        if is_last and self._last_request_closes:
+            self._agents.discard(agent)
+        elif agent:
             self._agents.add(agent)
 
     async def close(self, agent: str) -> None:
