@@ -7,9 +7,7 @@ from batch_agent_vllm.hints import Hints, parse_hints
 from hypothesis import given
 from hypothesis import strategies as st
 
-JSON = (
-    st.sampled_from([None, True, False, "", "a", "1", [], ["a"], {}, {"session": "a"}]) | st.integers() | st.floats()
-)
+JSON = st.sampled_from([None, True, False, "", "a", "1", [], ["a"], {}, {"session": "a"}]) | st.integers() | st.floats()
 FIELDS = ["session", "next_use_s", "drop", "once", "shared_tokens", "update", "probe"]
 
 

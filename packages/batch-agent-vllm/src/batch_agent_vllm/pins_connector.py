@@ -55,6 +55,8 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
         self._pins: DevicePins | None = None
         self._pool_blocks = 0
         self._reported: dict[str, Any] = {}
+        self._prefills: dict[str, Request] = {}
+        """Requests whose prompts are not computed yet, as far as is known."""
         self._unallocated = 0
         """Blocks that the request asked about last in this step needs, while it has none."""
 
@@ -88,24 +90,39 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         self._unallocated = 0
+        if self._pins is not None:
+            self._prefills[request.request_id] = request
         session = _session(request)
         if self._pins is not None and session is not None:
             self._pins.on_scheduled(session)
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
         if self._pins is not None:
-            tokens, requests = scheduler_output.total_num_scheduled_tokens, len(scheduler_output.num_scheduled_tokens)
-            # Running requests allocate in the next step without asking: about as much as in this one.
-            needed = tokens // self._block_size + 2 * requests
-            if tokens == 0 and self._unallocated:
+            needed = self._next_blocks(scheduler_output.num_scheduled_tokens)
+            if scheduler_output.total_num_scheduled_tokens == 0 and self._unallocated:
                 needed = 2 * self._unallocated  # nothing runs, and the first request of the queue still does not fit
             self._pins.make_room(needed, time.monotonic())
         self._unallocated = 0
         return NoMetadata()
 
+    def _next_blocks(self, scheduled: dict[str, int]) -> int:
+        """Blocks that running requests may allocate in the next step, for which nobody asks: one for each, and those
+        for the rest of prompts that are computed in several steps."""
+        rest = 0
+        for request_id, tokens in scheduled.items():
+            request = self._prefills.get(request_id)
+            if request is not None:
+                left = request.num_tokens - request.num_computed_tokens - tokens
+                if left > 0:
+                    rest += left
+                else:
+                    del self._prefills[request_id]
+        return -(-rest // self._block_size) + len(scheduled)
+
     def request_finished_all_groups(
         self, request: "Request", block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
+        self._prefills.pop(request.request_id, None)
         hints = parse_hints(request.kv_transfer_params)
         if self._pins is not None and not hints.update and (hints.session is not None or hints.once):
             self._pins.on_finished(hints, block_ids, time.monotonic())
