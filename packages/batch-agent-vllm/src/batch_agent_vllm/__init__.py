@@ -1,3 +1,3 @@
-"""KV cache plugin for vLLM: keeps the contexts of waiting agents, and drops those of agents that ended."""
+"""BatchAgent's additions to a vLLM server: what its clients know about the next use of a context, put to use."""
 
-__version__ = "0.1.0"
+__version__ = "0.1.0.dev0"
