@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batch_agent_vllm.device_pins import DevicePins, PinLimits
-from batch_agent_vllm.hints import Hints
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from batch_agent_vllm.device_pins import DevicePins, PinLimits
+from batch_agent_vllm.hints import Hints
 
 BLOCK = 16
 

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_agent_vllm import __version__
-from batch_agent_vllm.hints import Hints, parse_hints
 from hypothesis import given
 from hypothesis import strategies as st
+
+from batch_agent_vllm import __version__
+from batch_agent_vllm.hints import Hints, parse_hints
 
 JSON = st.sampled_from([None, True, False, "", "a", "1", [], ["a"], {}, {"session": "a"}]) | st.integers() | st.floats()
 FIELDS = ["session", "next_use_s", "drop", "once", "shared_tokens", "update", "probe"]

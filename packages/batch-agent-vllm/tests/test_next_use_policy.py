@@ -3,10 +3,11 @@
 from random import Random
 
 import pytest
-from batch_agent_vllm.hints import Hints
-from batch_agent_vllm.next_use_policy import MAX_SESSIONS, NextUsePolicy
 from hypothesis import given
 from hypothesis import strategies as st
+
+from batch_agent_vllm.hints import Hints
+from batch_agent_vllm.next_use_policy import MAX_SESSIONS, NextUsePolicy
 
 TOKENS = 16
 
