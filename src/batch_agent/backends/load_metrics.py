@@ -82,7 +82,7 @@ def vllm_metrics(page: bytes) -> ServerLoad | None:
     return ServerLoad(
         running=_sum(running),
         waiting=_sum(waiting) if waiting else _total(page, b"vllm:num_requests_waiting"),
-        kv_usage=_mean(_samples(page, b"vllm:kv_cache_usage_perc")),
+        kv_usage=_without_pins(page, _mean(_samples(page, b"vllm:kv_cache_usage_perc"))),
         preemptions=_total(page, b"vllm:num_preemptions_total"),
         computed=max(0, new) + _total(page, b"vllm:generation_tokens_total"),
         kv_host_tokens=vllm_host_tokens(page),
@@ -173,6 +173,12 @@ def _parse_value(text: bytes) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _without_pins(page: bytes, usage: float | None) -> float | None:
+    """The plugin batch-agent-vllm holds blocks for waiting agents, and gives them up when they are needed."""
+    pinned = _mean(_samples(page, b"batch_agent:pinned_share"))
+    return usage if usage is None or pinned is None else max(0.0, usage - pinned)
 
 
 def _without_priorities(samples: Samples) -> Samples:

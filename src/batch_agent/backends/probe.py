@@ -16,6 +16,7 @@ from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..schedule.backoff import Backoff
+from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request
 from .flavors import Flavor
 from .http.client import ServerClient, display_url
 from .http.json_body import BadJson, loads
@@ -28,6 +29,8 @@ _BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _TRIAL_TIMEOUT = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+_PLUGIN_INFO = re.compile(r'^batch_agent:plugin_info\{[^}]*version="([^"]*)"', re.MULTILINE)
+_PLUGIN_TIMEOUT = 10.0
 _VLLM_TIERS = ("# TYPE vllm:kv_offload_", "# TYPE vllm:simple_kv_offload_", "# TYPE lmcache:")
 _SGLANG_TIERS = ("hicache_storage_backend", "enable_lmcache", "enable_flexkv")
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
@@ -40,6 +43,18 @@ class ServedModel:
     owner: str = ""
     context_tokens: int | None = None
     max_output_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvPlugin:
+    """The plugin batch-agent-vllm in a server. None: unknown, because the server was too busy to say."""
+
+    version: str
+    pins: bool | None = None
+    """It keeps the contexts of waiting agents on the device."""
+    policy: str | None = None
+    """Eviction policy of the host tier that follows hints; empty: none."""
+    host_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +74,7 @@ class ServerInfo:
     priority: bool | None = None
     tool_parser: bool | None = None
     """Without a tool parser SGLang accepts tools, and returns calls as text."""
+    plugin: KvPlugin | None = None
 
 
 async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[ServedModel]:
@@ -145,7 +161,8 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
     match flavor.name:
         case "vllm":
             version, metrics = await _fetch_two(server, "/version", "/metrics")
-            return replace(_vllm_info(metrics), version=version.string("version"))
+            info = replace(_vllm_info(metrics), version=version.string("version"))
+            return info if info.plugin is None else await _with_plugin(server, info, info.plugin)
         case "sim":
             return _vllm_info(await _fetch_page(server, "/metrics"))
         case "sglang":
@@ -194,7 +211,25 @@ def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
         kv_tokens=tokens,
         kv_retained_tokens=None if has_unknown_tier else tokens,
         metrics=metrics.exists,
+        plugin=KvPlugin(plugin[1]) if (plugin := _PLUGIN_INFO.search(metrics.text)) else None,
     )
+
+
+async def _with_plugin(server: ServerClient, info: ServerInfo, plugin: KvPlugin) -> ServerInfo:
+    """Adds what the plugin says about itself. It is asked with a request for one token: only so is the scheduler
+    reached, which knows the host tier."""
+    url = server.url(COMPLETIONS_PATH)
+    found = _AdminPage(True, (await server.post_or_none(url, capability_request(), _PLUGIN_TIMEOUT) or b"").decode())
+    fields = (found.parsed.get(PARAMETERS) or {}).get(PLUGIN)
+    if not isinstance(fields, dict):
+        return info
+    policy, host_tokens = fields.get("policy"), _count(fields.get("host_tokens"))
+    plugin = KvPlugin(
+        plugin.version, fields.get("pins") is True, policy if isinstance(policy, str) else "", host_tokens
+    )
+    if host_tokens is None or info.kv_tokens is None:
+        return replace(info, plugin=plugin)
+    return replace(info, plugin=plugin, kv_retained_tokens=max(info.kv_tokens, host_tokens))
 
 
 def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:

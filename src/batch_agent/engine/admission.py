@@ -9,15 +9,15 @@ from ..core.agent_config import Job
 from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.messages import ToolCall
-from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, Traits
-from ..core.requests import NO_USAGE, Request
+from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, TakesHints, Traits
+from ..core.requests import NO_USAGE, ContextHint, Request
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
 from ..schedule.slot_queue import Priority
-from .keep_warm import KeepWarm
+from .keep_warm import ContextHints, KeepWarm
 from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
@@ -42,14 +42,19 @@ class AdmissionController:
         shared_chars: int = 0,
         depth: int = 0,
         agents: int | None = None,
+        hints: ContextHints | None = None,
+        has_later_turns: bool = True,
     ) -> None:
         """`device_tokens`: tokens that the contexts of running requests may use, if known; more than that may be
         resident where the KV cache has a slower tier. `shared_chars`: characters of the prefix that the agents of this
         run share. `depth`: index of the stage in a flow; new agents of later stages go first. `agents`: their number,
-        if known."""
+        if known. `hints`: for servers that take them. `has_later_turns`: whether agents of this run may have more than
+        one turn."""
         self.slots = slots
         self.residency = residency
         self._keep_warm = keep_warm
+        self._hints = hints
+        self._has_later_turns = has_later_turns
         self._device_tokens = device_tokens
         self._unstarted = agents
         self._has_results = False
@@ -60,7 +65,7 @@ class AdmissionController:
         self._new: set[str] = set()
         self._load: ServerLoad | None = None
 
-    def share(self, shared_chars: int, depth: int) -> "AdmissionController":
+    def share(self, shared_chars: int, depth: int, *, has_later_turns: bool = True) -> "AdmissionController":
         """A controller with the same limits for the agents of another run, which share another prefix."""
         if self.residency is not None:
             self.residency.add_shared_prefix(shared_chars)
@@ -71,6 +76,8 @@ class AdmissionController:
             self._device_tokens,
             shared_chars=shared_chars,
             depth=depth,
+            hints=self._hints,
+            has_later_turns=has_later_turns,
         )
 
     async def admit(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
@@ -105,6 +112,16 @@ class AdmissionController:
         fits = self.residency.ledger.holds_new(self._unstarted)
         work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
         return admission_order(work) == "start_new"
+
+    def hinted(self, request: Request, turns_left: int) -> Request:
+        """The request, with what is known about the agent's next one if the server takes hints."""
+        if self._hints is None or not request.agent:
+            return request
+        is_last = not self._has_later_turns or turns_left <= 1
+        residency = self.residency
+        shared = self._shared_chars / 4 if residency is None else residency.ledger.shared_tokens
+        next_use = None if is_last or residency is None else residency.typical_wait
+        return self._hints.attach(request, ContextHint(request.agent, next_use, is_last, int(shared)))
 
     def on_reply(self, agent: str, fact: Replied) -> None:
         self.slots.on_success(fact.seconds)
@@ -145,9 +162,10 @@ class AdmissionController:
         if self.residency is None:
             return _NO_LEASE
         lease = self.residency.lease(agent, [call.name for call in calls])
-        if self._keep_warm is None or request is None:
+        observer = self._hints or self._keep_warm
+        if observer is None or request is None:
             return lease
-        return _KeepWarmContext(lease, self._keep_warm, self.residency, agent, request)
+        return _ObservedWait(lease, observer, self.residency, agent, request)
 
     def on_load(self, load: ServerLoad) -> None:
         """The server reported its load."""
@@ -197,36 +215,45 @@ class AdmissionController:
     async def aclose(self) -> None:
         if self._keep_warm is not None:
             await self._keep_warm.aclose()
+        if self._hints is not None:
+            await self._hints.aclose()
 
     def release(self, agent: str) -> None:
         self._new.discard(agent)
         self._has_results = True
+        if self._hints is not None:
+            self._hints.forget(agent)
         if self.residency is not None:
             self.residency.release(agent)
 
 
-class _KeepWarmContext:
-    """A residency lease during which the agent's context is kept warm."""
+class _ObservedWait:
+    """A residency lease during which the agent's context is kept in the server's cache."""
 
-    __slots__ = ("_agent", "_keep_warm", "_lease", "_request", "_residency")
+    __slots__ = ("_agent", "_lease", "_observer", "_request", "_residency")
 
     def __init__(
-        self, lease: ResidencyLease, keep_warm: KeepWarm, residency: Residency, agent: str, request: Request
+        self,
+        lease: ResidencyLease,
+        observer: KeepWarm | ContextHints,
+        residency: Residency,
+        agent: str,
+        request: Request,
     ) -> None:
         self._lease = lease
-        self._keep_warm = keep_warm
+        self._observer = observer
         self._residency = residency
         self._agent = agent
         self._request = request
 
     def __enter__(self) -> None:
         back_at = self._lease.__enter__()
-        self._keep_warm.on_wait(self._agent, self._request, self._residency.ledger.tokens(self._agent), back_at)
+        self._observer.on_wait(self._agent, self._request, self._residency.ledger.tokens(self._agent), back_at)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._keep_warm.on_return(self._agent)
+        self._observer.on_return(self._agent)
         self._lease.__exit__(kind, error, trace)
 
 
@@ -270,24 +297,34 @@ def build_admission(
     *,
     has_later_turns: bool,
     agents: int | None = None,
+    server: object = None,
 ) -> AdmissionController:
     """The admission controller of a run, from its options and the traits of its backend. `shared_chars`: characters of
     the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
-    number, if it is known and all run in this process."""
+    number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
     traits = backend.traits
     slots = Slots(_inflight_limit(spec, traits), events)
     if not has_later_turns or traits.managed_cache:
-        return AdmissionController(slots)  # no agent reuses its context, or the service manages its cache itself
+        # No agent reuses its context, or the service manages its cache itself.
+        hints = ContextHints() if traits.takes_hints else None
+        return AdmissionController(slots, shared_chars=shared_chars, hints=hints, has_later_turns=has_later_turns)
     residency = Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
     if (
         spec.prefix.kvflow
         and traits.kv_tokens is not None
-        and not (traits.has_agent_sessions or spec.spending.counts_tokens)
+        and not (traits.has_agent_sessions or traits.takes_hints or spec.spending.counts_tokens)
     ):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
+    hints = None
+    if traits.takes_hints:
+        # Requests that only keep a context in the cache are not part of a budget of tokens.
+        may_send = not spec.spending.counts_tokens
+        has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
+        prefetch = KeepWarm(backend, slots, 0) if spec.prefix.kvflow and has_slower_tier and may_send else None
+        hints = ContextHints(server if isinstance(server, TakesHints) and may_send else None, prefetch)
     return AdmissionController(
-        slots, residency, keep_warm, traits.kv_running_tokens, shared_chars=shared_chars, agents=agents
+        slots, residency, keep_warm, traits.kv_running_tokens, shared_chars=shared_chars, agents=agents, hints=hints
     )
 
 

@@ -59,6 +59,11 @@ class Residency:
     def has_waiters(self) -> bool:
         return bool(self._queue)
 
+    @property
+    def typical_wait(self) -> float | None:
+        """Seconds within which most tool waits end; None while too little is known."""
+        return self._tool_waits.typical
+
     def use(self) -> KvUse:
         """Use of this worker."""
         waiting = sum(not waiter[3].done() for waiter in self._queue)
@@ -149,8 +154,7 @@ class Residency:
 
     def end_tool_wait(self, tools: list[str], seconds: float) -> None:
         """The tools returned after `seconds`."""
-        for tool in tools:
-            self._tool_waits.observe(tool, seconds)
+        self._tool_waits.observe_wait(tools, seconds)
         cycle = self._turn_seconds + seconds
         self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING_RATE * (cycle - self._cycle)
 

@@ -406,3 +406,12 @@ async def _loads_of_three_requests(backend: HttpBackend) -> tuple[ServerLoad, Se
         for task in asking:
             task.cancel()
     return first, later
+
+
+def test_pinned_contexts_of_waiting_agents_do_not_count_as_use_of_the_cache() -> None:
+    pinned = VLLM_PAGE + b'batch_agent:pinned_share{engine="0",model_name="smollm2"} 0.1\n'
+    plain, with_pins = vllm_metrics(VLLM_PAGE), vllm_metrics(pinned)
+    assert plain is not None
+    assert with_pins is not None
+    assert plain.kv_usage is not None
+    assert with_pins.kv_usage == pytest.approx(plain.kv_usage - 0.1)

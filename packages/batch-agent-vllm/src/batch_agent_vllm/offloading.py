@@ -21,6 +21,7 @@ from vllm.v1.kv_offload.cpu.manager import CPUOffloadingManager
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 
+from batch_agent_vllm import capabilities
 from batch_agent_vllm.hints import Hints, parse_hints
 from batch_agent_vllm.next_use_policy import NextUsePolicy
 
@@ -92,7 +93,9 @@ class NextUseCachePolicy(CachePolicy):
         self._policy.pin(key)
 
     def request_arrives(self, req_context: ReqContext) -> None:
-        self._policy.arrive(req_context.req_id, self._hints_of(req_context), self._clock())
+        hints = self._hints_of(req_context)
+        if not hints.update:  # the session itself is still away; the end of the request corrects its next use
+            self._policy.arrive(req_context.req_id, hints, self._clock())
 
     def device_misses(self, key: OffloadKey, req_context: ReqContext) -> None:
         self._policy.miss_on_device(req_context.req_id, self._hints_of(req_context), key, self._clock())
@@ -178,6 +181,8 @@ class NextUseOffloadingSpec(CPUOffloadingSpec):
 
     def get_manager(self) -> OffloadingManager:
         if not self._manager:
+            chunks, tokens = (self.num_chunks if LOADS_POLICIES else self.num_blocks), self.tokens_per_block[0]
+            capabilities.declare(policy="next use", host_tokens=chunks * tokens * self.blocks_per_chunk)
             self._manager = NextUseOffloadingManager(
                 self.num_chunks if LOADS_POLICIES else self.num_blocks,
                 self.tokens_per_block[0] * self.blocks_per_chunk,
