@@ -28,8 +28,17 @@ _BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _TRIAL_TIMEOUT = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
-_VLLM_TIERS = ("# TYPE vllm:kv_offload_", "# TYPE vllm:simple_kv_offload_", "# TYPE lmcache:")
-_SGLANG_TIERS = ("hicache_storage_backend", "enable_lmcache", "enable_flexkv")
+_VLLM_TIERS = {
+    "# TYPE vllm:lmcache_mp_": "LMCache",
+    "# TYPE lmcache:": "LMCache",
+    "# TYPE vllm:kv_offload_": "host memory",
+    "# TYPE vllm:simple_kv_offload_": "host memory",
+}
+"""Metrics of the connectors of slower tiers; LMCache's server in a process of its own is the first."""
+_SGLANG_TIERS = {"hicache_storage_backend": "HiCache storage", "enable_lmcache": "LMCache", "enable_flexkv": "FlexKV"}
+_UNSTABLE_TIER = "0.26."
+"""vLLM's own host tier: the engine died twice with it, with 128 requests in flight and when requests were aborted."""
+_KV_ROUTER = "# TYPE dynamo_frontend_router_queue_pending_requests "
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
 _TRIAL_USAGE = Usage(32, 0, 1)
 
@@ -57,6 +66,17 @@ class ServerInfo:
     sessions: bool | None = None
     """Whether it keeps an agent's cache until the agent's session is closed."""
     priority: bool | None = None
+    """Whether urgent requests are served first."""
+    low_priority_first: bool = False
+    """Whether a lower priority is the more urgent one, where that is an option of the server."""
+    priority_eviction: bool | None = None
+    """Whether the cache keeps what has the highest priority."""
+    refuses_priority: bool = False
+    """Whether it refuses requests with a priority, since it does not serve by priority."""
+    host_tier: str = ""
+    """Name of a slower tier of its KV cache; empty: none is known."""
+    kv_router: bool | None = None
+    """Whether it sends requests to the worker that has most of their prompt."""
     tool_parser: bool | None = None
     """Without a tool parser SGLang accepts tools, and returns calls as text."""
 
@@ -151,7 +171,7 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
         case "sglang":
             return await _sglang_info(server)
         case "dynamo":
-            return ServerInfo(metrics=(await _fetch_page(server, "/metrics")).exists)
+            return _dynamo_info(await _fetch_page(server, "/metrics"))
         case _:
             return ServerInfo()
 
@@ -186,15 +206,20 @@ def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
     # --kv-offloading-size is reported in GiB, --kv-transfer-config only through its metrics, and neither with the size
     # of a token. Such a tier is many times larger than GPU memory, so no limit is a better estimate than the GPU's.
-    has_slow_tier = labels.get("kv_offloading_size", "None") != "None" or any(
-        mark in metrics.text for mark in _VLLM_TIERS
-    )
+    host_tier = _vllm_tier(labels, metrics.text)
     return ServerInfo(
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=tokens,
-        kv_retained_tokens=None if has_slow_tier else tokens,
+        kv_retained_tokens=None if host_tier else tokens,
         metrics=metrics.exists,
+        host_tier=host_tier,
     )
+
+
+def _vllm_tier(labels: dict[str, str], metrics: str) -> str:
+    if (size := labels.get("kv_offloading_size", "None")) != "None":
+        return "LMCache" if labels.get("kv_offloading_backend") == "lmcache" else f"host memory of {size} GiB"
+    return next((name for mark, name in _VLLM_TIERS.items() if mark in metrics), "")
 
 
 def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
@@ -210,6 +235,17 @@ def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
     return None
 
 
+def has_unstable_tier(info: ServerInfo, flavor: str) -> bool:
+    """Whether the server has a host tier in a version whose engine died with it."""
+    is_native = info.host_tier.startswith("host memory")
+    return flavor == "vllm" and is_native and (info.version or "").startswith(_UNSTABLE_TIER)
+
+
+def _dynamo_info(metrics: "_AdminPage") -> ServerInfo:
+    """Only the KV router has these metrics. Other options of the frontend are not reported."""
+    return ServerInfo(metrics=metrics.exists, kv_router=_KV_ROUTER in metrics.text if metrics.exists else None)
+
+
 async def _sglang_info(server: ServerClient) -> ServerInfo:
     info, metrics = await _fetch_two(server, "/server_info", "/metrics")
     config = info.parsed
@@ -223,6 +259,10 @@ async def _sglang_info(server: ServerClient) -> ServerInfo:
         metrics=metrics.exists,
         sessions=_flag(config.get("enable_session_radix_cache")),
         priority=_flag(config.get("enable_priority_scheduling")),
+        low_priority_first=config.get("schedule_low_priority_values_first") is True,
+        priority_eviction=config["radix_eviction_policy"] == "priority" if "radix_eviction_policy" in config else None,
+        refuses_priority=config.get("abort_on_priority_when_disabled") is True,
+        host_tier=_sglang_tier(config),
         tool_parser=bool(config["tool_call_parser"]) if "tool_call_parser" in config else None,
     )
 
@@ -242,6 +282,12 @@ def _sglang_retained_tokens(config: dict[str, Any], gpu_tokens: int) -> int | No
         return max(gpu_tokens, int(host))
     except (LookupError, TypeError, ArithmeticError, ValueError):
         return None
+
+
+def _sglang_tier(config: dict[str, Any]) -> str:
+    if name := next((name for option, name in _SGLANG_TIERS.items() if config.get(option)), ""):
+        return name
+    return "HiCache" if config.get("enable_hierarchical_cache") else ""
 
 
 async def _fetch_two(server: ServerClient, first_path: str, second_path: str) -> tuple["_AdminPage", "_AdminPage"]:
