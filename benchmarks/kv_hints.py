@@ -40,7 +40,7 @@ OTHERS = 16
 OTHERS_TOKENS = 180
 OTHERS_OUTPUT = 4
 """More than one: SGLang ranks a prompt without an answer below any other."""
-OTHERS_AT_ONCE = 2
+OTHERS_AT_ONCE = 4
 OTHERS_LATER = 6
 SGLANG_CACHE = ("--max-total-tokens", "2560")
 VLLM_CACHE = ("--num-gpu-blocks-override", "80", "--max-model-len", "2048")
@@ -108,7 +108,7 @@ class ToolWait:
         await self._done.wait()
 
 
-async def run(backend: Backend, url: str) -> Numbers:
+async def run(backend: Backend, url: str, *, others: int = OTHERS) -> Numbers:
     """Two turns of each agent, with the requests of others between them."""
     start, watch = nonce(), Watch()
     scene = Scene(
@@ -119,7 +119,7 @@ async def run(backend: Backend, url: str) -> Numbers:
         said="Let me look.",
         result=WORDS.text("hints result", 20),
     )
-    wait = ToolWait(AGENTS, lambda: ask_for_others(url, range(OTHERS), start))
+    wait = ToolWait(AGENTS, lambda: ask_for_others(url, range(others), start))
 
     async def look_up(key: str) -> str:
         """Looks a key up."""
@@ -166,13 +166,14 @@ async def ask_for_others(url: str, numbers: range, start: str) -> int:
     return sum(task.result() for task in tasks)
 
 
-async def measure(url: str, wrap: Wrap, *, runs: int = 1, others_later: bool = False) -> Numbers:
-    """The last of several runs, each with new agents: what ended agents leave behind is part of the measurement.
-    `others_later`: also what others' prompts find on their second request, once all agents have ended."""
+async def measure(url: str, wrap: Wrap, *, ended_before: bool = False, others_later: bool = False) -> Numbers:
+    """`ended_before`: as many other agents have run to their end before. `others_later`: also what others' prompts find
+    on their second request, once all agents have ended."""
     backend = await connect(url, None, uses_tools=False, notify=lambda text: None)
     try:
-        for _ in range(runs):
-            numbers = await run(wrap(backend), url)
+        if ended_before:
+            await run(wrap(backend), url, others=0)
+        numbers = await run(wrap(backend), url)
         if others_later:
             start = nonce()
             await ask_for_others(url, range(OTHERS_LATER), start)
@@ -201,7 +202,7 @@ async def sglang_priorities(scratch: Path) -> Numbers:
         found = {}
         for name, wrap in (("without", without_hints), ("rising", with_rising_priorities), ("with", with_hints)):
             await flush(url)
-            found[name] = await measure(url, wrap, runs=2)
+            found[name] = await measure(url, wrap, ended_before=True)
         return found
 
 

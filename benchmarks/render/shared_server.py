@@ -138,8 +138,16 @@ def kv_hints() -> str:
     rows = []
     for case, way, what in (
         ("sglang_sessions", "with", "SGLang, sessions"),
-        ("sglang_priorities", "rising", "SGLang, eviction by priority, one more with each turn (second run)"),
-        ("sglang_priorities", "with", "SGLang, eviction by priority, one for all turns (second run)"),
+        (
+            "sglang_priorities",
+            "rising",
+            "SGLang, eviction by priority, higher in each turn, after other agents have ended",
+        ),
+        (
+            "sglang_priorities",
+            "with",
+            "SGLang, eviction by priority, the same in all turns, after other agents have ended",
+        ),
         ("lmcache", "with", "vLLM, LMCache beside it"),
     ):
         without, hinted = found[case]["without"], found[case][way]
