@@ -234,12 +234,12 @@ CASES = {case.__name__: case for case in (sglang_sessions, sglang_priorities, lm
 
 def main(names: list[str]) -> None:
     path = report.RESULTS / "kv_hints.json"
-    numbers = json.loads(path.read_text())["cases"] if path.exists() else {}
     for name in names or CASES:
         with tempfile.TemporaryDirectory() as scratch:
-            numbers[name] = asyncio.run(CASES[name](Path(scratch)))
-        print(name, json.dumps(numbers[name], indent=1), flush=True)
-        report.write("kv_hints", {"cases": numbers})
+            numbers = asyncio.run(CASES[name](Path(scratch)))
+        print(name, json.dumps(numbers, indent=1), flush=True)
+        earlier = json.loads(path.read_text())["cases"] if path.exists() else {}
+        report.write("kv_hints", {"cases": earlier | {name: numbers}})
 
 
 if __name__ == "__main__":
