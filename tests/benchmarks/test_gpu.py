@@ -45,7 +45,7 @@ SCENE = Scene(
     said="Let me see.",
     result="it",
 )
-SMALL = argparse.Namespace(agents_scale=0.02, tokens_scale=0.02, seconds_scale=0.001)
+SMALL = argparse.Namespace(agents_scale=0.02, tokens_scale=0.02, seconds_scale=0.001, rounds=1)
 
 
 class Silent:
@@ -262,6 +262,7 @@ async def test_a_server_is_started_for_its_parts_and_stopped(tmp_path: Path) -> 
         python=str(program),
         vllm_path=None,
         vllm_arguments="",
+        together=1,
         model_root=tmp_path / "models",
         tokenizer=tmp_path,
     )
