@@ -16,7 +16,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+
+import aiohttp
 
 from . import keep_warm, kv_tiers
 from .flows import flows
@@ -40,7 +43,7 @@ _RESTARTS = 2
 _START_SECONDS = 80.0
 _PART_SECONDS = 100.0
 """Expected of a start, and of a part that is not known better."""
-EXPECTED_SECONDS = {**kv_tiers.ROUND_SECONDS, "kv_keep_warm": keep_warm.ROUND_SECONDS}
+_EXPECTED_SECONDS = {**kv_tiers.ROUND_SECONDS, "kv_keep_warm": keep_warm.ROUND_SECONDS}
 
 PARTS: Mapping[str, Callable[[Stage], Awaitable[None]]] = {
     "resident": resident,
@@ -95,10 +98,10 @@ class Job:
     def name(self) -> str:
         return "-".join(self.parts)
 
-    @property
-    def seconds(self) -> float:
-        """Expected on an H200, for one round."""
-        return sum(EXPECTED_SECONDS.get(part, _PART_SECONDS) for part in self.parts)
+
+def expected_seconds(parts: Sequence[str]) -> float:
+    """On an H200, for one round."""
+    return sum(_EXPECTED_SECONDS.get(part, _PART_SECONDS) for part in parts)
 
 
 def jobs(only: Sequence[str]) -> list[Job]:
@@ -136,11 +139,11 @@ async def _run_group(
                 failed.append(job)
                 notes.put(str(url), job.name, "errors", f"start_{job.attempt}")
                 continue
-            reserved = sum(each.seconds for each in group[at + 1 :])
-            reserved += sum(_START_SECONDS + sum(job.seconds for job in each) for each in later)
+            after = [part for each in [*group[at + 1 :], *chain(*later)] for part in each.parts]
+            reserved = options.agents_scale * expected_seconds(after) + _START_SECONDS * len(later)
             try:
                 await run_parts(url, list(job.parts), options, notes, ends_at, reserved, _arguments(job, options))
-            except ServerGone as error:
+            except (ServerGone, aiohttp.ClientError, OSError, TimeoutError) as error:
                 failed.append(job)
                 notes.put(f"{error}\n{end_of(log, 60)}", job.name, "errors", f"died_{job.attempt}")
     return failed
@@ -169,13 +172,13 @@ async def run_parts(
     later servers. Raises ServerGone."""
     async with Server(url) as server:
         scale = Scale(options.agents_scale, options.tokens_scale, options.seconds_scale)
-        waiting = sum(EXPECTED_SECONDS.get(part, _PART_SECONDS) for part in parts)
+        waiting = scale.agents * expected_seconds(parts)
         words = await server.words()
         say(f"{words.tokens_per_word:.3f} tokens per word")
         await Stage(server, words, notes, scale, ends_at).warm_up()
         for part in parts:
             started = time.monotonic()
-            waiting -= EXPECTED_SECONDS.get(part, _PART_SECONDS)
+            waiting -= scale.agents * expected_seconds([part])
             spare_until = ends_at - reserved - waiting
             stage = Stage(server, words, notes, scale, ends_at, options.rounds, spare_until, arguments)
             try:
@@ -183,8 +186,10 @@ async def run_parts(
                     await PARTS[part](stage)
             except ServerGone:
                 raise
-            except Exception as error:  # noqa: BLE001 - what fails in one part must not cost the others
+            except Exception as error:
                 notes.put(f"{type(error).__name__}: {error}", part, "error")
+                if await server.is_gone():
+                    raise ServerGone(f"the server ended during {part}") from error
             notes.put(round(time.monotonic() - started, 1), part, "took_s")
 
 

@@ -84,9 +84,10 @@ async def _others(stage: Stage) -> AsyncIterator[Others]:
 async def _arrive(stage: Stage, session: aiohttp.ClientSession, others: Others) -> None:
     """At random times, the same for every run."""
     random, start = Random("arrivals"), nonce()
+    per_second = OTHERS_PER_SECOND * stage.scale.agents / stage.scale.seconds
     async with asyncio.TaskGroup() as group:
         for number in range(9_000):
-            await asyncio.sleep(random.expovariate(OTHERS_PER_SECOND / max(stage.scale.seconds, 0.01)))
+            await asyncio.sleep(random.expovariate(per_second))
             text = stage.words.own(number, start, "others", stage.scale.of_tokens(OTHERS_TOKENS))
             group.create_task(_ask(stage, session, text, others))
 

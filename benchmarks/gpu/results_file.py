@@ -58,7 +58,7 @@ def _short(value: Any) -> Any:
     if isinstance(value, dict) and "server_counted" in value:
         return {name: value.get(name) for name in _SHOWN}
     if isinstance(value, list) and value and isinstance(value[-1], dict):
-        return [_short(each) for each in value]
+        return [f"{len(value) - 1} before", _short(value[-1])]
     if isinstance(value, dict):
         return {name: _short(each) for name, each in value.items()}
     return value
