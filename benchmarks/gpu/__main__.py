@@ -110,11 +110,19 @@ def jobs(only: Sequence[str]) -> list[Job]:
     return sorted((job for job in found if job.parts), key=lambda job: only.index(job.parts[0]))
 
 
+def grouped(wanted: Sequence[Job], together: Sequence[str]) -> list[list[Job]]:
+    """`together`: lists of parts whose servers start at the same time. The others start alone."""
+    groups: dict[str, list[Job]] = {}
+    for job in wanted:
+        shared = (parts for parts in together if set(parts.split(",")) & set(job.parts))
+        groups.setdefault(next(shared, job.name), []).append(job)
+    return list(groups.values())
+
+
 async def serve_and_run(options: argparse.Namespace, notes: Notes) -> None:
     """A server that fails to start, or ends while it is measured, is started again after its group, on its own."""
     ends_at = time.monotonic() + options.budget
-    wanted = jobs(options.only)
-    groups = [wanted[at : at + options.together] for at in range(0, len(wanted), options.together)]
+    groups = grouped(jobs(options.only), options.together)
     while groups:
         group = groups.pop(0)
         left = ends_at - time.monotonic()
@@ -202,7 +210,9 @@ def _options() -> argparse.Namespace:
     serving.add_argument("--vllm-arguments", default="", help="more of them, in one word")
     serving.add_argument("--model-root", type=Path, required=True, help="where models and logs go")
     serving.add_argument("--tokenizer", type=Path, required=True, help="a folder with a tokenizer.json")
-    serving.add_argument("--together", type=int, default=1, help="servers that are started at the same time")
+    serving.add_argument(
+        "--together", action="append", default=[], help="parts whose servers start at the same time; may be repeated"
+    )
     running = commands.add_parser("run", help="use a server that is there")
     running.add_argument("--url", required=True)
     for each in (serving, running):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from benchmarks.gpu import kv_tiers
-from benchmarks.gpu.__main__ import PARTS, jobs, run_parts, serve_and_run
+from benchmarks.gpu.__main__ import PARTS, grouped, jobs, run_parts, serve_and_run
 from benchmarks.gpu.gather_loop import plain
 from benchmarks.gpu.model_shapes import make_model
 from benchmarks.gpu.peers import peers
@@ -36,8 +36,8 @@ from batch_agent.backends.connect import connect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.events import Event
 from batch_agent.core.messages import Assistant, Prompt, ToolResults, ToolSpec, User
-from batch_agent.core.protocols import Backend, ReportsLoad
-from batch_agent.core.requests import Request, Sampling, Usage
+from batch_agent.core.protocols import Backend, ReportsLoad, TakesHints
+from batch_agent.core.requests import ContextHint, Request, Sampling, Usage
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 
@@ -157,6 +157,8 @@ async def test_a_simulated_agent_backend_has_the_traits_of_its_inner_backend_and
     assert played.traits.kv_tokens == 4_096
     assert isinstance(played, ReportsLoad)
     assert await played.load() is None
+    assert isinstance(played, TakesHints)
+    await played.hint(ContextHint("agent"))  # the inner backend takes none
 
 
 @pytest.mark.engines
@@ -276,7 +278,7 @@ def served(tmp_path: Path, **options: Any) -> argparse.Namespace:
     (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
     defaults = {
         "budget": 100.0,
-        "together": 1,
+        "together": [],
         "python": str(program),
         "vllm_path": None,
         "vllm_arguments": "",
@@ -341,7 +343,8 @@ async def test_a_server_that_dies_in_a_run_costs_that_run_and_is_started_again(
     def dies_at_the_first_tool(least: float, most: float) -> Callable[[str], float]:
         def seconds(key: str) -> float:
             if len((models / "ports").read_text().split()) == 2:  # those that the group was started with
-                os.kill(int((models / "pids").read_text().split()[0]), signal.SIGKILL)
+                [tier] = [each for each in (models / "commands").read_text().splitlines() if _TIER in each]
+                os.kill(int(tier.split()[0]), signal.SIGKILL)
             return 0.0
 
         return seconds
@@ -349,7 +352,7 @@ async def test_a_server_that_dies_in_a_run_costs_that_run_and_is_started_again(
     monkeypatch.setattr(kv_tiers, "between", dies_at_the_first_tool)
     path = tmp_path / "gpu.json"
     notes = Notes(path, "abc")
-    await serve_and_run(served(tmp_path, only=["kv_none", "prefix"], together=2), notes)
+    await serve_and_run(served(tmp_path, only=["kv_none", "prefix"], together=["kv_none,prefix"]), notes)
     parts = json.loads(path.read_text())["parts"]
     assert "took_s" in parts["prefix"]
     assert [run["server_died"] for run in parts["kv_none"]["ours"]] == [True]
@@ -361,7 +364,7 @@ async def test_a_server_that_dies_in_a_run_costs_that_run_and_is_started_again(
 
 @pytest.mark.slow
 async def test_a_server_that_cannot_start_beside_another_is_started_alone(tmp_path: Path) -> None:
-    options = served(tmp_path, only=["prefix", "inflight"], together=2)
+    options = served(tmp_path, only=["prefix", "inflight"], together=["prefix,inflight"])
     program = Path(options.python)
     program.write_text(
         program.read_text().replace("# before", "if len(open('ports').readlines()) == 1: sys.exit('no room')")
@@ -374,15 +377,18 @@ async def test_a_server_that_cannot_start_beside_another_is_started_alone(tmp_pa
 
 
 def test_servers_are_started_in_the_order_in_which_their_parts_are_named() -> None:
-    order = [job.parts for job in jobs(["kv_64", "kv_workers", "resident", "kv_none", "layout"])]
-    assert order == [("kv_64",), ("kv_workers", "kv_none"), ("resident", "layout")]
+    found = jobs(["kv_64", "kv_workers", "resident", "kv_none", "layout"])
+    assert [job.parts for job in found] == [("kv_64",), ("kv_workers", "kv_none"), ("resident", "layout")]
+    groups = [[job.parts[0] for job in group] for group in grouped(found, ["resident,kv_64"])]
+    assert groups == [["kv_64", "resident"], ["kv_workers"]]
 
 
+_TIER = " ".join(kv_tiers.SMALL_GPU)
 _STANDS_FOR_VLLM = """#!{python}
 import json, os, sys
 port = sys.argv[sys.argv.index("--port") + 1]
 open("ports", "a").write(port + "\\n")
-open("pids", "a").write(str(os.getpid()) + "\\n")
+open("commands", "a").write(" ".join([str(os.getpid()), *sys.argv]) + "\\n")
 # before
 order = json.dumps({{"port": int(port), "config": {{"zero_latency": True}}}})
 os.execv(sys.executable, [sys.executable, "-m", "batch_agent.sim", order])
