@@ -120,7 +120,8 @@ def grouped(wanted: Sequence[Job], together: Sequence[str]) -> list[list[Job]]:
 
 
 async def serve_and_run(options: argparse.Namespace, notes: Notes) -> None:
-    """A server that fails to start, or ends while it is measured, is started again after its group, on its own."""
+    """A server that fails to start beside others, or ends while it is measured, is started again after its group, on
+    its own."""
     ends_at = time.monotonic() + options.budget
     groups = grouped(jobs(options.only), options.together)
     while groups:
@@ -137,14 +138,14 @@ async def serve_and_run(options: argparse.Namespace, notes: Notes) -> None:
 async def _run_group(
     group: list[Job], later: list[list[Job]], options: argparse.Namespace, notes: Notes, ends_at: float
 ) -> list[Job]:
-    """The jobs whose servers failed."""
+    """The jobs whose servers failed and are worth another start."""
     failed: list[Job] = []
     logs = [options.model_root / f"vllm-{job.name}-{job.attempt}.log" for job in group]
     servers = [_server(job, log, options, ends_at) for job, log in zip(group, logs, strict=True)]
     async with serve_all(servers) as started:
         for at, (job, url, log) in enumerate(zip(group, started, logs, strict=True)):
             if isinstance(url, ServerFailed):
-                failed.append(job)
+                failed += [job] if len(group) > 1 else []  # alone it would fail again
                 notes.put(str(url), job.name, "errors", f"start_{job.attempt}")
                 continue
             after = [part for each in [*group[at + 1 :], *chain(*later)] for part in each.parts]
