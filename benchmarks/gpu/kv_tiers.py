@@ -79,7 +79,7 @@ def plugin(gib: int) -> tuple[str, ...]:
     return "--kv-transfer-config", json.dumps(several)
 
 
-PLUGIN_SPEC, PLUGIN_SPEC_MODULE = "AgentOffloadingSpec", "batch_agent_vllm.offloading_spec"
+PLUGIN_SPEC, PLUGIN_SPEC_MODULE = "NextUseOffloadingSpec", "batch_agent_vllm.offloading"
 PINS, PINS_MODULE = "BatchAgentPins", "batch_agent_vllm.pins_connector"
 """Connector that pins contexts on the GPU."""
 SMALL_GPU = ("--num-gpu-blocks-override", "16384", *gpu_memory(15))
