@@ -222,8 +222,9 @@ def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
     found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
     labels = found[0] if found else {}
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
-    # The size of vLLM's own tier in tokens becomes known with the first copies (`ServerLoad.kv_host_tokens`); until then
-    # the device counts. That of another one is unknown and usually many times larger, so no limit is a better estimate.
+    # The size of vLLM's own tier in tokens becomes known with the first copies (`ServerLoad.kv_host_tokens`); until
+    # then the device counts. That of another one is unknown and usually many times larger, so no limit is the better
+    # estimate.
     host_tier = _vllm_tier(labels, metrics.text)
     has_unknown_size = bool(host_tier) and not host_tier.startswith(_OWN_TIER)
     return ServerInfo(
