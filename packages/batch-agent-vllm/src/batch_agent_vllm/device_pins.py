@@ -32,8 +32,10 @@ class BlockPool(Protocol):
     """The methods of vLLM's BlockPool that are used."""
 
     num_gpu_blocks: int
-    blocks: Sequence[Any]
     free_block_queue: Any
+
+    @property
+    def blocks(self) -> Sequence[Any]: ...
 
     def touch(self, blocks: Sequence[Any]) -> None: ...
 

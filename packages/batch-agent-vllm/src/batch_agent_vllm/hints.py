@@ -32,7 +32,9 @@ def parse_hints(kv_transfer_params: Any) -> Hints:
     given = kv_transfer_params.get(KEY) if isinstance(kv_transfer_params, Mapping) else None
     if not isinstance(given, Mapping):
         return Hints()
-    session, next_use_s, shared = given.get("session"), given.get("next_use_s"), given.get("shared_tokens")
+    session: Any = given.get("session")
+    next_use_s: Any = given.get("next_use_s")
+    shared: Any = given.get("shared_tokens")
     return Hints(
         session=session if isinstance(session, str) and session else None,
         next_use_s=float(next_use_s) if _is_number(next_use_s) and 0 <= next_use_s <= MAX_SECONDS else None,

@@ -1,6 +1,6 @@
 """Prometheus metrics of the pins on vLLM's /metrics page. Clients see there that the plugin is active."""
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from prometheus_client import Counter, Gauge
@@ -12,8 +12,11 @@ from batch_agent_vllm.device_pins import DevicePins
 _SHARE = "pinned_share"
 
 
+@dataclass
 class PinStats(KVConnectorStats):
     """Share of the device blocks that is pinned, and counts since the start of the engine."""
+
+    data: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pins: DevicePins, pool_blocks: int) -> "PinStats":

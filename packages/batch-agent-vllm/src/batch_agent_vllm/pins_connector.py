@@ -8,9 +8,11 @@ Options in `kv_connector_extra_config`: `max_pinned_fraction`, `max_wait_s`, `un
 """
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -168,6 +170,11 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
 
     def wait_for_save(self) -> None:
         return
+
+
+# MultiConnector finds the classes of its children's statistics by name, even of those that it loads by module path.
+with suppress(ValueError):  # it is registered already
+    KVConnectorFactory.register_connector(BatchAgentPins.__name__, __name__, BatchAgentPins.__name__)
 
 
 def _session(request: "Request") -> str | None:
