@@ -27,12 +27,14 @@ def parse_hints(kv_transfer_params: Mapping[str, Any] | None) -> Hints:
     session, next_use_s, shared = given.get("session"), given.get("next_use_s"), given.get("shared_tokens")
     return Hints(
         session=session if isinstance(session, str) and session else None,
-        next_use_s=float(next_use_s) if _is_number(next_use_s) and 0 <= next_use_s < float("inf") else None,
+        next_use_s=_seconds(next_use_s),
         drop=given.get("drop") is True,
         once=given.get("once") is True,
         shared_tokens=shared if isinstance(shared, int) and not isinstance(shared, bool) and shared > 0 else 0,
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value < float("inf") else None

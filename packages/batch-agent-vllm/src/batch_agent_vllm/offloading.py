@@ -176,6 +176,8 @@ class NextUseOffloadingManager(CPUOffloadingManager):
 class NextUseOffloadingSpec(CPUOffloadingSpec):
     """vLLM's host tier with the next-use policy."""
 
+    _manager: OffloadingManager | None
+
     def get_manager(self) -> OffloadingManager:
         if not self._manager:
             self._manager = NextUseOffloadingManager(
