@@ -30,7 +30,7 @@ from batch_agent_vllm.hints import Hints
 from batch_agent_vllm.next_use_policy import NextUsePolicy
 from benchmarks import report
 from benchmarks.kv_policy.optimum import optimal_hits
-from benchmarks.kv_policy.tiers import Arc, HintsOf, Lru, NextUse, device_hits, host_hits
+from benchmarks.kv_policy.tiers import Arc, HintsOf, Lru, NextUse, Tier, device_hits, host_hits
 from benchmarks.kv_policy.trace import BLOCK_TOKENS, Load, Request, agent_trace
 
 DEVICE = 262_144 // BLOCK_TOKENS
@@ -90,7 +90,7 @@ def _measure(case: Case, name: str) -> dict[str, Any]:
     best = optimal_hits(trace, on_device, case.host)
     asked, local = sum(len(one.blocks) for one in trace), sum(on_device)
     print(f"{name}: {len(trace)} requests, device serves {local / asked:.3f}, the best tier {best / asked:.3f}")
-    tiers = {
+    tiers: dict[str, Tier] = {
         "LRU": Lru(case.host),
         "ARC": Arc(case.host),
         **{f"ours, {kind}": NextUse(case.host, _hints(kind)) for kind in ("exact", "p75", "rough", "unknown", "none")},

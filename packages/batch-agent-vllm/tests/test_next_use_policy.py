@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent_vllm.hints import Hints
@@ -209,6 +209,7 @@ def test_sessions_of_clients_that_vanished_are_forgotten() -> None:
     assert len(tier.policy._sessions) == MAX_SESSIONS
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_a_pinned_or_protected_block_never_leaves_and_every_other_can(seed: int) -> None:
     random = Random(seed)
