@@ -24,7 +24,9 @@ CAPACITY = 8000
 class Worker:
     """A ledger of agents that are known not to grow, with 1000 tokens each."""
 
-    def __init__(self, coordinator: MemoryCoordinator, name: str, tokens: int | None = CAPACITY, shared: int = 0) -> None:
+    def __init__(
+        self, coordinator: MemoryCoordinator, name: str, tokens: int | None = CAPACITY, shared: int = 0
+    ) -> None:
         self.link = Link(coordinator)
         self.name = name
         self.ledger = KvLedger(tokens)
