@@ -174,8 +174,9 @@ class AdmissionController:
         if load.kv_host_tokens is not None and self._device_tokens is not None and self.residency is not None:
             self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
         if self._keep_warm is not None and self.residency is not None:
-            has_room = not (self.slots.is_full or self.residency.has_waiters)
-            self._keep_warm.on_load(load, self.residency.ledger.tokens_per_second, has_room=has_room)
+            ledger = self.residency.ledger
+            has_room = not (self.slots.is_full or self.residency.has_waiters or ledger.others.waiting)
+            self._keep_warm.on_load(load, ledger.tokens_per_second, has_room=has_room)
 
     def sample(self, backend: str) -> LoadSampled:
         """Current use of the limits."""
