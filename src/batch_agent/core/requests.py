@@ -39,6 +39,24 @@ class Charge(Protocol):
         ...
 
 
+PRIORITY_STEP = 100
+"""Distance between the priorities of two runs; the turns of a run differ by less."""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextHint:
+    """What is known about the next use of an agent's context, for servers that manage their KV cache by it."""
+
+    agent: str
+    next_use: float | None = None
+    """Seconds from the end of the request, or from now in a hint without a request, until the agent's next request is
+    expected; None: unknown."""
+    is_last: bool = False
+    """No request of the agent follows, so the server may drop its context."""
+    shared_tokens: int = 0
+    """Tokens at the beginning of its prompts that other agents have too, which outlive the agent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """Request of one turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows."""
@@ -57,7 +75,8 @@ class Request:
     """Key of the agent; empty for a request without an agent."""
     turn: int = 0
     priority: int = 0
-    """Higher values go first. Backends invert it if their server counts the other way."""
+    """Higher values go first. Backends invert it if their server counts the other way. That of the run, in steps of
+    PRIORITY_STEP, and that of the turn."""
     charge: Charge | None = None
     """None in a run without a budget."""
     must_call: str | None = None
@@ -69,6 +88,8 @@ class Request:
     """Seed of an agent whose input is a repetition of another; None: that of `sampling`."""
     stage: str = ""
     """Name of the stage in a flow, set where requests are logged; empty for a run of its own."""
+    hint: ContextHint | None = None
+    """Set only if the traits of the backend say that the server takes hints."""
 
 
 @dataclass(frozen=True, slots=True)

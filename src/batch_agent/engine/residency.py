@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -12,12 +13,11 @@ from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
 from ..schedule.kv_account import KvDemand, KvGrant, KvUse
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.kv_tiers import AgentCycle, gains_from_overcommit
 from ..schedule.reference_tree import SizedReference
 from ..schedule.slot_queue import Priority
 
 _LEARNING_RATE = 0.2
-_EVICTED_PER_OVERCOMMIT = 8
-"""Contexts evicted for each overcommitted one, measured with a cache that was overcommitted by a fifth."""
 _MIN_IDLE = 0.05
 _MAX_IDLE = 1.0
 _LOOKAHEAD = 32
@@ -42,6 +42,8 @@ class Residency:
         self._chars: dict[str, int] = {}
         self._tool_waits = ToolWaits()
         self._turn_seconds = 0.0
+        self._in_flight = 0.0
+        """Mean number of requests in flight, at all workers."""
         self._cycle: float | None = None
         """Mean seconds from one turn of an agent to its next."""
         self._queue: list[_Waiter] = []
@@ -56,6 +58,11 @@ class Residency:
     @property
     def has_waiters(self) -> bool:
         return bool(self._queue)
+
+    @property
+    def typical_wait(self) -> float | None:
+        """Seconds within which most tool waits end; None while too little is known."""
+        return self._tool_waits.typical
 
     def use(self) -> KvUse:
         """Use of this worker."""
@@ -73,6 +80,12 @@ class Residency:
         """Admits waiters within a new grant."""
         self.ledger.grant = grant
         self._admit_waiting()
+
+    def set_capacity(self, tokens: int) -> None:
+        """The server keeps this many tokens, as it turned out."""
+        if self.ledger.capacity is not None and tokens != self.ledger.capacity:
+            self.ledger.resize(tokens)
+            self._admit_waiting()
 
     def add_shared_prefix(self, chars: int) -> None:
         """Agents of another run are admitted too; they share a prefix of `chars` characters."""
@@ -119,7 +132,11 @@ class Residency:
         chars = self._chars.pop(agent, None)
         if chars is not None and usage.input:
             self._learn_chars_per_token(chars / usage.input)
+        busy = len(self._busy) + self.ledger.others.busy
+        if not self._in_flight:
+            self._turn_seconds, self._in_flight = seconds, float(busy)
         self._turn_seconds += _LEARNING_RATE * (seconds - self._turn_seconds)
+        self._in_flight += _LEARNING_RATE * (busy - self._in_flight)
         self.ledger.prefill_speed.observe(usage, seconds, ttft, aio.now())
         self.ledger.on_usage(agent, usage.input, usage.cached, usage.output, has_waiters=self.has_waiters)
 
@@ -137,8 +154,7 @@ class Residency:
 
     def end_tool_wait(self, tools: list[str], seconds: float) -> None:
         """The tools returned after `seconds`."""
-        for tool in tools:
-            self._tool_waits.observe(tool, seconds)
+        self._tool_waits.observe_wait(tools, seconds)
         cycle = self._turn_seconds + seconds
         self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING_RATE * (cycle - self._cycle)
 
@@ -229,14 +245,15 @@ class Residency:
         return self._can_overcommit()
 
     def _can_overcommit(self) -> bool:
-        """Whether one more agent gains more than it costs: the contexts that it evicts are recomputed in each of its
-        turns, which delays all requests in flight."""
+        """Whether one more agent gains more than it costs: contexts that it evicts are computed again."""
         ledger, cycle = self.ledger, self._cycle
         speed = ledger.tokens_per_second
         if speed is None or cycle is None or not ledger.all_residents:
             return False
-        recompute = ledger.reserved_tokens / ledger.all_residents / speed
-        return (len(self._busy) + ledger.others.busy) * recompute * _EVICTED_PER_OVERCOMMIT < cycle
+        context = ledger.reserved_tokens / ledger.all_residents
+        fitting = ledger.limit / context if ledger.limit is not None else math.inf
+        times = AgentCycle(self._turn_seconds, cycle - self._turn_seconds, context / speed, self._in_flight)
+        return gains_from_overcommit(ledger.all_residents, fitting, times)
 
     def _idle_limit(self) -> float:
         """Seconds that the engine may idle before an agent is admitted beyond the capacity: about the time to recompute

@@ -1,22 +1,23 @@
 """KV ledger: which agents keep their context in the server's KV cache. Time is an argument; nothing here waits."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .cache_misses import CacheMissTracker
 from .estimators import PrefillSpeed
 from .kv_account import NO_USE, KvDemand, KvGrant, KvLearned, KvUse
+from .kv_tiers import HEADROOM
 from .reference_tree import Path, ReferenceTree, tokens_of
 from .residency_leases import ResidencyLeases, Resident
 
 _EXPECTED_GROWTH = 0.25
 """Assumed growth of a context, as a share of its first prompt, until it has been measured."""
 _AVERAGED_AGENTS = 32
-_SHRINK = 0.9
+_SHRINK = 0.95
+_SHRINK_UNKNOWN = 0.9
+"""For an unknown capacity, which may be far below what the residents use."""
 _GROW = 1.05
-_HEADROOM = 0.9
-"""Usable share of the capacity. What finished agents leave in the cache is more recent than the contexts of agents that
-wait for their tools, and an engine that evicts the least recently used evicts the latter first."""
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class KvLedger:
     """Agents that have had references."""
 
     def __post_init__(self) -> None:
-        self._limit = None if self.capacity is None else _HEADROOM * self.capacity
+        self._limit = None if self.capacity is None else HEADROOM * self.capacity
 
     @property
     def residents(self) -> int:
@@ -185,15 +186,41 @@ class KvLedger:
         return max(self.prefill_speed.tokens_per_second or 0.0, self.others.prefill_speed) or None
 
     def max_concurrent(self, tokens: int) -> int | None:
-        """How many contexts of the residents' mean size fit into `tokens`; None without residents."""
+        """How many contexts of the residents' mean size fit into `tokens`, one that fits partly included: its request
+        waits at the server. None without residents."""
         used = self._own + self.references.tokens
         if not self._residents or used <= 0:
             return None
-        return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+        return max(1, math.ceil((HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+
+    def holds_new(self, agents: int) -> bool:
+        """Whether this many new agents would fit beside the residents, as large as these are expected to become."""
+        if self._limit is None or not agents:
+            return self.cache_misses.total == 0 or not agents
+        if not self._residents:
+            return False
+        own, first = self._own / self._residents, self._first / self._residents
+        return self._have_room(
+            self._own + agents * own,
+            self._first + agents * first,
+            self._residents + agents,
+            agents * self._new_references,
+        )
 
     def fits_each(self, tokens: float) -> bool:
         """Whether the residents would fit with `tokens` more of their own."""
         return self._limit is None or self._used + self.all_residents * tokens <= self._limit
+
+    def resize(self, capacity: int) -> None:
+        """Changes a known capacity. What was learned about it stays; residents that no longer fit are evicted."""
+        capacity = max(1, capacity)
+        if not (self.capacity and self._limit) or capacity == self.capacity:
+            return
+        factor, self.capacity = capacity / self.capacity, capacity
+        self._limit = min(self._limit * factor, HEADROOM * self.capacity)
+        if not _SHRINK <= factor <= 1 / _SHRINK:
+            self.cache_misses.reset()
+        self._evict_own_overflow()
 
     def is_resident(self, agent: str) -> bool:
         known = self._agents.get(agent)
@@ -322,7 +349,7 @@ class KvLedger:
         others = self.others
         own, first, residents = own + others.own, first + others.first, residents + others.residents
         now = self.references.tokens + others.references + new_references
-        later = max(now, residents * self._added_references / self._referring) if self._referring else now
+        later = max(now, residents * self._new_references)
         return self.shared_tokens + max(own + now, first + residents * self._growth(first, residents) + later)
 
     def _learn_growth(self, growth: float) -> None:
@@ -374,6 +401,11 @@ class KvLedger:
             self.evict_overflow()
 
     @property
+    def _new_references(self) -> float:
+        """Tokens that the references of an agent add to the tree, on average."""
+        return self._added_references / self._referring if self._referring else 0.0
+
+    @property
     def _used(self) -> float:
         return self.shared_tokens + self.references.tokens + self.others.references + self._own + self.others.own
 
@@ -408,9 +440,10 @@ class KvLedger:
 
     def _judge(self, is_miss: bool, has_waiters: bool) -> None:
         verdict = self.cache_misses.verdict(is_miss, self.all_residents)
+        shrink = _SHRINK_UNKNOWN if self.capacity is None else _SHRINK
         if verdict == "many" and self.all_residents > 1:  # a single agent is admitted regardless of the limit
             reserved = self.reserved_tokens + self.others.spare
-            self._set_limit(min(self._limit or reserved, reserved) * _SHRINK)
+            self._set_limit(min(self._limit or reserved, reserved) * shrink)
         elif verdict == "few" and has_waiters and self._limit is not None:
             self._set_limit(self._limit * _GROW)
 
@@ -419,7 +452,7 @@ class KvLedger:
         self.cache_misses.reset()
 
     def _within_capacity(self, limit: float) -> float:
-        return limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
+        return limit if self.capacity is None else min(limit, HEADROOM * self.capacity)
 
     def _add(self, agent: Resident) -> None:
         self._residents += 1

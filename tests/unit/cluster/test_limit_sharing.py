@@ -351,7 +351,7 @@ def test_many_workers_report_less_often_but_within_their_lease() -> None:
 async def test_running_contexts_of_all_workers_share_the_gpu_capacity() -> None:
     ledger = KvLedger(None)
     ledger._finished = 1
-    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
+    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), device_tokens=7000)
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
     assert gate.residency is not None
     async with asyncio.TaskGroup() as group:
