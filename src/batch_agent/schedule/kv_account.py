@@ -75,6 +75,8 @@ class KvLearned:
     """What was learned about the cache and about the contexts, for all workers together."""
 
     limit: float | None
+    capacity: int | None
+    """Capacity that this limit belongs to; a server may turn out to keep more or less."""
     reports_cache: bool
     miss_rate: float
     turns: int

@@ -143,7 +143,7 @@ class KvLedger:
     @property
     def learned(self) -> KvLearned:
         growth = self._finished, self._mean_growth, self._max_growth
-        return KvLearned(self._limit, *self.cache_misses.episode, *growth)
+        return KvLearned(self._limit, self.capacity, *self.cache_misses.episode, *growth)
 
     def learn(self, learned: KvLearned | None, *, has_waiters: bool) -> None:
         """Learns from what all workers have learned, and then from the observations of this one. `has_waiters`: agents
@@ -153,7 +153,8 @@ class KvLedger:
             self._max_growth = max(self._max_growth, learned.max_growth)
             self.cache_misses.set_episode(learned.reports_cache, learned.miss_rate, learned.turns)
             if learned.limit is not None:
-                self._limit = self._within_capacity(learned.limit)
+                scale = self.capacity / learned.capacity if self.capacity and learned.capacity else 1.0
+                self._limit = self._within_capacity(learned.limit * scale)
         if self.observations is not None:
             for growth in self.observations.growths:
                 self._learn_growth(growth)

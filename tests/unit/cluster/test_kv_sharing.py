@@ -193,6 +193,18 @@ async def test_cache_misses_shrink_the_limit_once() -> None:
 
 
 @virtual
+async def test_a_capacity_that_turns_out_larger_is_used_by_the_worker_that_knows_it() -> None:
+    coordinator = coordinated()
+    async with Worker(coordinator, "a").active(20) as first, Worker(coordinator, "b").active(20) as second:
+        first.residency.set_capacity(2 * CAPACITY)
+        await beats(2)
+        assert (first.ledger.limit, second.ledger.limit) == (0.9 * 2 * CAPACITY, 0.9 * CAPACITY)
+        second.residency.set_capacity(2 * CAPACITY)
+        await beats(3)
+        assert sum(residents(first, second)) == 14
+
+
+@virtual
 async def test_a_limit_that_one_worker_learned_holds_for_a_cache_of_unknown_size() -> None:
     coordinator = coordinated()
     first, second = Worker(coordinator, "a", None), Worker(coordinator, "b", None)

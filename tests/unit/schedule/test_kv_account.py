@@ -87,7 +87,7 @@ def test_an_agent_is_overcommitted_only_by_current_figures_of_all_workers(spare:
 
 
 def test_expired_entries_are_gone_and_what_was_learned_stays() -> None:
-    learned = KvLearned(900.0, True, 0.1, 7, 3, 50.0, 80.0)
+    learned = KvLearned(900.0, 1000, True, 0.1, 7, 3, 50.0, 80.0)
     account = KvAccount({"a": entry(2, since=None), "b": KvEntry(20.0, KvUse(1), 4.0)}, learned)
     assert KvAccount.from_json(account.to_json(), 5.0) == account
     later = KvAccount.from_json(account.to_json(), 10.0)
