@@ -2,10 +2,11 @@
 it, and answers stay the same."""
 
 import asyncio
+from pathlib import Path
 
 import aiohttp
 from benchmarks.kv_hints_vllm import run
-from tests.live.conftest import BLOCK, SMALL_BLOCKS
+from tests.live.conftest import BLOCK, PINS, SMALL_BLOCKS, server_with_connector
 
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import diagnose
@@ -57,6 +58,20 @@ async def test_malformed_hints_are_ignored(vllm_with_pins: str) -> None:
     for hint in ("text", ["list"], {"session": 3, "next_use_s": "soon", "shared_tokens": -1}):
         tokens, _ = await chat(vllm_with_pins, "Hello", hint)
         assert tokens > 0
+
+
+async def test_the_pins_work_beside_others_in_a_multi_connector(tmp_path: Path) -> None:
+    connectors = {"kv_connector_extra_config": {"connectors": [PINS]}}
+    with server_with_connector(tmp_path, {"kv_connector": "MultiConnector", "kv_role": "kv_both", **connectors}) as url:
+        backend = await connect(url, None, uses_tools=False, notify=lambda text: None)
+        await backend.aclose()
+        assert backend.traits.takes_hints
+        text = " ".join(f"crate {number}." for number in range(80))
+        tokens, _ = await chat(url, text, {"session": "a", "next_use_s": 5.0})
+        assert await pinned_share(url) * SMALL_BLOCKS == tokens // BLOCK
+        _, cached = await chat(url, text, {"session": "a", "drop": True})
+        assert cached == tokens // BLOCK * BLOCK
+        assert await pinned_share(url) == 0.0
 
 
 async def test_the_doctor_says_how_to_get_the_plugin(small_vllm: str) -> None:
