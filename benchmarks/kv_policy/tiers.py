@@ -8,7 +8,7 @@ from typing import Protocol
 
 from batch_agent_vllm.hints import Hints
 from batch_agent_vllm.next_use_policy import NextUsePolicy
-from benchmarks.kv_policy.trace import Request
+from benchmarks.kv_policy.trace import BLOCK_TOKENS, Request
 
 HintsOf = Callable[[Request], Hints]
 
@@ -209,7 +209,7 @@ class NextUse:
 
     def _touch(self, request: Request, hints: Hints, blocks: Sequence[int], now: float) -> None:
         first = len(request.blocks) - len(blocks) + 1  # offered blocks are a tail of the request's
-        positions = range(16 * first, 16 * (first + len(blocks)), 16)
+        positions = range(BLOCK_TOKENS * first, BLOCK_TOKENS * (first + len(blocks)), BLOCK_TOKENS)
         self.policy.touch(request.name, hints, zip(blocks, positions, strict=True), now)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from statistics import NormalDist
 
-BLOCK_TOKENS = 16
+BLOCK_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)

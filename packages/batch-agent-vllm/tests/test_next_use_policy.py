@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent_vllm.hints import Hints
@@ -110,6 +110,14 @@ def test_requests_without_hints_leave_in_the_order_of_their_last_use() -> None:
     assert tier.victims(3, now=9.0) == ["b1", "c1", "a1"]
 
 
+def test_a_running_request_without_hints_is_the_most_recent_use() -> None:
+    tier = Tier()
+    for now in range(10):
+        tier.policy.finish(tier.begin(Hints(), [f"old{now}"], 10.0 * now), Hints(), 10.0 * now + 9.0)
+    tier.begin(Hints(), ["running"], 100.0)
+    assert tier.victims(11, now=101.0)[-1] == "running"
+
+
 def test_an_unknown_next_use_counts_as_far_ahead_as_the_last_use_is_back() -> None:
     tier = Tier()
     tier.request(session("unknown"), ["u1"], 0.0)
@@ -201,6 +209,7 @@ def test_sessions_of_clients_that_vanished_are_forgotten() -> None:
     assert len(tier.policy._sessions) == MAX_SESSIONS
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10_000))
 def test_a_pinned_or_protected_block_never_leaves_and_every_other_can(seed: int) -> None:
     random = Random(seed)

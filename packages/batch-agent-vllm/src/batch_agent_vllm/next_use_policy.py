@@ -92,7 +92,7 @@ class NextUsePolicy(Generic[K]):
         session.requests[request] = now
         self._observe_return(session, was_resident=True)
         session.is_over = hints.drop or hints.once
-        session.use(hints.next_use_s, now + self._request_s)
+        session.use(hints.next_use_s, now if hints.next_use_s is None else now + self._request_s)
         self._queue.file(session, now)
 
     def finish(self, request: str, hints: Hints, now: float) -> None:

@@ -179,6 +179,8 @@ class NextUseOffloadingManager(CPUOffloadingManager):
 class NextUseOffloadingSpec(CPUOffloadingSpec):
     """vLLM's host tier with the next-use policy."""
 
+    _manager: OffloadingManager | None
+
     def get_manager(self) -> OffloadingManager:
         if not self._manager:
             chunks, tokens = (self.num_chunks if LOADS_POLICIES else self.num_blocks), self.tokens_per_block[0]
