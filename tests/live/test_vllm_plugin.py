@@ -2,15 +2,31 @@
 it, and answers stay the same."""
 
 import asyncio
+import os
+import subprocess
 from pathlib import Path
 
 import aiohttp
 from benchmarks.kv_hints_vllm import run
-from tests.live.conftest import BLOCK, PINS, SMALL_BLOCKS, server_with_connector
+from scripts.engines.layout import VLLM
+from tests.live.conftest import BLOCK, PINS, PLUGIN, SMALL_BLOCKS, server_with_connector
 
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import diagnose
 from batch_agent.core.requests import ContextHint
+
+
+def test_the_pins_obey_the_classes_of_vllm() -> None:
+    done = subprocess.run(
+        [str(VLLM.python), str(PLUGIN.parent / "tests" / "check_pins_in_vllm.py")],
+        env=os.environ | {"PYTHONPATH": str(PLUGIN)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    assert done.stdout.splitlines()[-1].startswith("ok ")
 
 
 async def test_the_probe_finds_the_plugin_and_the_doctor_names_it(vllm_with_pins: str) -> None:
@@ -42,7 +58,7 @@ async def test_pins_are_given_up_for_requests_that_need_the_memory(vllm_with_pin
     for agent, text in enumerate(contexts):
         await chat(vllm_with_pins, text, {"session": f"waiting-{agent}", "next_use_s": 100.0 + agent})
     assert 0.2 < await pinned_share(vllm_with_pins) <= 0.5
-    large = [" ".join(f"{word} {number}." for number in range(200)) for word in ("barrel", "bucket")]
+    large = [" ".join(f"{word} {number}." for number in range(225)) for word in ("barrel", "bucket")]
     (first, _), (second, _) = await asyncio.gather(*(chat(vllm_with_pins, text, None) for text in large))
     assert first + second > 0.7 * SMALL_BLOCKS * BLOCK
     assert 0.0 < await pinned_share(vllm_with_pins) < 0.2
