@@ -130,3 +130,32 @@ def keep_warm() -> str:
         ]
     )
     return table(["", "resumed turn, on / off", "wall, on / off", "computed tokens", "cost"], rows)
+
+
+def kv_hints() -> str:
+    """Cached tokens of the turns after the tool call; for Dynamo the three runs of each way."""
+    found = results("kv_hints")["cases"]
+    rows = []
+    for case, way, what in (
+        ("sglang_sessions", "with", "SGLang, sessions"),
+        (
+            "sglang_priorities",
+            "rising",
+            "SGLang, eviction by priority, higher in each turn, after other agents have ended",
+        ),
+        (
+            "sglang_priorities",
+            "with",
+            "SGLang, eviction by priority, the same in all turns, after other agents have ended",
+        ),
+        ("lmcache", "with", "vLLM, LMCache beside it"),
+    ):
+        without, hinted = found[case]["without"], found[case][way]
+        rows.append([what, *(f"{it['cached']:,}" for it in (without, hinted)), f"{hinted['prompt']:,}"])
+    for router, ways in found["dynamo"].items():
+        counts = [", ".join(f"{it['cached']:,}" for it in ways[way]) for way in ("without", "with")]
+        rows.append([f"Dynamo, {router}: session header", *counts, f"{ways['with'][0]['prompt']:,}"])
+    sessions = found["sglang_sessions"]
+    later = [f"{sessions[way]['others_cached_later']:,}" for way in ("without_ends", "with")]
+    rows.append(["SGLang, sessions closed: what the other client finds after the run", *later, ""])
+    return table(["cached tokens of returning agents", "without", "with", "of"], rows)

@@ -88,6 +88,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "prefix": shared_server.prefix,
     "scheduling": shared_server.scheduling,
     "keep_warm": shared_server.keep_warm,
+    "kv_hints": shared_server.kv_hints,
     "kv_policy": kv_policy.kv_policy,
     "layout": prompts.layout,
     "shared_results": prompts.shared_results,

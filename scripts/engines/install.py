@@ -1,7 +1,7 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
-ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU) or opencode (no engine: the coding agent that asks them). Without
-any: vllm, dynamo and opencode, which `make test-engines` starts.
+ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU) or opencode (no engine: the coding agent that asks
+them). Without any: vllm, dynamo and opencode, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.engines import dynamo_env, model, opencode_env, replay, sglang_env, vllm_env
-from scripts.engines.layout import DYNAMO, MODEL, OPENCODE, REPLAY, SGLANG, VLLM, Part, engines_root
+from scripts.engines import dynamo_env, lmcache_env, model, opencode_env, replay, sglang_env, vllm_env
+from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, OPENCODE, REPLAY, SGLANG, VLLM, Part, engines_root
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 # What each engine needs, in an order in which it can be made: vLLM's environment converts the model.
@@ -22,6 +22,7 @@ PARTS = {
     "vllm": (VLLM, MODEL),
     "dynamo": (VLLM, MODEL, DYNAMO, REPLAY),
     "sglang": (VLLM, MODEL, SGLANG),
+    "lmcache": (VLLM, MODEL, LMCACHE),
     "opencode": (OPENCODE,),
 }
 BUILDERS = {
@@ -30,6 +31,7 @@ BUILDERS = {
     DYNAMO: dynamo_env.build,
     REPLAY: replay.build,
     SGLANG: sglang_env.build,
+    LMCACHE: lmcache_env.build,
     OPENCODE: opencode_env.build,
 }
 DEFAULT = ("vllm", "dynamo", "opencode")

@@ -63,6 +63,7 @@ VLLM = Part("vllm", ("vllm_env.py", "vllm-constraints.txt"), "bin/python")
 # SGLang's environment adds to vLLM's, so another vLLM means another SGLang.
 SGLANG_RECIPE = ("sglang_env.py", "sglang-constraints.txt", "sglang_shim/sglang_stand_ins.py")
 SGLANG = Part("sglang", (*SGLANG_RECIPE, *VLLM.recipe), "bin/python")
+LMCACHE = Part("lmcache", ("lmcache_env.py", "lmcache-constraints.txt", *VLLM.recipe), "bin/python")
 DYNAMO = Part("dynamo", ("dynamo_env.py", "dynamo-constraints.txt"), "bin/python")
 MODEL = Part("smollm2", ("model.py", "smollm2_to_hf.py", "tools_chat_template.jinja"))
 REPLAY = Part("replay", ("replay.py", "write_replay.py"))

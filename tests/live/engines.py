@@ -1,5 +1,6 @@
 """Starts the real engines of scripts/engines on a free loopback port, waits for them, and stops them."""
 
+import json
 import os
 import socket
 import subprocess
@@ -12,11 +13,12 @@ from pathlib import Path
 from urllib.error import URLError
 
 from scripts.engines.guard import GRACE
-from scripts.engines.layout import DYNAMO, MODEL, MODEL_NAME, RECIPES, REPLAY, SGLANG, VLLM, Part, engines_root
+from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, MODEL_NAME, RECIPES, REPLAY, SGLANG, VLLM, Part, engines_root
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
 SGLANG_START_LIMIT = 300.0
+LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
 LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the machine is not for 127.0.0.1
 
@@ -27,7 +29,11 @@ class EngineFailedError(Exception):
 
 @contextmanager
 def vllm_server(
-    scratch: Path, *arguments: str, tools: bool = True, environment: Mapping[str, str] | None = None
+    scratch: Path,
+    *arguments: str,
+    tools: bool = True,
+    environment: Mapping[str, str] | None = None,
+    interpreter: Path | None = None,
 ) -> Iterator[str]:
     """A real vLLM on CPU with a 23,000-token KV cache; yields its root address, without /v1.
 
@@ -35,7 +41,8 @@ def vllm_server(
     """
     _require(VLLM, MODEL)
     port = _free_port()
-    command = [str(VLLM.folder / "bin" / "vllm"), "serve", str(MODEL.folder), "--served-model-name", MODEL_NAME]
+    command = [str(interpreter or VLLM.python), str(VLLM.folder / "bin" / "vllm"), "serve", str(MODEL.folder)]
+    command += ["--served-model-name", MODEL_NAME]
     command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", "64"]
     command += ["--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"]
     # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
@@ -50,7 +57,7 @@ def vllm_server(
 
 
 @contextmanager
-def sglang_server(scratch: Path, *arguments: str) -> Iterator[str]:
+def sglang_server(scratch: Path, *arguments: str, sessions: bool = True) -> Iterator[str]:
     """A real SGLang on CPU with an 8,192-token KV cache and all that our dialect can use switched on.
 
     Yields its root address, without /v1. Blocks 40 s to 3 minutes. Raises EngineFailedError.
@@ -62,8 +69,8 @@ def sglang_server(scratch: Path, *arguments: str) -> Iterator[str]:
     command += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
     command += ["--sampling-backend", "pytorch", "--mem-fraction-static", "0.2"]
     command += ["--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "16"]
-    command += ["--tool-call-parser", "hermes", "--enable-cache-report", "--enable-session-radix-cache"]
-    command += ["--enable-priority-scheduling", "--enable-metrics"]
+    command += ["--tool-call-parser", "hermes", "--enable-cache-report", "--enable-metrics"]
+    command += ["--enable-priority-scheduling", *(["--enable-session-radix-cache"] if sessions else [])]
     log = scratch / "sglang.log"
     with _process_group([*command, *arguments], _environment() | {"SGLANG_USE_CPU_ENGINE": "1"}, log) as process:
         url = f"http://127.0.0.1:{port}"
@@ -72,8 +79,31 @@ def sglang_server(scratch: Path, *arguments: str) -> Iterator[str]:
 
 
 @contextmanager
-def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
-    """The real Dynamo frontend and KV router in front of mocker workers; yields its root address, without /v1.
+def vllm_with_lmcache(scratch: Path, *arguments: str) -> Iterator[str]:
+    """A real vLLM on CPU beside a real LMCache server with 1 GB of host memory; yields vLLM's root address.
+
+    Blocks 1 to 4 minutes. Raises EngineFailedError.
+    """
+    _require(LMCACHE, VLLM, MODEL, install="lmcache")
+    port, http_port = _free_port(), _free_port()
+    command = [str(LMCACHE.folder / "bin" / "lmcache"), "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--http-host", "127.0.0.1", "--http-port", str(http_port), "--disable-observability"]
+    # Without "auto" vLLM on a CPU waits for ever when it registers its KV cache.
+    command += ["--supported-transfer-mode", "auto", "--eviction-policy", "LRU", "--l1-size-gb", "1"]
+    command += ["--chunk-size", "32"]
+    extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port}
+    config = {"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    log = scratch / "lmcache.log"
+    with _process_group(command, _environment() | {"LMCACHE_TRACK_USAGE": "false"}, log) as process:
+        _wait_until_ready(f"http://127.0.0.1:{http_port}/healthcheck", "", process, (log,), LMCACHE_START_LIMIT)
+        arguments = ("--kv-transfer-config", json.dumps(config), *arguments)
+        with vllm_server(scratch, *arguments, interpreter=LMCACHE.python) as url:
+            yield url
+
+
+@contextmanager
+def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str = "kv") -> Iterator[str]:
+    """The real Dynamo frontend and router in front of mocker workers; yields its root address, without /v1.
 
     Mocker tokens are random, unless a request is annotated with an output_replay_id of scripts/engines/write_replay.py.
     Blocks a few seconds. Raises EngineFailedError.
@@ -85,7 +115,7 @@ def dynamo_server(scratch: Path, *, workers: int = 2) -> Iterator[str]:
     mocker += ["--max-model-len", "4096", "--num-gpu-blocks-override", "4096"]
     mocker += ["--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE)]
     frontend = [str(DYNAMO.python), "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
-    frontend += ["--router-mode", "kv", "--enable-streaming-tool-dispatch"]
+    frontend += ["--router-mode", router, "--enable-streaming-tool-dispatch", *arguments]
     environment = _environment() | _dynamo_without_services(scratch / "discovery")
     logs = scratch / "mocker.log", scratch / "frontend.log"
     with (

@@ -12,7 +12,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.program_runtime import ProgramTrace
 from ..core.protocols import CallHistory
-from ..core.requests import NO_USAGE, FinishReason, Reply, Request
+from ..core.requests import NO_USAGE, PRIORITY_STEP, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, Timing
 from .action_mode import render_history
 from .call_state import CallState
@@ -75,7 +75,6 @@ class _Unusable:
 
 Step = Generate | CallTools | CompactContext | Done
 
-PRIORITY_STEP = 100
 MAX_TURN_PRIORITY = 9
 """Within a run, agents with more turns go first; between runs, the priorities of the runs decide. SGLang preempts a
 running request for one whose priority is higher by more than 10, so the turns of a run add less than that."""

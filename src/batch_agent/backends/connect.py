@@ -16,13 +16,22 @@ from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
-from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor
+from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions
 from .hostfile import Endpoint, parse_hostfile
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
 from .load_metrics import load_reader_for
-from .probe import ServedModel, ServerInfo, admin_url, inspect_server, list_models, probe_tools, select_model
+from .probe import (
+    ServedModel,
+    ServerInfo,
+    admin_url,
+    has_unstable_tier,
+    inspect_server,
+    list_models,
+    probe_tools,
+    select_model,
+)
 from .session_cleanup import SessionCloser, close_session, drop_context, final_request
 from .token_counter import token_counter_for
 
@@ -254,12 +263,21 @@ def _dialect(flavor: Flavor, info: ServerInfo, model: ServedModel) -> Dialect:
         from .dialects.anthropic.encoder import AnthropicMessages
 
         return AnthropicMessages(max_output_tokens=model.max_output_tokens, strict_schema=flavor is ANTHROPIC)
-    extensions = flavor.extensions
+    return OpenAIChat(_active_extensions(flavor.extensions, info))
+
+
+def _active_extensions(extensions: OpenAIExtensions, info: ServerInfo) -> OpenAIExtensions:
+    """The extensions that the server acts on, as far as it says which."""
     if extensions.session_field and not info.sessions:
         extensions = replace(extensions, session_field="")
     if info.plugin is not None:
         extensions = replace(extensions, context_hints=True)
-    return OpenAIChat(extensions)
+    if info.priority is False and (info.refuses_priority or not info.priority_eviction):
+        return replace(extensions, priority="")
+    if info.priority and info.low_priority_first:  # eviction still keeps the high values: it is of no use then
+        return replace(extensions, priority="low_first")
+    # Where sessions are kept they come first, and a closed one is evicted before all open ones.
+    return replace(extensions, evicts_by_priority=bool(info.priority_eviction) and not info.sessions)
 
 
 def _session_closer(
@@ -329,6 +347,13 @@ def _describe(flavor: Flavor, model: ServedModel, info: ServerInfo) -> list[str]
         seen.append("priorities")
     if info.plugin:
         seen.append(f"batch-agent-vllm {info.plugin.version}")
+    if info.priority_eviction:
+        seen.append("eviction by priority")
+    if info.host_tier:
+        unstable = (
+            ", which is UNSTABLE in this version (batch-agent doctor)" if has_unstable_tier(info, flavor.name) else ""
+        )
+        seen.append(f"second tier: {info.host_tier}{unstable}")
     return seen
 
 

@@ -16,9 +16,9 @@ from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
 from .connect import Notify, ProbedServer, connect, endpoints_of, probe_server
-from .probe import KvPlugin, probe_timeout
+from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
-CheckState = Literal["ok", "off", "unknown", "failed"]
+CheckState = Literal["ok", "off", "unknown", "warning", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
 _SCHEMA = closed_object({"mood": {"type": "string", "enum": ["good", "bad"]}})
 _ADVICE = {
@@ -33,6 +33,14 @@ _ADVICE = {
     ("sglang", "sessions"): "--enable-session-radix-cache keeps the cache of a waiting agent (if memory is short)",
     ("sglang", "priority"): "--enable-priority-scheduling serves agents that are nearly done first",
     ("sglang", "metrics"): "--enable-metrics",
+    (
+        "dynamo",
+        "routing",
+    ): "start the frontend with --router-mode kv: it sends a turn to the worker that has its context",
+    ("dynamo", "hints"): "--router-session-affinity-ttl-secs 60 keeps an agent's turns on one worker; "
+    "--router-queue-threshold 0.5 (or a policy with a queue) serves urgent requests first; "
+    "--router-track-output-blocks uses the expected output length; dynamo://...?sessions=end ends sessions",
+    ("vllm", "priority"): "start vLLM with --scheduling-policy priority to serve agents that are nearly done first",
 }
 
 
@@ -209,6 +217,7 @@ def _settings(probed: ProbedServer | None) -> list[DiagnosticCheck]:
         ("priorities", "priority", info.priority),
         ("sessions", "sessions", info.sessions),
         ("metrics", "metrics", info.metrics),
+        ("KV routing", "routing", info.kv_router),
     )
     checks = [
         DiagnosticCheck(
@@ -221,7 +230,44 @@ def _settings(probed: ProbedServer | None) -> list[DiagnosticCheck]:
         checks.append(DiagnosticCheck("KV cache", "ok", f"capacity of {info.kv_tokens:,} tokens"))
     if name == "vllm" and info.metrics:
         checks.append(_plugin(info.plugin))
-    return checks
+    return [*checks, *_tier(info, name), *_hints(info, name)]
+
+
+def _tier(info: ServerInfo, name: str) -> list[DiagnosticCheck]:
+    """The slower tier of the KV cache, if the server has one."""
+    if not info.host_tier:
+        return []
+    if has_unstable_tier(info, name):
+        return [
+            DiagnosticCheck(
+                "second tier",
+                "warning",
+                f"{info.host_tier}: the engine of vLLM 0.26 died with it under load, and when requests were aborted",
+                "start vLLM without --kv-offloading-size, or try a later version; keep a checkpoint (checkpoint_dir)",
+            )
+        ]
+    limited = "" if info.kv_retained_tokens else "; its size in tokens is not reported, so residency is not limited"
+    return [DiagnosticCheck("second tier", "ok", f"{info.host_tier}{limited}")]
+
+
+def _hints(info: ServerInfo, name: str) -> list[DiagnosticCheck]:
+    """Hints about agents that are sent, and whether the server acts on them, where `_settings` does not say it."""
+    if name == "vllm" and info.priority is None:
+        found = "sent; vLLM does not report whether it serves by priority"
+        return [DiagnosticCheck("priorities", "unknown", found, _ADVICE["vllm", "priority"])]
+    if name == "dynamo":
+        found = "priority, output length and session are sent; the frontend does not report whether it acts on them"
+        return [DiagnosticCheck("agent hints", "unknown", found, _ADVICE["dynamo", "hints"])]
+    if not info.priority_eviction:
+        return []
+    if info.low_priority_first:
+        found = "by priority, and the least urgent is kept: lower values are served first, but higher ones are kept"
+        advice = "start SGLang without --schedule-low-priority-values-first or without --radix-eviction-policy priority"
+        return [DiagnosticCheck("eviction", "warning", found, advice)]
+    if info.sessions:
+        return [DiagnosticCheck("eviction", "ok", "agents that have ended first, then by priority")]
+    found = "by priority: agents outlive requests without one, but the server is not told when an agent has ended"
+    return [DiagnosticCheck("eviction", "ok", found, _ADVICE["sglang", "sessions"])]
 
 
 def _plugin(plugin: KvPlugin | None) -> DiagnosticCheck:

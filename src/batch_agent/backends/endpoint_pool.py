@@ -97,12 +97,14 @@ class EndpointPool:
         if not loads:
             return None
         usages = [load.kv_usage for load in loads if load.kv_usage is not None]
+        tiers = [load.kv_host_tokens for load in loads]
         return ServerLoad(
             sum(load.running for load in loads),
             sum(load.waiting for load in loads),
             sum(usages) / len(usages) if usages else None,
             sum(load.preemptions for load in loads),
             sum(load.computed for load in loads),
+            sum(tier for tier in tiers if tier is not None) if None not in tiers else None,
         )
 
     async def count_tokens(self, text: str) -> int | None:

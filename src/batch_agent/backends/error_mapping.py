@@ -63,6 +63,8 @@ _OVERFLOW_PHRASES = (
     "prompt is too long",
     "input is too long",
 )
+_DEAD_ENGINE = "enginecore encountered an issue"
+"""What vLLM responds to each request once the process with its model has ended; its API follows soon."""
 _UNPAID_PHRASES = ("insufficient_quota", "credit balance is too low")
 
 
@@ -76,7 +78,7 @@ def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: 
     if 300 <= status < 400:
         message = f"redirect to {headers.get('Location', 'no location')}. If that is the server, use its URL."
     kind = _kind(status, message + body[:2000].decode(errors="replace"))
-    text = f"HTTP {status} from {url}: {message[:1000]}"
+    text = f"HTTP {status} from {url}: {_explain(message[:1000])}"
     return BackendError(kind, text, retry_after=_retry_after(headers), status=status)
 
 
@@ -122,7 +124,7 @@ def named_error(names: list[str], message: str) -> BackendError:
 
 
 def _reported(status: int, message: str) -> BackendError:
-    return BackendError(_kind(status, message), f"The server reported: {message[:1000]}")
+    return BackendError(_kind(status, message), f"The server reported: {_explain(message[:1000])}")
 
 
 def error_message(body: Mapping[str, Any]) -> str:
@@ -133,9 +135,17 @@ def error_message(body: Mapping[str, Any]) -> str:
     return str(error)
 
 
+def _explain(message: str) -> str:
+    if _DEAD_ENGINE not in message.lower():
+        return message
+    return f"the engine has died, and the server has to be restarted. Its log says why. ({message})"
+
+
 def _kind(status: int, text: str) -> ErrorKind:
     kind = _KINDS.get(status, ErrorKind.SERVER if status >= 500 else ErrorKind.BAD_REQUEST)
     lowered = text.lower()
+    if kind is ErrorKind.SERVER and _DEAD_ENGINE in lowered:
+        return ErrorKind.UNAVAILABLE
     if kind in (ErrorKind.BAD_REQUEST, ErrorKind.SERVER) and any(phrase in lowered for phrase in _OVERFLOW_PHRASES):
         return ErrorKind.CONTEXT_OVERFLOW
     if kind in (ErrorKind.BAD_REQUEST, ErrorKind.RATE_LIMITED) and any(phrase in lowered for phrase in _UNPAID_PHRASES):

@@ -15,6 +15,11 @@ class OpenAIExtensions:
 
     priority: Literal["", "low_first", "high_first", "agent_hints"] = ""
     """Which value of `priority` is served first; agent_hints: high first, inside of `nvext`."""
+    missing_priority_is_last: bool = False
+    """A request without a priority is served after all others, so 0 is sent too."""
+    evicts_by_priority: bool = False
+    """The cache keeps what has the highest priority, for as long as it was ever sent with it. The turns of a run then
+    have one priority: an agent that has ended would outlive those that still wait for a tool."""
     session_field: str = ""
     session_header: str = ""
     request_id: bool = False
@@ -79,6 +84,7 @@ SGLANG = Flavor(
     inflight=32,
     extensions=OpenAIExtensions(
         priority="high_first",
+        missing_priority_is_last=True,
         session_field="session_id",
         cache_salt=True,
         none_drops_tools=True,

@@ -31,8 +31,18 @@ _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _PLUGIN_INFO = re.compile(r'^batch_agent:plugin_info\{[^}]*version="([^"]*)"', re.MULTILINE)
 _PLUGIN_TIMEOUT = 10.0
-_VLLM_TIERS = ("# TYPE vllm:kv_offload_", "# TYPE vllm:simple_kv_offload_", "# TYPE lmcache:")
-_SGLANG_TIERS = ("hicache_storage_backend", "enable_lmcache", "enable_flexkv")
+_VLLM_TIERS = {
+    "# TYPE vllm:lmcache_mp_": "LMCache",
+    "# TYPE lmcache:": "LMCache",
+    "# TYPE vllm:kv_offload_": "host memory",
+    "# TYPE vllm:simple_kv_offload_": "host memory",
+}
+"""Metrics of the connectors of slower tiers; LMCache's server in a process of its own is the first."""
+_SGLANG_TIERS = {"hicache_storage_backend": "HiCache storage", "enable_lmcache": "LMCache", "enable_flexkv": "FlexKV"}
+_OWN_TIER = "host memory of "
+_UNSTABLE_TIER = "0.26."
+"""vLLM's own host tier: the engine died twice with it, with 128 requests in flight and when requests were aborted."""
+_KV_ROUTER = "# TYPE dynamo_frontend_router_queue_pending_requests "
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
 _TRIAL_USAGE = Usage(32, 0, 1)
 
@@ -67,11 +77,22 @@ class ServerInfo:
     """Capacity of the KV cache in GPU memory, of all engines together."""
     kv_retained_tokens: int | None = None
     """The same, or the capacity of a slower tier if that is larger: the tier holds copies, so the sizes are not added.
-    None for a tier whose size in tokens is unknown."""
+    None for a tier whose size is unknown."""
     metrics: bool | None = None
     sessions: bool | None = None
     """Whether it keeps an agent's cache until the agent's session is closed."""
     priority: bool | None = None
+    """Whether urgent requests are served first."""
+    low_priority_first: bool = False
+    """Whether a lower priority is the more urgent one, where that is an option of the server."""
+    priority_eviction: bool | None = None
+    """Whether the cache keeps what has the highest priority."""
+    refuses_priority: bool = False
+    """Whether it refuses requests with a priority, since it does not serve by priority."""
+    host_tier: str = ""
+    """Name of a slower tier of its KV cache; empty: none is known."""
+    kv_router: bool | None = None
+    """Whether it sends requests to the worker that has most of their prompt."""
     tool_parser: bool | None = None
     """Without a tool parser SGLang accepts tools, and returns calls as text."""
     plugin: KvPlugin | None = None
@@ -168,7 +189,7 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
         case "sglang":
             return await _sglang_info(server)
         case "dynamo":
-            return ServerInfo(metrics=(await _fetch_page(server, "/metrics")).exists)
+            return _dynamo_info(await _fetch_page(server, "/metrics"))
         case _:
             return ServerInfo()
 
@@ -201,16 +222,17 @@ def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
     found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
     labels = found[0] if found else {}
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
-    # --kv-offloading-size is reported in GiB, --kv-transfer-config only through its metrics, and neither with the size
-    # of a token. Such a tier is many times larger than GPU memory, so no limit is a better estimate than the GPU's.
-    has_slow_tier = labels.get("kv_offloading_size", "None") != "None" or any(
-        mark in metrics.text for mark in _VLLM_TIERS
-    )
+    # The size of vLLM's own tier in tokens becomes known with the first copies (`ServerLoad.kv_host_tokens`); until
+    # then the device counts. That of another one is unknown and usually many times larger, so no limit is the better
+    # estimate.
+    host_tier = _vllm_tier(labels, metrics.text)
+    has_unknown_size = bool(host_tier) and not host_tier.startswith(_OWN_TIER)
     return ServerInfo(
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=tokens,
-        kv_retained_tokens=None if has_slow_tier else tokens,
+        kv_retained_tokens=None if has_unknown_size else tokens,
         metrics=metrics.exists,
+        host_tier=host_tier,
         plugin=KvPlugin(plugin[1]) if (plugin := _PLUGIN_INFO.search(metrics.text)) else None,
     )
 
@@ -232,6 +254,12 @@ async def _with_plugin(server: ServerClient, info: ServerInfo, plugin: KvPlugin)
     return replace(info, plugin=plugin, kv_retained_tokens=max(info.kv_tokens, host_tokens))
 
 
+def _vllm_tier(labels: dict[str, str], metrics: str) -> str:
+    if (size := labels.get("kv_offloading_size", "None")) != "None":
+        return "LMCache" if labels.get("kv_offloading_backend") == "lmcache" else f"{_OWN_TIER}{size} GiB"
+    return next((name for mark, name in _VLLM_TIERS.items() if mark in metrics), "")
+
+
 def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
     """`kv_cache_size_tokens` is per engine, and correct for hybrid models too; `num_gpu_blocks` is the total of all
     engines on each engine's line."""
@@ -243,6 +271,17 @@ def _vllm_tokens(engines: dict[str, dict[str, str]]) -> int | None:
         if blocks.isdecimal() and size.isdecimal():
             return int(blocks) * int(size) or None
     return None
+
+
+def has_unstable_tier(info: ServerInfo, flavor: str) -> bool:
+    """Whether the server has a host tier in a version whose engine died with it."""
+    is_native = info.host_tier.startswith("host memory")
+    return flavor == "vllm" and is_native and (info.version or "").startswith(_UNSTABLE_TIER)
+
+
+def _dynamo_info(metrics: "_AdminPage") -> ServerInfo:
+    """Only the KV router has these metrics. Other options of the frontend are not reported."""
+    return ServerInfo(metrics=metrics.exists, kv_router=_KV_ROUTER in metrics.text if metrics.exists else None)
 
 
 async def _sglang_info(server: ServerClient) -> ServerInfo:
@@ -258,6 +297,10 @@ async def _sglang_info(server: ServerClient) -> ServerInfo:
         metrics=metrics.exists,
         sessions=_flag(config.get("enable_session_radix_cache")),
         priority=_flag(config.get("enable_priority_scheduling")),
+        low_priority_first=config.get("schedule_low_priority_values_first") is True,
+        priority_eviction=config["radix_eviction_policy"] == "priority" if "radix_eviction_policy" in config else None,
+        refuses_priority=config.get("abort_on_priority_when_disabled") is True,
+        host_tier=_sglang_tier(config),
         tool_parser=bool(config["tool_call_parser"]) if "tool_call_parser" in config else None,
     )
 
@@ -277,6 +320,12 @@ def _sglang_retained_tokens(config: dict[str, Any], gpu_tokens: int) -> int | No
         return max(gpu_tokens, int(host))
     except (LookupError, TypeError, ArithmeticError, ValueError):
         return None
+
+
+def _sglang_tier(config: dict[str, Any]) -> str:
+    if name := next((name for option, name in _SGLANG_TIERS.items() if config.get(option)), ""):
+        return name
+    return "HiCache" if config.get("enable_hierarchical_cache") else ""
 
 
 async def _fetch_two(server: ServerClient, first_path: str, second_path: str) -> tuple["_AdminPage", "_AdminPage"]:

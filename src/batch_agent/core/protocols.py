@@ -62,6 +62,8 @@ class ServerLoad:
     preemptions: int = 0
     computed: int = 0
     """Tokens written to its KV cache: prompts without their cache hits, and answers."""
+    kv_host_tokens: int | None = None
+    """Capacity of the tier of its KV cache in host memory; None if there is none, or its size is not known yet."""
 
 
 class Backend(Protocol):

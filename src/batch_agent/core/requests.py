@@ -39,6 +39,10 @@ class Charge(Protocol):
         ...
 
 
+PRIORITY_STEP = 100
+"""Distance between the priorities of two runs; the turns of a run differ by less."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContextHint:
     """What is known about the next use of an agent's context, for servers that manage their KV cache by it."""
@@ -71,7 +75,8 @@ class Request:
     """Key of the agent; empty for a request without an agent."""
     turn: int = 0
     priority: int = 0
-    """Higher values go first. Backends invert it if their server counts the other way."""
+    """Higher values go first. Backends invert it if their server counts the other way. That of the run, in steps of
+    PRIORITY_STEP, and that of the turn."""
     charge: Charge | None = None
     """None in a run without a budget."""
     must_call: str | None = None

@@ -280,7 +280,7 @@ class _Opener:
             backend = self._budget.backend(backend, spec)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
-        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth)
+        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -387,6 +387,7 @@ class _Opener:
         server: Backend,
         chars_per_token: float,
         depth: int,
+        agents: int | None,
     ) -> tuple[AdmissionController, Health]:
         """Admission controller and health of a server. Runs with the same server share both."""
         spec = setup.spec
@@ -394,6 +395,7 @@ class _Opener:
         if (known := self._admissions.get(address)) is not None:
             return known[0].share(shared_chars, depth, has_later_turns=_has_later_turns(spec)), known[1]
         specs = [other.spec for other in self._setups if other is setup or _address(other.spec) == address]
+        is_alone = len(self._setups) == 1 and self._cluster is None
         admission = build_admission(
             spec,
             backend,
@@ -401,6 +403,7 @@ class _Opener:
             chars_per_token,
             self._events,
             has_later_turns=any(map(_has_later_turns, specs)),
+            agents=agents if is_alone else None,
             server=server,
         )
         health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY)

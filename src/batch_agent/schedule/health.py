@@ -99,6 +99,7 @@ class Health:
         self._in_flight: dict[int, float] = {}
         self._last = 0
         self._since: float | None = None
+        self._first_error = ""
         self._unavailable: set[str] = set()
         self._failed: set[str] = set()
         self._unanswered = 0
@@ -158,6 +159,7 @@ class Health:
     def _count(self, agent: str, error: BackendError, now: float) -> None:
         if self._since is None:
             self._since = now
+            self._first_error = str(error)
             self._unavailable.clear()
             self._failed.clear()
             self._unanswered = self._max_in_flight = 0
@@ -186,8 +188,10 @@ class Health:
             _REFUSED_AGENTS, _TIMED_OUT_ROUNDS * self._max_in_flight
         )
         if hangs or (lasted >= self._max_outage and (is_gone or len(self._failed) >= _BROKEN_AGENTS)):
-            what = _BREAKDOWNS[error.kind]
-            return StopRun(f"The backend {what}: no request was answered for {lasted:.0f} s. {error}")
+            what, began = _BREAKDOWNS[error.kind], ""
+            if str(error) != self._first_error:  # a server that breaks down may say why before it is gone
+                began = f" The first failure was: {self._first_error}"
+            return StopRun(f"The backend {what}: no request was answered for {lasted:.0f} s. {error}{began}")
         if error.kind is not ErrorKind.UNAVAILABLE:
             return self._retry_agent(self._usual_retry_factor(error))
         if is_gone and error.retry_after is None:

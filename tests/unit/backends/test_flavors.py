@@ -54,6 +54,14 @@ def test_sglang_gets_a_priority_of_0_because_a_missing_one_is_the_lowest() -> No
     assert "priority" not in beside(VLLM, replace(ASKED, priority=0))
 
 
+def test_turns_have_one_priority_where_a_cache_evicts_by_it() -> None:
+    """SGLang keeps the highest priority that a context was ever sent with: agents that ended would outlive others."""
+    flavor = replace(SGLANG, extensions=replace(SGLANG.extensions, evicts_by_priority=True))
+    turns = [replace(ASKED, priority=100 + turn, turn=turn) for turn in range(10)]
+    assert {beside(flavor, turn)["priority"] for turn in turns} == {101}
+    assert beside(flavor, replace(ASKED, priority=-200))["priority"] == -199
+
+
 @pytest.mark.parametrize(("flavor", "is_sent"), [(VLLM, True), (SGLANG, False), (DYNAMO, False), (OPENAI, True)])
 def test_the_tools_stay_in_the_prompt_of_a_last_turn(flavor: Flavor, is_sent: bool) -> None:
     prompt = Prompt("Be brief.", (ToolSpec("look", "", {}),))

@@ -152,6 +152,7 @@ async def test_a_plain_reply_to_a_stream_request_is_decoded() -> None:
         (429, b'{"error": "slow down"}', ErrorKind.RATE_LIMITED),
         (429, b'{"error": {"code": "insufficient_quota", "message": "no money"}}', ErrorKind.AUTH),
         (500, b"<html>oops</html>", ErrorKind.SERVER),
+        (500, b'{"error": {"message": "EngineCore encountered an issue. See stack trace"}}', ErrorKind.UNAVAILABLE),
         (502, b"\xff\xfe", ErrorKind.UNAVAILABLE),
         (503, b"null", ErrorKind.UNAVAILABLE),
         (504, b"", ErrorKind.SERVER),
@@ -169,6 +170,25 @@ async def test_an_http_status_becomes_an_error_kind(status: int, body: bytes, ki
             assert error.kind is kind
             assert str(error).startswith(f"HTTP {status} from {server.url}/v1/chat/completions: ")
         assert server.connections == 1
+
+
+async def test_the_error_of_a_server_whose_engine_died_says_so_also_inside_of_a_stream() -> None:
+    message = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+    body = orjson.dumps({"error": {"message": message, "type": "InternalServerError", "param": None, "code": 500}})
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        if orjson.loads(request.body).get("stream"):
+            await line.reply(200, b"data: " + body + b"\n\ndata: [DONE]\n\n", "content-type: text/event-stream\r\n")
+        else:
+            await line.reply(500, body)
+
+    async with raw_server(answer) as server, backend_at(server.url) as backend:
+        for request in (PLAIN, STREAMED):
+            error = await failure(backend, request)
+            assert error.kind is ErrorKind.UNAVAILABLE
+            assert f"the engine has died, and the server has to be restarted. Its log says why. ({message})" in str(
+                error
+            )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_server, server_at
 
 from batch_agent.backends.connect import connect
-from batch_agent.backends.diagnostics import diagnose
+from batch_agent.backends.diagnostics import DiagnosticCheck, diagnose
 from batch_agent.backends.flavors import VLLM
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.backends.load_metrics import LoadReader, load_reader_for, sglang_loads, sglang_metrics, vllm_metrics
@@ -272,11 +272,14 @@ async def test_the_kv_capacity_of_vllm_is_the_sum_of_its_engines() -> None:
     ("old", "new"),
     [
         (b'enable_prefix_caching="True"', b'enable_prefix_caching="False"'),
-        (b'kv_offloading_size="None"', b'kv_offloading_size="64.0"'),
         (b"# TYPE vllm:generation", b"# TYPE vllm:kv_offload_cpu_cache_usage_perc gauge\n# TYPE vllm:generation"),
+        (
+            b"# TYPE vllm:generation",
+            b"# TYPE vllm:lmcache_mp_lookup_duration_seconds histogram\n# TYPE vllm:generation",
+        ),
         (b"vllm:cache_config_info{", b"vllm:cache_config_other{"),
     ],
-    ids=["no prefix cache", "offloading", "offloading by a connector", "not said"],
+    ids=["no prefix cache", "offloading by a connector", "LMCache", "not said"],
 )
 async def test_no_kv_capacity_is_reported_without_a_prefix_cache_or_with_an_unknown_tier(
     old: bytes, new: bytes
@@ -284,6 +287,52 @@ async def test_no_kv_capacity_is_reported_without_a_prefix_cache_or_with_an_unkn
     page = VLLM_PAGE.replace(old, new)
     assert page != VLLM_PAGE
     assert (await seen({"/metrics": page})).kv_tokens is None
+
+
+async def test_a_host_tier_counts_with_the_device_until_its_size_in_tokens_is_known() -> None:
+    page = VLLM_PAGE.replace(b'kv_offloading_size="None"', b'kv_offloading_size="2.0"')
+    traits = await seen({"/metrics": page})
+    assert (traits.kv_tokens, traits.kv_running_tokens) == (23_296, 23_296)
+
+
+def host_page(*lines: bytes) -> bytes:
+    page = VLLM_PAGE.replace(b'kv_offloading_size="None"', b'kv_offloading_size="2.0"')
+    return page + b"".join(line + b"\n" for line in lines)
+
+
+def test_the_host_tier_has_no_size_in_tokens_without_a_tier_or_before_its_first_copy() -> None:
+    stored = b'vllm:kv_offload_store_bytes_total{engine="0"} 4096000.0\n'
+    for page in (VLLM_PAGE, VLLM_PAGE + stored, host_page()):
+        load = vllm_metrics(page)
+        assert load is not None
+        assert load.kv_host_tokens is None
+
+
+def test_the_bytes_of_a_token_follow_from_what_was_loaded_from_the_host_tier() -> None:
+    load = vllm_metrics(
+        host_page(
+            b'vllm:external_prefix_cache_hits_total{engine="0"} 1000.0',
+            b'vllm:kv_offload_load_bytes_total{engine="0"} 65536000.0',
+            b'vllm:kv_offload_store_bytes_total{engine="0"} 1.0',
+        )
+    )
+    assert load is not None
+    assert load.kv_host_tokens == 2 * 2**30 // 65_536
+
+
+def test_before_the_first_load_they_follow_from_what_was_stored_of_what_was_computed() -> None:
+    page = b"# HELP\n" + b"\n".join(
+        [
+            b'vllm:cache_config_info{engine="0",kv_offloading_size="2.0"} 1.0',
+            b'vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 900.0',
+            b'vllm:prompt_tokens_by_source_total{engine="0",source="local_cache_hit"} 5000.0',
+            b'vllm:generation_tokens_total{engine="0"} 100.0',
+            b'vllm:kv_offload_store_bytes_total{engine="0"} 65536000.0',
+        ]
+    )
+    load = vllm_metrics(page)
+    assert load is not None
+    assert load.kv_host_tokens == 2 * 2**30 // 65_536
 
 
 @pytest.mark.parametrize(
@@ -317,6 +366,58 @@ async def test_doctor_reports_the_load_of_the_server() -> None:
         found = {check.name: check async for check in diagnose(server.url, None, lambda text: None)}
     assert found["load"].found == "63 running, 16 waiting, 18% of the KV cache in use"
     assert found["KV cache"].found == "capacity of 23,296 tokens"
+
+
+async def diagnosed(pages: Pages, owner: str = "vllm") -> dict[str, DiagnosticCheck]:
+    async with serving(pages, owner) as server:
+        return {check.name: check async for check in diagnose(server.url, None, lambda text: None)}
+
+
+@pytest.mark.parametrize(("version", "state"), [("0.26.0", "warning"), ("0.26.1+cu130", "warning"), ("0.32.0", "ok")])
+async def test_doctor_warns_of_a_host_tier_with_which_the_engine_dies(version: str, state: str) -> None:
+    tier = VLLM_PAGE.replace(b'kv_offloading_size="None"', b'kv_offloading_size="16.0"')
+    pages = {"/metrics": tier, "/version": orjson.dumps({"version": version})}
+    check = (await diagnosed(pages))["second tier"]
+    assert check.state == state
+    assert check.found.startswith("host memory of 16.0 GiB")
+    assert ("without --kv-offloading-size" in check.advice) == (state == "warning")
+    assert "second tier" not in await diagnosed(pages | {"/metrics": VLLM_PAGE})
+
+
+@pytest.mark.parametrize("mark", [b"vllm:lmcache_mp_lookup_duration_seconds", b"lmcache:num_hit_tokens_total"])
+async def test_doctor_names_lmcache_and_does_not_warn_of_it(mark: bytes) -> None:
+    page = VLLM_PAGE.replace(b"# TYPE vllm:generation", b"# TYPE " + mark + b" histogram\n# TYPE vllm:generation")
+    check = (await diagnosed({"/metrics": page, "/version": b'{"version": "0.26.0"}'}))["second tier"]
+    assert (check.state, check.found.partition(";")[0]) == ("ok", "LMCache")
+
+
+@pytest.mark.parametrize(
+    ("said", "state", "found"),
+    [
+        ({}, None, ""),
+        ({"radix_eviction_policy": "priority"}, "ok", "not told when an agent has ended"),
+        ({"radix_eviction_policy": "priority", "enable_session_radix_cache": True}, "ok", "that have ended first"),
+        (
+            {"radix_eviction_policy": "priority", "schedule_low_priority_values_first": True},
+            "warning",
+            "the least urgent is kept",
+        ),
+    ],
+)
+async def test_doctor_says_what_sglang_evicts_first(said: dict[str, object], state: str | None, found: str) -> None:
+    info = orjson.dumps(SGLANG_INFO | said)
+    check = (await diagnosed({"/server_info": info}, "sglang")).get("eviction")
+    assert (check and check.state) == state
+    assert check is None or found in check.found
+
+
+async def test_doctor_says_which_options_make_dynamo_act_on_hints() -> None:
+    routed = b"# HELP\n# TYPE dynamo_frontend_router_queue_pending_requests gauge\n"
+    found = await diagnosed({"/metrics": routed}, "nvidia")
+    assert (found["KV routing"].state, found["agent hints"].state) == ("ok", "unknown")
+    assert "--router-session-affinity-ttl-secs" in found["agent hints"].advice
+    assert (await diagnosed({"/metrics": b"# HELP\n"}, "nvidia"))["KV routing"].state == "off"
+    assert "KV routing" not in await diagnosed({}, "nvidia")
 
 
 async def test_the_simulator_reports_its_load_and_kv_capacity() -> None:

@@ -56,6 +56,33 @@ async def test_sessions_are_not_used_if_the_server_has_none() -> None:
         assert not bodies(server, "/close_session")
 
 
+async def priority_sent(info: dict[str, Any], **options: Any) -> int | None:
+    async with raw_server(sglang(INFO | info)) as server:
+        await BatchAgent.run(task="{it}", inputs=["a"], backend=server.url, **options)
+        priority: int | None = bodies(server, "/v1/chat/completions")[0].get("priority")
+        return priority
+
+
+async def test_sglang_is_sent_a_priority_only_if_it_serves_or_evicts_by_it() -> None:
+    assert await priority_sent({}, priority=3) == 300
+    assert await priority_sent({"enable_priority_scheduling": False}, priority=3) is None
+    evicting = {"enable_priority_scheduling": False, "radix_eviction_policy": "priority"}
+    assert await priority_sent(evicting, priority=3) == 300
+    assert await priority_sent(evicting | {"abort_on_priority_when_disabled": True}, priority=3) is None
+
+
+async def test_an_sglang_that_serves_low_priorities_first_gets_them_inverted() -> None:
+    low_first = {"schedule_low_priority_values_first": True}
+    assert await priority_sent(low_first, priority=3) == -300
+    assert await priority_sent(low_first) == 0
+
+
+async def test_where_sglang_evicts_by_priority_agents_outlive_requests_without_one() -> None:
+    evicting = {"radix_eviction_policy": "priority", "enable_session_radix_cache": False}
+    assert await priority_sent(evicting) == 1
+    assert await priority_sent(evicting, priority=3) == 301
+
+
 async def test_dynamo_gets_a_final_request_if_the_url_enables_it() -> None:
     async with raw_server(sglang(INFO)) as server:
         url = server.url.replace("http", "dynamo") + "?sessions=end"

@@ -36,6 +36,15 @@ def test_a_backend_that_three_agents_find_gone_is_waited_for_and_then_given_up()
     assert "Cannot connect" in last.reason
 
 
+def test_the_reason_of_a_stop_has_the_first_failure_which_may_say_why_the_server_is_gone() -> None:
+    run = Run()
+    run.answers()
+    run.fail(BackendError(ErrorKind.UNAVAILABLE, "the engine has died", status=500), 1.0, 1.1, 1.2)
+    *_, last = run.fail(GONE, 3.0, 17.0)
+    assert isinstance(last, StopRun)
+    assert "Cannot connect The first failure was: the engine has died" in last.reason
+
+
 def test_one_agent_that_fails_again_and_again_is_alone() -> None:
     run = Run()
     assert [run.fails(GONE, float(at), "a") for at in range(40)] == [RetryAgent()] * 40

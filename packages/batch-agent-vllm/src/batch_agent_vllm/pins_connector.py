@@ -63,6 +63,10 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
         """Blocks that the request asked about last in this step needs, while it has none."""
 
     @property
+    def prefer_cross_layer_blocks(self) -> bool:
+        return True  # a MultiConnector uses the layout that is fast for the host tier only if all its connectors agree
+
+    @property
     def requires_kv_delivery(self) -> bool:
         return False  # nothing is handed to another engine
 

@@ -13,6 +13,7 @@ _MARKS: dict[CheckState, tuple[str, str]] = {
     "ok": ("ok", "green"),
     "off": ("off", "yellow"),
     "unknown": ("?", "dim"),
+    "warning": ("warn", "yellow"),
     "failed": ("FAILED", "red"),
 }
 

@@ -6,7 +6,7 @@ from typing import Any, assert_never
 
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, ToolResults, User, chat_tools
-from ....core.requests import Delta, Request
+from ....core.requests import PRIORITY_STEP, Delta, Request
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
 from ..dialect import EncodingCache
@@ -105,13 +105,18 @@ class OpenAIChat:
         if extensions.priority == "agent_hints":
             if hints := _agent_hints(request):
                 metadata["nvext"] = hints
-        elif extensions.priority == "high_first" and request.agent:
-            metadata["priority"] = request.priority  # also 0: a missing priority is the lowest
-        elif extensions.priority == "low_first" and request.priority:
-            metadata["priority"] = -request.priority
+        elif extensions.priority and (request.priority or (extensions.missing_priority_is_last and request.agent)):
+            priority = self._priority(request)
+            metadata["priority"] = -priority if extensions.priority == "low_first" else priority
         if extensions.context_hints and (parameters := _kv_parameters(request)):
             metadata[PARAMETERS] = parameters
         return metadata
+
+    def _priority(self, request: Request) -> int:
+        """With eviction by priority: one for all turns of a run, above that of requests without a priority."""
+        if not self._extensions.evicts_by_priority:
+            return request.priority
+        return request.priority // PRIORITY_STEP * PRIORITY_STEP + 1
 
     def _response_format(self, schema: JsonSchema) -> bytes:
         spec: dict[str, Any] = {"name": "answer", "schema": schema}
