@@ -77,7 +77,7 @@ class Engine:
     def _request(self, blocks: int, hint: dict[str, Any]) -> Any:
         self.sent += 1
         sampling = SamplingParams(max_tokens=1, extra_args={"kv_transfer_params": {"batch_agent": hint}})
-        options = {"request_id": str(self.sent), "prompt_token_ids": list(range(blocks * TOKENS))}
+        options: dict[str, Any] = {"request_id": str(self.sent), "prompt_token_ids": list(range(blocks * TOKENS))}
         options |= {"sampling_params": sampling, "pooling_params": None}
         if "eos_token_id" in signature(Request.__init__).parameters:
             options["eos_token_id"] = None
