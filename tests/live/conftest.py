@@ -2,8 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.live.engines import dynamo_server, vllm_server
@@ -12,6 +14,12 @@ HERE = Path(__file__).parent
 PLUGIN = HERE.parents[1] / "packages" / "batch-agent-vllm" / "src"
 # The first test that asks for an engine waits for its start, so the limit of an ordinary test does not fit.
 TEST_LIMIT = 420
+PINS = {
+    "kv_connector": "BatchAgentPins",
+    "kv_connector_module_path": "batch_agent_vllm.pins_connector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"max_wait_s": 600, "unknown_wait_s": 600},
+}
 BLOCK = 32
 SMALL_BLOCKS = 100
 SMALL_WINDOW = 2048
@@ -38,22 +46,15 @@ def small_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def vllm_with_pins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Like `small_vllm`, with the plugin batch-agent-vllm. Its pins last, since nobody knows how fast the CPU is."""
-    options = {"max_wait_s": 600, "unknown_wait_s": 600}
-    connector = {
-        "kv_connector": "BatchAgentPins",
-        "kv_connector_module_path": "batch_agent_vllm.pins_connector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": options,
-    }
-    arguments = ("--num-gpu-blocks-override", str(SMALL_BLOCKS), "--max-model-len", str(SMALL_WINDOW))
-    with vllm_server(
-        tmp_path_factory.mktemp("vllm-with-pins"),
-        *arguments,
-        "--kv-transfer-config",
-        json.dumps(connector),
-        environment={"PYTHONPATH": str(PLUGIN)},
-    ) as url:
+    with server_with_connector(tmp_path_factory.mktemp("vllm-with-pins"), PINS) as url:
         yield url
+
+
+def server_with_connector(scratch: Path, connector: Mapping[str, Any]) -> AbstractContextManager[str]:
+    """A small vLLM with a KV connector of the plugin."""
+    arguments = ("--num-gpu-blocks-override", str(SMALL_BLOCKS), "--max-model-len", str(SMALL_WINDOW))
+    transfer = ("--kv-transfer-config", json.dumps(connector))
+    return vllm_server(scratch, *arguments, *transfer, environment={"PYTHONPATH": str(PLUGIN)})
 
 
 @pytest.fixture(scope="session")

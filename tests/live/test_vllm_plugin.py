@@ -2,14 +2,31 @@
 it, and answers stay the same."""
 
 import asyncio
+import os
+import subprocess
+from pathlib import Path
 
 import aiohttp
 from benchmarks.kv_hints_vllm import run
-from tests.live.conftest import BLOCK, SMALL_BLOCKS
+from scripts.engines.layout import VLLM
+from tests.live.conftest import BLOCK, PINS, PLUGIN, SMALL_BLOCKS, server_with_connector
 
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import diagnose
 from batch_agent.core.requests import ContextHint
+
+
+def test_the_pins_obey_the_classes_of_vllm() -> None:
+    done = subprocess.run(
+        [str(VLLM.python), str(PLUGIN.parent / "tests" / "check_pins_in_vllm.py")],
+        env=os.environ | {"PYTHONPATH": str(PLUGIN)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    assert done.stdout.splitlines()[-1].startswith("ok ")
 
 
 async def test_the_probe_finds_the_plugin_and_the_doctor_names_it(vllm_with_pins: str) -> None:
@@ -41,7 +58,7 @@ async def test_pins_are_given_up_for_requests_that_need_the_memory(vllm_with_pin
     for agent, text in enumerate(contexts):
         await chat(vllm_with_pins, text, {"session": f"waiting-{agent}", "next_use_s": 100.0 + agent})
     assert 0.2 < await pinned_share(vllm_with_pins) <= 0.5
-    large = [" ".join(f"{word} {number}." for number in range(200)) for word in ("barrel", "bucket")]
+    large = [" ".join(f"{word} {number}." for number in range(225)) for word in ("barrel", "bucket")]
     (first, _), (second, _) = await asyncio.gather(*(chat(vllm_with_pins, text, None) for text in large))
     assert first + second > 0.7 * SMALL_BLOCKS * BLOCK
     assert 0.0 < await pinned_share(vllm_with_pins) < 0.2
@@ -57,6 +74,20 @@ async def test_malformed_hints_are_ignored(vllm_with_pins: str) -> None:
     for hint in ("text", ["list"], {"session": 3, "next_use_s": "soon", "shared_tokens": -1}):
         tokens, _ = await chat(vllm_with_pins, "Hello", hint)
         assert tokens > 0
+
+
+async def test_the_pins_work_beside_others_in_a_multi_connector(tmp_path: Path) -> None:
+    connectors = {"kv_connector_extra_config": {"connectors": [PINS]}}
+    with server_with_connector(tmp_path, {"kv_connector": "MultiConnector", "kv_role": "kv_both", **connectors}) as url:
+        backend = await connect(url, None, uses_tools=False, notify=lambda text: None)
+        await backend.aclose()
+        assert backend.traits.takes_hints
+        text = " ".join(f"crate {number}." for number in range(80))
+        tokens, _ = await chat(url, text, {"session": "a", "next_use_s": 5.0})
+        assert await pinned_share(url) * SMALL_BLOCKS == tokens // BLOCK
+        _, cached = await chat(url, text, {"session": "a", "drop": True})
+        assert cached == tokens // BLOCK * BLOCK
+        assert await pinned_share(url) == 0.0
 
 
 async def test_the_doctor_says_how_to_get_the_plugin(small_vllm: str) -> None:

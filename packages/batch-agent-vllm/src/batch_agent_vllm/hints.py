@@ -37,7 +37,7 @@ def parse_hints(kv_transfer_params: Any) -> Hints:
     shared: Any = given.get("shared_tokens")
     return Hints(
         session=session if isinstance(session, str) and session else None,
-        next_use_s=_seconds(next_use_s),
+        next_use_s=float(next_use_s) if _is_number(next_use_s) and 0 <= next_use_s <= MAX_SECONDS else None,
         drop=given.get("drop") is True,
         once=given.get("once") is True,
         shared_tokens=shared if isinstance(shared, int) and not isinstance(shared, bool) and shared > 0 else 0,
@@ -46,7 +46,5 @@ def parse_hints(kv_transfer_params: Any) -> Hints:
     )
 
 
-def _seconds(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return float(value) if 0 <= value <= MAX_SECONDS else None
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -32,9 +32,15 @@ def hint_fields(hint: ContextHint, turn: int) -> dict[str, Any]:
 def hint_request(model: str, hint: ContextHint) -> bytes:
     """Body of a request that only carries the hint."""
     fields = {**hint_fields(hint, turn=1)[PLUGIN], "update": True}
-    return dumps({"model": model, "prompt": _ANY_PROMPT, "max_tokens": 1, PARAMETERS: {PLUGIN: fields}})
+    return dumps({"model": model, **_message(fields)})
 
 
 def capability_request() -> bytes:
     """Body of a request whose response has the capabilities of the plugin."""
-    return dumps({"prompt": _ANY_PROMPT, "max_tokens": 1, PARAMETERS: {PLUGIN: {"probe": True}}})
+    return dumps(_message({"probe": True}))
+
+
+def _message(fields: dict[str, Any]) -> dict[str, Any]:
+    # Nobody waits long for such a request. vLLM 0.26 with a host tier dies (vllm#49118) if one is aborted in the queue
+    # that may be offloaded.
+    return {"prompt": _ANY_PROMPT, "max_tokens": 1, PARAMETERS: {PLUGIN: fields, "max_offload_tokens": 0}}
