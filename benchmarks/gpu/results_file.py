@@ -40,6 +40,13 @@ class Notes:
         say(f"{' '.join(place)}: {json.dumps(_short(value))}")
         return path
 
+    def get(self, *place: str) -> Any:
+        """What was put there; None if nothing was."""
+        found: Any = self._numbers.get("parts", {})
+        for each in place:
+            found = found.get(each) if isinstance(found, dict) else None
+        return found
+
     def keep(self, *files: Path) -> None:
         """Puts copies of files beside the numbers, where those have a place of their own."""
         if self._path is not None:
@@ -50,6 +57,8 @@ class Notes:
 def _short(value: Any) -> Any:
     if isinstance(value, dict) and "server_counted" in value:
         return {name: value.get(name) for name in _SHOWN}
+    if isinstance(value, list) and value and isinstance(value[-1], dict):
+        return [f"{len(value) - 1} before", _short(value[-1])]
     if isinstance(value, dict):
         return {name: _short(each) for name, each in value.items()}
     return value

@@ -5,8 +5,8 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import replace
 
 from batch_agent.core.messages import Prompt, ToolCall, User
-from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad
-from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Sampling, TextDelta, Usage
+from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, TakesHints
+from batch_agent.core.requests import CallDelta, ContextHint, Delta, Finished, Request, Sampling, TextDelta, Usage
 
 from .scenario import TOOL, Scene
 from .turn_recorder import Watch, now
@@ -37,6 +37,10 @@ class Played:
 
     async def leave(self, agent: str) -> None:
         await self._inner.leave(agent)
+
+    async def hint(self, hint: ContextHint) -> None:
+        if isinstance(self._inner, TakesHints):
+            await self._inner.hint(hint)
 
     async def load(self) -> ServerLoad | None:
         return await self._inner.load() if isinstance(self._inner, ReportsLoad) else None

@@ -12,6 +12,7 @@ from .token_texts import Words
 _COUNTER = re.compile(r"^vllm:(\w+?)(?:_total)?(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+_HEALTH_TIMEOUT = aiohttp.ClientTimeout(total=10)
 COUNTED = (
     "num_preemptions",
     "prefix_cache_queries",
@@ -21,6 +22,10 @@ COUNTED = (
     "prompt_tokens",
     "generation_tokens",
 )
+
+
+class ServerGone(Exception):
+    """The server ended while it was measured."""
 
 
 class Server:
@@ -64,6 +69,17 @@ class Server:
             if name in totals:
                 totals[name] += float(value)
         return totals
+
+    async def is_gone(self) -> bool:
+        """Whether it refuses connections, or says that its engine is dead. One that is merely slow is there."""
+        assert self._session is not None
+        try:
+            async with self._session.get(f"{self.url}/health", timeout=_HEALTH_TIMEOUT) as response:
+                return response.status == 503
+        except aiohttp.ClientConnectorError:
+            return True
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            return False
 
     async def words(self) -> Words:
         """A writer for its tokenizer."""

@@ -54,6 +54,17 @@ class Watch:
         if failure is not None:
             self.failures.append(failure)
 
+    def trace(self) -> list[str]:
+        """The turns in the order of their ends, under a line of headings; times in milliseconds since the start."""
+        return [
+            "agent,turn,ready,sent,first_token,ended,prompt_tokens,cached_tokens,output_tokens",
+            *(",".join(map(str, self._traced(turn))) for turn in self.turns),
+        ]
+
+    def _traced(self, turn: Turn) -> tuple[int, ...]:
+        times = (round(1000 * (at - self._started)) for at in (turn.ready, turn.sent, turn.first, turn.ended))
+        return turn.agent, turn.turn, *times, turn.usage.input, turn.usage.cached, turn.usage.output
+
     def numbers(self) -> dict[str, Any]:
         total, later = self.turns, [turn for turn in self.turns if turn.turn > 0]
         wall = (self._stopped or now()) - self._started
@@ -70,9 +81,9 @@ class Watch:
             "first_prompt_tokens": _middle([turn.usage.input for turn in total if turn.turn == 0]),
             "cached_share": _cached_share(total),
             "cached_share_later_turns": _cached_share(later),
-            "ttft_first_turn_s": _spread([turn.first - turn.sent for turn in total if turn.turn == 0]),
-            "ttft_later_turns_s": _spread([turn.first - turn.sent for turn in later]),
-            "tool_done_to_first_token_s": _spread([turn.first - turn.ready for turn in later]),
+            "ttft_first_turn_s": spread([turn.first - turn.sent for turn in total if turn.turn == 0]),
+            "ttft_later_turns_s": spread([turn.first - turn.sent for turn in later]),
+            "tool_done_to_first_token_s": spread([turn.first - turn.ready for turn in later]),
         }
 
 
@@ -81,7 +92,7 @@ def _cached_share(turns: list[Turn]) -> float | None:
     return round(sum(turn.usage.cached for turn in turns) / asked, 4) if asked else None
 
 
-def _spread(seconds: list[float]) -> dict[str, float] | None:
+def spread(seconds: list[float]) -> dict[str, float] | None:
     if len(seconds) < 2:
         return {"p50": round(seconds[0], 4), "p95": round(seconds[0], 4)} if seconds else None
     cuts = quantiles(seconds, n=20, method="inclusive")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
 import aiohttp
@@ -58,6 +58,32 @@ async def serve(
         await asyncio.shield(asyncio.to_thread(_stop, process))
 
 
+@asynccontextmanager
+async def serve_all(
+    servers: Sequence[AbstractAsyncContextManager[str]],
+) -> AsyncIterator[list[str | ServerFailed]]:
+    """Starts servers at the same time, and stops them at the same time. Yields the address of each, or why it failed
+    to start."""
+    is_over = asyncio.Event()
+
+    async def hold(server: AbstractAsyncContextManager[str], started: "asyncio.Future[str | ServerFailed]") -> None:
+        try:
+            async with server as url:
+                started.set_result(url)
+                await is_over.wait()
+        except ServerFailed as error:
+            started.set_result(error)
+
+    async with asyncio.TaskGroup() as group:
+        starting = [asyncio.get_running_loop().create_future() for _ in servers]
+        for server, started in zip(servers, starting, strict=True):
+            group.create_task(hold(server, started))
+        try:
+            yield [await started for started in starting]
+        finally:
+            is_over.set()
+
+
 def _found(python: str) -> str:
     """Where it is, for a process in another folder. A link stays one: virtual environments are found by it."""
     found = shutil.which(python)
@@ -71,8 +97,10 @@ def say(text: str) -> None:
 
 
 def _environment(vllm_path: str | None) -> Mapping[str, str]:
-    path = {"PYTHONPATH": str(Path(vllm_path).resolve())} if vllm_path else {}
-    return os.environ | _ENVIRONMENT | path
+    if not vllm_path:
+        return os.environ | _ENVIRONMENT
+    folders = (str(Path(each).resolve()) for each in vllm_path.split(os.pathsep))
+    return os.environ | _ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(folders)}
 
 
 def _start(command: Sequence[str], environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
@@ -95,14 +123,14 @@ async def _wait_until_healthy(url: str, process: "subprocess.Popen[bytes]", log:
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
         while time.monotonic() < deadline:
             if process.poll() is not None:
-                raise ServerFailed(f"vLLM ended before it answered. {_end_of(log, 60)}")
+                raise ServerFailed(f"vLLM ended before it answered. {end_of(log, 60)}")
             if await _is_healthy(session, url):
                 return
             if time.monotonic() >= tell_at:
                 tell_at += _TOLD_EVERY
-                say(f"  waiting: {_end_of(log, 1)[-160:]}")
+                say(f"  waiting: {end_of(log, 1)[-160:]}")
             await asyncio.sleep(_EVERY)
-    raise ServerFailed(f"vLLM did not answer in {limit:.0f} s. {_end_of(log, 60)}")
+    raise ServerFailed(f"vLLM did not answer in {limit:.0f} s. {end_of(log, 60)}")
 
 
 async def _is_healthy(session: aiohttp.ClientSession, url: str) -> bool:
@@ -129,7 +157,7 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
     say(f"stopped after {time.monotonic() - started:.0f} s")
 
 
-def _end_of(log: Path, lines: int) -> str:
+def end_of(log: Path, lines: int) -> str:
     return "\n".join(log.read_text(errors="replace").strip().splitlines()[-lines:])
 
 

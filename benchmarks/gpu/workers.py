@@ -46,12 +46,14 @@ async def workers(stage: Stage) -> None:
         numbers = (
             await run_ours(stage.server, scene, stage.limit)
             if several == 1
-            else await _run_shared(stage.server, scene, stage.limit, several)
+            else await run_shared(stage.server, scene, stage.limit, several)
         )
         stage.notes.put(numbers, "workers", name)
 
 
-async def _run_shared(server: Server, scene: Scene, limit: float, several: int) -> dict[str, Any]:
+async def run_shared(
+    server: Server, scene: Scene, limit: float, several: int, *, traced: bool = False
+) -> dict[str, Any]:
     watch, coordinator = Watch(), _Shared(MemoryStore())
     backend = await connect(f"{server.url}/v1", server.model, uses_tools=False, notify=say)
     played = Played(backend, scene, watch)
@@ -84,6 +86,6 @@ async def _run_shared(server: Server, scene: Scene, limit: float, several: int) 
                 pass
 
     try:
-        return await measured(server, watch, run, limit)
+        return await measured(server, watch, run, limit, traced=traced)
     finally:
         await backend.aclose()

@@ -71,11 +71,21 @@ class Stage:
     scale: Scale
     ends_at: float = float("inf")
     """On the monotonic clock."""
+    rounds: int = 1
+    """Of parts that repeat their runs."""
+    spare_until: float = float("inf")
+    """When rounds after the first must have ended, so that the parts on later servers have their time."""
+    arguments: tuple[str, ...] = ()
+    """Of the server, where it was started for this."""
 
     @property
     def limit(self) -> float:
         """Seconds that the next run may take."""
         return min(_RUN_LIMIT, self.ends_at - time.monotonic())
+
+    def left(self, *, is_extra: bool) -> float:
+        """Seconds for a run of the first round, or of an extra one."""
+        return min(self.ends_at, self.spare_until if is_extra else self.ends_at) - time.monotonic()
 
     async def warm_up(self) -> None:
         """The first requests of a server's life are slow."""

@@ -11,6 +11,7 @@ from benchmarks.render import (
     cluster,
     coding,
     gpu_peers,
+    kv_policy,
     observability,
     peers,
     prompts,
@@ -61,6 +62,7 @@ def _misses() -> str:
         ("peers", peers.targets()),
         ("refusals", refusals.targets()),
         ("shared_results", results("shared_results")["targets"]),
+        ("kv_policy", results("kv_policy")["targets"]),
     ):
         rows += [[name, *_target(one)] for one in targets if not one["is_met"]]
     return table(["benchmark", "measure", "target", "measured"], rows)
@@ -87,6 +89,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "scheduling": shared_server.scheduling,
     "keep_warm": shared_server.keep_warm,
     "kv_hints": shared_server.kv_hints,
+    "kv_policy": kv_policy.kv_policy,
     "layout": prompts.layout,
     "shared_results": prompts.shared_results,
     "placement": prompts.placement,

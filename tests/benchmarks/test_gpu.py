@@ -2,16 +2,20 @@
 
 import argparse
 import json
+import os
+import signal
 import socket
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.gpu.__main__ import PARTS, run_parts, serve_and_run
+from benchmarks.gpu import kv_tiers
+from benchmarks.gpu.__main__ import PARTS, grouped, jobs, run_parts, serve_and_run
 from benchmarks.gpu.gather_loop import plain
 from benchmarks.gpu.model_shapes import make_model
 from benchmarks.gpu.peers import peers
@@ -20,7 +24,7 @@ from benchmarks.gpu.scenario import Scene
 from benchmarks.gpu.scripted_backend import Played
 from benchmarks.gpu.server_info import Server
 from benchmarks.gpu.token_texts import Words, nonce
-from benchmarks.gpu.turn_recorder import Watch
+from benchmarks.gpu.turn_recorder import Watch, now
 from benchmarks.gpu.vllm_process import ServerFailed, serve
 from benchmarks.gpu.workloads import Scale, Stage
 from benchmarks.peers.runs import Broken
@@ -32,8 +36,8 @@ from batch_agent.backends.connect import connect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.events import Event
 from batch_agent.core.messages import Assistant, Prompt, ToolResults, ToolSpec, User
-from batch_agent.core.protocols import Backend, ReportsLoad
-from batch_agent.core.requests import Request, Sampling
+from batch_agent.core.protocols import Backend, ReportsLoad, TakesHints
+from batch_agent.core.requests import ContextHint, Request, Sampling, Usage
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 
@@ -45,7 +49,7 @@ SCENE = Scene(
     said="Let me see.",
     result="it",
 )
-SMALL = argparse.Namespace(agents_scale=0.02, tokens_scale=0.02, seconds_scale=0.001)
+SMALL = argparse.Namespace(agents_scale=0.02, tokens_scale=0.02, seconds_scale=0.001, rounds=1)
 
 
 class Silent:
@@ -153,6 +157,8 @@ async def test_a_simulated_agent_backend_has_the_traits_of_its_inner_backend_and
     assert played.traits.kv_tokens == 4_096
     assert isinstance(played, ReportsLoad)
     assert await played.load() is None
+    assert isinstance(played, TakesHints)
+    await played.hint(ContextHint("agent"))  # the inner backend takes none
 
 
 @pytest.mark.engines
@@ -251,20 +257,7 @@ async def test_a_server_that_exits_at_once_is_reported_with_its_log(tmp_path: Pa
 
 @pytest.mark.slow
 async def test_a_server_is_started_for_its_parts_and_stopped(tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.write_text(_STANDS_FOR_VLLM.format(python=sys.executable))
-    program.chmod(0o755)
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
-    options = argparse.Namespace(
-        **vars(SMALL),
-        only=["prefix", "inflight"],
-        budget=100.0,
-        python=str(program),
-        vllm_path=None,
-        vllm_arguments="",
-        model_root=tmp_path / "models",
-        tokenizer=tmp_path,
-    )
+    options = served(tmp_path, only=["prefix", "inflight"])
     path = tmp_path / "gpu.json"
     await serve_and_run(options, Notes(path, "abc"))
     parts = json.loads(path.read_text())["parts"]
@@ -277,10 +270,126 @@ async def test_a_server_is_started_for_its_parts_and_stopped(tmp_path: Path) -> 
             pass
 
 
+def served(tmp_path: Path, **options: Any) -> argparse.Namespace:
+    """Options for servers that are simulated ones."""
+    program = tmp_path / "python"
+    program.write_text(_STANDS_FOR_VLLM.format(python=sys.executable))
+    program.chmod(0o755)
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"a": 0}}}))
+    defaults = {
+        "budget": 100.0,
+        "together": [],
+        "python": str(program),
+        "vllm_path": None,
+        "vllm_arguments": "",
+        "model_root": tmp_path / "models",
+        "tokenizer": tmp_path,
+    }
+    return argparse.Namespace(**(vars(SMALL) | defaults | options))
+
+
+async def test_the_ways_of_a_kv_tier_take_turns_and_a_part_goes_on_where_it_stopped(
+    sim: SimServer, tmp_path: Path
+) -> None:
+    path = tmp_path / "gpu.json"
+    notes, options = Notes(path, "abc"), argparse.Namespace(**(vars(SMALL) | {"rounds": 2}))
+    for _ in range(2):
+        await run_parts(sim.url, ["kv_none", "kv_workers", "kv_keep_warm"], options, notes, float("inf"))
+    parts = json.loads(path.read_text())["parts"]
+    began = {}
+    for part, ways in {"kv_none": ("ours", "loop"), "kv_workers": ("four",), "kv_keep_warm": ("off", "on")}.items():
+        agents = parts[part]["setup"]["sizes"]["agents"]
+        for way in ways:
+            rounds = parts[part][way]
+            assert [each["round"] for each in rounds] == [0, 1]
+            assert [each["failures"] for each in rounds] == [[], []]
+            assert [len(each.get("turns", ())) for each in rounds] == [4 * agents + 1, 0]
+            assert rounds[0]["computed_tokens"] == rounds[0]["prompt_tokens"] - rounds[0]["cached_tokens"] > 0
+            began[part, way] = [each["began"] for each in rounds]
+    assert began["kv_none", "ours"][0] <= began["kv_none", "loop"][0]
+    assert began["kv_none", "loop"][1] <= began["kv_none", "ours"][1]
+    assert parts["kv_none"]["ours"][0]["engine"]["scheduling"]["inflight"] > 0
+    assert parts["kv_keep_warm"]["on"][0]["engine"]["scheduling"]["keep_warm"] is not None
+    assert parts["kv_keep_warm"]["off"][0]["others"]["failures"] == []
+
+
+async def test_an_extra_round_leaves_later_servers_their_time(sim: SimServer, tmp_path: Path) -> None:
+    path = tmp_path / "gpu.json"
+    options = argparse.Namespace(**(vars(SMALL) | {"rounds": 3}))
+    ends_at = time.monotonic() + 1_000
+    await run_parts(sim.url, ["kv_none"], options, Notes(path, "abc"), ends_at, reserved=1_000)
+    part = json.loads(path.read_text())["parts"]["kv_none"]
+    assert [len(part[way]) for way in ("ours", "loop")] == [1, 1]
+    assert set(part["not_begun"]) == {"ours_1", "loop_1", "ours_2", "loop_2"}
+
+
+def test_the_trace_of_a_run_has_the_times_and_tokens_of_each_turn() -> None:
+    watch = Watch()
+    watch.start()
+    watch.turn_done(3, 0, "", watch_time := now(), watch_time + 0.25, Usage(100, 64, 12))
+    headings, line = watch.trace()
+    turn = dict(zip(headings.split(","), map(int, line.split(",")), strict=True))
+    assert turn["first_token"] - turn["sent"] == pytest.approx(250, abs=1)
+    assert [turn[each] for each in ("agent", "turn", "ready")] == [3, 0, 0]
+    assert [turn[f"{each}_tokens"] for each in ("prompt", "cached", "output")] == [100, 64, 12]
+
+
+@pytest.mark.slow
+async def test_a_server_that_dies_in_a_run_costs_that_run_and_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = tmp_path / "models"
+
+    def dies_at_the_first_tool(least: float, most: float) -> Callable[[str], float]:
+        def seconds(key: str) -> float:
+            if len((models / "ports").read_text().split()) == 2:  # those that the group was started with
+                [tier] = [each for each in (models / "commands").read_text().splitlines() if _TIER in each]
+                os.kill(int(tier.split()[0]), signal.SIGKILL)
+            return 0.0
+
+        return seconds
+
+    monkeypatch.setattr(kv_tiers, "between", dies_at_the_first_tool)
+    path = tmp_path / "gpu.json"
+    notes = Notes(path, "abc")
+    await serve_and_run(served(tmp_path, only=["kv_none", "prefix"], together=["kv_none,prefix"]), notes)
+    parts = json.loads(path.read_text())["parts"]
+    assert "took_s" in parts["prefix"]
+    assert [run["server_died"] for run in parts["kv_none"]["ours"]] == [True]
+    assert [run["server_died"] for run in parts["kv_none"]["loop"]] == [False]
+    assert parts["kv_none"]["loop"][0]["failures"] == []
+    assert "the server ended" in parts["kv_none"]["errors"]["died_0"]
+    assert len((models / "ports").read_text().split()) == 3
+
+
+@pytest.mark.slow
+async def test_a_server_that_cannot_start_beside_another_is_started_alone(tmp_path: Path) -> None:
+    options = served(tmp_path, only=["prefix", "inflight"], together=["prefix,inflight"])
+    program = Path(options.python)
+    program.write_text(
+        program.read_text().replace("# before", "if len(open('ports').readlines()) == 1: sys.exit('no room')")
+    )
+    path = tmp_path / "gpu.json"
+    await serve_and_run(options, Notes(path, "abc"))
+    parts = json.loads(path.read_text())["parts"]
+    assert all("took_s" in parts[part] for part in ("prefix", "inflight"))
+    assert sum("errors" in part and "no room" in part["errors"]["start_0"] for part in parts.values()) == 1
+
+
+def test_servers_are_started_in_the_order_in_which_their_parts_are_named() -> None:
+    found = jobs(["kv_64", "kv_workers", "resident", "kv_none", "layout"])
+    assert [job.parts for job in found] == [("kv_64",), ("kv_workers", "kv_none"), ("resident", "layout")]
+    groups = [[job.parts[0] for job in group] for group in grouped(found, ["resident,kv_64"])]
+    assert groups == [["kv_64", "resident"], ["kv_workers"]]
+
+
+_TIER = " ".join(kv_tiers.SMALL_GPU)
 _STANDS_FOR_VLLM = """#!{python}
 import json, os, sys
 port = sys.argv[sys.argv.index("--port") + 1]
 open("ports", "a").write(port + "\\n")
+open("commands", "a").write(" ".join([str(os.getpid()), *sys.argv]) + "\\n")
+# before
 order = json.dumps({{"port": int(port), "config": {{"zero_latency": True}}}})
 os.execv(sys.executable, [sys.executable, "-m", "batch_agent.sim", order])
 """

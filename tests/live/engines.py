@@ -28,7 +28,13 @@ class EngineFailedError(Exception):
 
 
 @contextmanager
-def vllm_server(scratch: Path, *arguments: str, tools: bool = True, interpreter: Path | None = None) -> Iterator[str]:
+def vllm_server(
+    scratch: Path,
+    *arguments: str,
+    tools: bool = True,
+    environment: Mapping[str, str] | None = None,
+    interpreter: Path | None = None,
+) -> Iterator[str]:
     """A real vLLM on CPU with a 23,000-token KV cache; yields its root address, without /v1.
 
     Blocks 40 s to 3 minutes. Raises EngineFailedError.
@@ -42,9 +48,9 @@ def vllm_server(scratch: Path, *arguments: str, tools: bool = True, interpreter:
     # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
     command += ["--enable-prefix-caching", "--block-size", "32"]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if tools else []
-    environment = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    variables = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = scratch / "vllm.log"
-    with _process_group([*command, *arguments], environment, log) as process:
+    with _process_group([*command, *arguments], variables | dict(environment or {}), log) as process:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/health", "", process, (log,), VLLM_START_LIMIT)
         yield url

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import rule
-from tests.property.test_kv_ledger import Accounts
 
 from batch_agent.cluster.budget_sharing import share_budget
 from batch_agent.cluster.limit_sharing import share_limits
@@ -251,21 +249,3 @@ def test_workers_never_exceed_the_budget_and_stop_only_when_it_is_used_up(
             assert not any((taken() + each + DUST).fits(budgets[0].limit) for each in refused)
 
     run_virtual(main())
-
-
-class Portions(Accounts):
-    """A ledger that gets another part of the capacity now and then."""
-
-    @rule(capacity=st.integers(0, 2000))
-    def resize(self, capacity: int) -> None:
-        limit, before = self.ledger.limit, self.ledger.capacity
-        self.ledger.resize(capacity)
-        self.capacity = max(1, capacity)
-        assert limit is not None
-        assert before is not None
-        assert self.ledger.limit == pytest.approx(limit * self.capacity / before)
-        self._expect_taken_places()
-
-
-TestPortions = Portions.TestCase
-TestPortions.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)

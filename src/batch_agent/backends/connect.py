@@ -11,9 +11,10 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, Traits
-from ..core.requests import RequestObserver, Usage
+from ..core.requests import ContextHint, RequestObserver, Usage
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
+from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions
 from .hostfile import Endpoint, parse_hostfile
@@ -31,7 +32,7 @@ from .probe import (
     probe_tools,
     select_model,
 )
-from .session_cleanup import SessionCloser, close_session, final_request
+from .session_cleanup import SessionCloser, close_session, drop_context, final_request
 from .token_counter import token_counter_for
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class TrialRequest:
 
 
 HOSTFILE_SCHEME = "hostfile://"
+_HINT_TIMEOUT = 5.0
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
@@ -239,6 +241,7 @@ def http_backend(
         read_load=load_reader_for(server, flavor),
         count_tokens=token_counter_for(server, flavor, model.name),
         observe=observe,
+        send_hint=_hint_sender(server, info, model.name),
     )
 
 
@@ -267,6 +270,8 @@ def _active_extensions(extensions: OpenAIExtensions, info: ServerInfo) -> OpenAI
     """The extensions that the server acts on, as far as it says which."""
     if extensions.session_field and not info.sessions:
         extensions = replace(extensions, session_field="")
+    if info.plugin is not None:
+        extensions = replace(extensions, context_hints=True)
     if info.priority is False and (info.refuses_priority or not info.priority_eviction):
         return replace(extensions, priority="")
     if info.priority and info.low_priority_first:  # eviction still keeps the high values: it is of no use then
@@ -282,9 +287,21 @@ def _session_closer(
         return None
     if flavor.extensions.session_field and info.sessions:
         return SessionCloser(server.post_or_none, close_session(admin_url(server.root, "/close_session")))
+    if info.plugin is not None:
+        drop = drop_context(server.url(COMPLETIONS_PATH), model)
+        return SessionCloser(server.post_or_none, drop, last_request_closes=True)
     if address.ends_sessions:
         return SessionCloser(server.post_or_none, final_request(server.url(PATH), model))
     return None
+
+
+def _hint_sender(
+    server: ServerClient, info: ServerInfo, model: str
+) -> Callable[[ContextHint], Awaitable[object]] | None:
+    if info.plugin is None:
+        return None
+    url = server.url(COMPLETIONS_PATH)
+    return lambda hint: server.post_or_none(url, hint_request(model, hint), _HINT_TIMEOUT)
 
 
 def key_headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
@@ -308,6 +325,7 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         kv_tokens=info.kv_retained_tokens if info.prefix_cache is not False else None,
         kv_running_tokens=info.kv_tokens,
         strict_schema=flavor.extensions.strict_schema or flavor is ANTHROPIC,
+        takes_hints=info.plugin is not None and flavor.dialect == "openai",
         managed_cache=flavor.managed_cache,
         unsupported_sampling=flavor.ignores,
         detected=tuple(_describe(flavor, model, info)),
@@ -327,6 +345,8 @@ def _describe(flavor: Flavor, model: ServedModel, info: ServerInfo) -> list[str]
         seen.append("sessions")
     if info.priority:
         seen.append("priorities")
+    if info.plugin:
+        seen.append(f"batch-agent-vllm {info.plugin.version}")
     if info.priority_eviction:
         seen.append("eviction by priority")
     if info.host_tier:

@@ -16,7 +16,7 @@ from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
 from .connect import Notify, ProbedServer, connect, endpoints_of, probe_server
-from .probe import ServerInfo, has_unstable_tier, probe_timeout
+from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
 CheckState = Literal["ok", "off", "unknown", "warning", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
@@ -28,6 +28,7 @@ _ADVICE = {
     ("vllm", "cached"): "start vLLM with --enable-prompt-tokens-details to report what the prefix cache saves",
     ("sglang", "cached"): "start SGLang with --enable-cache-report to report what the prefix cache saves",
     ("vllm", "prefix"): "start vLLM without --no-enable-prefix-caching: agents share most of their prompts",
+    ("vllm", "plugin"): "batch-agent-vllm keeps the contexts of agents that wait for tools (see the guide on vLLM)",
     ("sglang", "prefix"): "start SGLang without --disable-radix-cache: agents share most of their prompts",
     ("sglang", "sessions"): "--enable-session-radix-cache keeps the cache of a waiting agent (if memory is short)",
     ("sglang", "priority"): "--enable-priority-scheduling serves agents that are nearly done first",
@@ -227,6 +228,8 @@ def _settings(probed: ProbedServer | None) -> list[DiagnosticCheck]:
     ]
     if info.kv_tokens:
         checks.append(DiagnosticCheck("KV cache", "ok", f"capacity of {info.kv_tokens:,} tokens"))
+    if name == "vllm" and info.metrics:
+        checks.append(_plugin(info.plugin))
     return [*checks, *_tier(info, name), *_hints(info, name)]
 
 
@@ -265,6 +268,22 @@ def _hints(info: ServerInfo, name: str) -> list[DiagnosticCheck]:
         return [DiagnosticCheck("eviction", "ok", "agents that have ended first, then by priority")]
     found = "by priority: agents outlive requests without one, but the server is not told when an agent has ended"
     return [DiagnosticCheck("eviction", "ok", found, _ADVICE["sglang", "sessions"])]
+
+
+def _plugin(plugin: KvPlugin | None) -> DiagnosticCheck:
+    """The plugin batch-agent-vllm. Only /metrics shows whether it is there."""
+    if plugin is None:
+        return DiagnosticCheck("KV plugin", "off", "not active", _ADVICE["vllm", "plugin"])
+    found = [f"batch-agent-vllm {plugin.version}"]
+    if plugin.pins is None:
+        found.append("too busy to say more")
+    elif plugin.pins:
+        found.append("pins contexts of waiting agents")
+    if plugin.policy:
+        found.append(f"host tier by {plugin.policy}")
+    if plugin.host_tokens:
+        found.append(f"host tier of {plugin.host_tokens:,} tokens")
+    return DiagnosticCheck("KV plugin", "ok", ", ".join(found))
 
 
 async def _load(probed: ProbedServer | None) -> list[DiagnosticCheck]:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
-from ..core.protocols import Backend, CountsTokens, EncodesRequests, ReportsLoad, ServerLoad, Traits
-from ..core.requests import Delta, EncodedRequest, Request
+from ..core.protocols import Backend, CountsTokens, EncodesRequests, ReportsLoad, ServerLoad, TakesHints, Traits
+from ..core.requests import ContextHint, Delta, EncodedRequest, Request
 from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Routing, Ticket
 from . import pool_member
@@ -97,12 +97,14 @@ class EndpointPool:
         if not loads:
             return None
         usages = [load.kv_usage for load in loads if load.kv_usage is not None]
+        tiers = [load.kv_host_tokens for load in loads]
         return ServerLoad(
             sum(load.running for load in loads),
             sum(load.waiting for load in loads),
             sum(usages) / len(usages) if usages else None,
             sum(load.preemptions for load in loads),
             sum(load.computed for load in loads),
+            sum(tier for tier in tiers if tier is not None) if None not in tiers else None,
         )
 
     async def count_tokens(self, text: str) -> int | None:
@@ -111,6 +113,13 @@ class EndpointPool:
             if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
                 return tokens
         return None
+
+    async def hint(self, hint: ContextHint) -> None:
+        """Goes to the endpoint that has the agent's context."""
+        home = self.routing.home(hint.agent)
+        backend = None if home is None else self.members[home].backend
+        if isinstance(backend, TakesHints):
+            await backend.hint(hint)
 
     async def leave(self, agent: str) -> None:
         self.routing.forget_origin(agent)

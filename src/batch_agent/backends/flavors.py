@@ -24,6 +24,8 @@ class OpenAIExtensions:
     session_header: str = ""
     request_id: bool = False
     cache_salt: bool = False
+    context_hints: bool = False
+    """The plugin batch-agent-vllm reads hints from `kv_transfer_params`. Set where the probe finds it."""
     cache_key: bool = False
     """`prompt_cache_key` routes requests with the same prefix to the same machine."""
     none_drops_tools: bool = False

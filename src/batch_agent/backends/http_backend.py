@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..core.errors import BackendError
 from ..core.protocols import ServerLoad, Traits
-from ..core.requests import Delta, EncodedRequest, Request, RequestObserver
+from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
 from .dialects.dialect import Dialect, StreamDecoder
 from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
@@ -38,6 +38,7 @@ class HttpBackend:
         read_load: Callable[[], Awaitable[ServerLoad | None]] | None = None,
         count_tokens: Callable[[str], Awaitable[int | None]] | None = None,
         observe: RequestObserver | None = None,
+        send_hint: Callable[[ContextHint], Awaitable[object]] | None = None,
     ) -> None:
         """`observe` is called with each exchange, here and in requests that others send to `server`."""
         self.traits = traits
@@ -47,6 +48,7 @@ class HttpBackend:
         self._on_close = on_close
         self._read_load = read_load
         self._count_tokens = count_tokens
+        self._send_hint = send_hint
         self.observe = observe
         self._streams = True
 
@@ -54,7 +56,8 @@ class HttpBackend:
         if not self._streams and request.stream:
             request = replace(request, stream=False)
         if self._session_closer is not None:
-            self._session_closer.register(request.agent)
+            is_last = request.hint is not None and request.hint.is_last
+            self._session_closer.register(request.agent, is_last=is_last)
         if self.observe is not None:
             return self._recorded(request, self.observe)
         return StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
@@ -81,6 +84,10 @@ class HttpBackend:
 
     async def count_tokens(self, text: str) -> int | None:
         return await self._count_tokens(text) if self._count_tokens is not None else None
+
+    async def hint(self, hint: ContextHint) -> None:
+        if self._send_hint is not None:
+            await self._send_hint(hint)
 
     async def leave(self, agent: str) -> None:
         if self._session_closer is not None:

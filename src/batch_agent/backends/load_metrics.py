@@ -1,6 +1,7 @@
 """Load of a server, from its metrics pages: pure parsers, and the reader that polls the pages."""
 
 import math
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -15,6 +16,7 @@ from .probe import admin_url
 _TIMEOUT = 2.0
 _MAX_FAILURES = 3
 _PAUSE = 30.0
+_HOST_GIB = re.compile(rb'\nvllm:cache_config_info\{[^\n]*kv_offloading_size="([0-9.]+)"')
 LoadPage = tuple[str, Callable[[bytes], ServerLoad | None]]
 Samples = list[tuple[bytes, float]]
 
@@ -80,10 +82,28 @@ def vllm_metrics(page: bytes) -> ServerLoad | None:
     return ServerLoad(
         running=_sum(running),
         waiting=_sum(waiting) if waiting else _total(page, b"vllm:num_requests_waiting"),
-        kv_usage=_mean(_samples(page, b"vllm:kv_cache_usage_perc")),
+        kv_usage=_without_pins(page, _mean(_samples(page, b"vllm:kv_cache_usage_perc"))),
         preemptions=_total(page, b"vllm:num_preemptions_total"),
         computed=max(0, new) + _total(page, b"vllm:generation_tokens_total"),
+        kv_host_tokens=vllm_host_tokens(page),
     )
+
+
+def vllm_host_tokens(page: bytes) -> int | None:
+    """Capacity of vLLM's own KV cache in host memory. Its size is given in GiB; the bytes of a token follow from what
+    was copied to it or from it so far. None without such a tier, and before the first copy."""
+    size = _HOST_GIB.search(page)
+    if size is None:
+        return None
+    copied, tokens = (
+        _total(page, b"vllm:kv_offload_load_bytes_total"),
+        _total(page, b"vllm:external_prefix_cache_hits_total"),
+    )
+    if not (copied and tokens):
+        computed = _samples(page, b"vllm:prompt_tokens_by_source_total", b'source="local_compute"')
+        copied = _total(page, b"vllm:kv_offload_store_bytes_total")
+        tokens = _sum(computed) + _total(page, b"vllm:generation_tokens_total")
+    return int(float(size[1]) * 2**30 * tokens / copied) if copied and tokens else None
 
 
 def sglang_loads(page: bytes) -> ServerLoad | None:
@@ -153,6 +173,12 @@ def _parse_value(text: bytes) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
+
+
+def _without_pins(page: bytes, usage: float | None) -> float | None:
+    """The plugin batch-agent-vllm holds blocks for waiting agents, and gives them up when they are needed."""
+    pinned = _mean(_samples(page, b"batch_agent:pinned_share"))
+    return usage if usage is None or pinned is None else max(0.0, usage - pinned)
 
 
 def _without_priorities(samples: Samples) -> Samples:

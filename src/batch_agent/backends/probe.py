@@ -16,6 +16,7 @@ from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..schedule.backoff import Backoff
+from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request
 from .flavors import Flavor
 from .http.client import ServerClient, display_url
 from .http.json_body import BadJson, loads
@@ -28,6 +29,8 @@ _BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _TRIAL_TIMEOUT = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
+_PLUGIN_INFO = re.compile(r'^batch_agent:plugin_info\{[^}]*version="([^"]*)"', re.MULTILINE)
+_PLUGIN_TIMEOUT = 10.0
 _VLLM_TIERS = {
     "# TYPE vllm:lmcache_mp_": "LMCache",
     "# TYPE lmcache:": "LMCache",
@@ -36,6 +39,7 @@ _VLLM_TIERS = {
 }
 """Metrics of the connectors of slower tiers; LMCache's server in a process of its own is the first."""
 _SGLANG_TIERS = {"hicache_storage_backend": "HiCache storage", "enable_lmcache": "LMCache", "enable_flexkv": "FlexKV"}
+_OWN_TIER = "host memory of "
 _UNSTABLE_TIER = "0.26."
 """vLLM's own host tier: the engine died twice with it, with 128 requests in flight and when requests were aborted."""
 _KV_ROUTER = "# TYPE dynamo_frontend_router_queue_pending_requests "
@@ -52,6 +56,18 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class KvPlugin:
+    """The plugin batch-agent-vllm in a server. None: unknown, because the server was too busy to say."""
+
+    version: str
+    pins: bool | None = None
+    """It keeps the contexts of waiting agents on the device."""
+    policy: str | None = None
+    """Eviction policy of the host tier that follows hints; empty: none."""
+    host_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ServerInfo:
     """What a server reports about itself, besides its models."""
 
@@ -61,7 +77,7 @@ class ServerInfo:
     """Capacity of the KV cache in GPU memory, of all engines together."""
     kv_retained_tokens: int | None = None
     """The same, or the capacity of a slower tier if that is larger: the tier holds copies, so the sizes are not added.
-    None for a tier whose size in tokens is unknown."""
+    None for a tier whose size is unknown."""
     metrics: bool | None = None
     sessions: bool | None = None
     """Whether it keeps an agent's cache until the agent's session is closed."""
@@ -79,6 +95,7 @@ class ServerInfo:
     """Whether it sends requests to the worker that has most of their prompt."""
     tool_parser: bool | None = None
     """Without a tool parser SGLang accepts tools, and returns calls as text."""
+    plugin: KvPlugin | None = None
 
 
 async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[ServedModel]:
@@ -165,7 +182,8 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
     match flavor.name:
         case "vllm":
             version, metrics = await _fetch_two(server, "/version", "/metrics")
-            return replace(_vllm_info(metrics), version=version.string("version"))
+            info = replace(_vllm_info(metrics), version=version.string("version"))
+            return info if info.plugin is None else await _with_plugin(server, info, info.plugin)
         case "sim":
             return _vllm_info(await _fetch_page(server, "/metrics"))
         case "sglang":
@@ -204,21 +222,41 @@ def _vllm_info(metrics: "_AdminPage") -> ServerInfo:
     found = [dict(_LABEL.findall(labels)) for labels in _CACHE_CONFIG.findall(metrics.text)]
     labels = found[0] if found else {}
     tokens = _vllm_tokens({labels.get("engine", ""): labels for labels in found})
-    # --kv-offloading-size is reported in GiB, --kv-transfer-config only through its metrics, and neither with the size
-    # of a token. Such a tier is many times larger than GPU memory, so no limit is a better estimate than the GPU's.
+    # The size of vLLM's own tier in tokens becomes known with the first copies (`ServerLoad.kv_host_tokens`); until
+    # then the device counts. That of another one is unknown and usually many times larger, so no limit is the better
+    # estimate.
     host_tier = _vllm_tier(labels, metrics.text)
+    has_unknown_size = bool(host_tier) and not host_tier.startswith(_OWN_TIER)
     return ServerInfo(
         prefix_cache=labels["enable_prefix_caching"] == "True" if "enable_prefix_caching" in labels else None,
         kv_tokens=tokens,
-        kv_retained_tokens=None if host_tier else tokens,
+        kv_retained_tokens=None if has_unknown_size else tokens,
         metrics=metrics.exists,
         host_tier=host_tier,
+        plugin=KvPlugin(plugin[1]) if (plugin := _PLUGIN_INFO.search(metrics.text)) else None,
     )
+
+
+async def _with_plugin(server: ServerClient, info: ServerInfo, plugin: KvPlugin) -> ServerInfo:
+    """Adds what the plugin says about itself. It is asked with a request for one token: only so is the scheduler
+    reached, which knows the host tier."""
+    url = server.url(COMPLETIONS_PATH)
+    found = _AdminPage(True, (await server.post_or_none(url, capability_request(), _PLUGIN_TIMEOUT) or b"").decode())
+    fields = (found.parsed.get(PARAMETERS) or {}).get(PLUGIN)
+    if not isinstance(fields, dict):
+        return info
+    policy, host_tokens = fields.get("policy"), _count(fields.get("host_tokens"))
+    plugin = KvPlugin(
+        plugin.version, fields.get("pins") is True, policy if isinstance(policy, str) else "", host_tokens
+    )
+    if host_tokens is None or info.kv_tokens is None:
+        return replace(info, plugin=plugin)
+    return replace(info, plugin=plugin, kv_retained_tokens=max(info.kv_tokens, host_tokens))
 
 
 def _vllm_tier(labels: dict[str, str], metrics: str) -> str:
     if (size := labels.get("kv_offloading_size", "None")) != "None":
-        return "LMCache" if labels.get("kv_offloading_backend") == "lmcache" else f"host memory of {size} GiB"
+        return "LMCache" if labels.get("kv_offloading_backend") == "lmcache" else f"{_OWN_TIER}{size} GiB"
     return next((name for mark, name in _VLLM_TIERS.items() if mark in metrics), "")
 
 

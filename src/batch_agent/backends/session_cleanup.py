@@ -8,6 +8,9 @@ from typing import NamedTuple
 import orjson
 from yarl import URL
 
+from ..core.requests import ContextHint
+from .dialects.openai.context_hints import hint_request
+
 _REQUEST_TIMEOUT = 5.0
 _CLOSE_ALL_TIMEOUT = 3.0
 _BATCH_SIZE = 64
@@ -28,13 +31,20 @@ class CloseRequest(NamedTuple):
 class SessionCloser:
     """Closes the session of each registered agent once. Waits are short, and failures are ignored."""
 
-    def __init__(self, post: Post, close_request: Callable[[str], CloseRequest]) -> None:
+    def __init__(
+        self, post: Post, close_request: Callable[[str], CloseRequest], *, last_request_closes: bool = False
+    ) -> None:
+        """`last_request_closes`: the last request of an agent says so itself."""
         self._post = post
         self._close_request = close_request
+        self._last_request_closes = last_request_closes
         self._agents: set[str] = set()
 
-    def register(self, agent: str) -> None:
-        if agent:
+    def register(self, agent: str, *, is_last: bool = False) -> None:
+        """A request of the agent is sent. `is_last`: its hint says that no other follows."""
+        if is_last and self._last_request_closes:
+            self._agents.discard(agent)
+        elif agent:
             self._agents.add(agent)
 
     async def close(self, agent: str) -> None:
@@ -60,6 +70,11 @@ class SessionCloser:
 def close_session(url: URL) -> Callable[[str], CloseRequest]:
     """SGLang's session cache: the blocks of a session are evicted last, until the session is closed."""
     return lambda agent: CloseRequest(url, orjson.dumps({"session_id": agent}))
+
+
+def drop_context(url: URL, model: str) -> Callable[[str], CloseRequest]:
+    """vLLM with the plugin batch-agent-vllm: the blocks of the agent are the next ones to be reused."""
+    return lambda agent: CloseRequest(url, hint_request(model, ContextHint(agent, is_last=True)))
 
 
 def final_request(url: URL, model: str) -> Callable[[str], CloseRequest]:

@@ -16,6 +16,7 @@ from ..schedule.budget import FREE, Amount
 from ..store.codec import encode_input, encode_inputs
 from .budget_sharing import share_budget
 from .events.relay import EventRelay
+from .kv_sharing import share_kv_caches
 from .leased_source import LeasedSource
 from .limit_sharing import LimitSharing, share_limits, workers_of
 from .membership import Membership, worker_name
@@ -64,7 +65,12 @@ class ClusterSession:
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
         """Shares the limits of the servers behind these admission controllers, by name. Raises StoreError."""
-        async with share_limits(self.coordinator, self.member.name, gates, ttl=self.member.ttl) as self._limits:
+        name, ttl = self.member.name, self.member.ttl
+        residencies = {server: gate.residency for server, gate in gates.items() if gate.residency is not None}
+        async with (
+            share_limits(self.coordinator, name, gates, ttl=ttl) as self._limits,
+            share_kv_caches(self.coordinator, name, residencies, ttl=ttl),
+        ):
             yield
 
     def share_budget_pool(self, pool: BudgetPool) -> AbstractAsyncContextManager[bool]:

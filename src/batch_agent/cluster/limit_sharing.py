@@ -1,4 +1,4 @@
-"""Limits of a server that several workers use: each worker has a quota, and quotas follow the demand."""
+"""Slots of a server that several workers use: each worker has a quota, and quotas follow the demand."""
 
 import asyncio
 import logging
@@ -14,8 +14,9 @@ from ..core.coordinator import Document
 from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
 from ..engine.admission import AdmissionController
+from ..engine.slots import Slots
 from ..schedule.backoff import Backoff
-from ..schedule.fair_share import Demand, SlotClaim, allocate, demand_for
+from ..schedule.fair_share import SlotClaim, allocate, demand_for
 from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")
@@ -40,12 +41,13 @@ class Documents(Protocol):
     async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool: ...
 
 
-async def change(coordinator: Documents, name: str, edit: Callable[[Document], Awaitable[bytes]]) -> None:
-    """Replaces a document with what `edit` makes of it; `edit` is repeated if another worker was faster. Raises
-    StoreError."""
+async def change(coordinator: Documents, name: str, edit: Callable[[Document], Awaitable[bytes | None]]) -> None:
+    """Replaces a document with what `edit` makes of it; None: it stays as it is. `edit` is repeated if another worker
+    was faster. Raises StoreError."""
     for attempt in range(_MAX_ATTEMPTS):
         document = await coordinator.read(name)
-        if await coordinator.compare_and_set(name, document.data, await edit(document)):
+        new = await edit(document)
+        if new is None or await coordinator.compare_and_set(name, document.data, new):
             return
         await asyncio.sleep(random.random() * _BACKOFF.delay(attempt))  # noqa: S311
     raise ContentionError(
@@ -76,10 +78,10 @@ def renewal_interval(interval: float, ttl: float, workers: int) -> float:
 async def share_limits(
     coordinator: Documents, worker: str, gates: Mapping[str, AdmissionController], *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator["LimitSharing"]:
-    """Admission controllers of the same name lead to the same server. Of its slots, if their number is fixed, and of
-    its KV cache, if its size is known, each worker gets a quota before anything is granted, and a new one every
-    `interval` seconds while the block runs. The quotas never exceed the limit together. A worker that does not renew
-    for `ttl` seconds loses its quota. Raises StoreError."""
+    """Admission controllers of the same name lead to the same server. Of its slots, if their number is fixed, each
+    worker gets a quota before anything is granted, and a new one every `interval` seconds while the block runs. The
+    quotas never exceed the limit together. A worker that does not renew for `ttl` seconds loses its quota. Raises
+    StoreError."""
     sharing = LimitSharing(coordinator, worker, gates, ttl)
     await retry_contention(sharing.renew)
     renewing = asyncio.get_running_loop().create_task(_renew_forever(sharing, interval, ttl))
@@ -105,26 +107,18 @@ async def workers_of(coordinator: Documents) -> frozenset[str]:
     return frozenset(_alive(await coordinator.read(_MEMBERS)))
 
 
-class _Limited(Protocol):
-    """A limit of which each worker has a quota."""
-
-    def demand(self) -> Demand: ...
-
-    def set_quota(self, quota: int | None) -> None: ...
-
-
 @dataclass(slots=True)
 class _Quota:
-    """This worker's quota of one limit."""
+    """This worker's quota of the slots of one server."""
 
-    shared: _Limited
+    slots: Slots
     in_force: int | None = None
     wants: int | None = 0
 
     def put(self, limit: int | None) -> None:
         if limit != self.in_force:
             self.in_force = limit
-            self.shared.set_quota(limit)
+            self.slots.set_quota(limit)
 
     def lower(self, limit: int | None) -> None:
         if limit is not None and (self.in_force is None or limit < self.in_force):
@@ -147,13 +141,8 @@ class LimitSharing:
     ) -> None:
         self._coordinator = coordinator
         self._worker = worker
-        self._gates = gates
         self._ttl = ttl
-        self._slots = {f"slots {name}": _Quota(gate.slots) for name, gate in gates.items()}
-        self._quotas = dict(self._slots)
-        for name, gate in gates.items():
-            if gate.residency is not None and gate.residency.capacity is not None:
-                self._quotas[f"kv {name}"] = _Quota(gate.residency)
+        self._quotas = {name: _Quota(gate.slots) for name, gate in gates.items()}
         for quota in self._quotas.values():
             quota.put(0)
         self._stopping: asyncio.TimerHandle | None = None
@@ -176,10 +165,9 @@ class LimitSharing:
         if aio.now() >= began + SAFETY_FACTOR * self._ttl:
             raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
         mine = self._members[self._worker]
-        for name, gate in self._gates.items():
-            claims = [each.claims[f"slots {name}"] for each in self._members.values() if f"slots {name}" in each.claims]
-            gate.set_workers(len(claims), sum(claim.used for claim in claims) - mine.claims[f"slots {name}"].used)
         for name, quota in self._quotas.items():
+            claims = [each.claims[name] for each in self._members.values() if name in each.claims]
+            quota.slots.set_workers(len(claims), sum(claim.used for claim in claims) - mine.claims[name].used)
             quota.wants = mine.claims[name].wants
             quota.put(self._portions[name])
         self._postpone_stop(began)
@@ -205,7 +193,7 @@ class LimitSharing:
 
     def _claim(self, name: str, quota: _Quota, claims: Mapping[str, SlotClaim], now: float) -> SlotClaim:
         """A decrease takes effect before it is written, an increase only after it."""
-        demand, known = quota.shared.demand(), claims.get(self._worker)
+        demand, known = quota.slots.demand(), claims.get(self._worker)
         before = known or SlotClaim(0, 0, None, None, now)
         wants = None if known is None else demand_for(demand, before.held if quota.wants is None else quota.wants)
         claim = SlotClaim(before.held, demand.used, wants, demand.total, before.since)
@@ -229,7 +217,7 @@ class LimitSharing:
 
     def _stop(self) -> None:
         self.is_isolated = True
-        for quota in self._slots.values():
+        for quota in self._quotas.values():
             quota.put(0)
 
 

@@ -11,7 +11,7 @@ from .events import Event
 from .facts import Fact
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult, ToolSpec
-from .requests import Delta, EncodedRequest, Request, Usage
+from .requests import ContextHint, Delta, EncodedRequest, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -39,6 +39,8 @@ class Traits:
     """It takes only schemas that have a strict form (core/schema.py)."""
     has_agent_sessions: bool = False
     """It keeps a session per agent, until `Backend.leave`."""
+    takes_hints: bool = False
+    """It manages its KV cache by the hints in requests (`Request.hint`), and those of `TakesHints`."""
     managed_cache: bool = False
     """A prefix is cached only after the first answer, so warming it before a burst pays."""
     unsupported_sampling: tuple[str, ...] = ()
@@ -60,6 +62,8 @@ class ServerLoad:
     preemptions: int = 0
     computed: int = 0
     """Tokens written to its KV cache: prompts without their cache hits, and answers."""
+    kv_host_tokens: int | None = None
+    """Capacity of the tier of its KV cache in host memory; None if there is none, or its size is not known yet."""
 
 
 class Backend(Protocol):
@@ -85,6 +89,16 @@ class ReportsLoad(Protocol):
 
     async def load(self) -> ServerLoad | None:
         """Load report, or None if there is none. Never raises BackendError, and returns soon."""
+        ...
+
+
+@runtime_checkable
+class TakesHints(Protocol):
+    """Backend that can send a hint about an agent's context without a request to the model."""
+
+    async def hint(self, hint: ContextHint) -> None:
+        """Corrects the hint of the agent's last request, or does nothing if the server has no use for it. Never raises,
+        and returns soon. The end of an agent is `Backend.leave`."""
         ...
 
 

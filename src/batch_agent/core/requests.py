@@ -44,6 +44,20 @@ PRIORITY_STEP = 100
 
 
 @dataclass(frozen=True, slots=True)
+class ContextHint:
+    """What is known about the next use of an agent's context, for servers that manage their KV cache by it."""
+
+    agent: str
+    next_use: float | None = None
+    """Seconds from the end of the request, or from now in a hint without a request, until the agent's next request is
+    expected; None: unknown."""
+    is_last: bool = False
+    """No request of the agent follows, so the server may drop its context."""
+    shared_tokens: int = 0
+    """Tokens at the beginning of its prompts that other agents have too, which outlive the agent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Request of one turn. Requests of a run share `prompt`, `model` and `sampling`; `messages` only ever grows."""
 
@@ -74,6 +88,8 @@ class Request:
     """Seed of an agent whose input is a repetition of another; None: that of `sampling`."""
     stage: str = ""
     """Name of the stage in a flow, set where requests are logged; empty for a run of its own."""
+    hint: ContextHint | None = None
+    """Set only if the traits of the backend say that the server takes hints."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,18 +9,21 @@ from ..core.agent_config import Job
 from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.messages import ToolCall
-from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, Traits
-from ..core.requests import NO_USAGE, Request
+from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, TakesHints, Traits
+from ..core.requests import NO_USAGE, ContextHint, Request
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
 from ..schedule.slot_queue import Priority
-from .keep_warm import KeepWarm
+from .keep_warm import ContextHints, KeepWarm
 from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
 _NO_LEASE = nullcontext()
+_NEW_FIRST, _IN_TURN = Priority(False, -2), Priority(False, -1)
+"""Priorities while new agents are started before others are continued, in the order in which they ask."""
 _COMPUTATIONS_WITHOUT_ROOM = 2.0
 """Measured with a cache that holds a quarter of the contexts: all prompts were computed about twice."""
 
@@ -34,18 +37,27 @@ class AdmissionController:
         slots: Slots,
         residency: Residency | None = None,
         keep_warm: KeepWarm | None = None,
-        running_tokens: int | None = None,
+        device_tokens: int | None = None,
         *,
         shared_chars: int = 0,
         depth: int = 0,
+        agents: int | None = None,
+        hints: ContextHints | None = None,
+        has_later_turns: bool = True,
     ) -> None:
-        """`running_tokens`: tokens that the contexts of running requests may use, if more than that can be resident.
-        `shared_chars`: characters of the prefix that the agents of this run share. `depth`: index of the stage in a
-        flow; new agents of later stages go first."""
+        """`device_tokens`: tokens that the contexts of running requests may use, if known; more than that may be
+        resident where the KV cache has a slower tier. `shared_chars`: characters of the prefix that the agents of this
+        run share. `depth`: index of the stage in a flow; new agents of later stages go first. `agents`: their number,
+        if known. `hints`: for servers that take them. `has_later_turns`: whether agents of this run may have more than
+        one turn."""
         self.slots = slots
         self.residency = residency
         self._keep_warm = keep_warm
-        self._running_tokens = running_tokens
+        self._hints = hints
+        self._has_later_turns = has_later_turns
+        self._device_tokens = device_tokens
+        self._unstarted = agents
+        self._has_results = False
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
         self.first_turns = NO_USAGE
@@ -53,7 +65,7 @@ class AdmissionController:
         self._new: set[str] = set()
         self._load: ServerLoad | None = None
 
-    def share(self, shared_chars: int, depth: int) -> "AdmissionController":
+    def share(self, shared_chars: int, depth: int, *, has_later_turns: bool = True) -> "AdmissionController":
         """A controller with the same limits for the agents of another run, which share another prefix."""
         if self.residency is not None:
             self.residency.add_shared_prefix(shared_chars)
@@ -61,9 +73,11 @@ class AdmissionController:
             self.slots,
             self.residency,
             self._keep_warm,
-            self._running_tokens,
+            self._device_tokens,
             shared_chars=shared_chars,
             depth=depth,
+            hints=self._hints,
+            has_later_turns=has_later_turns,
         )
 
     async def admit(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
@@ -76,17 +90,38 @@ class AdmissionController:
             await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars, references)
             self._update_memory_cap(self.residency)
         try:
-            return await self.slots.acquire(self._new_agent_priority)
+            slot = await self.slots.acquire(_NEW_FIRST if self._starts_new() else self._new_agent_priority)
         except BaseException:
             self.release(job.key)
             raise
+        if self._unstarted:
+            self._unstarted -= 1
+        return slot
 
     async def readmit(self, job: Job, turns_left: int) -> HeldSlot:
         """Waits until a started agent has residency and a slot for its next turn."""
         priority = Priority(False, turns_left, job.index)
         if self.residency is not None:
             await self.residency.readmit(job.key, priority)
-        return await self.slots.acquire(priority)
+        return await self.slots.acquire(_IN_TURN if self._starts_new() else priority)
+
+    def _starts_new(self) -> bool:
+        """Whether new agents go before started ones."""
+        if self.residency is None or not (self._unstarted and self._has_results):
+            return False
+        fits = self.residency.ledger.holds_new(self._unstarted)
+        work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
+        return admission_order(work) == "start_new"
+
+    def hinted(self, request: Request, turns_left: int) -> Request:
+        """The request, with what is known about the agent's next one if the server takes hints."""
+        if self._hints is None or not request.agent:
+            return request
+        is_last = not self._has_later_turns or turns_left <= 1
+        residency = self.residency
+        shared = self._shared_chars / 4 if residency is None else residency.ledger.shared_tokens
+        next_use = None if is_last or residency is None else residency.typical_wait
+        return self._hints.attach(request, ContextHint(request.agent, next_use, is_last, int(shared)))
 
     def on_reply(self, agent: str, fact: Replied) -> None:
         self.slots.on_success(fact.seconds)
@@ -116,14 +151,9 @@ class AdmissionController:
             self._update_memory_cap(self.residency)
 
     def _update_memory_cap(self, residency: Residency) -> None:
-        if self._running_tokens is not None:
-            self.slots.set_memory_cap(residency.ledger.max_concurrent(self._running_tokens // self.slots.workers))
-
-    def set_workers(self, workers: int, elsewhere: int) -> None:
-        """`workers` use the server; the others have `elsewhere` requests in flight."""
-        self.slots.set_workers(workers, elsewhere)
-        if self.residency is not None:
-            self.residency.set_worker_count(workers)
+        device = self._device_tokens
+        if device is not None and (residency.ledger.capacity is None or residency.ledger.capacity > device):
+            self.slots.set_memory_cap(residency.ledger.max_concurrent(device // self.slots.workers))
 
     def tool_wait(
         self, agent: str, calls: Sequence[ToolCall], request: Request | None
@@ -132,17 +162,21 @@ class AdmissionController:
         if self.residency is None:
             return _NO_LEASE
         lease = self.residency.lease(agent, [call.name for call in calls])
-        if self._keep_warm is None or request is None:
+        observer = self._hints or self._keep_warm
+        if observer is None or request is None:
             return lease
-        return _KeepWarmContext(lease, self._keep_warm, self.residency, agent, request)
+        return _ObservedWait(lease, observer, self.residency, agent, request)
 
     def on_load(self, load: ServerLoad) -> None:
         """The server reported its load."""
         self._load = load
         self.slots.on_load(load)
+        if load.kv_host_tokens is not None and self._device_tokens is not None and self.residency is not None:
+            self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
         if self._keep_warm is not None and self.residency is not None:
-            has_room = not (self.slots.is_full or self.residency.has_waiters)
-            self._keep_warm.on_load(load, self.residency.ledger.prefill_speed.tokens_per_second, has_room=has_room)
+            ledger = self.residency.ledger
+            has_room = not (self.slots.is_full or self.residency.has_waiters or ledger.others.waiting)
+            self._keep_warm.on_load(load, ledger.tokens_per_second, has_room=has_room)
 
     def sample(self, backend: str) -> LoadSampled:
         """Current use of the limits."""
@@ -153,8 +187,8 @@ class AdmissionController:
             self.slots.limit,
             self.slots.waiting,
             ledger.residents if ledger else None,
-            int(ledger.reserved_tokens) if ledger else None,
-            int(ledger.limit) if ledger and ledger.limit is not None else None,
+            int(ledger.held_tokens) if ledger else None,
+            int(ledger.limit / self.slots.workers) if ledger and ledger.limit is not None else None,
             load.kv_usage if load else None,
             load.running if load else None,
             load.waiting if load else None,
@@ -170,7 +204,7 @@ class AdmissionController:
         return Scheduling(
             inflight,
             limits,
-            kv_tokens=self.residency.capacity,
+            kv_tokens=ledger.capacity,
             kv_limit=None if ledger.limit is None else int(ledger.limit),
             max_residents=counts.max_residents,
             evictions=counts.evictions,
@@ -182,35 +216,45 @@ class AdmissionController:
     async def aclose(self) -> None:
         if self._keep_warm is not None:
             await self._keep_warm.aclose()
+        if self._hints is not None:
+            await self._hints.aclose()
 
     def release(self, agent: str) -> None:
         self._new.discard(agent)
+        self._has_results = True
+        if self._hints is not None:
+            self._hints.forget(agent)
         if self.residency is not None:
             self.residency.release(agent)
 
 
-class _KeepWarmContext:
-    """A residency lease during which the agent's context is kept warm."""
+class _ObservedWait:
+    """A residency lease during which the agent's context is kept in the server's cache."""
 
-    __slots__ = ("_agent", "_keep_warm", "_lease", "_request", "_residency")
+    __slots__ = ("_agent", "_lease", "_observer", "_request", "_residency")
 
     def __init__(
-        self, lease: ResidencyLease, keep_warm: KeepWarm, residency: Residency, agent: str, request: Request
+        self,
+        lease: ResidencyLease,
+        observer: KeepWarm | ContextHints,
+        residency: Residency,
+        agent: str,
+        request: Request,
     ) -> None:
         self._lease = lease
-        self._keep_warm = keep_warm
+        self._observer = observer
         self._residency = residency
         self._agent = agent
         self._request = request
 
     def __enter__(self) -> None:
         back_at = self._lease.__enter__()
-        self._keep_warm.on_wait(self._agent, self._request, self._residency.ledger.tokens(self._agent), back_at)
+        self._observer.on_wait(self._agent, self._request, self._residency.ledger.tokens(self._agent), back_at)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._keep_warm.on_return(self._agent)
+        self._observer.on_return(self._agent)
         self._lease.__exit__(kind, error, trace)
 
 
@@ -253,24 +297,36 @@ def build_admission(
     events: EventSink | None,
     *,
     has_later_turns: bool,
+    agents: int | None = None,
+    server: object = None,
 ) -> AdmissionController:
     """The admission controller of a run, from its options and the traits of its backend. `shared_chars`: characters of
-    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn."""
+    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
+    number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
     traits = backend.traits
     slots = Slots(_inflight_limit(spec, traits), events)
     if not has_later_turns or traits.managed_cache:
-        return AdmissionController(slots)  # no agent reuses its context, or the service manages its cache itself
+        # No agent reuses its context, or the service manages its cache itself.
+        hints = ContextHints() if traits.takes_hints else None
+        return AdmissionController(slots, shared_chars=shared_chars, hints=hints, has_later_turns=has_later_turns)
     residency = Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
     keep_warm = None
     if (
         spec.prefix.kvflow
         and traits.kv_tokens is not None
-        and not (traits.has_agent_sessions or spec.spending.counts_tokens)
+        and not (traits.has_agent_sessions or traits.takes_hints or spec.spending.counts_tokens)
     ):
         keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
-    has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
-    running_tokens = traits.kv_running_tokens if has_slower_tier else None
-    return AdmissionController(slots, residency, keep_warm, running_tokens, shared_chars=shared_chars)
+    hints = None
+    if traits.takes_hints:
+        # Requests that only keep a context in the cache are not part of a budget of tokens.
+        may_send = not spec.spending.counts_tokens
+        has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
+        prefetch = KeepWarm(backend, slots, 0) if spec.prefix.kvflow and has_slower_tier and may_send else None
+        hints = ContextHints(server if isinstance(server, TakesHints) and may_send else None, prefetch)
+    return AdmissionController(
+        slots, residency, keep_warm, traits.kv_running_tokens, shared_chars=shared_chars, agents=agents, hints=hints
+    )
 
 
 def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:

@@ -1,4 +1,5 @@
-"""Keep-warm requests: a waiting agent's context is used before the server would evict it."""
+"""Keeping the contexts of waiting agents in the server's cache: by keep-warm requests, or by hints where the server
+takes them."""
 
 import asyncio
 from dataclasses import replace
@@ -6,8 +7,8 @@ from dataclasses import replace
 from .. import aio
 from ..core.errors import BackendError
 from ..core.messages import Prompt
-from ..core.protocols import Backend, ServerLoad
-from ..core.requests import Request, Sampling, Usage
+from ..core.protocols import Backend, ServerLoad, TakesHints
+from ..core.requests import ContextHint, Request, Sampling, Usage
 from ..core.run_reports import KeepWarmStats
 from ..plan.compile import prefix_chars
 from ..schedule.keep_warm_policy import KeepWarmPolicy
@@ -61,6 +62,13 @@ class KeepWarm:
                 task = self._in_flight[agent] = loop.create_task(self._send(agent, self._requests[agent]), name=agent)
                 task.add_done_callback(self._forget)
 
+    def prefetch(self, agent: str, request: Request) -> None:
+        """Sends a request for one token now: the server loads the agent's context from a slower tier."""
+        if agent not in self._in_flight and aio.now() >= self._paused_until:
+            task = asyncio.get_running_loop().create_task(self._send(agent, request), name=agent)
+            self._in_flight[agent] = task
+            task.add_done_callback(self._forget)
+
     async def aclose(self) -> None:
         tasks = list(self._in_flight.values())
         for task in tasks:
@@ -108,3 +116,74 @@ class KeepWarm:
         if self._shared is None or self._shared[0] is not prompt:
             self._shared = prompt, prefix_chars(prompt) // 4
         return self._shared[1]
+
+
+_MIN_CORRECTION = 1.0
+_CORRECTION_FACTOR = 1.5
+"""An estimate that was sent with a request is corrected if the real tools take this much longer or shorter."""
+_PREFETCH_LEAD = 2.0
+"""Seconds before the tools are expected to return."""
+_MIN_PREFETCH_WAIT = 60.0
+"""Shorter waits are spent on the device: the plugin of vLLM pins contexts for as long."""
+
+
+class ContextHints:
+    """Tells the server when the contexts of waiting agents are used next: with each request what agents typically do,
+    and during a tool wait what its tools do, if that differs."""
+
+    def __init__(self, server: TakesHints | None = None, keep_warm: KeepWarm | None = None) -> None:
+        """`server`: for hints without a request; None: only requests have hints. `keep_warm`: sends the request that
+        brings a context back from a slower tier before its agent returns; None: there is no slower tier."""
+        self._server = server
+        self._keep_warm = keep_warm
+        self._hints: dict[str, ContextHint] = {}
+        """Hint of each agent's last request."""
+        self._corrections: dict[str, asyncio.Task[None]] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def attach(self, request: Request, hint: ContextHint) -> Request:
+        self._hints[request.agent] = hint
+        return replace(request, hint=hint)
+
+    def on_wait(self, agent: str, request: Request, tokens: int, back_at: float | None) -> None:
+        hint = self._hints.get(agent)
+        if hint is None or back_at is None:
+            return
+        loop = asyncio.get_running_loop()
+        expected = replace(hint, next_use=back_at - loop.time(), is_last=False)
+        if self._server is not None and _needs_correction(hint, expected) and agent not in self._corrections:
+            task = loop.create_task(self._server.hint(expected), name=agent)
+            self._corrections[agent] = task
+            task.add_done_callback(lambda _: self._corrections.pop(agent))
+        if self._keep_warm is not None and back_at - loop.time() >= _MIN_PREFETCH_WAIT:
+            soon = replace(request, hint=replace(expected, next_use=_PREFETCH_LEAD))
+            self._timers[agent] = loop.call_at(back_at - _PREFETCH_LEAD, self._keep_warm.prefetch, agent, soon)
+
+    def on_return(self, agent: str) -> None:
+        if (timer := self._timers.pop(agent, None)) is not None:
+            timer.cancel()
+        if agent in self._corrections:
+            self._corrections[agent].cancel()
+        if self._keep_warm is not None:
+            self._keep_warm.on_return(agent)
+
+    def forget(self, agent: str) -> None:
+        self._hints.pop(agent, None)
+
+    async def aclose(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        tasks = list(self._corrections.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        if self._keep_warm is not None:
+            await self._keep_warm.aclose()
+
+
+def _needs_correction(sent: ContextHint, expected: ContextHint) -> bool:
+    if expected.next_use is None or sent.next_use is None:
+        return expected.next_use is not None
+    shorter, longer = sorted((sent.next_use, expected.next_use))
+    return longer - shorter >= _MIN_CORRECTION and longer >= _CORRECTION_FACTOR * shorter

@@ -4,20 +4,20 @@ import asyncio
 import heapq
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 
 from .. import aio
 from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
-from ..schedule.fair_share import Demand
+from ..schedule.kv_account import KvDemand, KvGrant, KvUse
 from ..schedule.kv_ledger import KvLedger
+from ..schedule.kv_tiers import AgentCycle, gains_from_overcommit
 from ..schedule.reference_tree import SizedReference
 from ..schedule.slot_queue import Priority
 
 _LEARNING_RATE = 0.2
-_EVICTED_PER_OVERCOMMIT = 8
-"""Contexts evicted for each overcommitted one, measured with a cache that was overcommitted by a fifth."""
 _MIN_IDLE = 0.05
 _MAX_IDLE = 1.0
 _LOOKAHEAD = 32
@@ -33,15 +33,17 @@ class Residency:
     def __init__(self, ledger: KvLedger, shared_chars: int, chars_per_token: float = 4.0) -> None:
         """`shared_chars`: characters of the prefix that all agents share; see `add_shared_prefix` for further ones."""
         self.ledger = ledger
-        self.capacity = ledger.capacity
-        """Capacity for all workers together; the ledger has this worker's quota."""
+        self.ask_for_room: Callable[[], None] | None = None
+        """Called when agents wait for more than this worker's grant, or for what it released; None without other
+        workers."""
         ledger.shared_tokens = shared_chars / chars_per_token
-        self._is_alone = True
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
         self._chars: dict[str, int] = {}
         self._tool_waits = ToolWaits()
         self._turn_seconds = 0.0
+        self._in_flight = 0.0
+        """Mean number of requests in flight, at all workers."""
         self._cycle: float | None = None
         """Mean seconds from one turn of an agent to its next."""
         self._queue: list[_Waiter] = []
@@ -57,22 +59,33 @@ class Residency:
     def has_waiters(self) -> bool:
         return bool(self._queue)
 
-    def demand(self) -> Demand:
-        """Demand in tokens of capacity."""
-        return Demand(self.capacity, math.ceil(self.ledger.required_capacity), self.has_waiters)
+    @property
+    def typical_wait(self) -> float | None:
+        """Seconds within which most tool waits end; None while too little is known."""
+        return self._tool_waits.typical
 
-    def set_quota(self, quota: int | None) -> None:
-        """Limits the agents of this worker to `quota` tokens of the capacity. None: all of it."""
-        whole = self.capacity
-        if whole is not None:
-            self.ledger.resize(whole if quota is None else min(quota, whole))
+    def use(self) -> KvUse:
+        """Use of this worker."""
+        waiting = sum(not waiter[3].done() for waiter in self._queue)
+        return replace(self.ledger.use, busy=len(self._busy), waiting=waiting)
+
+    def demand(self, now: float) -> KvDemand:
+        """Demand for a grant, by the current figures of the other workers."""
+        first = self._next_waiter()
+        waiters = [] if first is None else heapq.nsmallest(_LOOKAHEAD, self._queue)
+        names = [waiter[2] for waiter in waiters if not waiter[3].done()]
+        return self.ledger.demand(names, may_overcommit=first is not None and self._may_overcommit(now))
+
+    def set_grant(self, grant: KvGrant) -> None:
+        """Admits waiters within a new grant."""
+        self.ledger.grant = grant
         self._admit_waiting()
 
-    def set_worker_count(self, workers: int) -> None:
-        """`workers` use the engine. With several, none can tell that the engine is idle, and all would overcommit at
-        once, so none does."""
-        self._is_alone = workers == 1
-        self._admit_waiting()
+    def set_capacity(self, tokens: int) -> None:
+        """The server keeps this many tokens, as it turned out."""
+        if self.ledger.capacity is not None and tokens != self.ledger.capacity:
+            self.ledger.resize(tokens)
+            self._admit_waiting()
 
     def add_shared_prefix(self, chars: int) -> None:
         """Agents of another run are admitted too; they share a prefix of `chars` characters."""
@@ -119,7 +132,11 @@ class Residency:
         chars = self._chars.pop(agent, None)
         if chars is not None and usage.input:
             self._learn_chars_per_token(chars / usage.input)
+        busy = len(self._busy) + self.ledger.others.busy
+        if not self._in_flight:
+            self._turn_seconds, self._in_flight = seconds, float(busy)
         self._turn_seconds += _LEARNING_RATE * (seconds - self._turn_seconds)
+        self._in_flight += _LEARNING_RATE * (busy - self._in_flight)
         self.ledger.prefill_speed.observe(usage, seconds, ttft, aio.now())
         self.ledger.on_usage(agent, usage.input, usage.cached, usage.output, has_waiters=self.has_waiters)
 
@@ -137,8 +154,7 @@ class Residency:
 
     def end_tool_wait(self, tools: list[str], seconds: float) -> None:
         """The tools returned after `seconds`."""
-        for tool in tools:
-            self._tool_waits.observe(tool, seconds)
+        self._tool_waits.observe_wait(tools, seconds)
         cycle = self._turn_seconds + seconds
         self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING_RATE * (cycle - self._cycle)
 
@@ -147,6 +163,7 @@ class Residency:
         self._busy.discard(agent)
         self.ledger.remove(agent)
         self._admit_waiting()
+        self._ask()
 
     def _learn_chars_per_token(self, chars_per_token: float) -> None:
         self._chars_per_token += _LEARNING_RATE * (chars_per_token - self._chars_per_token)
@@ -159,6 +176,7 @@ class Residency:
         granted = asyncio.get_running_loop().create_future()
         heapq.heappush(self._queue, (priority, next(self._tickets), agent, granted))
         self._admit_waiting()
+        self._ask()
         try:
             await granted
         except asyncio.CancelledError:
@@ -171,7 +189,14 @@ class Residency:
             return
         now = aio.now()
         while (first := self._next_waiter()) is not None:
-            if self.ledger.admit(first, now, overcommit=self._may_overcommit(now)):
+            overcommit = self._may_overcommit(now)
+            if (grant := self.ledger.grant) is not None:  # only a transaction knows whether all workers are idle
+                if overcommit and not grant.overcommit and self.ledger.may_ask_to_overcommit:
+                    self._ask()
+                overcommit = grant.overcommit
+            if self.ledger.admit(first, now, overcommit=overcommit):
+                if grant is not None and grant.overcommit:
+                    self.ledger.grant = replace(grant, overcommit=False)
                 self._passed_over = 0
                 self._grant(heapq.heappop(self._queue))
             elif (other := self._next_sharing(now)) is not None:
@@ -182,6 +207,11 @@ class Residency:
             else:
                 break
         self._set_timer(now)
+
+    def _ask(self) -> None:
+        """Asks for a grant for the waiters, or reports to waiters of other workers what was released."""
+        if self.ask_for_room is not None and (self._queue or self.ledger.others.waiting):
+            self.ask_for_room()
 
     def _grant(self, waiter: _Waiter) -> None:
         waiter[3].set_result(None)
@@ -206,30 +236,33 @@ class Residency:
 
     def _may_overcommit(self, now: float) -> bool:
         """Whether the engine has so little to do that an agent may be admitted beyond the capacity."""
-        if self._busy or not self._is_alone:
+        if self._busy or self.ledger.others.busy:
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now
         if self._idle_since is not None and now >= self._idle_since + self._idle_limit():
             return True
-        return self._is_alone and self._can_overcommit()
+        return self._can_overcommit()
 
     def _can_overcommit(self) -> bool:
-        """Whether one more agent gains more than it costs: the contexts that it evicts are recomputed in each of its
-        turns, which delays all requests in flight."""
-        speed, cycle = self.ledger.prefill_speed.tokens_per_second, self._cycle
-        if speed is None or cycle is None or not self.ledger.residents:
+        """Whether one more agent gains more than it costs: contexts that it evicts are computed again."""
+        ledger, cycle = self.ledger, self._cycle
+        speed = ledger.tokens_per_second
+        if speed is None or cycle is None or not ledger.all_residents:
             return False
-        recompute = self.ledger.reserved_tokens / self.ledger.residents / speed
-        return len(self._busy) * recompute * _EVICTED_PER_OVERCOMMIT < cycle
+        context = ledger.reserved_tokens / ledger.all_residents
+        fitting = ledger.limit / context if ledger.limit is not None else math.inf
+        times = AgentCycle(self._turn_seconds, cycle - self._turn_seconds, context / speed, self._in_flight)
+        return gains_from_overcommit(ledger.all_residents, fitting, times)
 
     def _idle_limit(self) -> float:
         """Seconds that the engine may idle before an agent is admitted beyond the capacity: about the time to recompute
         the context that this evicts."""
-        speed = self.ledger.prefill_speed.tokens_per_second
-        if speed is None or not self.ledger.residents:
+        ledger = self.ledger
+        speed = ledger.tokens_per_second
+        if speed is None or not ledger.all_residents:
             return _MIN_IDLE
-        return min(_MAX_IDLE, max(_MIN_IDLE, self.ledger.reserved_tokens / self.ledger.residents / speed))
+        return min(_MAX_IDLE, max(_MIN_IDLE, ledger.reserved_tokens / ledger.all_residents / speed))
 
     def _set_timer(self, now: float) -> None:
         if self._timer is not None:
@@ -241,8 +274,8 @@ class Residency:
         ends = self.ledger.next_lease_end()
         if self._idle_since is not None:
             ends = min(ends or float("inf"), self._idle_since + self._idle_limit())
-        if ends is not None:
-            self._timer = asyncio.get_running_loop().call_at(max(ends, now), self._admit_waiting)
+        if ends is not None and ends > now:  # what was due by now waits for the next grant
+            self._timer = asyncio.get_running_loop().call_at(ends, self._admit_waiting)
 
 
 class ResidencyLease:

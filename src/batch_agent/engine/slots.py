@@ -68,7 +68,7 @@ class Slots:
         return self._limit.current if self._quota is None else min(self._quota, self._limit.current)
 
     @property
-    def _effective_limit(self) -> int:
+    def effective_limit(self) -> int:
         allowed = self.limit if self._memory_cap is None else min(self._memory_cap, self.limit)
         if self.share is not None and self.share.membership.is_contended:
             allowed = min(allowed, self.share.allowed())
@@ -76,8 +76,8 @@ class Slots:
 
     def set_memory_cap(self, cap: int | None) -> None:
         """Caps the requests in flight, because more contexts do not fit into memory. None: no cap."""
-        before, self._memory_cap = self._effective_limit, cap
-        if self._effective_limit != before:
+        before, self._memory_cap = self.effective_limit, cap
+        if self.effective_limit != before:
             self._apply_limit()
 
     def set_quota(self, quota: int | None) -> None:
@@ -112,7 +112,7 @@ class Slots:
         if self._probe_limit is not None:
             self._probe_limit = None
             if self._resume_timer is None:
-                self._wake(self._queue.resize(self._effective_limit))
+                self._wake(self._queue.resize(self.effective_limit))
                 self._emit(Resumed())
         if self._cut_at is not None and asyncio.get_running_loop().time() - seconds >= self._cut_at:
             self._cut_at = None
@@ -136,7 +136,7 @@ class Slots:
             self._resize(self._limit.on_overload(now, in_service))
         elif retry_after is None:
             in_service = 0
-        if retry_after is not None or in_service < _BUSY_SHARE * self._effective_limit:
+        if retry_after is not None or in_service < _BUSY_SHARE * self.effective_limit:
             self.pause(_pause(retry_after), "rate limited")
 
     def on_load(self, load: ServerLoad) -> None:
@@ -168,7 +168,7 @@ class Slots:
 
     def _resume(self) -> None:
         self._resume_timer = None
-        self._wake(self._queue.resize(self._effective_limit))
+        self._wake(self._queue.resize(self.effective_limit))
         if self._probe_limit is None:
             self._emit(Resumed())
 
@@ -210,7 +210,7 @@ class Slots:
     def on_load_changed(self) -> None:
         """Applies the part that this run now has of endpoints which other clients in this process use too."""
         if self._resume_timer is None:
-            granted = self._queue.resize(self._effective_limit)
+            granted = self._queue.resize(self.effective_limit)
             self._wake(granted)
             if granted:
                 self._notify_clients()
@@ -221,7 +221,7 @@ class Slots:
 
     def _apply_limit(self) -> None:
         if self._resume_timer is None:
-            self._wake(self._queue.resize(self._effective_limit))
+            self._wake(self._queue.resize(self.effective_limit))
 
     def _emit(self, event: Event) -> None:
         if self._events is not None:

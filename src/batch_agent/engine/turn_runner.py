@@ -86,7 +86,9 @@ class BackendTurnRunner:
             if self.events is not None:
                 self.events.emit(TurnStarted(job.key, step.request.turn + 1))
             try:
-                reply, ttft = await self._attempt(step.request, task, started, on_call)
+                reply, ttft = await self._attempt(
+                    self.admission.hinted(step.request, step.turns_left), task, started, on_call
+                )
             except BackendError as error:
                 retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
                 failed = failed if retry is None else (*failed, error)

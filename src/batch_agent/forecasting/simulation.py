@@ -79,13 +79,13 @@ class SimulatedServer:
     """The engine of `batch_agent.sim` without HTTP. `overhead`: seconds of a request outside the engine."""
 
     def __init__(self, config: SimConfig, overhead: float = 0.0) -> None:
-        self._engine = SimEngine(config)
+        self.engine = SimEngine(config)
         self._overhead = overhead
         self._waiting: dict[Sequence, tuple[asyncio.Future[None], list[float]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def warm(self, hashes: Many[int], block_size: int) -> None:
-        self._engine.run_alone(Sequence(len(hashes) * block_size + 1, 1, hashes))
+        self.engine.run_alone(Sequence(len(hashes) * block_size + 1, 1, hashes))
 
     async def answer(self, sequence: Sequence) -> float:
         loop = asyncio.get_running_loop()
@@ -94,21 +94,22 @@ class SimulatedServer:
         self._advance()
         done, first = loop.create_future(), [0.0]
         self._waiting[sequence] = done, first
-        self._engine.add(sequence, loop.time())
+        self.engine.add(sequence, loop.time())
         self._advance()
         await done
         return loop.time() - first[0]
 
     async def load(self) -> ServerLoad:
         self._advance()
-        engine, scheduler = self._engine, self._engine.scheduler
+        engine, scheduler = self.engine, self.engine.scheduler
         computed = scheduler.query_tokens - scheduler.hit_tokens + engine.counters.generation_tokens
         used = engine.pool.used / engine.pool.num_blocks
-        return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed)
+        host = engine.config.host_blocks * engine.config.block_size or None
+        return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed, host)
 
     def _advance(self) -> None:
         loop = asyncio.get_running_loop()
-        for progress in self._engine.advance(loop.time()):
+        for progress in self.engine.advance(loop.time()):
             done, first = self._waiting[progress.sequence]
             if not progress.start:
                 first[0] = loop.time()
@@ -117,7 +118,7 @@ class SimulatedServer:
                 done.set_result(None)
         if self._timer is not None:
             self._timer.cancel()
-        wake_at = self._engine.wake_at
+        wake_at = self.engine.wake_at
         self._timer = None if wake_at is None else loop.call_at(wake_at, self._advance)
 
 

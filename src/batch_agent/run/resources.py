@@ -280,7 +280,7 @@ class _Opener:
             backend = self._budget.backend(backend, spec)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
-        admission, health = self._admission(setup, shared_chars, backend, scale, depth)
+        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -380,17 +380,31 @@ class _Opener:
         await check_plan(store, plan, rerun=rerun, keeps=cluster is None or submits)
 
     def _admission(
-        self, setup: RunSetup, shared_chars: int, backend: Backend, chars_per_token: float, depth: int
+        self,
+        setup: RunSetup,
+        shared_chars: int,
+        backend: Backend,
+        server: Backend,
+        chars_per_token: float,
+        depth: int,
+        agents: int | None,
     ) -> tuple[AdmissionController, Health]:
         """Admission controller and health of a server. Runs with the same server share both."""
         spec = setup.spec
         address = _address(spec)
         if (known := self._admissions.get(address)) is not None:
-            return known[0].share(shared_chars, depth), known[1]
+            return known[0].share(shared_chars, depth, has_later_turns=_has_later_turns(spec)), known[1]
         specs = [other.spec for other in self._setups if other is setup or _address(other.spec) == address]
-        has_later_turns = any((other.tools or other.runtime) and other.max_turns > 1 for other in specs)
+        is_alone = len(self._setups) == 1 and self._cluster is None
         admission = build_admission(
-            spec, backend, shared_chars, chars_per_token, self._events, has_later_turns=has_later_turns
+            spec,
+            backend,
+            shared_chars,
+            chars_per_token,
+            self._events,
+            has_later_turns=any(map(_has_later_turns, specs)),
+            agents=agents if is_alone else None,
+            server=server,
         )
         health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY)
         self._admissions[address] = admission, health
@@ -519,6 +533,11 @@ def _store(spec: BatchSpec) -> Store:
     from ..store.sqlite import SqliteStore
 
     return SqliteStore(spec.checkpoint_dir)
+
+
+def _has_later_turns(spec: BatchSpec) -> bool:
+    """Whether the agents of a run may have more than one turn."""
+    return bool(spec.tools or spec.runtime) and spec.max_turns > 1
 
 
 def _address(spec: BatchSpec) -> Hashable:

@@ -43,5 +43,15 @@ class CacheMissTracker:
             return "many"
         return "few" if self._miss_rate < _FEW_MISSES else None
 
+    @property
+    def episode(self) -> tuple[bool, float, int]:
+        """Whether the server reports cached tokens, the miss rate, and the turns of the episode."""
+        return self._reports_cache, self._miss_rate, self._turns
+
+    def set_episode(self, reports_cache: bool, miss_rate: float, turns: int) -> None:
+        """Continues an episode in which other workers took turns too."""
+        self._reports_cache = self._reports_cache or reports_cache
+        self._miss_rate, self._turns = miss_rate, turns
+
     def reset(self) -> None:
         self._miss_rate, self._turns = 0.0, 0

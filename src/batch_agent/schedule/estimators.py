@@ -1,6 +1,7 @@
 """Estimators: prefill speed of the server and latency of tools."""
 
 from collections import deque
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ..core.requests import Usage
@@ -55,14 +56,30 @@ class ToolWaits:
 
     _waits: dict[str, deque[float]] = field(default_factory=dict)
     _estimates: dict[str, float] = field(default_factory=dict)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_WAITS))
+    """Waits for any tool."""
+    typical: float | None = None
+    """Seconds within which three of four waits end, whatever the tools are; None while too little is known."""
+
+    def observe_wait(self, tools: Sequence[str], seconds: float) -> None:
+        """An agent has waited for all of these tools."""
+        for tool in tools:
+            self.observe(tool, seconds)
+        self._recent.append(seconds)
+        if len(self._recent) >= _MIN_WAITS:
+            self.typical = _third_quartile(self._recent)
 
     def observe(self, tool: str, seconds: float) -> None:
         waits = self._waits.setdefault(tool, deque(maxlen=_REMEMBERED_WAITS))
         waits.append(seconds)
         if len(waits) >= _MIN_WAITS:
-            self._estimates[tool] = sorted(waits)[3 * len(waits) // 4]
+            self._estimates[tool] = _third_quartile(waits)
 
     def estimate(self, tools: list[str]) -> float | None:
         """Seconds within which three of four waits for all of these tools end; None while too little is known."""
         known = [self._estimates.get(tool) for tool in tools]
         return None if None in known else max((each for each in known if each is not None), default=0.0)
+
+
+def _third_quartile(waits: Collection[float]) -> float:
+    return sorted(waits)[3 * len(waits) // 4]

@@ -20,7 +20,7 @@ _RESERVE_DIVISOR = 16
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """A worker's use of a shared limit: requests in flight, or tokens in a KV cache."""
+    """A worker's use of the slots of a server."""
 
     total: int | None
     """Limit for all workers together; None where each worker finds its own limit."""

@@ -1,20 +1,23 @@
 """KV ledger: which agents keep their context in the server's KV cache. Time is an argument; nothing here waits."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .cache_misses import CacheMissTracker
 from .estimators import PrefillSpeed
+from .kv_account import NO_USE, KvDemand, KvGrant, KvLearned, KvUse
+from .kv_tiers import HEADROOM
 from .reference_tree import Path, ReferenceTree, tokens_of
 from .residency_leases import ResidencyLeases, Resident
 
 _EXPECTED_GROWTH = 0.25
 """Assumed growth of a context, as a share of its first prompt, until it has been measured."""
 _AVERAGED_AGENTS = 32
-_SHRINK = 0.9
+_SHRINK = 0.95
+_SHRINK_UNKNOWN = 0.9
+"""For an unknown capacity, which may be far below what the residents use."""
 _GROW = 1.05
-_HEADROOM = 0.9
-"""Usable share of the capacity. What finished agents leave in the cache is more recent than the contexts of agents that
-wait for their tools, and an engine that evicts the least recently used evicts the latter first."""
 
 
 @dataclass(slots=True)
@@ -29,6 +32,19 @@ class LedgerCounts:
 
 
 @dataclass(slots=True)
+class LedgerObservations:
+    """What this worker's agents showed since the last transaction with the account of all workers."""
+
+    turns: list[bool] = field(default_factory=list)
+    """Whether each turn was a cache miss."""
+    growths: list[float] = field(default_factory=list)
+    """Tokens by which the context of each finished agent grew."""
+
+    def drop(self, turns: int, growths: int) -> None:
+        del self.turns[:turns], self.growths[:growths]
+
+
+@dataclass(slots=True)
 class KvLedger:
     """Adds up the contexts of the residents, counting the shared prefix and shared references once, and admits further
     agents while all of them fit, including their expected growth.
@@ -36,7 +52,11 @@ class KvLedger:
     A resident that waits for its tools keeps its residency on a lease, unless its tools are known to take longer. An
     expired lease may be taken by an agent that needs room, longest expired first; the evicted agent is admitted again
     when its tools return. The cache hits that the server reports correct the limit: cache misses shrink it, an episode
-    without misses grows it back."""
+    without misses grows it back.
+
+    If several workers use the server, each has a ledger, which counts the residents of the others by their figures in
+    the account of the endpoint and admits agents within a grant. What agents show is then learned for all workers
+    together (`learn`)."""
 
     capacity: int | None
     """Tokens; None if unknown: then residency is not limited until there are cache misses."""
@@ -46,6 +66,12 @@ class KvLedger:
     cache_misses: CacheMissTracker = field(default_factory=CacheMissTracker)
     counts: LedgerCounts = field(default_factory=LedgerCounts)
     references: ReferenceTree = field(default_factory=ReferenceTree)
+    others: KvUse = NO_USE
+    """Use of the other workers."""
+    grant: KvGrant | None = None
+    """What may be admitted; None without other workers: whatever fits."""
+    observations: LedgerObservations | None = None
+    """None without other workers: what agents show is learned at once."""
     _agents: dict[str, Resident] = field(default_factory=dict)
     _residents: int = 0
     _own: float = 0.0
@@ -65,7 +91,7 @@ class KvLedger:
     """Agents that have had references."""
 
     def __post_init__(self) -> None:
-        self._limit = None if self.capacity is None else _HEADROOM * self.capacity
+        self._limit = None if self.capacity is None else HEADROOM * self.capacity
 
     @property
     def residents(self) -> int:
@@ -77,41 +103,113 @@ class KvLedger:
         return self._limit
 
     @property
+    def all_residents(self) -> int:
+        """Residents of all workers."""
+        return self._residents + self.others.residents
+
+    @property
     def reserved_tokens(self) -> float:
-        """Tokens that the residents use, or will use after their expected growth."""
+        """Tokens that the residents of all workers use, or will use after their expected growth."""
         return self._required(self._own, self._first, self._residents)
 
     @property
-    def required_capacity(self) -> float:
-        """Tokens of capacity needed for the residents, given what was learned about the limit."""
-        if not (self.capacity and self._limit and self._residents):
-            return 0.0
-        return self.reserved_tokens * self.capacity / self._limit
+    def held_tokens(self) -> float:
+        """This worker's part of the reserved tokens."""
+        return self.reserved_tokens * self._residents / self.all_residents if self._residents else 0.0
 
     @property
     def growth(self) -> float:
         """Tokens by which an agent's context is expected to grow."""
-        return self._growth(self._first, self._residents)
+        return self._growth(self._first + self.others.first, self.all_residents)
+
+    @property
+    def may_ask_to_overcommit(self) -> bool:
+        """Whether a transaction would grant it: another worker with a reserve may be busy without having said so."""
+        return self.grant is not None and self._residents < self.grant.max_residents and not self.others.spare
+
+    @property
+    def use(self) -> KvUse:
+        """Use of this worker."""
+        return KvUse(
+            self._residents,
+            self._own,
+            self._first,
+            self.references.tokens,
+            self._overcommitted_tokens,
+            self._overcommit_changes,
+            prefill_speed=self.prefill_speed.tokens_per_second or 0.0,
+        )
+
+    @property
+    def learned(self) -> KvLearned:
+        growth = self._finished, self._mean_growth, self._max_growth
+        return KvLearned(self._limit, *self.cache_misses.episode, *growth)
+
+    def learn(self, learned: KvLearned | None, *, has_waiters: bool) -> None:
+        """Learns from what all workers have learned, and then from the observations of this one. `has_waiters`: agents
+        of any worker wait for residency."""
+        if learned is not None:
+            self._finished, self._mean_growth = learned.finished, learned.mean_growth
+            self._max_growth = max(self._max_growth, learned.max_growth)
+            self.cache_misses.set_episode(learned.reports_cache, learned.miss_rate, learned.turns)
+            if learned.limit is not None:
+                self._limit = self._within_capacity(learned.limit)
+        if self.observations is not None:
+            for growth in self.observations.growths:
+                self._learn_growth(growth)
+            for is_miss in self.observations.turns:
+                self._judge(is_miss, has_waiters)
+
+    def demand(self, waiters: Sequence[str], *, may_overcommit: bool) -> KvDemand:
+        """Demand for a grant. `waiters`: agents of this worker that wait for residency, first ones first."""
+        added, all_added, with_waiters = NO_USE, [], []
+        for waiter in waiters:
+            agent = self._agents[waiter]
+            missing = self.references.missing(agent.references)
+            added += KvUse(1, agent.own, agent.first, missing, busy=1, waiting=-1)
+            all_added.append(added)
+            own, first = self._own + added.own, self._first + added.first
+            with_waiters.append(self._required(own, first, self._residents + added.residents, added.references))
+        return KvDemand(self.reserved_tokens, with_waiters, all_added, self._limit, may_overcommit)
 
     @property
     def lease_seconds(self) -> float | None:
         """Duration of a residency lease: the time to compute as many tokens as the whole cache holds. This is the
         break-even point of the ski-rental problem: a longer lease costs more than recomputing the context, a shorter
         one too often costs both."""
-        if self._limit is None or self.prefill_speed.tokens_per_second is None:
-            return None
-        return self._limit / self.prefill_speed.tokens_per_second
+        speed = self.tokens_per_second
+        return None if self._limit is None or speed is None else self._limit / speed
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Prefill speed: the best measurement of any worker. Each sees only its part of what the server computes."""
+        return max(self.prefill_speed.tokens_per_second or 0.0, self.others.prefill_speed) or None
 
     def max_concurrent(self, tokens: int) -> int | None:
-        """How many contexts of the residents' mean size fit into `tokens`; None without residents."""
+        """How many contexts of the residents' mean size fit into `tokens`, one that fits partly included: its request
+        waits at the server. None without residents."""
         used = self._own + self.references.tokens
         if not self._residents or used <= 0:
             return None
-        return max(1, int((_HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+        return max(1, math.ceil((HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+
+    def holds_new(self, agents: int) -> bool:
+        """Whether this many new agents would fit beside the residents, as large as these are expected to become."""
+        if self._limit is None or not agents:
+            return self.cache_misses.total == 0 or not agents
+        if not self._residents:
+            return False
+        own, first = self._own / self._residents, self._first / self._residents
+        return self._have_room(
+            self._own + agents * own,
+            self._first + agents * first,
+            self._residents + agents,
+            agents * self._new_references,
+        )
 
     def fits_each(self, tokens: float) -> bool:
         """Whether the residents would fit with `tokens` more of their own."""
-        return self._limit is None or self._used + self._residents * tokens <= self._limit
+        return self._limit is None or self._used + self.all_residents * tokens <= self._limit
 
     def resize(self, capacity: int) -> None:
         """Changes a known capacity. What was learned about it stays; residents that no longer fit are evicted."""
@@ -119,10 +217,10 @@ class KvLedger:
         if not (self.capacity and self._limit) or capacity == self.capacity:
             return
         factor, self.capacity = capacity / self.capacity, capacity
-        self._limit = min(self._limit * factor, _HEADROOM * self.capacity)
+        self._limit = min(self._limit * factor, HEADROOM * self.capacity)
         if not _SHRINK <= factor <= 1 / _SHRINK:
             self.cache_misses.reset()
-        self._evict_overflow()
+        self._evict_own_overflow()
 
     def is_resident(self, agent: str) -> bool:
         known = self._agents.get(agent)
@@ -144,6 +242,8 @@ class KvLedger:
         known = self._agents[agent]
         if known.is_resident:
             return True
+        if self.grant is not None and self._residents >= self.grant.max_residents:
+            return False
         fits = self._fits(known)
         if not (fits or overcommit or self._make_room(known, now)):
             return False
@@ -151,7 +251,7 @@ class KvLedger:
         known.is_overcommitted, known.is_cold = overcommit and not fits, True
         self._add(known)
         self.counts.overcommitted += known.is_overcommitted
-        self.counts.max_residents = max(self.counts.max_residents, self._residents)
+        self.counts.max_residents = max(self.counts.max_residents, self.all_residents)
         return True
 
     def on_usage(self, agent: str, prompt: int, cached: int, output: int, *, has_waiters: bool) -> None:
@@ -165,12 +265,12 @@ class KvLedger:
         if known.is_resident:
             self._subtract(known)
         known.own, known.first, known.prompt = own, first, prompt
-        known.is_cold, known.overcommit_changes = False, self._overcommit_changes
+        known.is_cold, known.overcommit_changes = False, self._all_overcommit_changes
         if known.is_resident:
             self._add(known)
         if own - first > self._max_growth:
             self._max_growth = own - first
-        self._evict_overflow()
+        self._evict_own_overflow()
 
     def on_compaction(self, agent: str, prompt: int) -> None:
         """The agent's context was compacted: its next prompt has about `prompt` tokens and is not in the cache."""
@@ -196,7 +296,7 @@ class KvLedger:
             self.references.remove(known.references)
             self._added_references += max(0.0, self.references.tokens - before)
         known.references = references
-        self._evict_overflow()
+        self._evict_own_overflow()
 
     def shares_references(self, agent: str) -> bool:
         """Whether the agent has references, and residents have all of them."""
@@ -221,9 +321,10 @@ class KvLedger:
             return
         self._leases.end(agent)
         del self._agents[agent]
-        if known.prompt:
-            self._finished += 1
-            self._mean_growth += (known.own - known.first - self._mean_growth) / min(self._finished, _AVERAGED_AGENTS)
+        if known.prompt and self.observations is not None:
+            self.observations.growths.append(known.own - known.first)
+        elif known.prompt:
+            self._learn_growth(known.own - known.first)
         if known.is_resident:
             self._subtract(known)
 
@@ -236,15 +337,24 @@ class KvLedger:
         return self._have_room(own, first, self._residents + 1, self.references.missing(agent.references))
 
     def _have_room(self, own: float, first: float, residents: int, new_references: float) -> bool:
-        if self._limit is None or residents == 1:
+        if self._limit is None:
             return True
-        return self._required(own, first, residents, new_references) <= self._limit
+        room = self._limit if self.grant is None else self.grant.tokens
+        is_single = residents + self.others.residents == 1 and (self.grant is None or self.grant.overcommit)
+        return is_single or self._required(own, first, residents, new_references) <= room
 
     def _required(self, own: float, first: float, residents: int, new_references: float = 0.0) -> float:
-        """Tokens that residents use, or will use after their expected growth."""
-        now = self.references.tokens + new_references
-        later = max(now, residents * self._added_references / self._referring) if self._referring else now
+        """Tokens that residents use, or will use after their expected growth: so many of this worker, and those of the
+        others."""
+        others = self.others
+        own, first, residents = own + others.own, first + others.first, residents + others.residents
+        now = self.references.tokens + others.references + new_references
+        later = max(now, residents * self._new_references)
         return self.shared_tokens + max(own + now, first + residents * self._growth(first, residents) + later)
+
+    def _learn_growth(self, growth: float) -> None:
+        self._finished += 1
+        self._mean_growth += (growth - self._mean_growth) / min(self._finished, _AVERAGED_AGENTS)
 
     def _growth(self, first: float, residents: int) -> float:
         if self._finished:
@@ -263,17 +373,49 @@ class KvLedger:
             self._evict(overdue)
         return fits
 
-    def _evict_overflow(self) -> None:
+    def evict_for_others(self, now: float) -> None:
+        """Evicts residents with expired leases, longest expired first, if that makes room for an agent of mean size
+        that waits at another worker."""
+        leases = self._leases
+        leases.expire(self.lease_seconds, now)
+        if self._limit is None or not leases.expired_count:
+            return
+        free = self._limit - self.others.spare - self.reserved_tokens / self.all_residents
+        own, first = self._own - leases.expired_own, self._first - leases.expired_first
+        if self._required(own, first, self._residents - leases.expired_count) > free:
+            return
+        while self.reserved_tokens > free and (overdue := leases.oldest_expired()) is not None:
+            self._evict(overdue)
+
+    def evict_overflow(self) -> None:
         """Evicts the youngest waiting residents while contexts exceed the limit, not counting overcommitted ones."""
-        while self._limit is not None and self._used - self._overcommitted_tokens > self._limit:
+        while self._limit is not None and self._used - self._all_overcommitted > self._limit:
             youngest = self._leases.youngest()
             if youngest is None:
                 return
             self._evict(youngest)
 
+    def _evict_own_overflow(self) -> None:
+        """With other workers, an overflow is seen by all of them: the next transaction evicts."""
+        if self.grant is None:
+            self.evict_overflow()
+
+    @property
+    def _new_references(self) -> float:
+        """Tokens that the references of an agent add to the tree, on average."""
+        return self._added_references / self._referring if self._referring else 0.0
+
     @property
     def _used(self) -> float:
-        return self.shared_tokens + self.references.tokens + self._own
+        return self.shared_tokens + self.references.tokens + self.others.references + self._own + self.others.own
+
+    @property
+    def _all_overcommitted(self) -> float:
+        return self._overcommitted_tokens + self.others.overcommitted
+
+    @property
+    def _all_overcommit_changes(self) -> int:
+        return self._overcommit_changes + self.others.overcommit_changes
 
     def _evict(self, agent: str) -> None:
         known = self._agents[agent]
@@ -288,18 +430,29 @@ class KvLedger:
             return
         is_miss = self.cache_misses.check_turn(cached, agent.prompt, self.shared_tokens)
         if (
-            self._overcommitted_tokens >= 1 or agent.overcommit_changes != self._overcommit_changes
-        ):  # not 0: rounding errors add up
+            self._all_overcommitted >= 1 or agent.overcommit_changes != self._all_overcommit_changes
+        ):  # not 0: rounding errors
             return  # overcommitted agents may have caused it
-        verdict = self.cache_misses.verdict(is_miss, self._residents)
-        if verdict == "many" and self._residents > 1:  # a single agent is admitted regardless of the limit
-            self._set_limit(min(self._limit or self.reserved_tokens, self.reserved_tokens) * _SHRINK)
+        if self.observations is not None:
+            self.observations.turns.append(is_miss)
+        else:
+            self._judge(is_miss, has_waiters)
+
+    def _judge(self, is_miss: bool, has_waiters: bool) -> None:
+        verdict = self.cache_misses.verdict(is_miss, self.all_residents)
+        shrink = _SHRINK_UNKNOWN if self.capacity is None else _SHRINK
+        if verdict == "many" and self.all_residents > 1:  # a single agent is admitted regardless of the limit
+            reserved = self.reserved_tokens + self.others.spare
+            self._set_limit(min(self._limit or reserved, reserved) * shrink)
         elif verdict == "few" and has_waiters and self._limit is not None:
             self._set_limit(self._limit * _GROW)
 
     def _set_limit(self, limit: float) -> None:
-        self._limit = limit if self.capacity is None else min(limit, _HEADROOM * self.capacity)
+        self._limit = self._within_capacity(limit)
         self.cache_misses.reset()
+
+    def _within_capacity(self, limit: float) -> float:
+        return limit if self.capacity is None else min(limit, HEADROOM * self.capacity)
 
     def _add(self, agent: Resident) -> None:
         self._residents += 1

@@ -196,6 +196,10 @@ class Routing:
         """A failure that was reported for this ticket turned out to be the endpoint's fault."""
         self._endpoints[endpoint].breaker.on_failure(ticket, now, is_refused=False)
 
+    def home(self, origin: Hashable) -> int | None:
+        """The endpoint that has the context of an agent, if known."""
+        return self._affinity.home(origin)
+
     def forget_origin(self, origin: Hashable) -> None:
         """The agent has ended."""
         self._affinity.forget(origin)

@@ -21,7 +21,7 @@ from .prompts import UNREADABLE, chat_prompt
 from .request_errors import RequestError, invalid, unknown_model
 from .request_reader import Requests
 from .response_writer import SimResponseWriter
-from .sim_config import Script, SimConfig
+from .sim_config import KV_BYTES_PER_TOKEN, Script, SimConfig
 from .tokens import decode, encode, from_ids, to_ids
 
 
@@ -74,7 +74,8 @@ def metrics_text(engine: SimEngine, http_requests: int) -> bytes:
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
     labels = f'{{engine="0",model_name="{config.model}"}}'
     caches = "" if config.prefix_caching else 'enable_prefix_caching="False",'
-    cache = f'{{block_size="{config.block_size}",{caches}engine="0",num_gpu_blocks="{config.num_blocks}"}}'
+    tier = f'kv_offloading_size="{config.host_gib}",' if config.host_blocks else ""
+    cache = f'{{block_size="{config.block_size}",{caches}engine="0",{tier}num_gpu_blocks="{config.num_blocks}"}}'
     lines = [
         *_metric("vllm:num_requests_running", "gauge", labels, len(scheduler.running)),
         *_metric("vllm:num_requests_waiting", "gauge", labels, scheduler.waiting),
@@ -88,9 +89,22 @@ def metrics_text(engine: SimEngine, http_requests: int) -> bytes:
         *_metric("vllm:cache_config_info", "gauge", cache, 1),
         *_metric("sim:requests_aborted_total", "counter", labels, counters.aborted),
         *_metric("sim:http_requests_total", "counter", labels, http_requests),
+        *_host_metrics(engine, labels),
         *_metric("process_cpu_seconds_total", "counter", "", time.process_time()),
     ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _host_metrics(engine: SimEngine, labels: str) -> list[str]:
+    if engine.host is None:
+        return []
+    config, host = engine.config, engine.host
+    block_bytes = config.block_size * KV_BYTES_PER_TOKEN
+    return [
+        *_metric("vllm:external_prefix_cache_hits_total", "counter", labels, host.loaded_blocks * config.block_size),
+        *_metric("vllm:kv_offload_load_bytes_total", "counter", labels, host.loaded_blocks * block_bytes),
+        *_metric("vllm:kv_offload_store_bytes_total", "counter", labels, host.stored_blocks * block_bytes),
+    ]
 
 
 def _metric(name: str, kind: str, labels: str, value: float) -> tuple[str, str]:

@@ -5,6 +5,9 @@ from typing import Literal
 
 from ..core.fast_dataclass import dataclass
 
+KV_BYTES_PER_TOKEN = 57_344
+"""As of a 7B model with grouped-query attention."""
+
 
 @dataclass(frozen=True, slots=True)
 class FaultRates:
@@ -53,6 +56,10 @@ class SimConfig:
     """Blocks of the KV cache."""
     block_size: int = 16
     """Tokens per block."""
+    host_blocks: int = 0
+    """Blocks of KV cache in host memory, which has a copy of every computed block until it is full. 0: none."""
+    host_us_per_token: float = 1.3
+    """Time to copy a token's KV cache between host memory and the device, in microseconds. Steps wait for it."""
     prefix_caching: bool = True
     """Keep the blocks of finished requests for prompts that begin the same."""
     max_num_seqs: int = 256
@@ -106,12 +113,22 @@ class SimConfig:
                 raise ValueError(f"{name} must not be negative, got {getattr(self, name)!r}")
         if self.slowdown <= 0:
             raise ValueError(f"slowdown must be above 0, got {self.slowdown!r}")
+        if self.host_blocks < 0 or self.host_us_per_token < 0:
+            raise ValueError(
+                f"host_blocks and host_us_per_token must not be negative, got {self.host_blocks!r} and "
+                f"{self.host_us_per_token!r}"
+            )
         if self.policy not in ("fcfs", "priority"):
             raise ValueError(f"policy must be 'fcfs' or 'priority', got {self.policy!r}")
 
     @property
     def kv_tokens(self) -> int:
         return self.num_blocks * self.block_size
+
+    @property
+    def host_gib(self) -> float:
+        """Size of the host tier, as vLLM's --kv-offloading-size gives it."""
+        return self.host_blocks * self.block_size * KV_BYTES_PER_TOKEN / 2**30
 
     @property
     def context_tokens(self) -> int:
@@ -127,6 +144,10 @@ class SimConfig:
             + self.prefill_us_per_token * 1e-6 * prefill_tokens
             + self.step_ns_per_kv_token * 1e-9 * kv_tokens
         )
+
+    def copy_seconds(self, blocks: int) -> float:
+        """Time of copies between host memory and the device."""
+        return self.slowdown * self.host_us_per_token * 1e-6 * blocks * self.block_size
 
     def front_end_seconds(self, prompts: int) -> float:
         return (self.request_overhead_ms + self.prompt_overhead_ms * prompts) * 1e-3

@@ -272,7 +272,6 @@ async def test_the_kv_capacity_of_vllm_is_the_sum_of_its_engines() -> None:
     ("old", "new"),
     [
         (b'enable_prefix_caching="True"', b'enable_prefix_caching="False"'),
-        (b'kv_offloading_size="None"', b'kv_offloading_size="64.0"'),
         (b"# TYPE vllm:generation", b"# TYPE vllm:kv_offload_cpu_cache_usage_perc gauge\n# TYPE vllm:generation"),
         (
             b"# TYPE vllm:generation",
@@ -280,7 +279,7 @@ async def test_the_kv_capacity_of_vllm_is_the_sum_of_its_engines() -> None:
         ),
         (b"vllm:cache_config_info{", b"vllm:cache_config_other{"),
     ],
-    ids=["no prefix cache", "offloading", "offloading by a connector", "LMCache", "not said"],
+    ids=["no prefix cache", "offloading by a connector", "LMCache", "not said"],
 )
 async def test_no_kv_capacity_is_reported_without_a_prefix_cache_or_with_an_unknown_tier(
     old: bytes, new: bytes
@@ -288,6 +287,52 @@ async def test_no_kv_capacity_is_reported_without_a_prefix_cache_or_with_an_unkn
     page = VLLM_PAGE.replace(old, new)
     assert page != VLLM_PAGE
     assert (await seen({"/metrics": page})).kv_tokens is None
+
+
+async def test_a_host_tier_counts_with_the_device_until_its_size_in_tokens_is_known() -> None:
+    page = VLLM_PAGE.replace(b'kv_offloading_size="None"', b'kv_offloading_size="2.0"')
+    traits = await seen({"/metrics": page})
+    assert (traits.kv_tokens, traits.kv_running_tokens) == (23_296, 23_296)
+
+
+def host_page(*lines: bytes) -> bytes:
+    page = VLLM_PAGE.replace(b'kv_offloading_size="None"', b'kv_offloading_size="2.0"')
+    return page + b"".join(line + b"\n" for line in lines)
+
+
+def test_the_host_tier_has_no_size_in_tokens_without_a_tier_or_before_its_first_copy() -> None:
+    stored = b'vllm:kv_offload_store_bytes_total{engine="0"} 4096000.0\n'
+    for page in (VLLM_PAGE, VLLM_PAGE + stored, host_page()):
+        load = vllm_metrics(page)
+        assert load is not None
+        assert load.kv_host_tokens is None
+
+
+def test_the_bytes_of_a_token_follow_from_what_was_loaded_from_the_host_tier() -> None:
+    load = vllm_metrics(
+        host_page(
+            b'vllm:external_prefix_cache_hits_total{engine="0"} 1000.0',
+            b'vllm:kv_offload_load_bytes_total{engine="0"} 65536000.0',
+            b'vllm:kv_offload_store_bytes_total{engine="0"} 1.0',
+        )
+    )
+    assert load is not None
+    assert load.kv_host_tokens == 2 * 2**30 // 65_536
+
+
+def test_before_the_first_load_they_follow_from_what_was_stored_of_what_was_computed() -> None:
+    page = b"# HELP\n" + b"\n".join(
+        [
+            b'vllm:cache_config_info{engine="0",kv_offloading_size="2.0"} 1.0',
+            b'vllm:prompt_tokens_by_source_total{engine="0",source="local_compute"} 900.0',
+            b'vllm:prompt_tokens_by_source_total{engine="0",source="local_cache_hit"} 5000.0',
+            b'vllm:generation_tokens_total{engine="0"} 100.0',
+            b'vllm:kv_offload_store_bytes_total{engine="0"} 65536000.0',
+        ]
+    )
+    load = vllm_metrics(page)
+    assert load is not None
+    assert load.kv_host_tokens == 2 * 2**30 // 65_536
 
 
 @pytest.mark.parametrize(
@@ -417,3 +462,12 @@ async def _loads_of_three_requests(backend: HttpBackend) -> tuple[ServerLoad, Se
         for task in asking:
             task.cancel()
     return first, later
+
+
+def test_pinned_contexts_of_waiting_agents_do_not_count_as_use_of_the_cache() -> None:
+    pinned = VLLM_PAGE + b'batch_agent:pinned_share{engine="0",model_name="smollm2"} 0.1\n'
+    plain, with_pins = vllm_metrics(VLLM_PAGE), vllm_metrics(pinned)
+    assert plain is not None
+    assert with_pins is not None
+    assert plain.kv_usage is not None
+    assert with_pins.kv_usage == pytest.approx(plain.kv_usage - 0.1)

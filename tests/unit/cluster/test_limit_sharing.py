@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 from tests.support.virtual_time import virtual
@@ -12,7 +12,6 @@ from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
 from batch_agent.core.protocols import ServerLoad
-from batch_agent.core.requests import Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots
@@ -348,117 +347,22 @@ def test_many_workers_report_less_often_but_within_their_lease() -> None:
     assert [renewal_interval(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
 
 
-def of_places(coordinator: MemoryCoordinator, name: str, tokens: int | None = 8000) -> Worker:
-    """Of an engine whose agents are known not to grow."""
-    ledger = KvLedger(tokens)
-    ledger._finished = 1
-    return Worker(coordinator, name, AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0)))
-
-
-def places(worker: Worker) -> Residency:
-    assert worker.gate.residency is not None
-    return worker.gate.residency
-
-
-@asynccontextmanager
-async def agents(worker: Worker, *names: str) -> AsyncIterator[None]:
-    """That want a place for 1000 tokens each."""
-    entering = [asyncio.create_task(places(worker).admit(name, 4000, FRESH)) for name in names]
-    await beats(0)
-    try:
-        yield
-    finally:
-        for task in entering:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        for name in names:
-            places(worker).release(name)
-
-
-@virtual
-async def test_the_kv_cache_is_shared_by_workers_that_need_it() -> None:
-    coordinator = MemoryCoordinator(MemoryStore())
-    first, second = of_places(coordinator, "a"), of_places(coordinator, "b")
-    names = [str(number) for number in range(20)]
-    async with first.joins(), agents(first, *names):
-        assert places(first).ledger.residents == 7
-        async with second.joins(), agents(second, *names):
-            assert places(second).ledger.residents == 1  # a lone one is let in whatever there is
-            await beats(2)
-            assert (places(first).ledger.capacity, places(second).ledger.residents) == (4000, 1)
-            for name in names[:5]:
-                places(first).release(name)
-            await beats(3)
-            assert [places(worker).ledger.capacity for worker in (first, second)] == [4000, 4000]
-            assert [places(worker).ledger.residents for worker in (first, second)] == [3, 3]
-        await beats(2)
-        assert places(first).ledger.capacity == 8000
-        assert places(first).ledger.residents == 7
-
-
-@virtual
-async def test_the_report_shows_the_whole_kv_cache() -> None:
-    coordinator = MemoryCoordinator(MemoryStore())
-    first, second = of_places(coordinator, "a"), of_places(coordinator, "b")
-    async with first.joins(), second.joins():
-        await beats(2)
-        assert first.gate.report().kv_tokens == 8000
-
-
-@virtual
-async def test_a_cache_of_unknown_size_is_not_shared() -> None:
-    coordinator = MemoryCoordinator(MemoryStore())
-    first, second = of_places(coordinator, "a", None), of_places(coordinator, "b", None)
-    async with first.joins(), second.joins(), agents(first, *map(str, range(20))):
-        await beats(2)
-        assert (places(first).ledger.residents, places(first).ledger.limit) == (20, None)
-
-
-@virtual
-async def test_no_agent_is_overcommitted_while_several_workers_use_the_engine() -> None:
-    coordinator = MemoryCoordinator(MemoryStore())
-    first, second = of_places(coordinator, "a", 1500), of_places(coordinator, "b", 1500)
-    async with first.joins():
-        async with second.joins(), agents(first, "1", "2"):
-            with places(first).lease("1", ["look"]):
-                await asyncio.sleep(60)
-                assert places(first).ledger.residents == 1
-        async with agents(first, "3", "4"):
-            await beats(3)
-            with places(first).lease("3", ["look"]):
-                await asyncio.sleep(60)
-                assert places(first).ledger.residents == 2
-
-
-@virtual
-async def test_a_smaller_kv_quota_evicts_residents_that_wait_for_tools() -> None:
-    worker = of_places(MemoryCoordinator(MemoryStore()), "a", 4000)
-    async with agents(worker, "1", "2", "3", "4"):
-        for name in "123":
-            places(worker).on_reply(name, Usage(1000, 0, 0), 1.0, None)
-        with places(worker).lease("2", ["look"]):
-            assert places(worker).demand().used == 3334
-            places(worker).set_quota(2400)
-            assert not places(worker).ledger.is_resident("2")
-        assert (places(worker).ledger.residents, places(worker).ledger.limit) == (2, 2160)
-        places(worker).set_quota(None)
-        assert (places(worker).ledger.residents, places(worker).ledger.limit) == (3, 3600)
-
-
 @virtual
 async def test_running_contexts_of_all_workers_share_the_gpu_capacity() -> None:
     ledger = KvLedger(None)
     ledger._finished = 1
-    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), running_tokens=7000)
+    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), device_tokens=7000)
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
-    async with agents(worker, *map(str, range(10))):
-        gate.set_workers(2, 0)
-        gate._update_memory_cap(places(worker))
-        for _ in range(10):
-            worker.ask()
-        await beats(0)
-        assert in_flight(worker) == [3]
-        for task in worker.waiting:
-            task.cancel()
-        await asyncio.gather(*worker.waiting, return_exceptions=True)
+    assert gate.residency is not None
+    async with asyncio.TaskGroup() as group:
+        for name in map(str, range(10)):
+            group.create_task(gate.residency.admit(name, 4000, FRESH))
+    gate.slots.set_workers(2, 0)
+    gate._update_memory_cap(gate.residency)
+    for _ in range(10):
+        worker.ask()
+    await beats(0)
+    assert in_flight(worker) == [3]
+    for task in worker.waiting:
+        task.cancel()
+    await asyncio.gather(*worker.waiting, return_exceptions=True)

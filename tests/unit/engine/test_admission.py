@@ -29,13 +29,13 @@ def gate(
     kv_tokens: int | None = 10_000,
     *,
     fixed: bool = True,
-    running_tokens: int | None = None,
+    device_tokens: int | None = None,
 ) -> AdmissionController:
     """Of an engine whose agents are known not to grow."""
     ledger = KvLedger(kv_tokens)
     ledger._finished = 1
     return AdmissionController(
-        Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), running_tokens=running_tokens
+        Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), device_tokens=device_tokens
     )
 
 
@@ -138,7 +138,7 @@ async def test_a_resumed_conversation_counts_with_its_whole_context() -> None:
 
 @virtual
 async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> None:
-    entered = gate(kv_tokens=None, running_tokens=3500)
+    entered = gate(kv_tokens=None, device_tokens=3300)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     waiting = await begin(entered.admit(job(3), ()))
     assert not waiting.done()
@@ -149,15 +149,15 @@ async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> No
 
 @virtual
 async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
-    entered = gate(kv_tokens=None, running_tokens=3500)
+    entered = gate(kv_tokens=None, device_tokens=3300)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     for number in range(3):
         entered.on_reply(str(number), answer(3000))
         held[number].release()
     again = [await begin(entered.readmit(job(number), 3)) for number in range(3)]
     assert [task.done() for task in again] == [True, False, False]
-    entered.on_reply("0", answer(100))
-    entered.on_reply("1", answer(100))
+    entered.on_reply("0", answer(1500))
+    entered.on_reply("1", answer(1500))
     await asyncio.sleep(0)
     assert [task.done() for task in again] == [True, True, False]
     entered.on_reply("2", answer(100))
@@ -245,3 +245,52 @@ async def test_a_returning_agent_counts_with_its_size_after_compaction() -> None
     await both.admit(job(1), facts)
     assert both.residency is not None
     assert both.residency.ledger._agents["1"].own == 1_000 + 2_000 + 10
+
+
+@virtual
+async def test_a_host_tier_raises_the_capacity_when_its_size_is_known() -> None:
+    entered = gate(kv_tokens=3000, device_tokens=3000)
+    held = [await entered.admit(job(number), ()) for number in range(2)]
+    waiting = await begin(entered.admit(job(2), ()))
+    assert not waiting.done()
+    entered.on_load(ServerLoad(running=2, kv_host_tokens=2000))
+    await asyncio.sleep(0)
+    assert not waiting.done()  # a smaller tier holds only copies
+    entered.on_load(ServerLoad(running=2, kv_host_tokens=9000))
+    await asyncio.sleep(0)
+    assert places(entered).capacity == 9000
+    held[0].release()
+    await waiting
+
+
+@virtual
+async def test_with_a_host_tier_no_more_contexts_run_than_the_device_holds() -> None:
+    entered = gate(kv_tokens=3300, device_tokens=3300)
+    await entered.admit(job(0), ())
+    entered.on_load(ServerLoad(running=1, kv_host_tokens=100_000))
+    held = [await entered.admit(job(number), ()) for number in (1, 2)]
+    waiting = await begin(entered.admit(job(3), ()))
+    assert places(entered).residents == 4
+    assert not waiting.done()
+    held[0].release()
+    await waiting
+
+
+@virtual
+async def test_the_last_agents_start_before_others_continue_once_there_is_a_result() -> None:
+    ledger = KvLedger(100_000)
+    ledger._finished = 1
+    entered = AdmissionController(Slots(InflightLimit(1, fixed=True)), Residency(ledger, 0), agents=4)
+    for number in range(2):
+        slot = await entered.admit(job(number), ())
+        entered.on_reply(str(number), answer(1000))
+        slot.release()
+    entered.release("1")
+    slot = await entered.admit(job(2), ())
+    continued = await begin(entered.readmit(job(0), 3))
+    new = await begin(entered.admit(job(3), ()))
+    slot.release()
+    await asyncio.sleep(0)
+    assert (new.done(), continued.done()) == (True, False)
+    (await new).release()
+    await continued

@@ -4,6 +4,7 @@ import heapq
 
 from ..sim_config import SimConfig
 from .blocks import BlockPool
+from .host_tier import HostTier
 from .sequence import Sequence
 
 Batch = list[tuple[Sequence, int]]
@@ -16,13 +17,14 @@ class Scheduler:
     prefix cache still knows of it.
     """
 
-    def __init__(self, config: SimConfig, pool: BlockPool) -> None:
+    def __init__(self, config: SimConfig, pool: BlockPool, host: HostTier | None = None) -> None:
         self.running: list[Sequence] = []
         self.preemptions = 0
         self.query_tokens = 0
         self.hit_tokens = 0
         self._config = config
         self._pool = pool
+        self._host = host
         self._waiting: list[tuple[tuple[int, int], Sequence]] = []
         self._arrivals = 0
 
@@ -79,6 +81,8 @@ class Scheduler:
         if full > sequence.published:
             new = slice(sequence.published, full)
             self._pool.publish(sequence.blocks[new], sequence.hashes[new])
+            if self._host is not None:
+                self._host.store(sequence.hashes[new])
             sequence.published = full
         return True
 
@@ -133,11 +137,14 @@ class Scheduler:
         """Take a waiting sequence's first blocks; how many tokens it computes in this step, or 0 if it must wait."""
         size = self._config.block_size
         hits = self._hits(sequence)
-        count = min(sequence.known - len(hits) * size, budget)
-        tokens_that_must_fit = sequence.known if self._config.reserve_full_prompt else len(hits) * size + count
+        loaded = self._host_hits(sequence, len(hits))
+        count = min(sequence.known - (len(hits) + loaded) * size, budget)
+        tokens_that_must_fit = (
+            sequence.known if self._config.reserve_full_prompt else (len(hits) + loaded) * size + count
+        )
         if -(-tokens_that_must_fit // size) - len(hits) > self._pool.free - self._pool.idle(hits):
             return 0
-        self._start(sequence, hits)
+        self._start(sequence, hits, loaded)
         self.grow(sequence, count)
         return count
 
@@ -145,11 +152,23 @@ class Scheduler:
         # The last token is always computed: its result is the first token of the answer.
         return self._pool.match(sequence.hashes[: (sequence.known - 1) // self._config.block_size])
 
-    def _start(self, sequence: Sequence, hits: list[int]) -> None:
+    def _host_hits(self, sequence: Sequence, start: int) -> int:
+        if self._host is None:
+            return 0
+        return self._host.match(sequence.hashes[: (sequence.known - 1) // self._config.block_size], start)
+
+    def _start(self, sequence: Sequence, hits: list[int], loaded: int = 0) -> None:
         self._pool.hold(hits)
         sequence.blocks.extend(hits)
-        sequence.computed = len(hits) * self._config.block_size
-        sequence.published = len(hits)
+        found = len(hits) + loaded
+        if loaded:
+            blocks = self._pool.take(loaded)
+            self._pool.publish(blocks, sequence.hashes[len(hits) : found])
+            sequence.blocks.extend(blocks)
+        if self._host is not None:
+            self._host.load(sequence.hashes[:found], loaded)
+        sequence.computed = found * self._config.block_size
+        sequence.published = found
         if not sequence.preemptions:
             sequence.cached = sequence.computed
             self.query_tokens += sequence.known

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..sim_config import SimConfig
 from .blocks import BlockPool
+from .host_tier import HostTier
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceProgress, Stride
 
@@ -27,7 +28,8 @@ class SimEngine:
     def __init__(self, config: SimConfig) -> None:
         self.config = config
         self.pool = BlockPool(config.num_blocks)
-        self.scheduler = Scheduler(config, self.pool)
+        self.host = HostTier(config.host_blocks) if config.host_blocks else None
+        self.scheduler = Scheduler(config, self.pool, self.host)
         self.counters = Counters()
         self._stride: Stride | None = None
         self._time = 0.0
@@ -90,6 +92,8 @@ class SimEngine:
         # Contexts grow by a token per sequence and step, so the mean step of a stride is its middle one.
         context = sum(sequence.computed for sequence, _ in batch) + tokens + len(batch) * (steps - 1) / 2
         seconds = self.config.step_seconds(len(batch), tokens - len(batch), context)
+        if self.host is not None:
+            seconds += self.config.copy_seconds(self.host.take_copied()) / steps
         return Stride(self._time, seconds, steps, batch)
 
     def _complete(self, stride: Stride, steps: int, out: list[SequenceProgress]) -> None:

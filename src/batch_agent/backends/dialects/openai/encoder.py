@@ -10,6 +10,7 @@ from ....core.requests import PRIORITY_STEP, Delta, Request
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
 from ..dialect import EncodingCache
+from .context_hints import PARAMETERS, hint_fields
 from .decoder import OpenAIStreamDecoder, decode_reply
 
 PATH = "/chat/completions"
@@ -28,7 +29,10 @@ class OpenAIChat:
         self._extensions = extensions or OpenAIExtensions()
         self._adapt_schema = adapt_schema
         self._has_metadata = bool(
-            self._extensions.request_id or self._extensions.session_field or self._extensions.priority
+            self._extensions.request_id
+            or self._extensions.session_field
+            or self._extensions.priority
+            or self._extensions.context_hints
         )
         self._cache = EncodingCache()
         self._sequence_number = 0
@@ -67,6 +71,8 @@ class OpenAIChat:
         body |= sampling.extra
         if extensions.priority == "agent_hints":
             body.pop("nvext", None)  # added at the end, with the hints
+        if extensions.context_hints:
+            body.pop(PARAMETERS, None)  # likewise
         if request.prompt.tools:
             body["tools"] = chat_tools(request.prompt.tools)
         system = [dumps({"role": "system", "content": request.prompt.system}), b","] if request.prompt.system else []
@@ -102,6 +108,8 @@ class OpenAIChat:
         elif extensions.priority and (request.priority or (extensions.missing_priority_is_last and request.agent)):
             priority = self._priority(request)
             metadata["priority"] = -priority if extensions.priority == "low_first" else priority
+        if extensions.context_hints and (parameters := _kv_parameters(request)):
+            metadata[PARAMETERS] = parameters
         return metadata
 
     def _priority(self, request: Request) -> int:
@@ -160,6 +168,12 @@ def _agent_hints(request: Request) -> dict[str, Any]:
         hints["osl"] = request.sampling.max_tokens
     extra = request.sampling.extra.get("nvext") or {}
     return {**extra, "agent_hints": {**hints, **(extra.get("agent_hints") or {})}} if hints else dict(extra)
+
+
+def _kv_parameters(request: Request) -> dict[str, Any]:
+    """The user's parameters of the KV transfer, with the hint."""
+    extra = request.sampling.extra.get(PARAMETERS) or {}
+    return dict(extra) if request.hint is None else {**extra, **hint_fields(request.hint, request.turn)}
 
 
 def _cache_key(prompt: Prompt) -> str:

@@ -1,0 +1,34 @@
+"""How long a context survives on the device after its request has ended."""
+
+from collections import deque
+
+WINDOW = 64
+"""Returns that count. Fewer follow the load faster; more are steadier."""
+
+CAUTION = 0.5
+"""A pause that is predicted too short costs a context, one that is predicted too long only a second copy."""
+
+
+class DeviceResidency:
+    """Estimate from returning sessions: each was away for some time, and the device still had its context or not.
+
+    The estimate is half the pause that best separates the two kinds. Without returns it is zero: nothing is assumed.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._returns: deque[tuple[float, bool]] = deque(maxlen=WINDOW)
+
+    def observe(self, pause_s: float, was_resident: bool) -> None:
+        self._returns.append((pause_s, was_resident))
+        self.seconds = CAUTION * self._separation()
+
+    def _separation(self) -> float:
+        """The pause up to which contexts were mostly resident: right for the most returns, the shortest of equals."""
+        right = best_right = sum(not was_resident for _, was_resident in self._returns)
+        best = 0.0
+        for pause_s, was_resident in sorted(self._returns):
+            right += 1 if was_resident else -1
+            if right > best_right:
+                best, best_right = pause_s, right
+        return best

@@ -1,0 +1,166 @@
+"""KV cache of a server that several workers use: one account for all of them, as a document of the coordinator."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+
+import orjson
+
+from .. import aio
+from ..core.coordinator import Document
+from ..core.errors import StoreError
+from ..engine.residency import Residency
+from ..schedule.kv_account import NO_GRANT, KvAccount, KvGrant, grant
+from ..schedule.kv_ledger import LedgerObservations
+from .limit_sharing import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention
+from .membership import best_effort
+
+_log = logging.getLogger("batch_agent")
+_CALM_SHARE = 0.6
+"""While no agent of any worker waits, an entry is renewed when less than this share of its duration is left."""
+_DRIFT = 0.25
+"""And when the number of residents has changed by more than this share."""
+
+
+@asynccontextmanager
+async def share_kv_caches(
+    coordinator: Documents, worker: str, residencies: Mapping[str, Residency], *, ttl: float, interval: float = 0.5
+) -> AsyncIterator[None]:
+    """Residencies of the same name lead to the same server. While the block runs, agents are admitted by the account of
+    all workers: at once within the worker's grant, else by a transaction with the account, and at the latest at its
+    next renewal, every `interval` seconds. A worker that does not renew for `ttl` seconds loses its entry. Raises
+    StoreError."""
+    async with AsyncExitStack() as stack:
+        for name, residency in residencies.items():
+            sharing = KvSharing(coordinator, worker, name, residency, ttl)
+            await stack.enter_async_context(sharing.active(interval))
+        yield
+
+
+class KvSharing:
+    """One worker among those that share the KV cache of an endpoint.
+
+    Before an entry is written, the grant shrinks to what residents use; afterwards it grows to what the entry has. So
+    the residents of a worker never use more than its entry shows, whether or not a reply of the coordinator is lost."""
+
+    def __init__(self, coordinator: Documents, worker: str, endpoint: str, residency: Residency, ttl: float) -> None:
+        self._coordinator = coordinator
+        self._worker = worker
+        self._document = f"kv {endpoint}"
+        self._residency = residency
+        self._ledger = residency.ledger
+        self._ttl = ttl
+        self._workers = 1
+        self._wanted = asyncio.Event()
+        self._stopping: asyncio.TimerHandle | None = None
+        self._granted: KvGrant | None = None
+        """Grant that takes effect when the entry is written; None if none was written."""
+        self._observed = (0, 0)
+        self._initial = self._ledger.learned
+        self._ledger.observations = LedgerObservations()
+        self._ledger.grant = NO_GRANT
+        residency.ask_for_room = self._wanted.set
+
+    @asynccontextmanager
+    async def active(self, interval: float) -> AsyncIterator[None]:
+        """Renews the entry while the block runs, and deletes it at its end. Raises StoreError."""
+        await retry_contention(self.renew)
+        renewing = asyncio.get_running_loop().create_task(self._renew_forever(interval))
+        try:
+            yield
+        finally:
+            renewing.cancel()
+            await asyncio.wait([renewing])
+            await self._leave()
+
+    async def renew(self) -> None:
+        """One transaction with the account. Raises StoreError."""
+        began = aio.now()
+        self._wanted.clear()
+        await change(self._coordinator, self._document, self._edit)
+        if aio.now() >= began + SAFETY_FACTOR * self._ttl:
+            raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
+        if self._granted is not None:
+            self._postpone_stop(began)
+            if self._ledger.observations is not None:
+                self._ledger.observations.drop(*self._observed)
+            self._residency.set_grant(self._granted)
+
+    async def _renew_forever(self, interval: float) -> None:
+        while True:  # until it is cancelled with the run
+            pause = renewal_interval(interval, self._ttl, self._workers)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._wanted.wait()
+            try:
+                await self.renew()
+            except StoreError as error:  # an entry that is not renewed expires
+                _log.debug("The KV cache could not be shared: %s", error)
+                await asyncio.sleep(pause)
+
+    async def _edit(self, document: Document) -> bytes | None:
+        account, residency, ledger = _decode(document), self._residency, self._ledger
+        self._workers = len(account.entries.keys() | {self._worker})
+        self._granted = None
+        if self._is_calm(account, document.now):
+            return None
+        others = account.others(self._worker)
+        ledger.others = others
+        ledger.learn(account.learned or self._initial, has_waiters=residency.has_waiters or others.waiting > 0)
+        if ledger.observations is not None:
+            self._observed = len(ledger.observations.turns), len(ledger.observations.growths)
+        ledger.evict_overflow()
+        if others.waiting:
+            ledger.evict_for_others(aio.now())
+        demand = residency.demand(aio.now())
+        self._granted, entry = grant(account, self._worker, residency.use(), demand, document.now)
+        ledger.grant = KvGrant(min(demand.required, self._granted.tokens), self._granted.max_residents)
+        return _encode(account.with_entry(self._worker, replace(entry, until=document.now + self._ttl), ledger.learned))
+
+    def _is_calm(self, account: KvAccount, now: float) -> bool:
+        """Whether the entry can stay as it is."""
+        entry, observations = account.entries.get(self._worker), self._ledger.observations
+        residents = self._ledger.residents
+        return (
+            entry is not None
+            and abs(residents - entry.use.residents) <= max(1, _DRIFT * residents)
+            and entry.until - now >= _CALM_SHARE * self._ttl
+            and not self._residency.has_waiters
+            and not account.others(self._worker).waiting
+            and not entry.use.waiting
+            and not (observations is not None and any(observations.turns))
+        )
+
+    def _postpone_stop(self, began: float) -> None:
+        if self._stopping is not None:
+            self._stopping.cancel()
+        self._stopping = asyncio.get_running_loop().call_at(began + SAFETY_FACTOR * self._ttl, self._stop)
+
+    def _stop(self) -> None:
+        """Other workers may soon consider this one dead: nothing is granted."""
+        self._ledger.grant = NO_GRANT
+
+    async def _leave(self) -> None:
+        if self._stopping is not None:
+            self._stopping.cancel()
+        self._stop()
+        await best_effort(change(self._coordinator, self._document, self._without))
+
+    async def _without(self, document: Document) -> bytes | None:
+        account = _decode(document)
+        return _encode(account.without(self._worker)) if self._worker in account.entries else None
+
+
+def _decode(document: Document) -> KvAccount:
+    try:
+        return KvAccount.from_json(None if document.data is None else orjson.loads(document.data), document.now)
+    except (ValueError, TypeError) as error:
+        raise StoreError(
+            "The shared KV account cannot be read. All workers of a run need the same version of batch_agent."
+        ) from error
+
+
+def _encode(account: KvAccount) -> bytes:
+    return orjson.dumps(account.to_json())
