@@ -183,6 +183,25 @@ async def test_an_agent_keeps_residency_on_lease_while_its_tools_run() -> None:
     assert not places(entered).is_resident("0")
 
 
+@pytest.mark.parametrize(("inflight", "overcommitted"), [(1, 0), (4, 1)])
+@virtual
+async def test_agents_that_wait_for_a_slot_do_not_make_the_engine_look_fast(inflight: int, overcommitted: int) -> None:
+    """Four contexts fit, tools take twice as long as a turn, and a context is computed in no time."""
+    entered = gate(inflight, kv_tokens=4500)
+    places(entered).prefill_speed.tokens_per_second = 1e6
+    asking = [await begin(entered.admit(job(number), ())) for number in range(4)]
+    assert entered.slots.waiting == 4 - inflight
+    entered.on_reply("0", answer(1000))
+    asking[0].result().release()
+    with entered.tool_wait("0", LOOK, None):
+        await asyncio.sleep(2)
+    returning = await begin(entered.readmit(job(0), 3))
+    new = await begin(entered.admit(job(4), ()))
+    assert entered.report().overcommitted == overcommitted
+    for task in (*asking[1:], returning, new):
+        await cancel(task)
+
+
 @virtual
 async def test_the_admission_report_has_slots_and_residency() -> None:
     entered = gate(inflight=2, kv_tokens=2500, fixed=False)
