@@ -137,7 +137,7 @@ async def test_a_resumed_conversation_counts_with_its_whole_context() -> None:
 
 
 @virtual
-async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> None:
+async def test_no_more_agents_run_than_fit_on_the_device() -> None:
     entered = gate(kv_tokens=None, device_tokens=3300)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     waiting = await begin(entered.admit(job(3), ()))
@@ -148,7 +148,7 @@ async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> No
 
 
 @virtual
-async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
+async def test_the_device_holds_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
     entered = gate(kv_tokens=None, device_tokens=3300)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     for number in range(3):
@@ -165,7 +165,7 @@ async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_
 
 
 @virtual
-async def test_without_running_tokens_the_contexts_do_not_bound_the_slots() -> None:
+async def test_without_device_tokens_the_contexts_do_not_bound_the_slots() -> None:
     entered = gate(kv_tokens=None)
     assert [await entered.admit(job(number, 10**6), ()) for number in range(10)]
 
