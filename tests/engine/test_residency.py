@@ -222,8 +222,8 @@ async def test_agents_that_time_out_in_their_tools_release_their_residency() -> 
 
 
 async def test_an_agent_that_times_out_waiting_for_residency_blocks_no_other() -> None:
-    """The first agent shows that contexts are computed soon, so that the lease of the second ends before its tool. Turns
-    take much longer than tools, so that an engine with two agents is busy and not overcommitted."""
+    """The first agent shows that contexts are computed soon, so that the lease of the second ends before its tool.
+    Turns take much longer than tools, so that an engine with two agents is busy and not overcommitted."""
     seconds = [0.1, 100, 100, 290, 290, 1, 1]
 
     async def answer(request: Request) -> Answer:
