@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits
+from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits, workers_of
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
@@ -369,3 +369,26 @@ async def test_running_contexts_of_all_workers_share_the_gpu_capacity(shared_tok
     for task in worker.waiting:
         task.cancel()
     await asyncio.gather(*worker.waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("steps", range(8))
+@virtual
+async def test_a_worker_that_is_cancelled_while_it_leaves_is_gone(steps: int) -> None:
+    coordinator = MemoryCoordinator(MemoryStore())
+    gate = AdmissionController(Slots(InflightLimit(10, fixed=True)))
+    joined, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async with share_limits(coordinator, "a", {"server": gate}, ttl=30.0):
+            joined.set()
+            await may_leave.wait()
+
+    working = asyncio.create_task(work())
+    await joined.wait()
+    assert await workers_of(coordinator) == {"a"}
+    may_leave.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait([working])
+    assert await workers_of(coordinator) == set()
