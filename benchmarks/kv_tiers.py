@@ -128,8 +128,8 @@ class Ours(GatherLoop):
             if turn:
                 slot = await self.admission.readmit(job, turns - turn)
             usage, first, seconds = await self.turn(job.index, turn)
-            slot.release()
             self.admission.on_reply(job.key, Replied(Reply("", "stop", usage), 0.0, seconds, first))
+            slot.release()
             if turn + 1 < turns:
                 with self.admission.tool_wait(job.key, [_TOOL], None):
                     await asyncio.sleep(self.work.tool_seconds(job.index, turn))

@@ -34,6 +34,7 @@ NOUNS_IN_ING = {
     "forecasting": "the name of the discipline",
     "formatting": "the usual name for number and text formatting",
     "gc_tuning": "the usual name for setting a garbage collector",
+    "kv_sharing": "a noun with what is shared",
     "limit_sharing": "a noun with what is shared",
     "masking": "replacing secrets or identifiers is called masking",
     "parsing": "the usual name for a set of parsers",

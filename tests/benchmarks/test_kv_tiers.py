@@ -51,3 +51,13 @@ def test_ours_is_near_the_best_schedule_of_few_agents(device: int, host: int) ->
     """The best schedule knows every tool's time beforehand."""
     config = replace(H200, num_blocks=device, host_blocks=host)
     assert simulate(Ours, config, SMALL).ended_at[-1] <= 1.3 * best_schedule(config, SMALL)
+
+
+def test_an_engine_that_is_busy_with_lost_contexts_is_not_given_all_agents() -> None:
+    """A context and a half fit. More agents keep the engine busy during tool calls, but all of them at once would only
+    delay the results."""
+    config, work = replace(H200, num_blocks=1_000), replace(SMALL, agents=40, turns=4)
+    loop, ours = (simulate(kind, config, work).numbers() for kind in (GatherLoop, Ours))
+    assert 3 <= ours["max_residents"] <= 12
+    assert ours["wall_s"] <= 1.05 * loop["wall_s"]
+    assert ours["mean_result_s"] <= 0.8 * loop["mean_result_s"]

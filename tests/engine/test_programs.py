@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -175,7 +176,8 @@ async def test_no_more_programs_run_at_once_than_the_limit() -> None:
 
 
 async def test_programs_wait_for_residency_as_agents_do() -> None:
-    """Each context takes 400 of 1,000 tokens: of many, a few are there at once, and nobody waits for ever."""
+    """Each context takes 400 of 1,000 tokens: of many, a few are there at once, and nobody waits for ever. Tools take
+    little time, so that two programs keep the server busy."""
     immediately: list[int] = []
 
     def script(request: Request) -> Answer:
@@ -186,7 +188,8 @@ async def test_programs_wait_for_residency_as_agents_do() -> None:
     means = []
     for kv_tokens in (None, 1_000):
         backend = ScriptedBackend(script, seconds=1.0)
-        results = await run_programs(FakeRuntime(tool_loop), backend, ["it"] * 12, kv_tokens=kv_tokens)
+        runtime = FakeRuntime(partial(tool_loop, seconds=0.1))
+        results = await run_programs(runtime, backend, ["it"] * 12, kv_tokens=kv_tokens)
         assert [result.output for result in results] == ["done"] * 12
         means.append(sum(immediately) / len(immediately))
         immediately.clear()

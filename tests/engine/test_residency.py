@@ -222,19 +222,21 @@ async def test_agents_that_time_out_in_their_tools_release_their_residency() -> 
 
 
 async def test_an_agent_that_times_out_waiting_for_residency_blocks_no_other() -> None:
-    seconds = [10, 20, 290, 290, 1, 1]
+    """The first agent shows that contexts are computed soon, so that the lease of the second ends before its tool.
+    Turns take much longer than tools, so that an engine with two agents is busy and not overcommitted."""
+    seconds = [0.1, 100, 100, 290, 290, 1, 1]
 
     async def answer(request: Request) -> Answer:
         number = int(asked(request))
         await asyncio.sleep(seconds[number])
-        return wants("wait", Usage(1000, 0, 10)) if number == 0 else say("done", Usage(1000, 0, 10))
+        return wants("wait", Usage(1000, 0, 10)) if number == 1 else say("done", Usage(1000, 0, 10))
 
     backend = ScriptedBackend(answer, kv_tokens=3300, inflight=100)  # two of them fit
-    results = await run(backend, inputs(6), tools=[waiting_tool(60)], timeout_per_agent=300)
+    results = await run(backend, inputs(7), tools=[waiting_tool(1)], timeout_per_agent=300)
     [failed] = [result for result in results if not result.ok]
     assert failed.error is not None
-    assert (failed.index, failed.error.kind) == (0, ErrorKind.AGENT_TIMEOUT)
-    assert sum(int(asked(request)) == 0 for request in backend.requests) == 1
+    assert (failed.index, failed.error.kind) == (1, ErrorKind.AGENT_TIMEOUT)
+    assert sum(int(asked(request)) == 1 for request in backend.requests) == 1
     assert (results.scheduling.evictions, results.scheduling.overcommitted) == (1, 0)
 
 

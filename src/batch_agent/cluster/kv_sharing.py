@@ -72,8 +72,10 @@ class KvSharing:
             yield
         finally:
             renewing.cancel()
-            await asyncio.wait([renewing])
-            await self._leave()
+            try:
+                await asyncio.wait([renewing])
+            finally:
+                await self._leave()
 
     async def renew(self) -> None:
         """One transaction with the account. Raises StoreError."""

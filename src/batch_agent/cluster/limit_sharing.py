@@ -89,8 +89,10 @@ async def share_limits(
         yield sharing
     finally:
         renewing.cancel()
-        await asyncio.wait([renewing])
-        await sharing.leave()
+        try:
+            await asyncio.wait([renewing])
+        finally:
+            await sharing.leave()
 
 
 async def _renew_forever(sharing: "LimitSharing", interval: float, ttl: float) -> None:

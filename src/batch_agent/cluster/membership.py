@@ -19,7 +19,17 @@ _BEST_EFFORT_TIMEOUT = 5.0
 
 
 async def best_effort(action: Awaitable[object]) -> None:
-    """Never raises and never blocks for long: what is not reported expires with its lease."""
+    """Never raises and never blocks for long: what is not reported expires with its lease. A cancellation waits for the
+    action, so that a worker that is stopped while it leaves does leave."""
+    reporting = asyncio.ensure_future(_try(action))
+    try:
+        await asyncio.shield(reporting)
+    except asyncio.CancelledError:
+        await asyncio.wait([reporting])
+        raise
+
+
+async def _try(action: Awaitable[object]) -> None:
     try:
         async with asyncio.timeout(_BEST_EFFORT_TIMEOUT):
             await action

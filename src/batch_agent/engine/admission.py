@@ -129,7 +129,8 @@ class AdmissionController:
             self._new.remove(agent)
             self.first_turns += fact.reply.usage
         if self.residency is not None:
-            self.residency.on_reply(agent, fact.reply.usage, fact.seconds, fact.ttft)
+            in_flight = self.slots.in_use_by_all
+            self.residency.on_reply(agent, fact.reply.usage, fact.seconds, fact.ttft, in_flight=in_flight)
             self._update_memory_cap(self.residency)
 
     def on_references(self, agent: str, references: Mapping[str, int]) -> None:
@@ -153,7 +154,8 @@ class AdmissionController:
     def _update_memory_cap(self, residency: Residency) -> None:
         device = self._device_tokens
         if device is not None and (residency.ledger.capacity is None or residency.ledger.capacity > device):
-            self.slots.set_memory_cap(residency.ledger.max_concurrent(device // self.slots.workers))
+            contexts = residency.ledger.max_concurrent(device)
+            self.slots.set_memory_cap(None if contexts is None else max(1, contexts // self.slots.workers))
 
     def tool_wait(
         self, agent: str, calls: Sequence[ToolCall], request: Request | None

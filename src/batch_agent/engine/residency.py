@@ -3,7 +3,6 @@
 import asyncio
 import heapq
 import itertools
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -41,11 +40,11 @@ class Residency:
         self._chars_per_token = chars_per_token
         self._chars: dict[str, int] = {}
         self._tool_waits = ToolWaits()
-        self._turn_seconds = 0.0
-        self._in_flight = 0.0
+        self._turn_seconds: float | None = None
+        self._wait_seconds: float | None = None
+        """Of agents for their tools, on average."""
+        self._in_flight: float | None = None
         """Mean number of requests in flight, at all workers."""
-        self._cycle: float | None = None
-        """Mean seconds from one turn of an agent to its next."""
         self._queue: list[_Waiter] = []
         self._passed_over = 0
         """Waiters that were admitted before the first of the queue."""
@@ -127,16 +126,13 @@ class Residency:
         """Waits until a started agent has residency for its next turn."""
         await self._acquire(agent, priority)
 
-    def on_reply(self, agent: str, usage: Usage, seconds: float, ttft: float | None) -> None:
-        """The agent's request was answered."""
+    def on_reply(self, agent: str, usage: Usage, seconds: float, ttft: float | None, *, in_flight: int = 1) -> None:
+        """The agent's request was answered. `in_flight`: requests in flight at all workers, this one included."""
         chars = self._chars.pop(agent, None)
         if chars is not None and usage.input:
             self._learn_chars_per_token(chars / usage.input)
-        busy = len(self._busy) + self.ledger.others.busy
-        if not self._in_flight:
-            self._turn_seconds, self._in_flight = seconds, float(busy)
-        self._turn_seconds += _LEARNING_RATE * (seconds - self._turn_seconds)
-        self._in_flight += _LEARNING_RATE * (busy - self._in_flight)
+        self._turn_seconds = _learn(self._turn_seconds, seconds)
+        self._in_flight = _learn(self._in_flight, in_flight)
         self.ledger.prefill_speed.observe(usage, seconds, ttft, aio.now())
         self.ledger.on_usage(agent, usage.input, usage.cached, usage.output, has_waiters=self.has_waiters)
 
@@ -155,8 +151,7 @@ class Residency:
     def end_tool_wait(self, tools: list[str], seconds: float) -> None:
         """The tools returned after `seconds`."""
         self._tool_waits.observe_wait(tools, seconds)
-        cycle = self._turn_seconds + seconds
-        self._cycle = cycle if self._cycle is None else self._cycle + _LEARNING_RATE * (cycle - self._cycle)
+        self._wait_seconds = _learn(self._wait_seconds, seconds)
 
     def release(self, agent: str) -> None:
         self._chars.pop(agent, None)
@@ -245,15 +240,17 @@ class Residency:
         return self._can_overcommit()
 
     def _can_overcommit(self) -> bool:
-        """Whether one more agent gains more than it costs: contexts that it evicts are computed again."""
-        ledger, cycle = self.ledger, self._cycle
-        speed = ledger.tokens_per_second
-        if speed is None or cycle is None or not ledger.all_residents:
+        """Whether one more agent gains more than it costs: contexts that it evicts are computed again. Not while it is
+        unknown how long turns and tools take."""
+        ledger = self.ledger
+        turn, wait, in_flight, speed = self._turn_seconds, self._wait_seconds, self._in_flight, ledger.tokens_per_second
+        if not turn or wait is None or in_flight is None or speed is None or ledger.limit is None:
             return False
-        context = ledger.reserved_tokens / ledger.all_residents
-        fitting = ledger.limit / context if ledger.limit is not None else math.inf
-        times = AgentCycle(self._turn_seconds, cycle - self._turn_seconds, context / speed, self._in_flight)
-        return gains_from_overcommit(ledger.all_residents, fitting, times)
+        context = ledger.reserved_tokens / max(1, ledger.all_residents)
+        if context <= 0:
+            return False
+        cycle = AgentCycle(turn, wait, context / speed, in_flight)
+        return gains_from_overcommit(ledger.all_residents, ledger.limit / context, cycle)
 
     def _idle_limit(self) -> float:
         """Seconds that the engine may idle before an agent is admitted beyond the capacity: about the time to recompute
@@ -302,3 +299,8 @@ class ResidencyLease:
                 self._residency.end_tool_wait(self._tools, aio.now() - self._began)
         finally:
             self._residency.ledger.resume(self._agent)
+
+
+def _learn(mean: float | None, value: float) -> float:
+    """The moving average with a further value."""
+    return value if mean is None else mean + _LEARNING_RATE * (value - mean)

@@ -56,6 +56,11 @@ class Slots:
         return self._queue.in_use
 
     @property
+    def in_use_by_all(self) -> int:
+        """Slots in use at all workers."""
+        return self._queue.in_use + self._elsewhere
+
+    @property
     def waiting(self) -> int:
         return self._queue.waiting
 

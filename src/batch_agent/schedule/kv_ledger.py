@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .cache_misses import CacheMissTracker
-from .estimators import PrefillSpeed
+from .estimators import CacheMissTracker, PrefillSpeed
 from .kv_account import NO_USE, KvDemand, KvGrant, KvLearned, KvUse
 from .kv_tiers import HEADROOM
 from .reference_tree import Path, ReferenceTree, tokens_of

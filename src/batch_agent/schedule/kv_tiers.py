@@ -90,7 +90,9 @@ def turns_per_second(residents: float, fitting: float, cycle: AgentCycle) -> flo
 
 
 def gains_from_overcommit(residents: int, fitting: float, cycle: AgentCycle) -> bool:
-    """Whether one more resident than these makes the run faster than residents that all fit."""
+    """Whether one more resident than these makes the run faster, and faster than residents that all fit. Once the
+    engine is the limit, further residents only wait for it, and results come later."""
     fitting = max(1.0, fitting)
     alone = turns_per_second(min(residents, fitting), fitting, cycle)
-    return turns_per_second(residents + 1, fitting, cycle) > _WORTHWHILE * alone
+    more = turns_per_second(residents + 1, fitting, cycle)
+    return more > _WORTHWHILE * alone and more > turns_per_second(residents, fitting, cycle)

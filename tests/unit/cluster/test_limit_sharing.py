@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits
+from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits, workers_of
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
@@ -347,22 +347,48 @@ def test_many_workers_report_less_often_but_within_their_lease() -> None:
     assert [renewal_interval(0.5, 30.0, workers) for workers in (1, 32, 64, 10_000)] == [0.5, 0.5, 1.0, 6.0]
 
 
+@pytest.mark.parametrize(("shared_tokens", "each"), [(0, 3), (3000, 2)])
 @virtual
-async def test_running_contexts_of_all_workers_share_the_gpu_capacity() -> None:
+async def test_running_contexts_of_all_workers_share_the_gpu_capacity(shared_tokens: int, each: int) -> None:
+    """Of contexts of 1000 tokens, 6.3 fit beside no shared prefix. It is there once for all workers, and so is the
+    context that fits only partly."""
     ledger = KvLedger(None)
     ledger._finished = 1
-    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), Residency(ledger, 0), device_tokens=7000)
+    residency = Residency(ledger, 4 * shared_tokens)
+    gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), residency, device_tokens=7000)
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
-    assert gate.residency is not None
     async with asyncio.TaskGroup() as group:
         for name in map(str, range(10)):
-            group.create_task(gate.residency.admit(name, 4000, FRESH))
+            group.create_task(residency.admit(name, 4000, FRESH))
     gate.slots.set_workers(2, 0)
-    gate._update_memory_cap(gate.residency)
+    gate._update_memory_cap(residency)
     for _ in range(10):
         worker.ask()
     await beats(0)
-    assert in_flight(worker) == [4]  # three fit into half of the capacity, and a part of one more
+    assert in_flight(worker) == [each]
     for task in worker.waiting:
         task.cancel()
     await asyncio.gather(*worker.waiting, return_exceptions=True)
+
+
+@pytest.mark.parametrize("steps", range(8))
+@virtual
+async def test_a_worker_that_is_cancelled_while_it_leaves_is_gone(steps: int) -> None:
+    coordinator = MemoryCoordinator(MemoryStore())
+    gate = AdmissionController(Slots(InflightLimit(10, fixed=True)))
+    joined, may_leave = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        async with share_limits(coordinator, "a", {"server": gate}, ttl=30.0):
+            joined.set()
+            await may_leave.wait()
+
+    working = asyncio.create_task(work())
+    await joined.wait()
+    assert await workers_of(coordinator) == {"a"}
+    may_leave.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.wait([working])
+    assert await workers_of(coordinator) == set()

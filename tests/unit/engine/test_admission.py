@@ -137,7 +137,7 @@ async def test_a_resumed_conversation_counts_with_its_whole_context() -> None:
 
 
 @virtual
-async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> None:
+async def test_no_more_agents_run_than_fit_on_the_device() -> None:
     entered = gate(kv_tokens=None, device_tokens=3300)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     waiting = await begin(entered.admit(job(3), ()))
@@ -148,7 +148,7 @@ async def test_no_more_agents_run_than_the_running_token_capacity_allows() -> No
 
 
 @virtual
-async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
+async def test_the_device_holds_fewer_contexts_as_these_grow_and_more_as_they_shrink() -> None:
     entered = gate(kv_tokens=None, device_tokens=3300)
     held = [await entered.admit(job(number), ()) for number in range(3)]
     for number in range(3):
@@ -165,7 +165,7 @@ async def test_the_running_tokens_hold_fewer_contexts_as_these_grow_and_more_as_
 
 
 @virtual
-async def test_without_running_tokens_the_contexts_do_not_bound_the_slots() -> None:
+async def test_without_device_tokens_the_contexts_do_not_bound_the_slots() -> None:
     entered = gate(kv_tokens=None)
     assert [await entered.admit(job(number, 10**6), ()) for number in range(10)]
 
@@ -181,6 +181,25 @@ async def test_an_agent_keeps_residency_on_lease_while_its_tools_run() -> None:
         await waiting
         assert asyncio.get_running_loop().time() == pytest.approx(2.25)
     assert not places(entered).is_resident("0")
+
+
+@pytest.mark.parametrize(("inflight", "overcommitted"), [(1, 0), (4, 1)])
+@virtual
+async def test_agents_that_wait_for_a_slot_do_not_make_the_engine_look_fast(inflight: int, overcommitted: int) -> None:
+    """Four contexts fit, tools take twice as long as a turn, and a context is computed in no time."""
+    entered = gate(inflight, kv_tokens=4500)
+    places(entered).prefill_speed.tokens_per_second = 1e6
+    asking = [await begin(entered.admit(job(number), ())) for number in range(4)]
+    assert entered.slots.waiting == 4 - inflight
+    entered.on_reply("0", answer(1000))
+    asking[0].result().release()
+    with entered.tool_wait("0", LOOK, None):
+        await asyncio.sleep(2)
+    returning = await begin(entered.readmit(job(0), 3))
+    new = await begin(entered.admit(job(4), ()))
+    assert entered.report().overcommitted == overcommitted
+    for task in (*asking[1:], returning, new):
+        await cancel(task)
 
 
 @virtual

@@ -235,21 +235,25 @@ async def test_the_idle_limit_is_the_bounded_time_to_recompute_a_context(speed: 
     leave(residency, "abcdefghijk")
 
 
-async def knowing_the_cycle(speed: float, cycle: float) -> Watched:
-    """Two agents of 100 tokens fill it; a turn that takes no time and tools that take all of it are the cycle."""
+async def after_one_turn_each(speed: float, turn: float, tools: float) -> Watched:
+    """Two agents of 100 tokens fill the cache. A turn takes the engine `turn` seconds, one at a time."""
     residency = places(200, speed=speed)
     await enter(residency, *"ab")
-    await wait_for_tools(residency, "a", cycle)
-    await residency.readmit("a", RETURNING)
+    for agent in "ab":
+        await asyncio.sleep(turn)
+        residency.on_reply(agent, Usage(), turn, None, in_flight=1)
+        await wait_for_tools(residency, agent, tools)
+        await residency.readmit(agent, RETURNING)
     return residency
 
 
 @virtual
 async def test_an_engine_that_is_known_to_be_idle_overcommits_at_once() -> None:
-    residency = await knowing_the_cycle(speed=100, cycle=1)
+    residency = await after_one_turn_each(speed=1000, turn=0.1, tools=1)
     tools = [await begin(wait_for_tools(residency, agent, 1)) for agent in "ab"]
+    began = now()
     await enter(residency, "c")
-    assert now() == 1
+    assert now() == began
     assert residency.ledger.counts.overcommitted == 1
     for task in tools:
         await task
@@ -257,33 +261,52 @@ async def test_an_engine_that_is_known_to_be_idle_overcommits_at_once() -> None:
 
 
 @virtual
-async def test_agents_are_overcommitted_while_what_they_evict_costs_little_compared_to_the_tool_waits() -> None:
-    residency = await knowing_the_cycle(speed=100, cycle=25)  # a context takes 1 s, and each guest pushes out 8
+async def test_agents_are_overcommitted_until_the_engine_has_no_time_left_between_the_tool_waits() -> None:
+    residency = await after_one_turn_each(speed=100, turn=1, tools=8)  # and a context takes 1 s
     began = now()
-    await enter(residency, *"cd")
+    await enter(residency, *"cde")
     assert now() == began
-    waiting = await begin(enter(residency, "e"))
-    await asyncio.sleep(1)
-    assert not waiting.done()  # 4 busy ones would wait for 8 s each
-    assert residency.ledger.counts.overcommitted == 2
-    residency.release("d")
-    await waiting
+    waiting = await begin(enter(residency, "f"))
+    await asyncio.sleep(100)
+    assert not waiting.done()  # five turns in 10 s, each with its context: the engine can do no more
     assert residency.ledger.counts.overcommitted == 3
-    leave(residency, "abce")
+    residency.release("e")
+    await waiting
+    assert residency.ledger.counts.overcommitted == 4
+    leave(residency, "abcdf")
 
 
 @virtual
-async def test_no_agent_is_overcommitted_where_recomputing_costs_more_than_the_tools_take() -> None:
-    residency = await knowing_the_cycle(speed=100, cycle=15)
+async def test_where_recomputing_costs_more_than_the_tools_take_only_an_idle_engine_is_overcommitted() -> None:
+    residency = await after_one_turn_each(speed=100, turn=1, tools=1)
     waiting = await begin(enter(residency, "c"))
     await asyncio.sleep(100)
     assert not waiting.done()
-    tools = await begin(wait_for_tools(residency, "a", 1))
+    began = now()
+    tools = [await begin(wait_for_tools(residency, agent, 1.5)) for agent in "ab"]
     await waiting
-    assert now() == 115
+    assert now() == began + 1  # as long as a context takes
     assert residency.ledger.counts.overcommitted == 1
-    await tools
+    for task in tools:
+        await task
     leave(residency, "abc")
+
+
+@pytest.mark.parametrize("turn", [None, 0.0], ids=["no reply", "a reply at once"])
+@virtual
+async def test_a_busy_engine_is_not_overcommitted_while_it_is_unknown_how_long_a_turn_takes(turn: float | None) -> None:
+    residency = places(200, speed=1000)
+    await enter(residency, *"ab")
+    if turn is not None:
+        residency.on_reply("a", Usage(), turn, None)
+    await wait_for_tools(residency, "a", 60)
+    await residency.readmit("a", RETURNING)
+    waiting = await begin(enter(residency, "c"))
+    await asyncio.sleep(100)
+    assert not waiting.done()
+    leave(residency, "ab")
+    await waiting
+    residency.release("c")
 
 
 @virtual

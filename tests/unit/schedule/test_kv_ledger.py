@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batch_agent.schedule.cache_misses import _TOLERANCE_TOKENS
+from batch_agent.schedule.estimators import _TOLERANCE_TOKENS
 from batch_agent.schedule.kv_ledger import KvLedger
 from batch_agent.schedule.kv_tiers import HEADROOM
 from batch_agent.schedule.residency_leases import ResidencyLeases

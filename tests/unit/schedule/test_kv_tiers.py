@@ -58,6 +58,14 @@ def test_an_engine_that_waits_for_tools_gains_from_agents_that_do_not_fit() -> N
     assert gains_from_overcommit(2, 2.0, waits)
 
 
+def test_an_engine_that_computes_all_contexts_again_takes_no_further_agents() -> None:
+    """What it does is the same with 5 or 100 residents, but with 100 results come later."""
+    waits = AgentCycle(turn=0.9, wait=2.0, recompute=0.15, in_flight=1.0)
+    assert turns_per_second(100, 2.0, waits) > 1.3 * turns_per_second(2, 2.0, waits)
+    assert gains_from_overcommit(2, 2.0, waits)
+    assert not any(gains_from_overcommit(residents, 2.0, waits) for residents in range(4, 100))
+
+
 def test_long_contexts_are_not_worth_computing_again() -> None:
     slow = AgentCycle(turn=0.9, wait=2.0, recompute=20.0, in_flight=0.6)
     assert not gains_from_overcommit(2, 2.0, slow)
