@@ -12,6 +12,7 @@ from benchmarks.render import (
     coding,
     gpu_peers,
     kv_policy,
+    kv_tiers,
     observability,
     peers,
     prompts,
@@ -20,7 +21,11 @@ from benchmarks.render import (
 )
 from benchmarks.render.cells import RESULTS, ROOT, Json, results, table
 
-PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "guides" / "shared-results.md", ROOT / "README.md")
+PAGES = (
+    ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "guides" / "shared-results.md",
+    ROOT / "README.md",
+)
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
@@ -90,6 +95,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "keep_warm": shared_server.keep_warm,
     "kv_hints": shared_server.kv_hints,
     "kv_policy": kv_policy.kv_policy,
+    "kv_tiers": kv_tiers.kv_tiers,
+    "kv_keep_warm": kv_tiers.kv_keep_warm,
     "layout": prompts.layout,
     "shared_results": prompts.shared_results,
     "placement": prompts.placement,
