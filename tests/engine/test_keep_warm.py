@@ -361,3 +361,30 @@ async def test_each_tool_wait_of_an_agent_is_kept_warm() -> None:
 
 def _turn(request: Request) -> int:
     return sum(isinstance(message, Assistant) for message in request.messages)
+
+
+async def test_few_contexts_are_kept_warm_at_a_time() -> None:
+    at_once = most = 0
+
+    async def answer(request: Request) -> Answer:
+        nonlocal at_once, most
+        if is_touch(request):
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0.1)
+            at_once -= 1
+        return script(request)
+
+    backend = Server(answer)
+    await run(backend, inputs=12)
+    assert len(backend.touches) >= 12
+    assert most == 2
+
+
+async def test_after_one_context_was_lost_the_others_of_a_poll_are_not_computed_again() -> None:
+    def answer(request: Request) -> Answer:
+        return say("!", Usage(4000, 16, 1)) if is_touch(request) else script(request)
+
+    backend = Server(answer)
+    await run(backend, inputs=12, seconds=9.0)
+    assert 1 <= len(backend.touches) < 12

@@ -20,6 +20,8 @@ _LOWEST_PRIORITY = Priority(is_fresh=True, turns_left=1_000_000)
 _PRIORITY_OFFSET = -50
 """Below every turn of the run, above those of runs with a lower priority."""
 _TIMEOUT = 30.0
+_MAX_IN_FLIGHT = 2
+"""Keep-warm requests at a time: contexts that were lost after all are computed again, and turns wait for it."""
 _PAUSE_SECONDS = 30.0
 """Seconds without keep-warm requests after one that failed."""
 
@@ -35,6 +37,10 @@ class KeepWarm:
         self._policy = KeepWarmPolicy(kv_tokens)
         self._requests: dict[str, Request] = {}
         self._in_flight: dict[str, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._polls = 0
+        self._missed_at = -1
+        """The poll after which a keep-warm request found its context lost."""
         self._paused_until = 0.0
         self._reports_cache = False
         self._shared: tuple[Prompt, int] | None = None
@@ -55,11 +61,12 @@ class KeepWarm:
     def on_load(self, load: ServerLoad, speed: float | None, *, has_room: bool) -> None:
         loop = asyncio.get_running_loop()
         due = self._policy.on_load(load, loop.time(), speed, has_room=has_room)
+        self._polls += 1
         if loop.time() < self._paused_until:
             return
         for agent in due:
             if agent not in self._in_flight:
-                task = self._in_flight[agent] = loop.create_task(self._send(agent, self._requests[agent]), name=agent)
+                task = self._in_flight[agent] = loop.create_task(self._keep(agent, self._polls), name=agent)
                 task.add_done_callback(self._forget)
 
     def prefetch(self, agent: str, request: Request) -> None:
@@ -79,7 +86,14 @@ class KeepWarm:
     def _forget(self, task: "asyncio.Task[None]") -> None:
         del self._in_flight[task.get_name()]
 
-    async def _send(self, agent: str, request: Request) -> None:
+    async def _keep(self, agent: str, poll: int) -> None:
+        """Sends a keep-warm request in its turn, unless one before it came too late: then this one would as well, and
+        the next poll decides with what was learned."""
+        async with self._room:
+            if self._missed_at != poll and agent in self._requests:
+                await self._send(agent, self._requests[agent], poll)
+
+    async def _send(self, agent: str, request: Request, poll: int | None = None) -> None:
         if self._slots.is_full:
             return  # keep-warm requests do not wait for a slot
         slot = await self._slots.acquire(_LOWEST_PRIORITY)
@@ -91,19 +105,23 @@ class KeepWarm:
         except TimeoutError:
             self._pause()
         else:
-            self._count(agent, reply.usage)
+            if not self._count(agent, reply.usage) and poll is not None:
+                self._missed_at = poll
         finally:
             slot.release()
 
     def _pause(self, seconds: float | None = None) -> None:
         self._paused_until = aio.now() + max(_PAUSE_SECONDS, seconds or 0.0)
 
-    def _count(self, agent: str, usage: Usage) -> None:
+    def _count(self, agent: str, usage: Usage) -> bool:
+        """Whether the context was still cached, or may have been."""
         self._reports_cache = self._reports_cache or usage.cached > 0
         computed = max(0, usage.input - usage.cached)
-        is_hit = self._policy.on_reply(agent, computed if self._reports_cache else 0) and self._reports_cache
+        was_cached = self._policy.on_reply(agent, computed if self._reports_cache else 0)
+        is_hit = was_cached and self._reports_cache
         so_far = self.stats
         self.stats = KeepWarmStats(so_far.requests + 1, so_far.tokens + computed + usage.output, so_far.hits + is_hit)
+        return was_cached
 
     def _for_one_token(self, request: Request) -> Request:
         """The schema of the answer stays: some servers put it into the prompt."""
