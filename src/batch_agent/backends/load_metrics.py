@@ -78,7 +78,7 @@ def vllm_metrics(page: bytes) -> ServerLoad | None:
     # vLLM 0.26 counts a request again in each step in which it does not fit.
     new = _sum([(labels, value) for labels, value in prompts if b'source="local_cache_hit"' not in labels])
     if not prompts:
-        new = _total(page, b"vllm:prefix_cache_queries_total") - _total(page, b"vllm:prefix_cache_hits_total")
+        new = _new_tokens(page)
     return ServerLoad(
         running=_sum(running),
         waiting=_sum(waiting) if waiting else _total(page, b"vllm:num_requests_waiting"),
@@ -87,6 +87,11 @@ def vllm_metrics(page: bytes) -> ServerLoad | None:
         computed=max(0, new) + _total(page, b"vllm:generation_tokens_total"),
         kv_host_tokens=vllm_host_tokens(page),
     )
+
+
+def _new_tokens(page: bytes) -> int:
+    """Prompt tokens without cache hits, as the cache counts them."""
+    return _total(page, b"vllm:prefix_cache_queries_total") - _total(page, b"vllm:prefix_cache_hits_total")
 
 
 def vllm_host_tokens(page: bytes) -> int | None:
@@ -102,7 +107,7 @@ def vllm_host_tokens(page: bytes) -> int | None:
     if not (copied and tokens):
         computed = _samples(page, b"vllm:prompt_tokens_by_source_total", b'source="local_compute"')
         copied = _total(page, b"vllm:kv_offload_store_bytes_total")
-        tokens = _sum(computed) + _total(page, b"vllm:generation_tokens_total")
+        tokens = (_sum(computed) if computed else _new_tokens(page)) + _total(page, b"vllm:generation_tokens_total")
     return int(float(size[1]) * 2**30 * tokens / copied) if copied and tokens else None
 
 

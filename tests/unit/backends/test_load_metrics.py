@@ -335,6 +335,21 @@ def test_before_the_first_load_they_follow_from_what_was_stored_of_what_was_comp
     assert load.kv_host_tokens == 2 * 2**30 // 65_536
 
 
+def test_without_prompt_tokens_by_source_the_cache_says_what_was_computed() -> None:
+    page = b"# HELP\n" + b"\n".join(
+        [
+            b'vllm:cache_config_info{engine="0",kv_offloading_size="2.0"} 1.0',
+            b'vllm:prefix_cache_queries_total{engine="0"} 5900.0',
+            b'vllm:prefix_cache_hits_total{engine="0"} 5000.0',
+            b'vllm:generation_tokens_total{engine="0"} 100.0',
+            b'vllm:kv_offload_store_bytes_total{engine="0"} 65536000.0',
+        ]
+    )
+    load = vllm_metrics(page)
+    assert load is not None
+    assert load.kv_host_tokens == 2 * 2**30 // 65_536
+
+
 @pytest.mark.parametrize(
     ("said", "tokens"),
     [
