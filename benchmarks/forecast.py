@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from batch_agent import BatchAgent, Forecast
+from batch_agent.core.options.price import Price
 from batch_agent.core.requests import NO_USAGE
 from batch_agent.data.results import Results
 from batch_agent.forecasting.forecast_text import compared_lines, forecast_lines
-from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig, SimServer
 from benchmarks import report
 from benchmarks.scheduling import CROWD, IDLE, SHORT, SYSTEM, TASK, Diary, Sizes, Work, tool_of
