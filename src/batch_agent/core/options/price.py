@@ -72,7 +72,7 @@ class Price:
     @property
     def numbers(self) -> PriceNumbers:
         """As it is stored."""
-        has_more = self.written is not None or self.written_hour is not None or self.long is not None
+        has_more = self.long is not None or self._writes != (self.input, self.input)
         each = (self.input, self.cached, self.output, *(self._writes if has_more else ()))
         longer = () if self.long is None else (self.long_above, *self.long._five)
         deeper = () if self.long is None or self.long.long is None else self.long.numbers[5:]
