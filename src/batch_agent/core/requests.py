@@ -140,7 +140,8 @@ class Usage:
     @classmethod
     def of_counts(cls, counts: Sequence[int]) -> "Usage":
         """The usage that has these `counts`."""
-        return cls(*counts[:_WITH_WRITTEN], long=cls(*counts[_WITH_WRITTEN:]) if any(counts[_WITH_WRITTEN:]) else None)
+        prompt, cached, output, written, written_hour, *rest = (*counts, *(0,) * (_WITH_WRITTEN - len(counts)))
+        return cls(prompt, cached, output, written, written_hour, cls.of_counts(rest) if any(rest) else None)
 
 
 LONG_PROMPT = 200_000

@@ -131,7 +131,7 @@ def parse_price(given: Any, written: float = 1.0, written_hour: float = 1.0) -> 
 def _parse_mapping(given: Mapping[Any, Any], written: float, written_hour: float, *, is_long: bool = False) -> Price:
     if not set(given) <= {*_KINDS, "long", *(("above",) if is_long else ())}:
         raise ValueError(given)
-    fallback = given.get("input")
+    fallback: Any = given.get("input")
     _check([fallback])
     defaults = {"cached": fallback, "written": fallback * written, "written_hour": fallback * written_hour}
     five = [given.get(name, defaults.get(name)) for name in _KINDS]
@@ -147,7 +147,9 @@ def _parse_mapping(given: Mapping[Any, Any], written: float, written_hour: float
 def _price(numbers: Sequence[float], longer: Price | None = None, above: float = 0) -> Price:
     if len(numbers) not in (3, 5):
         raise ValueError(numbers)
-    return Price(*(float(number) / _MILLION for number in numbers), long=longer, long_above=int(above))
+    fresh, cached, output, *writes = (float(number) / _MILLION for number in numbers)
+    written, written_hour = writes or (None, None)
+    return Price(fresh, cached, output, written, written_hour, longer, int(above))
 
 
 def _check(numbers: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 import struct
 import sys
+from typing import Any
 from zlib import crc32
 
 import orjson
@@ -212,6 +213,7 @@ def test_without_botocore_the_stream_error_names_the_package_to_install(monkeypa
     ],
 )
 def test_tokens_that_were_written_for_an_hour_are_told_apart(details: object, written: tuple[int, int]) -> None:
-    said = Said([{"text": "a"}], "end_turn", {**USAGE, "cacheDetails": details})
+    usage: dict[str, Any] = {**USAGE, "cacheDetails": details}
+    said = Said([{"text": "a"}], "end_turn", usage)
     for found in (plain(said)[-1], streamed(*events(said))[-1]):
         assert found == Finished("stop", Usage(35, 20, 2, *written))
