@@ -1,5 +1,5 @@
-"""Tiers of the KV cache on a GPU: the table, and the chart of docs/scheduling.md (`python -m benchmarks.render.kv_tiers`
-draws docs/images/kv-tiers.svg)."""
+"""Tiers of the KV cache on a GPU: tables, and the chart of docs/scheduling.md, docs/images/kv-tiers.svg, which
+`python -m benchmarks.render.kv_tiers` draws."""
 
 from html import escape
 from statistics import median

@@ -242,8 +242,10 @@ def _tier(info: ServerInfo, name: str) -> list[DiagnosticCheck]:
             DiagnosticCheck(
                 "second tier",
                 "warning",
-                f"{info.host_tier}: the engine of vLLM 0.26 died with it under load, and when requests were aborted",
-                "start vLLM without --kv-offloading-size, or try a later version; keep a checkpoint (checkpoint_dir)",
+                f"{info.host_tier}: the engine of vLLM 0.26 dies with it when a request is aborted before its prompt "
+                "is computed (vllm#49118)",
+                "use a later version, or start vLLM without --kv-offloading-size; until then, keep a checkpoint "
+                "(checkpoint_dir) and set no timeout that ends queued requests",
             )
         ]
     limited = "" if info.kv_retained_tokens else "; its size in tokens is not reported, so residency is not limited"

@@ -41,7 +41,7 @@ _VLLM_TIERS = {
 _SGLANG_TIERS = {"hicache_storage_backend": "HiCache storage", "enable_lmcache": "LMCache", "enable_flexkv": "FlexKV"}
 _OWN_TIER = "host memory of "
 _UNSTABLE_TIER = "0.26."
-"""vLLM's own host tier: the engine died twice with it, with 128 requests in flight and when requests were aborted."""
+"""vLLM's own host tier: the engine dies when a request is aborted before its prompt is computed (vllm#49118)."""
 _KV_ROUTER = "# TYPE dynamo_frontend_router_queue_pending_requests "
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
 _TRIAL_USAGE = Usage(32, 0, 1)
