@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from batch_agent import BatchAgent, Forecast
+from batch_agent.core.options.price import parse_price
 from batch_agent.core.requests import NO_USAGE
 from batch_agent.data.results import Results
 from batch_agent.forecasting.forecast_text import compared_lines, forecast_lines
-from batch_agent.schedule.budget import Price
 from batch_agent.sim import SimConfig, SimServer
 from benchmarks import report
 from benchmarks.scheduling import CROWD, IDLE, SHORT, SYSTEM, TASK, Diary, Sizes, Work, tool_of
@@ -92,7 +92,7 @@ def measure(case: Case) -> dict[str, Any]:
         seconds = time.perf_counter() - began
     if not all(result.ok and result.turns == work.turns for result in results):
         raise SystemExit(f"{case.name}: not all agents took {work.turns} turns")
-    cost = Price(*(each / 1e6 for each in PRICES)).of(sum((result.usage for result in results), NO_USAGE))
+    cost = parse_price(PRICES).of(sum((result.usage for result in results), NO_USAGE))
     compared = expected.compare(results, seconds, cost)
     print(f"\n{case.name}", *forecast_lines(expected), *compared_lines(compared), sep="\n  ", flush=True)
     return {

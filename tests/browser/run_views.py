@@ -152,14 +152,15 @@ def _results(lives: Sequence[Life]) -> Model:
     for life in lives:
         turns = sum(segment[0] == 1 for segment in life.segments)
         is_cut = life.ok == 1 and life.index % 7 == 3
-        done = (turns, 1423 * turns, 1101 * turns, 187 * turns, (life.end - life.start) / 100)
+        cost = (322 * 0.5 + 1101 * 0.05 + 187 * 1.5) * turns / 1e6
+        done = (turns, 1423 * turns, 1101 * turns, 187 * turns, cost, (life.end - life.start) / 100)
         finish = 0 if life.ok != 1 else 2 if is_cut else 1
         error = life.index % len(errors) if life.ok == 0 else -1
         answer = f'{{"city": "Lyon", "number": {life.index}}}' if life.ok == 1 else ""
         rows.append(
-            (finish, error, *((0,) * 5 if life.ok == 2 else done), f"note: Letter {life.index} of many", answer)
+            (finish, error, *((0,) * 6 if life.ok == 2 else done), f"note: Letter {life.index} of many", answer)
         )
-    names = ("finish", "error", "turns", "tokens_in", "cached", "tokens_out", "seconds", "input", "answer")
+    names = ("finish", "error", "turns", "tokens_in", "cached", "tokens_out", "cost", "seconds", "input", "answer")
     columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
     return {"finishes": [None, "stop", "length"], "errors": errors, **columns}
 

@@ -14,11 +14,12 @@ from batch_agent.cluster.budget_sharing import share_budget
 from batch_agent.cluster.limit_sharing import share_limits
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import BackendError, StoreError
+from batch_agent.core.options.price import Price
 from batch_agent.core.requests import Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.budget_pool import BudgetPool
 from batch_agent.engine.slots import Slots
-from batch_agent.schedule.budget import Amount, Budget, Price
+from batch_agent.schedule.budget import Amount, Budget
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.fair_share import SlotClaim, allocate, fair_shares
 from batch_agent.schedule.slot_queue import Priority
@@ -213,7 +214,7 @@ def test_workers_never_exceed_the_budget_and_stop_only_when_it_is_used_up(
             try:
                 reserved = await purse.reserve(worst, PRICE)
             except BackendError:
-                refused.append(Amount.of(worst, PRICE))
+                refused.append(Amount.worst(worst, PRICE))
                 return
             check()
             usage = worst

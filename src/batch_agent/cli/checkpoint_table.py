@@ -10,13 +10,13 @@ from rich.text import Text
 from ..core.agent_config import AgentConfig
 from ..core.errors import ErrorKind
 from ..core.facts import failure_of
+from ..core.options.price import price_from_numbers
 from ..core.results import AgentResult
 from ..observe.checkpoint_results import recorded_result, unfinished_result
 from ..observe.report.lock_probe import is_held
 from ..observe.text.agent_trace import agent_trace_lines, as_text, part
 from ..observe.text.formatting import one_line
 from ..plan.row_keys import row_key
-from ..schedule.budget import Price
 from ..store.reader import CheckpointReader, StoredInput
 
 _MAX_LENGTH = 200
@@ -31,7 +31,7 @@ class CheckpointTable:
         self._reader = reader
         self._config = config
         prices = reader.prices()
-        self._price = None if prices is None else Price(*(each / 1e6 for each in prices))
+        self._price = None if prices is None else price_from_numbers(prices)
         self._is_complete = bool(reader.plan().get("finished", {}).get("failures"))
 
     def __iter__(self) -> Iterator[tuple[StoredInput, AgentResult]]:

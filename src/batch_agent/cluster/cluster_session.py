@@ -12,7 +12,7 @@ from ..core.protocols import EventSink, Prices
 from ..core.results import AgentResult
 from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool
-from ..schedule.budget import FREE, Amount
+from ..schedule.budget import Amount
 from ..store.codec import encode_input, encode_inputs
 from .budget_sharing import share_budget
 from .events.relay import EventRelay
@@ -78,7 +78,8 @@ class ClusterSession:
         StoreError."""
 
         async def spent() -> Amount:
-            return Amount.of(await self.coordinator.spent(), FREE)
+            used = await self.coordinator.spent()
+            return Amount(used.input + used.output)
 
         return share_budget(self.coordinator, self.member.name, pool, spent, ttl=self.member.ttl)
 

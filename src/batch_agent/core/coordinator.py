@@ -136,7 +136,7 @@ class Coordinator(Protocol):
         again. Returns the completions of agents that need no work."""
         ...
 
-    async def save_run(self, inputs: Sequence[bytes], prices: tuple[float, float, float] | None) -> None:
+    async def save_run(self, inputs: Sequence[bytes], prices: tuple[float, ...] | None) -> None:
         """Keeps all inputs of the run as JSON (empty for one that has no JSON form), and the prices of its model, for
         readers of its checkpoint directory. A coordinator without such a directory ignores them."""
         ...

@@ -2,6 +2,7 @@
 
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
+from .options.price import PriceNumbers, price_from_numbers
 from .requests import NO_USAGE, FinishReason, Usage
 from .results import AgentResult, CallRecord, ToolUse
 from .run_reports import PrefixReport, RunDescription, Scheduling
@@ -25,17 +26,15 @@ class RunStarted:
     """None if the inputs are read lazily and their number is unknown."""
     seen: tuple[str, ...] = ()
     """Active features of the server, as text for the user."""
-    prices: tuple[float, float, float] | None = None
-    """Dollars per million tokens of input, cached input and output; None if unknown."""
+    prices: PriceNumbers | None = None
+    """Dollars per million tokens of input, cached input and output, and what else `PriceNumbers` has; None if
+    unknown."""
     description: RunDescription | None = None
     """Task, system prompt, tools, schema and options; None in a log of an older version."""
 
     def cost(self, usage: Usage) -> float | None:
         """Cost in dollars; None if the prices are unknown."""
-        if self.prices is None:
-            return None
-        fresh, cached, output = self.prices
-        return ((usage.input - usage.cached) * fresh + usage.cached * cached + usage.output * output) / 1e6
+        return None if self.prices is None else price_from_numbers(self.prices).of(usage)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from .events import Event
 from .facts import Fact
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult, ToolSpec
+from .options.price import PriceNumbers
 from .requests import ContextHint, Delta, EncodedRequest, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
@@ -220,7 +221,7 @@ class Account:
     usd: float | None
 
 
-Prices = tuple[float, float, float]
+Prices = PriceNumbers
 """Dollars per million tokens: input, cached input, output."""
 
 

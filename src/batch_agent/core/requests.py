@@ -1,7 +1,7 @@
 """Request and reply of one turn, independent of a dialect."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, Literal, Protocol
 
 from .fast_dataclass import dataclass
@@ -94,14 +94,59 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Usage in tokens. `cached` is the part of `input` that was a cache hit."""
+    """Usage in tokens. `cached`, `written` and `written_hour` are parts of `input`: cache hits, and what the provider
+    wrote to its cache for minutes and for an hour, which it bills at prices of their own."""
 
     input: int = 0
     cached: int = 0
     output: int = 0
+    written: int = 0
+    written_hour: int = 0
+    long: "Usage | None" = None
+    """The part that is of requests whose prompts had more than LONG_PROMPT tokens; None: there was none."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(self.input + other.input, self.cached + other.cached, self.output + other.output)
+        return Usage(
+            self.input + other.input,
+            self.cached + other.cached,
+            self.output + other.output,
+            self.written + other.written,
+            self.written_hour + other.written_hour,
+            self.long + other.long if self.long is not None and other.long is not None else self.long or other.long,
+        )
+
+    @property
+    def all_written(self) -> int:
+        """Tokens that the provider wrote to its cache, for however long."""
+        return self.written + self.written_hour
+
+    @property
+    def of_request(self) -> "Usage":
+        """The usage of one request, with its `long`."""
+        return self if self.input <= LONG_PROMPT else replace(self, long=replace(self, long=None))
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """As numbers, for compact formats: three, five if tokens were written, ten if prompts were long."""
+        plain = self.input, self.cached, self.output
+        if self.long is not None:
+            long = self.long
+            return (
+                *plain, self.written, self.written_hour,
+                long.input, long.cached, long.output, long.written, long.written_hour,
+            )  # fmt: skip
+        return (*plain, self.written, self.written_hour) if self.written or self.written_hour else plain
+
+    @classmethod
+    def of_counts(cls, counts: Sequence[int]) -> "Usage":
+        """The usage that has these `counts`."""
+        prompt, cached, output, written, written_hour, *rest = (*counts, *(0,) * (_WITH_WRITTEN - len(counts)))
+        return cls(prompt, cached, output, written, written_hour, cls.of_counts(rest) if any(rest) else None)
+
+
+LONG_PROMPT = 200_000
+"""Tokens of a prompt above which Anthropic and Google bill all of the request at higher prices."""
+_WITH_WRITTEN = 5
 
 
 NO_USAGE = Usage()

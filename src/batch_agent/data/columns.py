@@ -16,8 +16,8 @@ from .result_rows import jsonable, replace_lone_surrogates
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
 TRAILING_COLUMNS = (
-    "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
-    "cost", "seconds",
+    "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
+    "output_tokens", "cost", "seconds",
 )  # fmt: skip
 
 
@@ -73,6 +73,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "tool_calls": len(result.tool_calls),
         "input_tokens": usage.input,
         "cached_tokens": usage.cached,
+        "written_tokens": usage.all_written,
         "output_tokens": usage.output,
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),

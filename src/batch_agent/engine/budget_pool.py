@@ -11,10 +11,11 @@ from dataclasses import replace
 
 from ..core.errors import BackendError, ErrorKind, StoreError
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
+from ..core.options.price import FREE, Price
 from ..core.protocols import Account, Backend, Store, Traits
 from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
 from ..core.schema import JsonSchema
-from ..schedule.budget import FREE, Amount, Budget, Price, Reservation
+from ..schedule.budget import Amount, Budget, Reservation
 from ..schedule.fair_share import lease
 
 _MAX_ANSWER_TOKENS = 32_768
@@ -23,6 +24,9 @@ _TEMPLATE_TOKENS = 64
 """Tokens that a chat template may add to a message."""
 _MAX_HIDDEN_TOKENS = 65_536
 """Tokens that a server may use beyond what it was sent, for instructions of its own. Higher reports are ignored."""
+
+_HOUR = "'1h'"
+"""In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
 
 PriceOf = Callable[[str], Price]
 
@@ -73,7 +77,7 @@ class BudgetPool:
 
     async def _wait(self, worst: Usage, price: Price) -> Reservation:
         number, reserved, request_lease = next(self._numbers), None, self._request_lease
-        self._needs[number] = Amount.of(worst, price)
+        self._needs[number] = Amount.worst(worst, price)
         try:
             while reserved is None:
                 if self._broken is not None:
@@ -131,8 +135,8 @@ class BudgetedBackend:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
-        worst = self._worst(request)
         price = FREE if self._price is None else self._price(request.model)
+        worst = self._worst(request, price)
         charge = _Charge(self._pool, worst, self._hidden, await self._pool.reserve(worst, price))
         try:
             async with self._backend.stream(replace(request, charge=charge)) as deltas:
@@ -157,18 +161,26 @@ class BudgetedBackend:
         reported, worst = charge.usage, charge.worst
         if reported is None or reported is NO_USAGE:
             return worst if reported is None else reported
-        input_tokens = reported.input if 0 < reported.input <= worst.input + _MAX_HIDDEN_TOKENS else worst.input
+        is_known = 0 < reported.input <= worst.input + _MAX_HIDDEN_TOKENS
+        input_tokens = reported.input if is_known else worst.input
         output_tokens = reported.output if 0 < reported.output <= worst.output + _MAX_HIDDEN_TOKENS else worst.output
         self._hidden = max(self._hidden, input_tokens - worst.input + charge.hidden)
-        return Usage(input_tokens, min(reported.cached, input_tokens), output_tokens)
+        cached = min(reported.cached, input_tokens)
+        if not is_known:
+            fresh = input_tokens - cached
+            return Usage(input_tokens, cached, output_tokens, min(worst.written, fresh), min(worst.written_hour, fresh))
+        hour = min(reported.written_hour, input_tokens - cached)
+        return Usage(input_tokens, cached, output_tokens, min(reported.written, input_tokens - cached - hour), hour)
 
-    def _worst(self, request: Request) -> Usage:
-        """Worst case of a request: every byte a token, and the longest possible answer. A prompt is no longer than the
+    def _worst(self, request: Request, price: Price) -> Usage:
+        """Worst case of a request: every byte a token, all of them written to the cache if that costs more, and the
+        longest possible answer. A prompt is no longer than the
         window that the server reports, or the server would reject it."""
         window, messages = self.traits.context_tokens, request.messages
         size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
         longest = request.sampling.max_tokens or window or self._window or _MAX_ANSWER_TOKENS
-        return Usage((size if window is None else min(size, window)) + self._hidden, 0, longest)
+        prompt = (size if window is None else min(size, window)) + self._hidden
+        return price.worst(prompt, longest, for_hour=_HOUR in str(request.sampling.extra))
 
     def _shared_bytes(self, request: Request) -> int:
         """Bytes of the prompt and the schema, which most requests of a run share."""

@@ -10,6 +10,7 @@ from ..core.errors import SpecError
 from ..core.events import Event, Notice
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement
+from ..core.options.price import Price
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
@@ -18,7 +19,6 @@ from ..engine.result_stream import ResultStream
 from ..run import runner
 from ..run.resources import RunResources, open_preview
 from ..run.setup import RunSetup
-from ..schedule.budget import Price
 from ..tools import Tool
 from .forecast import Behaviour, Forecast
 

@@ -9,10 +9,10 @@ from statistics import fmean
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement
+from ..core.options.price import Price
 from ..core.protocols import Traits
 from ..core.requests import Usage
 from ..core.run_reports import PrefixReport, SharedResults
-from ..schedule.budget import Price
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.reference_model import MAX_READERS, MIN_SHARE, Read, Reader, ReferenceModel, model_of, possible_results
 from ..schedule.reference_tree import Path

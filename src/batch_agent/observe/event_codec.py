@@ -182,7 +182,7 @@ def _rare(kind: str, parts: Sequence[Any]) -> Event:
 def _read_turn(
     key: str, turn: int, usage: list[int], finish: Any, queued: float, seconds: float, ttft: float | None, tries: int
 ) -> Event:
-    return TurnEnded(key, turn, Usage(*usage), finish, queued, seconds, ttft, tries)
+    return TurnEnded(key, turn, Usage.of_counts(usage), finish, queued, seconds, ttft, tries)
 
 
 def _read_calls(key: str, turn: int, calls: list[Any], seconds: float) -> Event:
@@ -197,8 +197,8 @@ def _read_finished(
     reason = None if error is None else _error(*error)
     finish = finish if finish in _FINISHES else None
     result = AgentResult(
-        index, key, received, preview if reason is None else None, preview, reason, finish, Usage(*usage), turns=turns,
-        tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
+        index, key, received, preview if reason is None else None, preview, reason, finish, Usage.of_counts(usage),
+        turns=turns, tool_calls=_records(calls), timing=Timing(queued, (), seconds), compactions=compactions,
     )  # fmt: skip
     return AgentFinished(result, resumed)
 
@@ -246,8 +246,8 @@ def _records(calls: list[Any]) -> tuple[CallRecord, ...]:
     return tuple(CallRecord(name, "", ok, seconds, source) for name, ok, seconds, source in calls)
 
 
-def _usage(usage: Usage) -> tuple[int, int, int]:
-    return usage.input, usage.cached, usage.output
+def _usage(usage: Usage) -> tuple[int, ...]:
+    return usage.counts
 
 
 def rounded(seconds: float) -> float:

@@ -141,7 +141,8 @@ def _text(exchange: Exchange, attempt: int) -> str:
     request, sent, usage = exchange.request, exchange.sent, exchange.usage
     target = f"{sent.method} {sent.url}" if sent.url else "request"
     outcome = "no response" if exchange.status is None else str(exchange.status)
-    tokens = "" if usage is None else f", {usage.input} tokens in ({usage.cached} cached), {usage.output} out"
+    written = f", {usage.all_written} written" if usage is not None and usage.all_written else ""
+    tokens = "" if usage is None else f", {usage.input} tokens in ({usage.cached} cached{written}), {usage.output} out"
     retry = f" attempt {attempt}" if attempt > 1 else ""
     error = f": {exchange.error}" if exchange.error else ""
     took = f"{exchange.seconds * 1000:.0f} ms"

@@ -48,15 +48,20 @@ class Tokens:
     input: int = 0
     cached: int = 0
     output: int = 0
+    billed: Usage = NO_USAGE
+    """What was written to a cache, and what was of long prompts: rare."""
 
     def add(self, usage: Usage) -> None:
         self.input += usage.input
         self.cached += usage.cached
         self.output += usage.output
+        if usage.written or usage.written_hour or usage.long is not None:
+            self.billed += usage
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.input, self.cached, self.output)
+        billed = self.billed
+        return Usage(self.input, self.cached, self.output, billed.written, billed.written_hour, billed.long)
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ from ..backends.connect import TrialRequest
 from ..backends.prices import price_of
 from ..core.events import BudgetReported
 from ..core.options import SpendingLimits
+from ..core.options.price import FREE, Price
 from ..core.protocols import Backend, EventSink, Store
 from ..core.requests import NO_USAGE, Usage
 from ..core.spec import BatchSpec
 from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf, persist_account
-from ..schedule.budget import FREE, Amount, Budget, Price
+from ..schedule.budget import Amount, Budget
 from ..store.memory_store import NoStore
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class RunBudget:
         if spec.context.compact_model is not None:
             price_of_model(spec.context.compact_model)
         if not self._usd_is_known:
-            unreplied = self._unreplied * max(price.input, price.output) if stage == 0 else 0.0
+            unreplied = self._unreplied * price.highest if stage == 0 else 0.0
             self.pool.budget.add_earlier(Amount(0, price.of(self._replied[stage]) + unreplied))
 
     def report_spent(self, events: EventSink | None) -> None:

@@ -115,7 +115,7 @@ class _Execution:
     def prices(self) -> Prices | None:
         resources = self._resources
         price = known_price(resources.plan.config.model, resources.server.traits.name, self._spec.spending.prices)
-        return None if price is None else (price.input * 1e6, price.cached * 1e6, price.output * 1e6)
+        return None if price is None else price.numbers
 
     def announce(self) -> None:
         """Reports the start of the run, and what prompts share. Without a sink, only problems are reported. A single

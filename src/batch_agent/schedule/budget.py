@@ -2,25 +2,10 @@
 afterwards, so that requests in flight can never exceed the budget together."""
 
 from ..core.fast_dataclass import dataclass
+from ..core.options.price import Price
 from ..core.requests import Usage
 
 _UNLIMITED = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """Prices in US dollars per token."""
-
-    input: float
-    cached: float
-    output: float
-
-    def of(self, usage: Usage) -> float:
-        fresh = usage.input - usage.cached
-        return fresh * self.input + usage.cached * self.cached + usage.output * self.output
-
-
-FREE = Price(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +16,9 @@ class Amount:
     usd: float = 0.0
 
     @classmethod
-    def of(cls, usage: Usage, price: Price) -> "Amount":
-        return cls(usage.input + usage.output, price.of(usage))
+    def worst(cls, usage: Usage, price: Price) -> "Amount":
+        """The most that a request can take whose worst case is `usage`."""
+        return cls(usage.input + usage.output, price.at_most(usage))
 
     def __add__(self, other: "Amount") -> "Amount":
         return Amount(self.tokens + other.tokens, self.usd + other.usd)
@@ -111,7 +97,7 @@ class Budget:
     def reserve(self, worst: Usage, price: Price) -> Reservation | None:
         """Reserves the worst case of a request. None if it does not fit now; `can_never_fit` tells whether waiting can
         help."""
-        wanted = Reservation(worst.input + worst.output, price.of(worst), price)
+        wanted = Reservation(worst.input + worst.output, price.at_most(worst), price)
         if (
             self._tokens + self._reserved_tokens + wanted.tokens > self._allowed.tokens
             or self._usd + self._reserved_usd + wanted.usd > self._allowed.usd
@@ -123,7 +109,7 @@ class Budget:
 
     def can_never_fit(self, worst: Usage, price: Price) -> bool:
         """Whether the request exceeds the budget even if all requests in flight cost nothing."""
-        return not (self._elsewhere + (self.spent_here + Amount.of(worst, price))).fits(self.limit)
+        return not (self._elsewhere + (self.spent_here + Amount.worst(worst, price))).fits(self.limit)
 
     def settle(self, reserved: Reservation, usage: Usage) -> None:
         self._reserved_tokens -= reserved.tokens
@@ -131,8 +117,9 @@ class Budget:
         self.spend(usage, reserved.price)
 
     def spend(self, usage: Usage, price: Price) -> None:
+        """Counts one request."""
         self._tokens += usage.input + usage.output
-        self._usd += price.of(usage)
+        self._usd += price.of_request(usage)
 
     def add_earlier(self, amount: Amount) -> None:
         """Adds what earlier runs with the same checkpoint have spent."""

@@ -16,24 +16,16 @@ from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
 from ..core.json import loads
 from ..core.protocols import Prices
-from ..core.requests import Usage
+from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
 from ..plan.row_keys import is_of_question, key_of_row, row_id, row_key
 from .codec import decode, decode_error, encode_input
-from .sqlite import SCHEMA_VERSION
+from .sqlite import FORGOTTEN_USAGE, SCHEMA_VERSION, TOTAL_USAGE
 
 _AGENTS = """
 SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key, seq FROM facts
 WHERE kind = 'started' AND instr(key, '.') = 0 ORDER BY position, seq
-"""
-_USAGE = """
-SELECT total(input), total(cached), total(output) FROM (
-    SELECT json_extract(usage, '$.input') AS input, json_extract(usage, '$.cached') AS cached,
-           json_extract(usage, '$.output') AS output
-    FROM (SELECT json_extract(CAST(data AS TEXT), '$.reply.usage') AS usage FROM facts WHERE kind = 'replied')
-    UNION ALL SELECT input, cached, output FROM forgotten
-)
 """
 _MAX_SHOWN = 3
 
@@ -147,13 +139,17 @@ class CheckpointReader:
 
     def usage(self) -> Usage:
         """Tokens of all replies, of all plans, including those of agents that failed and were restarted."""
-        [totals] = self._rows(_USAGE)
-        return Usage(*map(int, totals))
+        replies, discarded, end = TOTAL_USAGE
+        query = replies + (discarded if self._has("discarded") else "") + end
+        totals = [*self._rows(query), *self._rows(FORGOTTEN_USAGE)]
+        return sum((Usage.of_counts(list(map(int, each))) for each in totals), NO_USAGE)
 
     def prices(self) -> Prices | None:
         """Prices of the run's model; None if they are unknown."""
-        for prices in self._rows_of("prices", "input, cached, output"):
-            return prices[0], prices[1], prices[2]
+        for _, numbers in self._rows_of("price", "id, numbers"):
+            return tuple(loads(numbers))
+        for prices in self._rows_of("prices", "input, cached, output"):  # of an older version
+            return prices
         return None
 
     def find(self, wanted: str) -> StoredAgent:
@@ -207,8 +203,11 @@ class CheckpointReader:
 
     def _rows_of(self, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table by its primary key; none if an earlier version wrote the checkpoint."""
-        if list(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table)):
+        if self._has(table):
             yield from self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
+
+    def _has(self, table: str) -> bool:
+        return bool(list(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table)))
 
     def _input_keys(self) -> dict[int, str]:
         """Key of each input by index (only its beginning, for a run with row keys); empty for one that was not kept."""

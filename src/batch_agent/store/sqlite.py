@@ -15,7 +15,7 @@ from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.protocols import Account, Prices
-from ..core.requests import Usage
+from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 from ..plan.row_keys import row_key
 from .codec import MAX_INPUT_BYTES, decode, encode, encode_error, encode_input
@@ -28,19 +28,25 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
 CREATE INDEX IF NOT EXISTS facts_by_key ON facts (key, seq);
 CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS discarded (usage TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), tokens REAL, usd REAL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS inputs (position INTEGER PRIMARY KEY, data BLOB, error BLOB);
-CREATE TABLE IF NOT EXISTS prices (id INTEGER PRIMARY KEY CHECK (id = 0), input REAL, cached REAL, output REAL);
+CREATE TABLE IF NOT EXISTS price (id INTEGER PRIMARY KEY CHECK (id = 0), numbers TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
 
-_USAGE = """
-SELECT SUM(json_extract(data, '$.reply.usage.input')), SUM(json_extract(data, '$.reply.usage.cached')),
-       SUM(json_extract(data, '$.reply.usage.output'))
-FROM facts WHERE kind = 'replied'
-"""
+_REPLIES = "SELECT json_extract(CAST(data AS TEXT), '$.reply.usage') AS usage FROM facts WHERE kind = 'replied'"
+_KINDS = ("input", "cached", "output", "written", "written_hour")
+_SUMS = ", ".join(f"total(json_extract(usage, '$.{part}{kind}'))" for part in ("", "long.") for kind in _KINDS)
+TOTAL_USAGE = (
+    f"SELECT {_SUMS} FROM ({_REPLIES}",  # noqa: S608 - not from outside
+    " UNION ALL SELECT usage FROM discarded",
+    ")",
+)
+"""Query of the usage of all replies as `Usage.of_counts` reads it; the second part is of a table that checkpoints of
+older versions do not have."""
 _FLUSH_DELAY = 0.005
 _LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
 """Seconds between attempts to take the lock: a killed process holds its files for a moment longer."""
@@ -49,7 +55,8 @@ _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
 _INPUTS_PER_STATEMENT = 256
 _NOT_OPEN = "The checkpoint is not open."
-_DISCARDED_USAGE = "SELECT SUM(input), SUM(cached), SUM(output) FROM forgotten"
+FORGOTTEN_USAGE = "SELECT total(input), total(cached), total(output) FROM forgotten"
+"""Of agents that an older version restarted."""
 
 
 class SqliteStore:
@@ -123,9 +130,11 @@ class SqliteStore:
             raise StoreError(f"{self._directory}: the facts of agent {row_key(key)} cannot be read: {error}") from error
 
     async def spent(self) -> Usage:
-        current = await self._wait(lambda db: db.execute(_USAGE).fetchone())
-        discarded = await self._wait(lambda db: db.execute(_DISCARDED_USAGE).fetchone())
-        return Usage(*(part or 0 for part in current)) + Usage(*(part or 0 for part in discarded))
+        totals = [
+            await self._wait(lambda db, query=query: db.execute(query).fetchone())  # type: ignore[misc]
+            for query in ("".join(TOTAL_USAGE), FORGOTTEN_USAGE)
+        ]
+        return sum((Usage.of_counts(list(map(int, each))) for each in totals), NO_USAGE)
 
     async def account(self) -> Account | None:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
@@ -248,9 +257,10 @@ def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
 
 def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | None) -> None:
     _replace_inputs(db, inputs)
-    db.execute("DELETE FROM prices")
+    db.execute("DROP TABLE IF EXISTS prices")  # of an older version
+    db.execute("DELETE FROM price")
     if prices is not None:
-        db.execute("INSERT INTO prices VALUES (0, ?, ?, ?)", prices)
+        db.execute("INSERT INTO price VALUES (0, ?)", (orjson.dumps(prices).decode(),))
 
 
 def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
@@ -275,7 +285,7 @@ def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -
 
 def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]]) -> None:
     """Deletes the facts of an agent but keeps its usage, in one job and so in one commit."""
-    db.execute(f"INSERT INTO forgotten {_USAGE} AND key = ? HAVING COUNT(*) > 0", (key,))
+    db.execute(f"INSERT INTO discarded {_REPLIES} AND key = ?", (key,))
     db.execute("DELETE FROM facts WHERE key = ?", (key,))
     _insert(db, rows)
 

@@ -12,9 +12,10 @@ from tests.unit.cluster.test_limit_sharing import BEAT, LASTS, Link, beats
 from batch_agent.cluster.budget_sharing import share_budget
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
 from batch_agent.core.errors import BackendError, ErrorKind, StoreError
+from batch_agent.core.options.price import FREE, Price
 from batch_agent.core.requests import Usage
 from batch_agent.engine.budget_pool import BudgetPool
-from batch_agent.schedule.budget import FREE, Amount, Budget, Price, Reservation
+from batch_agent.schedule.budget import Amount, Budget, Reservation
 from batch_agent.store.memory_store import MemoryStore
 
 

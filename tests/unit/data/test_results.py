@@ -26,8 +26,8 @@ from batch_agent.data.results import AgentsFailed
 
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
 COLUMNS_AFTER = [
-    "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "output_tokens",
-    "cost", "seconds",
+    "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
+    "output_tokens", "cost", "seconds",
 ]  # fmt: skip
 
 

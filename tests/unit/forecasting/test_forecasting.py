@@ -21,6 +21,7 @@ from batch_agent.core.messages import (
     ToolResults,
     User,
 )
+from batch_agent.core.options.price import Price
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, Timing
@@ -30,7 +31,6 @@ from batch_agent.forecasting import ServerSpeeds, behaviour_of, forecast, speeds
 from batch_agent.forecasting.forecast import AgentProfile, Behaviour, ExpectedTurn, Forecast, prompts
 from batch_agent.forecasting.forecast_text import compared_lines, forecast_lines
 from batch_agent.forecasting.simulation import SimulationSetup, simulate
-from batch_agent.schedule.budget import Price
 from batch_agent.schedule.reference_model import Read
 from batch_agent.sim import SimConfig
 

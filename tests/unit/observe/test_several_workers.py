@@ -102,7 +102,7 @@ def test_an_agent_that_moves_is_one_agent_in_the_report(tmp_path: Path) -> None:
 
 
 def test_the_report_says_what_each_worker_did(tmp_path: Path) -> None:
-    used = {"input": 100, "cached": 60, "output": 10}
+    used = {"input": 100, "cached": 60, "written": 0, "output": 10}
     assert seen(written(tmp_path, MOVES))["workers"] == [
         {"name": "", "agents": 1, "turns": 1, "usage": used, "cost": None},
         {"name": "v", "agents": 0, "turns": 1, "usage": used, "cost": None},

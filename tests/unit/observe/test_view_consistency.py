@@ -160,7 +160,7 @@ def _stages(ending: Ending) -> dict[str, Sequence[AgentResult]]:
 
 
 def _kinds(usage: Usage) -> dict[str, int]:
-    return {"input": usage.input, "cached": usage.cached, "output": usage.output}
+    return {"input": usage.input, "cached": usage.cached, "written": usage.all_written, "output": usage.output}
 
 
 def _positive(counts: Mapping[str, int]) -> dict[str, int]:

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_agent.core.options.price import FREE, Price
 from batch_agent.core.requests import Usage
-from batch_agent.schedule.budget import FREE, Budget, Price, Reservation
+from batch_agent.schedule.budget import Budget, Reservation
 
 PRICE = Price(1e-6, 1e-7, 4e-6)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.core.facts import Replied, Started
 from batch_agent.core.requests import Request
 from batch_agent.store.reader import CheckpointReader
-from batch_agent.store.sqlite import SCHEMA_VERSION
+from batch_agent.store.sqlite import SCHEMA_VERSION, SqliteStore
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 
@@ -182,3 +183,41 @@ async def test_a_run_that_could_not_start_leaves_a_checkpoint_that_says_so(tmp_p
             reader.plan()
         with pytest.raises(SpecError, match="No agent has started"):
             reader.find("0")
+
+
+async def test_written_tokens_and_prices_are_kept_also_of_restarted_agents(tmp_path: Path) -> None:
+    usage = Usage(500_000, 10, 5, 20, 30).of_request
+    store = SqliteStore(tmp_path)
+    await store.open()
+    store.save_run([], (3.0, 0.3, 15.0, 3.75, 6.0))
+    store.record("a", Replied(say("x", usage)))
+    await store.settle()
+    store.restart("a", [Replied(say("x", Usage(7, 0, 1, 2)))])
+    await store.settle()
+    assert await store.spent() == usage + Usage(7, 0, 1, 2)
+    await store.aclose()
+    with CheckpointReader(tmp_path) as reader:
+        assert reader.usage() == usage + Usage(7, 0, 1, 2)
+        assert reader.prices() == (3.0, 0.3, 15.0, 3.75, 6.0)
+
+
+async def test_a_checkpoint_from_before_cache_writes_were_counted_is_read(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.aclose()
+    reply = b'{"reply":{"text":"x","finish":"stop","usage":{"input":7,"cached":2,"output":1}},"queued":0,"seconds":0}'
+    with closing(sqlite3.connect(tmp_path / "run.sqlite3")) as db, db:
+        db.execute("DROP TABLE discarded")
+        db.execute("DROP TABLE price")
+        db.execute("CREATE TABLE prices (id INTEGER PRIMARY KEY, input REAL, cached REAL, output REAL)")
+        db.execute("INSERT INTO prices VALUES (0, 3, 0.3, 15)")
+        db.execute("INSERT INTO forgotten VALUES (100, 20, 3)")
+        db.execute("INSERT INTO facts (key, kind, data) VALUES ('a', 'replied', ?)", (reply,))
+    with CheckpointReader(tmp_path) as reader:
+        assert (reader.usage(), reader.prices()) == (Usage(107, 22, 4), (3.0, 0.3, 15.0))
+        [fact] = reader.facts("a")
+        assert isinstance(fact, Replied)
+        assert fact.reply.usage == Usage(7, 2, 1)
+    await store.open()
+    assert await store.spent() == Usage(107, 22, 4)
+    await store.aclose()

@@ -36,6 +36,11 @@ def object_or_empty(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def list_or_empty(value: Any) -> list[Any]:
+    """`value` if it is a JSON array, otherwise an empty one."""
+    return value if isinstance(value, list) else []
+
+
 def text_or_empty(value: Any) -> str:
     """`value` if it is a string, otherwise an empty one."""
     return value if isinstance(value, str) else ""

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...core.agent_config import AgentConfig
+from ...core.options.price import price_from_numbers
 from ...core.protocols import Prices
 from ...core.requests import Usage
 from ...core.results import dollars, truncation_note
@@ -17,7 +18,6 @@ from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
 from ...observe.text.prefix import shared_results_line
 from ...plan.row_keys import row_key
-from ...schedule.budget import Price
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
 from ..checkpoint_table import CheckpointTable, story_lines
@@ -108,7 +108,7 @@ def _state_lines(summary: CheckpointSummary, usage: Usage, prices: Prices | None
         yield _line("", truncation_note(summary.truncated), "yellow")
     yield _line("usage", tokens(usage))
     if prices is not None:
-        yield _line("cost", dollars(Price(*(each / 1e6 for each in prices)).of(usage)))
+        yield _line("cost", dollars(price_from_numbers(prices).of(usage)))
     if summary.calls:
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())
         failed = f"; {summary.failed_calls:,} failed" if summary.failed_calls else ""

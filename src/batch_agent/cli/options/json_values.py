@@ -16,9 +16,10 @@ def parse_extra(values: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def parse_prices(values: Sequence[str]) -> dict[str, list[float]]:
-    """Prices by model from `MODEL=INPUT,CACHED,OUTPUT` or `{"MODEL": [INPUT, CACHED, OUTPUT]}`. Raises SpecError."""
-    found: dict[str, list[float]] = {}
+def parse_prices(values: Sequence[str]) -> dict[str, Any]:
+    """Prices by model from `MODEL=INPUT,CACHED,OUTPUT`, with `,WRITTEN,WRITTEN_HOUR` if wanted, or from a JSON object.
+    Raises SpecError."""
+    found: dict[str, Any] = {}
     for text in values:
         found |= _object(text, "--prices") if text.lstrip().startswith("{") else _price(text)
     return found
@@ -48,7 +49,7 @@ def _price(text: str) -> dict[str, list[float]]:
         price = [float(number) for number in numbers.split(",")]
     except ValueError:
         price = []
-    if not model or len(price) != 3:
+    if not model or len(price) not in (3, 5):
         raise SpecError(
             f"--prices {text!r}: expected MODEL=INPUT,CACHED,OUTPUT in dollars for a million tokens, such as "
             "my-model=0.5,0.1,2, or a JSON object."

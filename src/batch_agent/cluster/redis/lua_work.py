@@ -183,7 +183,7 @@ redis.call('XGROUP', 'DELCONSUMER', run .. 'work', GROUP, worker)
 """,
 )
 
-# ARGV: worker, number, remaining parts of the batch, usage (3), number of agents with facts; of each: key, agent,
+# ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent,
 # token, whether its facts are replaced, number of facts, facts; then key, token, failed, completion of each that ends.
 # Returns the refused keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has
 # had by then is valid any more, because facts may be missing.
@@ -191,7 +191,7 @@ WRITE: Final = LuaScript.of(
     COMMON,
     """
 local worker, number, rest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local last = {0, 0, 0, 0, 0, 0}
+local last = {0, 0, 0}
 local refused = {}
 local found = redis.call('HGET', run .. 'workers', worker)
 if found then
@@ -209,8 +209,8 @@ local floor = last[3]
 if not follows then floor = tonumber(redis.call('HGET', run .. 'meta', 'token')) or 0 end
 
 local histories, ends, agents = {}, {}, {}
-local position = 8
-for count = 1, tonumber(ARGV[7]) do
+local position = 6
+for count = 1, tonumber(ARGV[5]) do
   histories[count] = position
   agents[#agents + 1] = ARGV[position + 1]
   position = position + 5 + tonumber(ARGV[position + 4])
@@ -260,9 +260,11 @@ if #keys > 0 then
   redis.call('XADD', run .. 'ended', '*', unpack(completions))
 end
 
-local record = {}
-for count, value in ipairs({number, rest, floor, last[4] + ARGV[4], last[5] + ARGV[5], last[6] + ARGV[6]}) do
-  record[count] = integer(value)
+local record = {integer(number), integer(rest), integer(floor)}
+local used = {}
+for digits in string.gmatch(ARGV[4], '%d+') do used[#used + 1] = tonumber(digits) end
+for count = 1, math.max(#used, #last - 3) do
+  record[count + 3] = integer((last[count + 3] or 0) + (used[count] or 0))
 end
 local listed = #refused > 0 and cjson.encode(refused) or ''
 redis.call('HSET', run .. 'workers', worker, table.concat(record, ' ') .. '\\n' .. listed)

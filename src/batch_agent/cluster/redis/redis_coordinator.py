@@ -159,8 +159,7 @@ class RedisCoordinator:
         refused: set[str] = set()
         listed = batches(writes)
         for remaining, part in zip(range(len(listed) - 1, -1, -1), listed, strict=True):
-            usage = part.usage
-            batch = (worker, number, remaining, usage.input, usage.cached, usage.output)
+            batch = (worker, number, remaining, " ".join(map(str, part.usage.counts)))
             found = await self._run.script(lua_work.WRITE, *batch, *part.arguments)
             refused |= part.refused
             refused.update(key.decode() for key in found)
@@ -168,7 +167,9 @@ class RedisCoordinator:
 
     async def spent(self) -> Usage:
         records = await self._connection.call("HVALS", self._run.key("workers"))
-        return sum((Usage(*map(int, record.partition(b"\n")[0].split()[3:])) for record in records), NO_USAGE)
+        return sum(
+            (Usage.of_counts(list(map(int, record.partition(b"\n")[0].split()[3:]))) for record in records), NO_USAGE
+        )
 
     async def position(self, *, completions: bool = True) -> Cursor:
         streams = [("XREVRANGE", self._run.key(name), "+", "-", "COUNT", 1) for name in _UPDATE_STREAMS]

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from ..errors import SpecError
 from ..fast_dataclass import dataclass
 from ..validation import at_least, flags, is_number, is_whole, path, seconds, text_or_none
+from .price import PRICE_FORMAT, parse_price
 
 _MAX_SHOWN = 20
-_PRICE_LENGTH = 3
 INPUT_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "lines")
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
@@ -150,8 +150,9 @@ class SpendingLimits:
     """Dollars that all agents may spend, by `prices`."""
     deadline: float | None = None
     """Seconds for the run; agents in progress then fail."""
-    prices: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """By model: dollars per million tokens of input, cached input and output. None given: a dated table."""
+    prices: Mapping[str, Sequence[float] | Mapping[str, Any]] = field(default_factory=dict)
+    """By model: dollars per million tokens of input, cached input and output, or a dict that also has the prices of
+    cache writes and long prompts. None given: a dated table."""
 
     def __post_init__(self) -> None:
         if self.max_total_tokens is not None:
@@ -162,11 +163,10 @@ class SpendingLimits:
         if not isinstance(self.prices, Mapping) or not all(isinstance(model, str) for model in self.prices):
             raise SpecError(f"prices must be a dict by model; got {self.prices!r}.")
         for model, price in self.prices.items():
-            if not _is_price(price):  # a NaN would make every budget endless
-                raise SpecError(
-                    f"prices[{model!r}] must be (input, cached input, output), in dollars per million tokens; got "
-                    f"{price!r}."
-                )
+            try:
+                parse_price(price)
+            except ValueError:
+                raise SpecError(f"prices[{model!r}] must be {PRICE_FORMAT}; got {price!r}.") from None
 
     @property
     def counts_tokens(self) -> bool:
@@ -319,8 +319,3 @@ def _check_encoding(encoding: Any) -> None:
         raise SpecError(
             f"encoding must be the name of a text encoding, such as 'cp1252' or 'latin-1', or None; got {encoding!r}."
         ) from None
-
-
-def _is_price(price: Any) -> bool:
-    is_list = isinstance(price, Sequence) and not isinstance(price, str) and len(price) == _PRICE_LENGTH
-    return is_list and all(is_number(part) and part >= 0 for part in price)

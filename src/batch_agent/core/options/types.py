@@ -133,8 +133,9 @@ class AgentOptions(TypedDict, total=False):
     """Dollars that all agents may spend, by `prices`."""
     deadline: float | None
     """Seconds for the run; agents in progress then fail."""
-    prices: Mapping[str, Sequence[float]]
-    """By model: dollars per million tokens of input, cached input and output. None given: a dated table."""
+    prices: Mapping[str, Sequence[float] | Mapping[str, Any]]
+    """By model: dollars per million tokens of input, cached input and output, or a dict that also has the prices of
+    cache writes and long prompts. None given: a dated table."""
     spending: SpendingLimits
     """The options of `SpendingLimits` as a group, instead of one by one."""
     cluster: str | None

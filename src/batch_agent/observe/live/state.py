@@ -56,7 +56,8 @@ class LiveStage:
         if (tokens := self.unfinished.get(agent)) is not None:
             tokens.add(usage)
         elif agent in self.agents:  # else its result came first, from another worker
-            self.unfinished[agent] = Tokens(usage.input, usage.cached, usage.output)
+            self.unfinished[agent] = tokens = Tokens()
+            tokens.add(usage)
 
     @property
     def usage(self) -> Usage:

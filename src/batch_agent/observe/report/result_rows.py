@@ -3,6 +3,7 @@
 from array import array
 from collections.abc import Collection
 from itertools import repeat
+from math import isnan, nan
 from typing import Any, get_args
 
 from ...core.requests import FinishReason
@@ -12,7 +13,7 @@ from ..event_codec import MAX_TEXT, answer_preview, input_preview
 _FINISHES: tuple[str | None, ...] = (None, *get_args(FinishReason))
 _FINISH_CODES = dict(zip(_FINISHES, range(len(_FINISHES)), strict=True))
 _NO_ERROR = -1
-_NUMBERS = ("finish", "error", "turns", "tokens_in", "cached", "tokens_out", "seconds")
+_NUMBERS = ("finish", "error", "turns", "tokens_in", "cached", "tokens_out", "cost", "seconds")
 _WIDTH = len(_NUMBERS)
 _SHORTEST = 24
 _MAX_LONG = 40_000
@@ -38,15 +39,15 @@ class ResultRows:
     def add(self) -> None:
         self._at.append(-1)
 
-    def finish(self, row: int, result: AgentResult) -> None:
-        """Sets the result of an agent."""
+    def finish(self, row: int, result: AgentResult, cost: float | None = None) -> None:
+        """Sets the result of an agent, and its dollars; None if the price is unknown."""
         self._at[row] = count = self._count
         self._count += 1
         error, usage = result.error, result.usage
         number = _NO_ERROR if error is None else self._number(error.kind, error.message[:MAX_TEXT])
-        finish = _FINISH_CODES[result.finish]
+        finish, dollars = _FINISH_CODES[result.finish], nan if cost is None else cost
         self._numbers.extend(
-            (finish, number, result.turns, usage.input, usage.cached, usage.output, result.timing.total)
+            (finish, number, result.turns, usage.input, usage.cached, usage.output, dollars, result.timing.total)
         )
         length = MAX_TEXT if count < _MAX_LONG else _SHORTEST
         self._texts.append((input_preview(result.input)[:length], answer_preview(result)[:length]))
@@ -54,10 +55,11 @@ class ResultRows:
     def as_json(self, rows: Collection[int]) -> dict[str, Any]:
         """These rows, in this order. The more there are, the shorter are their texts."""
         at = [self._at[row] for row in rows]
-        columns = {name: self._column(number, at) for number, name in enumerate(_NUMBERS)}
+        columns: dict[str, list[Any]] = {name: self._column(number, at) for number, name in enumerate(_NUMBERS)}
         # Rounded as in the log, and then to milliseconds, without a call for each agent.
         columns["seconds"] = [((each * 1e4 + 0.5) // 1 / 10 + 0.5) // 1 / 1e3 for each in columns["seconds"]]
-        for name in _NUMBERS[:-1]:
+        columns["cost"] = [None if isnan(each) else each for each in columns["cost"]]
+        for name in _NUMBERS[:-2]:
             columns[name] = list(map(int, columns[name]))
         errors, columns["error"] = self._used_errors(columns["error"])
         length = _length(len(at))

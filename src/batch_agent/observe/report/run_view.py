@@ -238,7 +238,7 @@ class RunView:
         self.workers.finish(row)
         stage.clear_failure(row)
         timeline.finish(at, row, ANSWERED if result.ok else FAILED)
-        self.results.finish(row, result)
+        self.results.finish(row, result, stage.cost(result.usage))
         stage.finished(at, row, event)
 
     def _add_summaries(self, usage: Usage) -> None:

@@ -112,7 +112,12 @@ class StageView:
             "turns": self.turns,
             "retries": self.retries,
             "compactions": self.compactions,
-            "usage": {"input": usage.input, "cached": usage.cached, "output": usage.output},
+            "usage": {
+                "input": usage.input,
+                "cached": usage.cached,
+                "written": usage.all_written,
+                "output": usage.output,
+            },
             "cost": self.cost(usage),
             "prefix": None if self.prefix is None else _prefix(self.prefix),
             "failures": self._failures_as_json(is_shown),

@@ -57,6 +57,11 @@ class _Work:
         return {
             "agents": self.agents,
             "turns": self.turns,
-            "usage": {"input": used.input, "cached": used.cached, "output": used.output},
+            "usage": {
+                "input": used.input,
+                "cached": used.cached,
+                "written": used.usage.all_written,
+                "output": used.output,
+            },
             "cost": None if self.cost is None else round(self.cost, 6),
         }

@@ -185,5 +185,8 @@ class _Run:
         if "" in self._stages:
             self._stages[""].add_usage(usage)
             return
-        for kind, count in (("input", usage.input), ("cached", usage.cached), ("output", usage.output)):
+        kinds = {
+            "input": usage.input, "cached": usage.cached, "written": usage.all_written, "output": usage.output,
+        }  # fmt: skip
+        for kind, count in kinds.items():
             self._families.tokens.labels(*self._constant, "", "", "", kind).inc(count)

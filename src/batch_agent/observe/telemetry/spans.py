@@ -262,6 +262,7 @@ def _usage(usage: Usage) -> Attributes:
     return {
         genai.INPUT_TOKENS: usage.input,
         genai.CACHED_TOKENS: usage.cached,
+        genai.WRITTEN_TOKENS: usage.all_written,
         genai.OUTPUT_TOKENS: usage.output,
     }
 

@@ -96,6 +96,7 @@ class StageMetrics:
         tokens = self._families.tokens
         self._counted[tokens, ("input",)] += usage.input
         self._counted[tokens, ("cached",)] += usage.cached
+        self._counted[tokens, ("written",)] += usage.all_written
         self._counted[tokens, ("output",)] += usage.output
 
     def on_calls_ended(self, event: CallsEnded) -> None:

@@ -257,8 +257,8 @@ def _finish(reply: Reply) -> str:
 
 def _usage(usage: Usage) -> Data:
     return {
-        "input_tokens": max(0, usage.input - usage.cached),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": max(0, usage.input - usage.cached - usage.all_written),
+        "cache_creation_input_tokens": usage.all_written,
         "cache_read_input_tokens": usage.cached,
         "output_tokens": usage.output,
     }

@@ -68,6 +68,7 @@ async def test_answers_failures_and_truncated_answers_have_their_rows(tmp_path: 
         assert (row["turns"], row["tokens_in"], row["cached"], row["tokens_out"]) == (
             result.turns, result.usage.input, result.usage.cached, result.usage.output,
         )  # fmt: skip
+        assert row["cost"] == pytest.approx(result.cost)
     assert model["stages"][0]["prices"] == [1.0, 0.5, 2.0]
 
 

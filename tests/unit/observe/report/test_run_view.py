@@ -90,7 +90,7 @@ async def test_a_real_run_is_seen_whole(tmp_path: Path) -> None:
     assert stage["failures"][0]["examples"][0]["index"] == 5
     assert stage["retries"] == 4
     assert stage["turns"] == 11 * 2 + 3
-    assert stage["usage"] == {"input": 1400, "cached": 840, "output": 140}
+    assert stage["usage"] == {"input": 1400, "cached": 840, "written": 0, "output": 140}
     assert [each["index"] for each in stage["slowest"] if each["turns"] == 3]
     assert sorted(model["timeline"]["index"]) == list(range(12))
     assert model["timeline"]["ok"].count(1) == 11
@@ -204,7 +204,7 @@ def test_an_answer_that_the_killed_process_could_not_log_is_there_when_it_is_res
 def test_answers_that_only_the_checkpoint_knows_count_with_what_they_used(tmp_path: Path) -> None:
     recalled: list[tuple[float, Event]] = [(0.0, STARTED), (0.5, answered("a", 0, resumed=True, usage=Usage(10, 5, 1)))]
     [stage] = seen(written(tmp_path, recalled))["stages"]
-    assert stage["usage"] == {"input": 10, "cached": 5, "output": 1}
+    assert stage["usage"] == {"input": 10, "cached": 5, "written": 0, "output": 1}
 
 
 def test_an_input_that_is_refused_needs_no_beginning(tmp_path: Path) -> None:

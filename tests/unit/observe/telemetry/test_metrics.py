@@ -161,6 +161,7 @@ def test_scraped_metrics_agree_with_the_results(watched: tuple[Results, Scraped]
     assert scraped.by("batch_agent_tokens_total", "kind") == {
         "input": usage.input,
         "cached": usage.cached,
+        "written": usage.all_written,
         "output": usage.output,
     }
     dollars = ((usage.input - usage.cached) * 3.0 + usage.cached * 0.3 + usage.output * 15.0) / 1e6
@@ -340,7 +341,12 @@ def test_summaries_count_though_they_are_no_agents(begins: Event) -> None:
     metrics.take(0.0, begins)
     metrics.take(0.0, ToolsUsed((), Usage(50, 20, 5)))
     metrics.close()
-    assert now_in(registry).by("batch_agent_tokens_total", "kind") == {"input": 50, "cached": 20, "output": 5}
+    assert now_in(registry).by("batch_agent_tokens_total", "kind") == {
+        "input": 50,
+        "cached": 20,
+        "written": 0,
+        "output": 5,
+    }
 
 
 def test_without_prometheus_client_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,13 +168,22 @@ def _finish(reason: Any, made_calls: bool) -> FinishReason:
 def _count(usage: Any, counts: dict[str, int]) -> None:
     """Later counts replace earlier ones; omitted counts keep their value."""
     if isinstance(usage, dict):
-        counts |= {name: tokens for name, value in usage.items() if (tokens := token_count(value)) or value == 0}
+        for part in (usage, object_or_empty(usage.get("cache_creation"))):
+            counts |= {name: tokens for name, value in part.items() if (tokens := token_count(value)) or value == 0}
 
 
 def _usage(counts: Mapping[str, int]) -> Usage:
     cached = counts.get("cache_read_input_tokens", 0)
-    computed = counts.get("input_tokens", 0) + counts.get("cache_creation_input_tokens", 0)
-    return Usage(input=computed + cached, cached=cached, output=counts.get("output_tokens", 0))
+    hour, minutes = counts.get("ephemeral_1h_input_tokens", 0), counts.get("ephemeral_5m_input_tokens", 0)
+    written = counts.get("cache_creation_input_tokens", hour + minutes)
+    hour = min(hour, written)
+    return Usage(
+        input=counts.get("input_tokens", 0) + written + cached,
+        cached=cached,
+        output=counts.get("output_tokens", 0),
+        written=written - hour,
+        written_hour=hour,
+    )
 
 
 def _json_text(value: Any) -> str:

@@ -10,7 +10,7 @@ from ....core.json import dumps
 from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
 from ...error_mapping import error_message, named_error
-from ..response_body import object_or_empty, parse_object, text_or_empty, token_count
+from ..response_body import list_or_empty, object_or_empty, parse_object, text_or_empty, token_count
 
 if TYPE_CHECKING:
     from botocore.eventstream import EventStreamBuffer, EventStreamMessage  # type: ignore[import-untyped]
@@ -181,7 +181,14 @@ def _usage(usage: Any) -> Usage:
         token_count(counts.get(name))
         for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
     )
-    return Usage(input=new + read + written, cached=read, output=output)
+    hour = min(written, sum(map(_hour_tokens, list_or_empty(counts.get("cacheDetails")))))
+    return Usage(new + read + written, read, output, written - hour, hour)
+
+
+def _hour_tokens(detail: Any) -> int:
+    """Tokens that an entry of `cacheDetails` says were written for an hour."""
+    found = object_or_empty(detail)
+    return token_count(found.get("inputTokens")) if found.get("ttl") == "1h" else 0
 
 
 def _index(event: dict[str, Any]) -> int:

@@ -40,7 +40,6 @@ const runModel = (() => {
   function resultsOf(raw, agents, stages) {
     const errors = list(raw.errors).map((error) => ({ kind: text(list(error)[0]), message: text(list(error)[1]) }));
     const finishes = list(raw.finishes);
-    const prices = stages.map((stage) => list(stage.prices)).map((of) => (of.length === 3 && of.every(isNumber) ? of : null));
     const every = (value) => Array.from({ length: agents.count }, (_, agent) => value(agent));
     const figure = (name) => {
       const values = list(raw[name]);
@@ -63,18 +62,12 @@ const runModel = (() => {
       tokensIn,
       cached,
       tokensOut,
-      cost: every((agent) => costOf(prices[agents.stage[agent]], tokensIn[agent], cached[agent], tokensOut[agent])),
+      cost: figure("cost"),
       input,
       answer: words("answer"),
       hasInputs: input.some(Boolean),
-      isPriced: prices.some(Boolean),
+      isPriced: stages.some((stage) => list(stage.prices).length > 0),
     };
-  }
-
-  /** Dollars; null if the price or the tokens are unknown. */
-  function costOf(price, tokensIn, cached, tokensOut) {
-    if (!price || tokensIn === null || cached === null || tokensOut === null) return null;
-    return ((tokensIn - cached) * price[0] + cached * price[1] + tokensOut * price[2]) / 1e6;
   }
 
   /** Status of an agent. One that has no result is running only as long as its run is. */

@@ -30,7 +30,8 @@ class MessageTokens(BaseModel):
 
     @property
     def usage(self) -> Usage:
-        return Usage(self.input + self.cache.read + self.cache.write, self.cache.read, self.output + self.reasoning)
+        prompt = self.input + self.cache.read + self.cache.write
+        return Usage(prompt, self.cache.read, self.output + self.reasoning, self.cache.write).of_request
 
 
 class MessageTime(BaseModel):

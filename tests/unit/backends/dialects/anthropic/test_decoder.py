@@ -67,7 +67,7 @@ def calls_of(deltas: Sequence[Delta]) -> list[ToolCall]:
 
 def test_a_plain_answer_is_decoded() -> None:
     deltas = plain({"type": "text", "text": "Hello"}, {"type": "text", "text": " there"}, usage=USAGE)
-    assert deltas == [TextDelta("Hello"), TextDelta(" there"), Finished("stop", Usage(345, 40, 7))]
+    assert deltas == [TextDelta("Hello"), TextDelta(" there"), Finished("stop", Usage(345, 40, 7, 300))]
 
 
 def test_a_streamed_answer_is_decoded() -> None:
@@ -78,7 +78,7 @@ def test_a_streamed_answer_is_decoded() -> None:
         stop("end_turn", {"output_tokens": 7}),
         DONE,
     )
-    assert deltas == [TextDelta("Hel"), TextDelta("lo"), Finished("stop", Usage(345, 40, 7))]
+    assert deltas == [TextDelta("Hel"), TextDelta("lo"), Finished("stop", Usage(345, 40, 7, 300))]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,16 @@ def test_a_streamed_answer_is_decoded() -> None:
         ({"input_tokens": 5}, Usage(5)),
         ({"input_tokens": 5, "cache_read_input_tokens": None, "output_tokens": 2}, Usage(5, 0, 2)),
         ({"cache_read_input_tokens": 4}, Usage(4, 4)),
-        ({"cache_creation_input_tokens": 4, "cache_creation": {"ephemeral_5m_input_tokens": 4}}, Usage(4)),
+        ({"cache_creation_input_tokens": 4, "cache_creation": {"ephemeral_5m_input_tokens": 4}}, Usage(4, written=4)),
+        (
+            {
+                "cache_creation_input_tokens": 9,
+                "cache_creation": {"ephemeral_5m_input_tokens": 4, "ephemeral_1h_input_tokens": 5},
+            },
+            Usage(9, written=4, written_hour=5),
+        ),
+        ({"cache_creation": {"ephemeral_1h_input_tokens": 5}}, Usage(5, written_hour=5)),
+        ({"cache_creation_input_tokens": 4, "cache_creation": "odd"}, Usage(4, written=4)),
         ({"input_tokens": "5", "output_tokens": [1]}, Usage()),
         ("odd", Usage()),
     ],
@@ -104,10 +113,10 @@ def test_only_reported_usage_is_counted(usage: Any, counted: Usage) -> None:
 @pytest.mark.parametrize(
     ("later", "counted"),
     [
-        ({"output_tokens": 9}, Usage(345, 40, 9)),
-        ({"input_tokens": None, "cache_read_input_tokens": None, "output_tokens": 9}, Usage(345, 40, 9)),
+        ({"output_tokens": 9}, Usage(345, 40, 9, 300)),
+        ({"input_tokens": None, "cache_read_input_tokens": None, "output_tokens": 9}, Usage(345, 40, 9, 300)),
         ({"input_tokens": 45, "cache_read_input_tokens": 300, "cache_creation_input_tokens": 0}, Usage(345, 300)),
-        (None, Usage(345, 40)),
+        (None, Usage(345, 40, written=300)),
     ],
 )
 def test_later_usage_replaces_only_the_fields_it_reports(later: Any, counted: Usage) -> None:

@@ -2,6 +2,7 @@
 
 import struct
 import sys
+from typing import Any
 from zlib import crc32
 
 import orjson
@@ -42,7 +43,7 @@ def test_a_plain_answer_with_all_block_types_is_decoded() -> None:
         ReasoningDelta(redacted="cmVk"),
         TextDelta("Let me see."),
         CallDelta(ToolCall("t1", "look", '{"key":"a"}')),
-        Finished("calls", Usage(input=35, cached=20, output=2)),
+        Finished("calls", Usage(input=35, cached=20, output=2, written=10)),
     ]
 
 
@@ -55,7 +56,7 @@ def test_a_streamed_answer_with_all_block_types_is_decoded() -> None:
         TextDelta("Go "),
         TextDelta("on."),
         CallDelta(ToolCall("t1", "look", '{"key":"a"}')),
-        Finished("calls", Usage(input=35, cached=20, output=2)),
+        Finished("calls", Usage(input=35, cached=20, output=2, written=10)),
     ]
 
 
@@ -199,3 +200,20 @@ def test_without_botocore_the_stream_error_names_the_package_to_install(monkeypa
     monkeypatch.setitem(sys.modules, "botocore.eventstream", None)
     with pytest.raises(BackendError, match=r"pip install 'batch-agent\[bedrock\]'"):
         BedrockStreamDecoder()
+
+
+@pytest.mark.parametrize(
+    ("details", "written"),
+    [
+        ([{"ttl": "1h", "inputTokens": 6}, {"ttl": "5m", "inputTokens": 4}], (4, 6)),
+        ([{"ttl": "5m", "inputTokens": 10}], (10, 0)),
+        ([{"ttl": "1h", "inputTokens": 60}], (0, 10)),
+        (["odd", None, {"ttl": "1h", "inputTokens": "6"}], (10, 0)),
+        ("odd", (10, 0)),
+    ],
+)
+def test_tokens_that_were_written_for_an_hour_are_told_apart(details: object, written: tuple[int, int]) -> None:
+    usage: dict[str, Any] = {**USAGE, "cacheDetails": details}
+    said = Said([{"text": "a"}], "end_turn", usage)
+    for found in (plain(said)[-1], streamed(*events(said))[-1]):
+        assert found == Finished("stop", Usage(35, 20, 2, *written))
