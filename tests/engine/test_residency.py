@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.engine_harness import asked, now, stream, waiting_tool
 
@@ -355,6 +355,9 @@ SIZES = st.sampled_from([0, 1, 300, 1000, 9000])
     kept=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
     agent_timeout=st.sampled_from([None, 3.0, 100.0]),
     fails=st.integers(2, 9),
+)
+@example(  # agents wait, and none is resident
+    kv_tokens=1, limit=None, thinking=[0.5], tools=[0.0], sizes=[300], kept=0.0, agent_timeout=None, fails=2
 )
 def test_every_agent_ends_whatever_its_size_and_whichever_agent_fails(
     kv_tokens: int | None,

@@ -247,7 +247,7 @@ class Residency:
         if not turn or wait is None or in_flight is None or speed is None or ledger.limit is None:
             return False
         context = ledger.reserved_tokens / max(1, ledger.all_residents)
-        if context <= 0:
+        if context <= 0 or not ledger.all_residents:
             return False
         cycle = AgentCycle(turn, wait, context / speed, in_flight)
         return gains_from_overcommit(ledger.all_residents, ledger.limit / context, cycle)
