@@ -29,7 +29,7 @@ KV_TOKENS = 4600
 def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual time stands still while a timer is set to now again and again, so no timeout would end a test in which
     the residency polls. Its looks are counted, and too many of them fail the test."""
-    looks, go_on = 0, Residency._admit_waiting
+    looks, go_on = 0, Residency.admit_waiting
 
     def look(residency: Residency) -> None:
         nonlocal looks
@@ -37,7 +37,7 @@ def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         assert looks < 100_000
         go_on(residency)
 
-    monkeypatch.setattr(Residency, "_admit_waiting", look)
+    monkeypatch.setattr(Residency, "admit_waiting", look)
 
 
 def inputs(number: int, chars: int = 4000) -> list[str]:
