@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.support.engine_harness import asked, now, stream, waiting_tool
 
@@ -29,7 +29,7 @@ KV_TOKENS = 4600
 def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Virtual time stands still while a timer is set to now again and again, so no timeout would end a test in which
     the residency polls. Its looks are counted, and too many of them fail the test."""
-    looks, go_on = 0, Residency._admit_waiting
+    looks, go_on = 0, Residency.admit_waiting
 
     def look(residency: Residency) -> None:
         nonlocal looks
@@ -37,7 +37,7 @@ def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
         assert looks < 100_000
         go_on(residency)
 
-    monkeypatch.setattr(Residency, "_admit_waiting", look)
+    monkeypatch.setattr(Residency, "admit_waiting", look)
 
 
 def inputs(number: int, chars: int = 4000) -> list[str]:
@@ -355,6 +355,9 @@ SIZES = st.sampled_from([0, 1, 300, 1000, 9000])
     kept=st.sampled_from([0.0, 0.5, 1.0, 3.0]),
     agent_timeout=st.sampled_from([None, 3.0, 100.0]),
     fails=st.integers(2, 9),
+)
+@example(  # agents wait, and none is resident
+    kv_tokens=1, limit=None, thinking=[0.5], tools=[0.0], sizes=[300], kept=0.0, agent_timeout=None, fails=2
 )
 def test_every_agent_ends_whatever_its_size_and_whichever_agent_fails(
     kv_tokens: int | None,

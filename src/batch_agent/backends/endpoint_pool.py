@@ -19,7 +19,7 @@ from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Routing, Ticket
 from . import pool_member
 from .failover import ENDPOINT_FAULTS, MAX_REJECTIONS, REJECTIONS, EndpointRejection
-from .pool_member import OpenBackend, PoolEndpoint, combined_traits
+from .pool_member import OpenBackend, PoolEndpoint, combined_traits, kv_capacities
 
 _MAYBE_AGENT_FAULTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
 """Errors that a prompt may cause on any endpoint."""
@@ -43,6 +43,7 @@ class EndpointPool:
         self.members = members
         self._notify = notify
         self.routing = Routing([member.url for member in members])
+        self.on_routed: Callable[[str, int], None] | None = None
         self._suspects: set[str] = set()
         """Agents whose last request may have caused the failure of an endpoint."""
         self._avoided: dict[str, set[int]] = {}
@@ -130,13 +131,30 @@ class EndpointPool:
     async def aclose(self) -> None:
         await _run_all([each.backend.aclose() for each in self.members if each.backend is not None])
 
+    @property
+    def kv_capacities(self) -> tuple[int, ...] | None:
+        return kv_capacities([None if each.backend is None else each.backend.traits for each in self.members])
+
+    def assign(self, agent: str, endpoint: int) -> None:
+        self.routing.assign(agent, endpoint)
+
+    def is_available(self, endpoint: int) -> bool:
+        return endpoint in self.routing.available(aio.now())
+
+    def expected_wait(self, endpoint: int, requests: int) -> float:
+        further = max(1, requests - self.routing.requests(endpoint))
+        return self.routing.expected_wait(endpoint, float(further), aio.now())
+
     def choose(self, request: Request, exclude: set[int]) -> int | None:
         """The endpoint for a request. An endpoint on which the agent failed before is used only if there is no
         other."""
         avoided = self._avoided.get(request.agent)
-        if avoided and (index := self._choose(request, exclude | avoided)) is not None:
-            return index
-        return self._choose(request, exclude)
+        index = self._choose(request, exclude | avoided) if avoided else None
+        if index is None:
+            index = self._choose(request, exclude)
+        if index is not None and self.on_routed is not None:
+            self.on_routed(request.agent, index)
+        return index
 
     def _choose(self, request: Request, exclude: set[int]) -> int | None:
         return self.routing.choose(

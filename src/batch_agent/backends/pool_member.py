@@ -90,6 +90,16 @@ def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Tr
     )
 
 
+def kv_capacities(members: Sequence[Traits | None]) -> tuple[int, ...] | None:
+    """Tokens of each KV cache; None if that of a connected endpoint is unknown. An endpoint that is not connected is
+    assumed to be as large as the smallest of the others."""
+    known = [traits.kv_tokens for traits in members if traits is not None]
+    least = _least(known)
+    if least is None or None in known:
+        return None
+    return tuple(least if traits is None or traits.kv_tokens is None else traits.kv_tokens for traits in members)
+
+
 def _least(values: Sequence[int | None]) -> int | None:
     return min((value for value in values if value is not None), default=None)
 

@@ -1,6 +1,6 @@
 """Seams of the engine: backend, tools, journal, store, work source, executor and event sinks, with their data."""
 
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
 from typing import Any, Protocol, runtime_checkable
@@ -109,6 +109,32 @@ class HasEndpoints(Protocol):
 
     def unavailable(self) -> tuple[str, ...]:
         """Unavailable endpoints, each with its last error."""
+        ...
+
+
+@runtime_checkable
+class AssignsEndpoints(Protocol):
+    """Backend of several endpoints, each with a KV cache, that sends an agent's requests where it is resident."""
+
+    on_routed: Callable[[str, int], None] | None
+    """Called with the agent and the index of the endpoint before each request is sent."""
+
+    @property
+    def kv_capacities(self) -> Sequence[int] | None:
+        """Tokens that the KV cache of each endpoint holds; None if that is not known of all that are connected."""
+        ...
+
+    def assign(self, agent: str, endpoint: int) -> None:
+        """The agent's requests go to this endpoint until they fail there or it is ejected."""
+        ...
+
+    def is_available(self, endpoint: int) -> bool:
+        """Whether the endpoint takes requests: it is up, or may be probed."""
+        ...
+
+    def expected_wait(self, endpoint: int, requests: int) -> float:
+        """Seconds until the endpoint would have answered so many requests, those in flight included. While its speed
+        is unknown, only comparable with that of other endpoints."""
         ...
 
 

@@ -9,7 +9,7 @@ from ..core.agent_config import Job
 from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.messages import ToolCall
-from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, TakesHints, Traits
+from ..core.protocols import AssignsEndpoints, Backend, CountsTokens, EventSink, ServerLoad, TakesHints, Traits
 from ..core.requests import NO_USAGE, ContextHint, Request
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
@@ -18,7 +18,7 @@ from ..schedule.kv_ledger import KvLedger
 from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
-from .residency import Residency, ResidencyLease
+from .residency import PoolResidency, Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
 _NO_LEASE = nullcontext()
@@ -35,7 +35,7 @@ class AdmissionController:
     def __init__(
         self,
         slots: Slots,
-        residency: Residency | None = None,
+        residency: Residency | PoolResidency | None = None,
         keep_warm: KeepWarm | None = None,
         device_tokens: int | None = None,
         *,
@@ -65,10 +65,15 @@ class AdmissionController:
         self._new: set[str] = set()
         self._load: ServerLoad | None = None
 
-    def share(self, shared_chars: int, depth: int, *, has_later_turns: bool = True) -> "AdmissionController":
-        """A controller with the same limits for the agents of another run, which share another prefix."""
+    def share(
+        self, shared_chars: int, depth: int, *, has_later_turns: bool = True, server: object = None
+    ) -> "AdmissionController":
+        """A controller with the same limits for the agents of another run, which share another prefix. `server`: its
+        backend, if it is another one."""
         if self.residency is not None:
             self.residency.add_shared_prefix(shared_chars)
+        if isinstance(self.residency, PoolResidency) and isinstance(server, AssignsEndpoints):
+            self.residency.connect(server)
         return AdmissionController(
             self.slots,
             self.residency,
@@ -109,7 +114,7 @@ class AdmissionController:
         """Whether new agents go before started ones."""
         if self.residency is None or not (self._unstarted and self._has_results):
             return False
-        fits = self.residency.ledger.holds_new(self._unstarted)
+        fits = self.residency.holds_new(self._unstarted)
         work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
         return admission_order(work) == "start_new"
 
@@ -119,7 +124,7 @@ class AdmissionController:
             return request
         is_last = not self._has_later_turns or turns_left <= 1
         residency = self.residency
-        shared = self._shared_chars / 4 if residency is None else residency.ledger.shared_tokens
+        shared = self._shared_chars / 4 if residency is None else residency.shared_tokens
         next_use = None if is_last or residency is None else residency.typical_wait
         return self._hints.attach(request, ContextHint(request.agent, next_use, is_last, int(shared)))
 
@@ -148,13 +153,13 @@ class AdmissionController:
 
     def on_compaction(self, agent: str, fact: Compacted) -> None:
         if self.residency is not None:
-            self.residency.ledger.on_compaction(agent, fact.after)
+            self.residency.on_compaction(agent, fact.after)
             self._update_memory_cap(self.residency)
 
-    def _update_memory_cap(self, residency: Residency) -> None:
+    def _update_memory_cap(self, residency: Residency | PoolResidency) -> None:
         device = self._device_tokens
-        if device is not None and (residency.ledger.capacity is None or residency.ledger.capacity > device):
-            contexts = residency.ledger.max_concurrent(device)
+        if device is not None and (residency.capacity is None or residency.capacity > device):
+            contexts = residency.max_concurrent(device)
             self.slots.set_memory_cap(None if contexts is None else max(1, contexts // self.slots.workers))
 
     def tool_wait(
@@ -175,22 +180,22 @@ class AdmissionController:
         self.slots.on_load(load)
         if load.kv_host_tokens is not None and self._device_tokens is not None and self.residency is not None:
             self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
-        if self._keep_warm is not None and self.residency is not None:
+        if self._keep_warm is not None and isinstance(self.residency, Residency):
             ledger = self.residency.ledger
             has_room = not (self.slots.is_full or self.residency.has_waiters or ledger.others.waiting)
             self._keep_warm.on_load(load, ledger.tokens_per_second, has_room=has_room)
 
     def sample(self, backend: str) -> LoadSampled:
         """Current use of the limits."""
-        ledger, load = self.residency.ledger if self.residency else None, self._load
+        use, load = self.residency.report() if self.residency else None, self._load
         return LoadSampled(
             backend,
             self.slots.in_use,
             self.slots.limit,
             self.slots.waiting,
-            ledger.residents if ledger else None,
-            int(ledger.held_tokens) if ledger else None,
-            int(ledger.limit / self.slots.workers) if ledger and ledger.limit is not None else None,
+            use.residents if use else None,
+            int(use.held_tokens) if use else None,
+            int(use.limit / self.slots.workers) if use and use.limit is not None else None,
             load.kv_usage if load else None,
             load.running if load else None,
             load.waiting if load else None,
@@ -201,17 +206,16 @@ class AdmissionController:
         inflight, limits = self.slots.limit, tuple(self.slots.history)
         if self.residency is None:
             return Scheduling(inflight, limits)
-        ledger = self.residency.ledger
-        counts = ledger.counts
+        use = self.residency.report()
         return Scheduling(
             inflight,
             limits,
-            kv_tokens=ledger.capacity,
-            kv_limit=None if ledger.limit is None else int(ledger.limit),
-            max_residents=counts.max_residents,
-            evictions=counts.evictions,
-            overcommitted=counts.overcommitted,
-            cache_misses=ledger.cache_misses.total,
+            kv_tokens=use.capacity,
+            kv_limit=None if use.limit is None else int(use.limit),
+            max_residents=use.max_residents,
+            evictions=use.evictions,
+            overcommitted=use.overcommitted,
+            cache_misses=use.cache_misses,
             keep_warm=None if self._keep_warm is None else self._keep_warm.stats,
         )
 
@@ -239,7 +243,7 @@ class _ObservedWait:
         self,
         lease: ResidencyLease,
         observer: KeepWarm | ContextHints,
-        residency: Residency,
+        residency: Residency | PoolResidency,
         agent: str,
         request: Request,
     ) -> None:
@@ -251,7 +255,7 @@ class _ObservedWait:
 
     def __enter__(self) -> None:
         back_at = self._lease.__enter__()
-        self._observer.on_wait(self._agent, self._request, self._residency.ledger.tokens(self._agent), back_at)
+        self._observer.on_wait(self._agent, self._request, self._residency.tokens(self._agent), back_at)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -311,7 +315,7 @@ def build_admission(
         # No agent reuses its context, or the service manages its cache itself.
         hints = ContextHints() if traits.takes_hints else None
         return AdmissionController(slots, shared_chars=shared_chars, hints=hints, has_later_turns=has_later_turns)
-    residency = Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
+    residency = _residency(traits, server, shared_chars, chars_per_token)
     keep_warm = None
     if (
         spec.prefix.kvflow
@@ -329,6 +333,13 @@ def build_admission(
     return AdmissionController(
         slots, residency, keep_warm, traits.kv_running_tokens, shared_chars=shared_chars, agents=agents, hints=hints
     )
+
+
+def _residency(traits: Traits, server: object, shared_chars: int, chars_per_token: float) -> Residency | PoolResidency:
+    """One ledger for each endpoint whose capacity is known, else one for the whole backend."""
+    if isinstance(server, AssignsEndpoints) and (capacities := server.kv_capacities) is not None:
+        return PoolResidency(server, capacities, shared_chars, chars_per_token)
+    return Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
 
 
 def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:

@@ -111,7 +111,7 @@ class RunResources:
         if self.reads is None:
             return None
         residency = self.admission.residency
-        stored = None if residency is None else round(residency.ledger.references.max_shared_tokens)
+        stored = None if residency is None else round(residency.report().max_reference_tokens)
         return self.reads.report(self.chars_per_token, stored)
 
 
@@ -393,7 +393,7 @@ class _Opener:
         spec = setup.spec
         address = _address(spec)
         if (known := self._admissions.get(address)) is not None:
-            return known[0].share(shared_chars, depth, has_later_turns=_has_later_turns(spec)), known[1]
+            return known[0].share(shared_chars, depth, has_later_turns=_has_later_turns(spec), server=server), known[1]
         specs = [other.spec for other in self._setups if other is setup or _address(other.spec) == address]
         is_alone = len(self._setups) == 1 and self._cluster is None
         admission = build_admission(

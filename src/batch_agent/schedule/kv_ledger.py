@@ -222,6 +222,26 @@ class KvLedger:
             self.cache_misses.reset()
         self._evict_own_overflow()
 
+    def room_left(self, agent: str, source: "KvLedger | None" = None) -> float:
+        """Share of the limit that would be left with this agent as a further resident; negative if it does not fit.
+        `source`: the ledger that knows the agent, if it is another one."""
+        if self._limit is None:
+            return 1.0
+        known = (source or self)._agents[agent]
+        missing = self.references.missing(known.references)
+        required = self._required(self._own + known.own, self._first + known.first, self._residents + 1, missing)
+        return 1.0 - required / max(1.0, self._limit)
+
+    def missing_references(self, agent: str, source: "KvLedger | None" = None) -> float:
+        """Tokens of the agent's references that no other resident has. `source`: as for `room_left`."""
+        known = (source or self)._agents[agent]
+        return self.references.missing(known.references, own=int(known.is_resident and source in (None, self)))
+
+    def is_cold(self, agent: str) -> bool:
+        """Whether the agent's own text is to be computed again: it stands behind other references than before."""
+        known = self._agents[agent]
+        return known.is_cold and bool(known.references)
+
     def is_resident(self, agent: str) -> bool:
         known = self._agents.get(agent)
         return known is not None and known.is_resident
@@ -327,6 +347,16 @@ class KvLedger:
             self._learn_growth(known.own - known.first)
         if known.is_resident:
             self._subtract(known)
+
+    def move(self, agent: str, target: "KvLedger") -> None:
+        """The agent continues on another endpoint, without residency there, and without its context in the cache."""
+        known = self._agents.pop(agent)
+        self._leases.end(agent)
+        if known.is_resident:
+            self._subtract(known)
+        target.register(agent, known.own)
+        moved = target._agents[agent]
+        moved.first, moved.prompt, moved.references, moved.is_cold = known.first, known.prompt, known.references, True
 
     def next_lease_end(self) -> float | None:
         """When the first active lease expires."""

@@ -37,13 +37,14 @@ class ReferenceTree:
         """Tokens that would be needed in addition if each resident had its references for itself."""
         self.max_shared_tokens = 0.0
 
-    def missing(self, path: Path) -> float:
-        """Tokens by which the tree would grow with one more resident."""
+    def missing(self, path: Path, own: int = 0) -> float:
+        """Tokens by which the tree would grow with one more resident. `own`: residents with this path that do not
+        count."""
         node: _Node | None = self._root
         tokens = 0.0
         for each in path:
             node = None if node is None else node.children.get(each.heading)
-            if node is None:
+            if node is None or node.residents <= own:
                 tokens += each.tokens
         return tokens
 

@@ -34,11 +34,20 @@ class Affinity:
 
     _homes: dict[Hashable, tuple[int, Hashable | None]] = field(default_factory=dict)
     """Endpoint that served each agent last, and the longest prefix of that prompt."""
+    _assigned: set[Hashable] = field(default_factory=set)
+    """Agents that stay at their endpoint whatever its load, because room in its KV cache is reserved for them."""
     _holders: dict[Hashable, set[int]] = field(default_factory=dict)
     """Endpoints that served each prefix, least recently used prefix first."""
 
     def home(self, origin: Hashable | None) -> int | None:
         return None if origin is None or origin not in self._homes else self._homes[origin][0]
+
+    def assign(self, origin: Hashable, endpoint: int) -> None:
+        self._homes[origin] = endpoint, None
+        self._assigned.add(origin)
+
+    def is_assigned(self, origin: Hashable | None) -> bool:
+        return origin in self._assigned
 
     def has_moved(self, origin: Hashable | None, prefixes: Sequence[Hashable]) -> bool:
         """Whether the agent's own text stands behind another prefix than in its last prompt: it has to be computed
@@ -70,6 +79,7 @@ class Affinity:
 
     def forget(self, origin: Hashable) -> None:
         self._homes.pop(origin, None)
+        self._assigned.discard(origin)
 
 
 Ticket = NewType("Ticket", int)
@@ -200,6 +210,10 @@ class Routing:
         """The endpoint that has the context of an agent, if known."""
         return self._affinity.home(origin)
 
+    def assign(self, origin: Hashable, endpoint: int) -> None:
+        """The agent's work goes to this endpoint while it is available, and then to the one that took over."""
+        self._affinity.assign(origin, endpoint)
+
     def forget_origin(self, origin: Hashable) -> None:
         """The agent has ended."""
         self._affinity.forget(origin)
@@ -232,6 +246,8 @@ class Routing:
     ) -> int | None:
         affinity = self._affinity
         home = affinity.home(origin)
+        if home in waits and affinity.is_assigned(origin):
+            return home
         near = affinity.candidates(prefixes, waits) if affinity.has_moved(origin, prefixes) else waits
         if home is not None and home in near:
             if affinity.should_stay(home, waits):

@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.support.sim_hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
-from batch_agent import BackendError, ErrorKind, SpecError
+from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.backends import pool_member as fleet_member
 from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
@@ -314,3 +315,32 @@ async def test_endpoints_that_cannot_form_a_pool_are_closed() -> None:
         with pytest.raises(SpecError, match="same model"):
             await connect([host.url for host in hosts], None, uses_tools=False, notify=print)
         await soon(lambda: not any(host.connections for host in hosts))
+
+
+async def test_each_endpoint_has_its_own_kv_capacity_and_one_that_is_down_that_of_the_smallest() -> None:
+    large, small, down = Host(replace(STEPS, num_blocks=400)), Host(replace(STEPS, num_blocks=100)), Host(STEPS)
+    async with up(large, small, down):
+        down.kill()
+        async with fleet_of(large, small, down) as fleet:
+            assert fleet.kv_capacities == (6400, 1600, 1600)
+            assert not fleet.is_available(2)
+
+
+async def test_agents_of_a_run_are_served_by_the_endpoints_that_have_room_for_them() -> None:
+    @Tool.define(effect="read")
+    def look(it: str = "") -> str:
+        """Looks it up."""
+        return "seen"
+
+    large, small = Host(replace(STEPS, num_blocks=4000)), Host(replace(STEPS, num_blocks=1100))
+    async with up(large, small):
+        results = await BatchAgent.run(
+            task="Look at {it}",
+            inputs=[f"{number:03}" * 4000 for number in range(12)],  # of 3,000 tokens
+            tools=[look],
+            backend=[large.url, small.url],
+            progress=False,
+        )
+    assert all(result.ok for result in results)
+    assert results.scheduling.kv_tokens == 5100 * 16
+    assert large.requests() > small.requests() > 0

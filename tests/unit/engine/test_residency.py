@@ -24,10 +24,10 @@ class Watched(Residency):
 
     looks = 0
 
-    def _admit_waiting(self) -> None:
+    def admit_waiting(self) -> None:
         self.looks += 1
         assert self.looks < _TOO_MANY
-        super()._admit_waiting()
+        super().admit_waiting()
 
 
 def places(

@@ -478,3 +478,15 @@ def test_a_slow_endpoint_that_had_little_to_do_gets_the_benefit_of_the_doubt_up_
     road.answers(1, 1.0, weight=1.0)
     assert road.routing.expected_wait(1, 1.0, 1.0) == pytest.approx(0.5)
     assert road.routing.expected_wait(0, 1.0, 1.0) == pytest.approx(0.1)
+
+
+def test_an_assigned_agent_stays_whatever_the_load_until_its_endpoint_is_excluded() -> None:
+    routing = Routing(["a", "b"])
+    routing.assign("agent", 0)
+    for _ in range(20):
+        routing.sent(0, 1.0, 0.0)
+    assert routing.choose(1.0, 0.0, origin="agent", prefixes=["x"], draw=(0.9, 0.9)) == 0
+    assert routing.choose(1.0, 0.0, origin="agent", exclude={0}, draw=(0.0, 0.0)) == 1
+    assert routing.choose(1.0, 0.0, origin="agent", draw=(0.0, 0.0)) == 1
+    routing.forget_origin("agent")
+    assert routing.home("agent") is None
