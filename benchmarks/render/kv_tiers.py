@@ -50,15 +50,14 @@ def kv_tiers() -> str:
 
 def kv_keep_warm() -> str:
     part = results("gpu_kv_tiers")["parts"]["kv_keep_warm"]
+    ways: list[Json] = [part[way][0] for way in ("off", "on")]
+    waits = [way["ttft_later_turns_s"] for way in ways]
     rows = [
-        [what, *(show(part[way][0]) for way in ("off", "on"))]
-        for what, show in (
-            ("wall", lambda run: seconds(run["wall_s"])),
-            ("time to first token of later turns, p50", lambda run: seconds(run["ttft_later_turns_s"]["p50"])),
-            ("... p95", lambda run: seconds(run["ttft_later_turns_s"]["p95"])),
-            ("prompt tokens computed for agents", lambda run: f"{run['computed_tokens']:,}"),
-            ("tokens of keep-warm requests", lambda run: f"{run['keep_warm_tokens']:,}"),
-        )
+        ["wall", *(seconds(way["wall_s"]) for way in ways)],
+        ["time to first token of later turns, p50", *(seconds(wait["p50"]) for wait in waits)],
+        ["... p95", *(seconds(wait["p95"]) for wait in waits)],
+        ["prompt tokens computed for agents", *(f"{way['computed_tokens']:,}" for way in ways)],
+        ["tokens of keep-warm requests", *(f"{way['keep_warm_tokens']:,}" for way in ways)],
     ]
     return table(["", "without", "with `kvflow=True`"], rows)
 
@@ -98,7 +97,7 @@ def _bar(name: str, kind: str, runs: list[Json], longest: float, top: int) -> st
 
 
 def _middle(runs: list[Json], name: str) -> float:
-    return median(run[name] for run in runs)
+    return float(median(run[name] for run in runs))
 
 
 def _span(runs: list[Json], name: str) -> str:

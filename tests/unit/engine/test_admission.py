@@ -48,7 +48,7 @@ def answer(prompt: int, cached: int = 0, output: int = 0, seconds: float = 1.0) 
 
 
 def places(entered: AdmissionController) -> KvLedger:
-    assert entered.residency is not None
+    assert isinstance(entered.residency, Residency)
     return entered.residency.ledger
 
 
@@ -250,7 +250,7 @@ async def test_a_compaction_is_reported_to_the_residency() -> None:
     await both.admit(job(0), ())
     both.on_reply("0", answer(3_000, 0, 100))
     both.on_compaction("0", Compacted((), before=3_200, after=1_200))
-    assert both.residency is not None
+    assert isinstance(both.residency, Residency)
     assert both.residency.ledger.tokens("0") == 1_200
     AdmissionController(both.slots).on_compaction("0", Compacted(()))  # nobody counts places there
 
@@ -262,7 +262,7 @@ async def test_a_returning_agent_counts_with_its_size_after_compaction() -> None
     shortened = Compacted((Shortened(2, "x" * 40), Shortened(1, "")))
     facts = (Returned(results), Returned(results), shortened)
     await both.admit(job(1), facts)
-    assert both.residency is not None
+    assert isinstance(both.residency, Residency)
     assert both.residency.ledger._agents["1"].own == 1_000 + 2_000 + 10
 
 

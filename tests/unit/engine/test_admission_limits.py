@@ -10,6 +10,7 @@ from batch_agent.core.messages import Prompt
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.admission import AdmissionController, build_admission, measure_chars_per_token
+from batch_agent.engine.residency import Residency
 from batch_agent.plan.compile import prefix_chars
 from batch_agent.plan.prefix_report import CHARS_PER_TOKEN
 from batch_agent.schedule.slot_queue import Priority
@@ -72,13 +73,13 @@ async def test_the_server_counts_the_tokens_of_the_first_tasks() -> None:
     server = Counting(lambda request: say("done"), kv_tokens=1000)
     opened = await gate(server)
     assert "a text of some words" in server.asked
-    assert opened.residency is not None
+    assert isinstance(opened.residency, Residency)
     assert opened.residency.ledger.shared_tokens == pytest.approx(len(RULES.prompt.system) / 2, rel=0.01)
 
 
 async def test_without_a_token_count_four_characters_are_a_token() -> None:
     opened = await gate(backend(kv_tokens=1000))
-    assert opened.residency is not None
+    assert isinstance(opened.residency, Residency)
     assert opened.residency.ledger.shared_tokens == len(RULES.prompt.system) / 4
 
 
