@@ -1,10 +1,11 @@
-"""The fixture that hands out the address of a real SGLang. It fails, and never skips, when SGLang is not installed."""
+"""Fixtures with the address of a real engine. They fail, and never skip, when it is not installed."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.live.conftest import small_vllm, vllm_with_pins  # noqa: F401 - fixtures
 from tests.live.engines import sglang_server
 
 HERE = Path(__file__).parent
