@@ -39,6 +39,8 @@ class Traits:
     """It takes only schemas that have a strict form (core/schema.py)."""
     has_agent_sessions: bool = False
     """It keeps a session per agent, until `Backend.leave`."""
+    reports_rate_limits: bool = False
+    """Its responses say how many requests and tokens it accepts per minute (`ReportsRateLimits`)."""
     takes_hints: bool = False
     """It manages its KV cache by the hints in requests (`Request.hint`), and those of `TakesHints`."""
     managed_cache: bool = False
@@ -307,6 +309,10 @@ class WorkSource(Protocol):
 
 class Slot(Protocol):
     """Permit for one request in flight."""
+
+    def settle(self, usage: Usage) -> None:
+        """Reports the usage of the request, if it was answered."""
+        ...
 
     def release(self) -> None: ...
 
