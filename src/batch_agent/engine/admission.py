@@ -11,14 +11,14 @@ from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
-from ..core.protocols import Backend, CountsTokens, EventSink, ServerLoad, TakesHints, Traits
+from ..core.protocols import Backend, CountsTokens, EventSink, PaceKind, ServerLoad, TakesHints, Traits
 from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
-from ..schedule.pace import Pace, PaceKind
+from ..schedule.pace import Pace
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
 from .residency import Residency, ResidencyLease

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ..core.events import Event, LimitChanged, Notice, Paused, Resumed
-from ..core.protocols import EventSink, ServerLoad
+from ..core.protocols import EventSink, PaceKind, ServerLoad, ServiceLimit
 from ..core.requests import NO_USAGE, Usage
 from ..core.run_reports import LimitChange
 from ..schedule.concurrency_limit import InflightLimit, LimitDecision
@@ -15,7 +15,7 @@ from ..schedule.endpoint_load import EndpointLoads, EndpointMembership
 from ..schedule.fair_share import Demand
 from ..schedule.health import Health
 from ..schedule.overload_detector import OverloadDetector
-from ..schedule.pace import Pace, PaceKind, ServiceLimit
+from ..schedule.pace import Pace
 from ..schedule.slot_queue import Priority, SlotQueue, Ticket
 
 _DEFAULT_PAUSE = 0.5
@@ -131,9 +131,7 @@ class Slots:
 
     async def acquire(self, priority: Priority, cost: Usage = NO_USAGE) -> "HeldSlot":
         """`cost`: estimated usage of the request."""
-        if self.pace is not None:
-            await self._wait(priority, cost)
-        elif not self._queue.try_acquire():
+        if self.pace is not None or not self._queue.try_acquire():
             await self._wait(priority, cost)
         elif self.share is not None and self.share.membership.is_contended:
             self.share.membership.changed()

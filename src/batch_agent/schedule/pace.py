@@ -6,13 +6,12 @@ when its usage is known."""
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
 
 from ..core.fast_dataclass import dataclass
+from ..core.protocols import PaceKind, ServiceLimit
 from ..core.requests import NO_USAGE, Usage
 from ..core.run_reports import Pacing
 
-PaceKind = Literal["requests", "tokens", "input_tokens", "output_tokens"]
 _MINUTE = 60.0
 _MAX_RESET = 90.0
 """Seconds. A limit that takes longer to reset is not one per minute, but per day."""
@@ -23,17 +22,6 @@ _TICK = 1e-6
 _FIRST_OUTPUT = 256
 """Assumed tokens of a reply, until one is known."""
 _AVERAGED_REPLIES = 32
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceLimit:
-    """A limit per minute as a service reports it."""
-
-    limit: int
-    remaining: int | None = None
-    """What may be sent now."""
-    reset: float | None = None
-    """Seconds until nothing of the limit is used."""
 
 
 @dataclass(slots=True)
@@ -110,7 +98,7 @@ class Pace:
         return round(expected if max_tokens is None else min(expected, max_tokens))
 
     def report(self, limits: Mapping[PaceKind, ServiceLimit], now: float) -> None:
-        """Takes over the limits that a response reported. A service that has less left than this client assumes, because
+        """Takes over the limits that a response reported. A service that has less left than is assumed here, because
         others use it too or because it counts otherwise, gets time to recover."""
         for kind, found in limits.items():
             if found.limit < 1 or (found.reset is not None and found.reset > _MAX_RESET):

@@ -5,10 +5,11 @@ import asyncio
 from tests.support.virtual_time import virtual
 
 from batch_agent.core.events import Event, Notice
+from batch_agent.core.protocols import ServiceLimit
 from batch_agent.core.requests import Usage
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
-from batch_agent.schedule.pace import Pace, ServiceLimit
+from batch_agent.schedule.pace import Pace
 from batch_agent.schedule.slot_queue import Priority
 
 NEW = Priority(is_fresh=True)

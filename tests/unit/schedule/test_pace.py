@@ -1,10 +1,13 @@
 """The pace in virtual time: what may be sent when, and what a service's reports change."""
 
+from bisect import bisect_left
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_agent.core.protocols import ServiceLimit
 from batch_agent.core.requests import Usage
-from batch_agent.schedule.pace import Pace, ServiceLimit
+from batch_agent.schedule.pace import Pace
 
 ONE = Usage(10, 0, 10)
 ROUNDING = 1e-6
@@ -22,7 +25,8 @@ def sent(pace: Pace, requests: int, cost: Usage = ONE, start: float = 0.0) -> li
 
 
 def most_in_a_minute(times: list[float]) -> int:
-    return max(sum(first <= each < first + 60 - ROUNDING for each in times) for first in times)
+    times = sorted(times)
+    return max(bisect_left(times, first + 60 - ROUNDING) - at for at, first in enumerate(times))
 
 
 @given(st.integers(1, 400), st.integers(1, 500))
@@ -30,7 +34,7 @@ def test_no_minute_has_more_requests_than_the_limit(limit: int, requests: int) -
     assert most_in_a_minute(sent(Pace({"requests": limit}), requests)) <= limit
 
 
-@given(st.integers(2, 1000))
+@given(st.integers(2, 300))
 def test_the_limit_is_nearly_used_up(limit: int) -> None:
     times = sent(Pace({"requests": limit}), 3 * limit)
     assert times[-1] <= 3 * 60 * 1.02
@@ -124,7 +128,7 @@ def test_input_and_output_are_paced_apart_where_the_service_counts_them_apart() 
     assert str(pace.pacing()) == "6,000 prompt tokens/min and 600 generated tokens/min (the service's limit)"
 
 
-@given(st.integers(60, 2000), st.integers(1, 8))
+@given(st.integers(60, 600), st.integers(1, 8))
 def test_workers_together_send_no_more_than_the_limit(limit: int, workers: int) -> None:
     times: list[float] = []
     for _ in range(workers):
