@@ -118,12 +118,13 @@ class Slots:
         """Demand for slots. A fixed limit applies to all workers together; an adaptive one to each worker."""
         return Demand(self._initial_limit if self._limit.fixed else None, self._queue.in_use, self._queue.waiting > 0)
 
-    def set_workers(self, workers: int, elsewhere: int) -> None:
+    def set_workers(self, workers: int, elsewhere: int, active: int | None = None) -> None:
         """`workers` use the server; the others have `elsewhere` requests in flight. An adaptive limit starts with this
-        worker's share of the initial limit."""
+        worker's share of the initial limit. `active`: workers that have requests to send, this one included, which
+        share the pace; None: all."""
         self.workers, self._elsewhere = workers, elsewhere
         if self.pace is not None:
-            self.pace.set_share(1 / workers, asyncio.get_running_loop().time())
+            self.pace.set_share(1 / (active or workers), asyncio.get_running_loop().time())
         first = max(1, self._initial_limit // workers)
         if not (self._limit.fixed or self.history or first == self._limit.current):
             self._limit.current = first

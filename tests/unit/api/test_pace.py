@@ -27,6 +27,11 @@ def refused(sim: SimServer) -> int:
     return int(float(found[1]))
 
 
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+
+
 @pytest.fixture
 def service() -> Iterator[SimServer]:
     with SimServer(SimConfig(zero_latency=True, rate_limits=RateLimits(rpm=3000, burst_s=2))) as sim:
