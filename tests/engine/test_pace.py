@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, now, run
+from tests.support.engine_harness import EventLog, now
 
-from batch_agent import BackendError, ErrorKind
+from batch_agent import BackendError, BatchAgent, ErrorKind, Results
 from batch_agent.backends.http.rate_limit_headers import read_rate_limits
 from batch_agent.core.events import Notice
 from batch_agent.core.protocols import PaceKind, ServiceLimit
@@ -17,6 +18,11 @@ from batch_agent.sim.rate_limiter import RateLimiter
 from batch_agent.testing import ScriptedBackend, run_virtual, say
 
 PROMPT, ANSWER = 400, 100
+
+
+async def run(backend: ScriptedBackend, inputs: list[str], **options: Any) -> Results[str]:
+    results: Results[str] = await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, **options)
+    return results
 
 
 class Service:

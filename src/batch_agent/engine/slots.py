@@ -125,6 +125,7 @@ class Slots:
         self.workers, self._elsewhere = workers, elsewhere
         if self.pace is not None:
             self.pace.set_share(1 / (active or workers), asyncio.get_running_loop().time())
+            self._wake(self._queue.grant())
         first = max(1, self._initial_limit // workers)
         if not (self._limit.fixed or self.history or first == self._limit.current):
             self._limit.current = first

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -38,8 +39,8 @@ def service() -> Iterator[SimServer]:
         yield sim
 
 
-def run(sim: SimServer, scheme: str = "openai", log: Log | None = None, **options: int | bool) -> Results:
-    results = BatchAgent.run_sync(
+def run(sim: SimServer, scheme: str = "openai", log: Log | None = None, **options: Any) -> Results[str]:
+    results: Results[str] = BatchAgent.run_sync(
         task="Answer: {text}",
         inputs=[f"question {index}" for index in range(200)],
         backend=sim.url.replace("http", scheme, 1) + "/v1",
@@ -47,7 +48,7 @@ def run(sim: SimServer, scheme: str = "openai", log: Log | None = None, **option
         max_tokens=8,
         progress=False,
         events=log,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
     assert sum(result.ok for result in results) == 200
     return results
