@@ -79,7 +79,7 @@ class BatchAgent:
         - Inputs: limit, sample, sample_seed, where, input_format, encoding, key.
         - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
-        - Limits: max_inflight, max_agents, max_turns, priority, backpressure_ceiling, calibrate_backend.
+        - Limits: max_inflight, max_agents, max_turns, rpm, tpm, priority, backpressure_ceiling, calibrate_backend.
         - Timeouts: timeout_per_agent, timeout_per_turn, timeout_per_tool.
         - Retries: max_retries, backoff, backoff_max, retry_failed.
         - Budget: max_total_tokens, max_usd, deadline, prices.

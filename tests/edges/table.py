@@ -98,6 +98,13 @@ OPTIONS: dict[str, Cells] = {
         "engine/test_slots.py::test_a_resumed_agent_that_waits_for_its_tools_releases_its_first_slot",
         _AWAY,
     ),
+    "rpm tpm": (
+        "engine/test_pace.py::test_agents_keep_to_the_options_without_a_refusal",
+        "unit/engine/test_paced_slots.py::test_a_slot_granted_to_a_cancelled_agent_gives_its_time_to_the_next",
+        "- a minute begins anew with the process",
+        "unit/engine/test_paced_slots.py::test_requests_wait_for_their_time_without_a_slot",
+        "engine/test_pace.py::test_retries_count",
+    ),
     "timeout_per_agent timeout_per_turn timeout_per_tool deadline": (
         "engine/test_deadlines.py::test_each_deadline_scope_ends_at_its_own_deadline",
         "engine/test_deadlines.py::test_a_cancellation_at_the_very_moment_of_the_deadline_is_not_swallowed",

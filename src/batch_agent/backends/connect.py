@@ -326,6 +326,7 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         kv_running_tokens=info.kv_tokens,
         strict_schema=flavor.extensions.strict_schema or flavor is ANTHROPIC,
         takes_hints=info.plugin is not None and flavor.dialect == "openai",
+        reports_rate_limits=flavor.rate_limit_headers,
         managed_cache=flavor.managed_cache,
         unsupported_sampling=flavor.ignores,
         detected=tuple(_describe(flavor, model, info)),

@@ -59,6 +59,8 @@ class Flavor:
     fixed_inflight: bool = False
     keep_alive: bool = True
     """False for a server that closes idle connections without notice."""
+    rate_limit_headers: bool = False
+    """Its responses report limits per minute."""
     managed_cache: bool = False
     """A prefix is cached only after the first reply, so agents that start together all pay for it."""
     ignores: tuple[str, ...] = ()
@@ -115,6 +117,7 @@ OPENAI = Flavor(
     native_tools=True,
     json_schema_with_tools=True,
     inflight=32,
+    rate_limit_headers=True,
     managed_cache=True,
     extensions=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
 )
@@ -128,6 +131,7 @@ ANTHROPIC = Flavor(
     native_tools=True,
     json_schema_with_tools=True,
     inflight=32,
+    rate_limit_headers=True,
     managed_cache=True,
     ignores=("seed",),
     tested_with="its dialect on vLLM 0.32.0 (CPU), in each CI run",

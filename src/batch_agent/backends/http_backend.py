@@ -1,19 +1,20 @@
 """Backend for one HTTP endpoint. Errors of the transport are translated here: callers see BackendError only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..core.errors import BackendError
-from ..core.protocols import ServerLoad, Traits
+from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
 from .dialects.dialect import Dialect, StreamDecoder
 from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
-from .http.transport import StaleConnection, TransportResponse
+from .http.rate_limit_headers import read_rate_limits
+from .http.transport import Headers, StaleConnection, TransportResponse
 from .session_cleanup import SessionCloser
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ class HttpBackend:
         self._send_hint = send_hint
         self.observe = observe
         self._streams = True
+        self._limit_observers: list[Callable[[Mapping[PaceKind, ServiceLimit]], None]] = []
+
+    def observe_rate_limits(self, observer: Callable[[Mapping[PaceKind, ServiceLimit]], None]) -> Callable[[], None]:
+        self._limit_observers.append(observer)
+        return lambda: self._limit_observers.remove(observer)
+
+    def _on_response(self, headers: Headers) -> None:
+        if limits := read_rate_limits(headers):
+            for observer in self._limit_observers:
+                observer(limits)
 
     def stream(self, request: Request) -> "StreamingRequest | RecordedRequest":
         if not self._streams and request.stream:
@@ -60,7 +71,11 @@ class HttpBackend:
             self._session_closer.register(request.agent, is_last=is_last)
         if self.observe is not None:
             return self._recorded(request, self.observe)
-        return StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
+        return self._request(self.server, request)
+
+    def _request(self, server: RequestClient, request: Request) -> "StreamingRequest":
+        on_response = self._on_response if self._limit_observers and self.traits.reports_rate_limits else None
+        return StreamingRequest(server, self._dialect, request, self._stop_streaming, on_response)
 
     def encode(self, request: Request) -> EncodedRequest:
         """The request as `stream` sends it. Sends nothing."""
@@ -73,7 +88,7 @@ class HttpBackend:
         from .http.exchange_recorder import ExchangeRecorder, RecordedRequest  # only for runs that log requests
 
         recorder = ExchangeRecorder(self.server, request, observe)
-        return RecordedRequest(StreamingRequest(recorder, self._dialect, request, self._stop_streaming), recorder)
+        return RecordedRequest(self._request(recorder, request), recorder)
 
     def _stop_streaming(self) -> None:
         """The server rejects streaming requests: from now on requests do not stream."""
@@ -115,6 +130,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         "_fallback",
         "_is_accepted",
         "_is_streamed",
+        "_on_response",
         "_ready",
         "_response",
         "_server",
@@ -124,9 +140,16 @@ class StreamingRequest(AsyncIterator[Delta]):
     )
 
     def __init__(
-        self, server: RequestClient, dialect: Dialect, request: Request, on_stream_rejected: Callable[[], None]
+        self,
+        server: RequestClient,
+        dialect: Dialect,
+        request: Request,
+        on_stream_rejected: Callable[[], None],
+        on_response: Callable[[Headers], None] | None = None,
     ) -> None:
+        """`on_response`: called with the headers of each response."""
         self._server = server
+        self._on_response = on_response
         self._fallback = (replace(request, stream=False), on_stream_rejected) if request.stream else None
         self._dialect = dialect
         self._charge = request.charge
@@ -150,6 +173,8 @@ class StreamingRequest(AsyncIterator[Delta]):
                     raise
                 response = await self._server.post(self.url, self.body, self.headers)
             self._response = response
+            if self._on_response is not None:
+                self._on_response(response.headers)
             if response.status != 200:
                 body = redact_key(await response.read(), response.sent_headers)
                 if self._fallback is not None and response.status in _STREAM_REJECTED and b"stream" in body.lower():

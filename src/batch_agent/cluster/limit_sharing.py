@@ -169,7 +169,9 @@ class LimitSharing:
         mine = self._members[self._worker]
         for name, quota in self._quotas.items():
             claims = [each.claims[name] for each in self._members.values() if name in each.claims]
-            quota.slots.set_workers(len(claims), sum(claim.used for claim in claims) - mine.claims[name].used)
+            own = mine.claims[name]
+            active = sum(claim is own or claim.used > 0 or claim.wants != 0 for claim in claims)
+            quota.slots.set_workers(len(claims), sum(claim.used for claim in claims) - own.used, active)
             quota.wants = mine.claims[name].wants
             quota.put(self._portions[name])
         self._postpone_stop(began)

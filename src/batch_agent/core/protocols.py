@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from .agent_config import Job
 from .coordinator import Completion
@@ -40,6 +40,8 @@ class Traits:
     """It takes only schemas that have a strict form (core/schema.py)."""
     has_agent_sessions: bool = False
     """It keeps a session per agent, until `Backend.leave`."""
+    reports_rate_limits: bool = False
+    """Its responses say how many requests and tokens it accepts per minute, which `ReportsRateLimits` passes on."""
     takes_hints: bool = False
     """It manages its KV cache by the hints in requests (`Request.hint`), and those of `TakesHints`."""
     managed_cache: bool = False
@@ -90,6 +92,30 @@ class ReportsLoad(Protocol):
 
     async def load(self) -> ServerLoad | None:
         """Load report, or None if there is none. Never raises BackendError, and returns soon."""
+        ...
+
+
+PaceKind = Literal["requests", "tokens", "input_tokens", "output_tokens"]
+"""What a limit per minute counts. Some services count prompts and generated tokens apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLimit:
+    """A limit per minute as a service reports it."""
+
+    limit: int
+    remaining: int | None = None
+    """What may be sent now."""
+    reset: float | None = None
+    """Seconds until nothing of the limit is used."""
+
+
+@runtime_checkable
+class ReportsRateLimits(Protocol):
+    """Backend whose responses may report limits per minute."""
+
+    def observe_rate_limits(self, observer: Callable[[Mapping[PaceKind, ServiceLimit]], None]) -> Callable[[], None]:
+        """Calls `observer` with the limits in each response that has some. Returns a function that ends this."""
         ...
 
 
@@ -334,6 +360,10 @@ class WorkSource(Protocol):
 
 class Slot(Protocol):
     """Permit for one request in flight."""
+
+    def settle(self, usage: Usage) -> None:
+        """Reports the usage of the request, if it was answered."""
+        ...
 
     def release(self) -> None: ...
 

@@ -64,6 +64,37 @@ class SharedResults:
 
 
 @dataclass(frozen=True, slots=True)
+class Pacing:
+    """Limits per minute by which requests were spread over time."""
+
+    rpm: int | None = None
+    """Requests per minute; None: no limit is known."""
+    tpm: int | None = None
+    """Tokens per minute; only those of prompts where the service counts both apart."""
+    output_tpm: int | None = None
+    """Generated tokens per minute, where the service counts them apart."""
+    is_reported: bool = False
+    """The limits are the service's; otherwise those of the options, which are lower."""
+    delayed: int = 0
+    """Requests that waited for their time; 0: the limits were never reached."""
+
+    def __str__(self) -> str:
+        limits = [
+            f"{limit:,} {name}/min"
+            for limit, name in (
+                (self.rpm, "requests"),
+                (self.tpm, "tokens" if self.output_tpm is None else "prompt tokens"),
+                (self.output_tpm, "generated tokens"),
+            )
+            if limit is not None
+        ]
+        *first, last = limits
+        both = f"{', '.join(first)} and {last}" if first else last
+        source = "the service's limit" if self.is_reported else "as set"
+        return f"{both} ({source})"
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduling:
     """Scheduling report of a run."""
 
@@ -87,6 +118,8 @@ class Scheduling:
     """Endpoints that were unavailable at the end, each with its last error."""
     shared_results: SharedResults | None = None
     """Results placed first, or what that would gain; None if that is little."""
+    pace: Pacing | None = None
+    """None if no limit per minute is set or reported."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,32 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import field
 from types import TracebackType
 
 from ..agent.references import PlacedReference
 from ..core.agent_config import Job
 from ..core.events import LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
+from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
-from ..core.protocols import AssignsEndpoints, Backend, CountsTokens, EventSink, ServerLoad, TakesHints, Traits
-from ..core.requests import NO_USAGE, ContextHint, Request
+from ..core.protocols import (
+    AssignsEndpoints,
+    Backend,
+    CountsTokens,
+    EventSink,
+    PaceKind,
+    ServerLoad,
+    TakesHints,
+    Traits,
+)
+from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
+from ..schedule.pace import Pace
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
 from .residency import PoolResidency, Residency, ResidencyLease
@@ -44,13 +56,15 @@ class AdmissionController:
         agents: int | None = None,
         hints: ContextHints | None = None,
         has_later_turns: bool = True,
+        cost: "CostEstimate | None" = None,
     ) -> None:
         """`device_tokens`: tokens that the contexts of running requests may use, if known; more than that may be
         resident where the KV cache has a slower tier. `shared_chars`: characters of the prefix that the agents of this
         run share. `depth`: index of the stage in a flow; new agents of later stages go first. `agents`: their number,
         if known. `hints`: for servers that take them. `has_later_turns`: whether agents of this run may have more than
-        one turn."""
+        one turn. `cost`: estimates the usage of a request, for a backend that may be paced."""
         self.slots = slots
+        self._cost = cost
         self.residency = residency
         self._keep_warm = keep_warm
         self._hints = hints
@@ -83,6 +97,7 @@ class AdmissionController:
             depth=depth,
             hints=self._hints,
             has_later_turns=has_later_turns,
+            cost=self._cost,
         )
 
     async def admit(self, job: Job, facts: Sequence[Fact]) -> HeldSlot:
@@ -95,7 +110,9 @@ class AdmissionController:
             await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars, references)
             self._update_memory_cap(self.residency)
         try:
-            slot = await self.slots.acquire(_NEW_FIRST if self._starts_new() else self._new_agent_priority)
+            slot = await self.slots.acquire(
+                _NEW_FIRST if self._starts_new() else self._new_agent_priority, self._expected(job, facts)
+            )
         except BaseException:
             self.release(job.key)
             raise
@@ -108,7 +125,13 @@ class AdmissionController:
         priority = Priority(False, turns_left, job.index)
         if self.residency is not None:
             await self.residency.readmit(job.key, priority)
-        return await self.slots.acquire(_IN_TURN if self._starts_new() else priority)
+        return await self.slots.acquire(_IN_TURN if self._starts_new() else priority, self._expected(job))
+
+    def _expected(self, job: Job, facts: Sequence[Fact] = ()) -> Usage:
+        if self._cost is None:
+            return NO_USAGE
+        chars = self._shared_chars + len(job.task) + (_recorded_chars(facts)[0] if facts else 0)
+        return self._cost.of_next(job.key, chars, self.slots)
 
     def _starts_new(self) -> bool:
         """Whether new agents go before started ones."""
@@ -130,6 +153,8 @@ class AdmissionController:
 
     def on_reply(self, agent: str, fact: Replied) -> None:
         self.slots.on_success(fact.seconds)
+        if self._cost is not None:
+            self._cost.contexts[agent] = fact.reply.usage
         if agent in self._new:
             self._new.remove(agent)
             self.first_turns += fact.reply.usage
@@ -203,9 +228,10 @@ class AdmissionController:
 
     def report(self) -> Scheduling:
         """Report of the scheduling so far."""
-        inflight, limits = self.slots.limit, tuple(self.slots.history)
+        inflight, limits, pace = self.slots.limit, tuple(self.slots.history), self.slots.pace
+        pacing = None if pace is None else pace.pacing()
         if self.residency is None:
-            return Scheduling(inflight, limits)
+            return Scheduling(inflight, limits, pace=pacing)
         use = self.residency.report()
         return Scheduling(
             inflight,
@@ -217,6 +243,7 @@ class AdmissionController:
             overcommitted=use.overcommitted,
             cache_misses=use.cache_misses,
             keep_warm=None if self._keep_warm is None else self._keep_warm.stats,
+            pace=pacing,
         )
 
     async def aclose(self) -> None:
@@ -228,10 +255,30 @@ class AdmissionController:
     def release(self, agent: str) -> None:
         self._new.discard(agent)
         self._has_results = True
+        if self._cost is not None:
+            self._cost.contexts.pop(agent, None)
         if self._hints is not None:
             self._hints.forget(agent)
         if self.residency is not None:
             self.residency.release(agent)
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Estimates the usage of requests before they are sent."""
+
+    max_tokens: int | None
+    chars_per_token: float
+    contexts: dict[str, Usage] = field(default_factory=dict)
+    """Usage of each agent's last request."""
+
+    def of_next(self, agent: str, chars: int, slots: Slots) -> Usage:
+        """Usage of an agent's next request. `chars`: of its prompt, if it has sent none."""
+        output = 0 if slots.pace is None else slots.pace.expected_output(self.max_tokens)
+        last = self.contexts.get(agent)
+        if last is None:
+            return Usage(int(chars / self.chars_per_token), 0, output)
+        return Usage(last.input + last.output, last.cached, output)
 
 
 class _ObservedWait:
@@ -310,11 +357,15 @@ def build_admission(
     the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
     number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
     traits = backend.traits
-    slots = Slots(_inflight_limit(spec, traits), events)
+    pace = _pace(spec, traits)
+    slots = Slots(_inflight_limit(spec, traits), events, pace, awaits_limits=traits.reports_rate_limits)
+    cost = None if pace is None else CostEstimate(spec.sampling.max_tokens, chars_per_token)
     if not has_later_turns or traits.managed_cache:
         # No agent reuses its context, or the service manages its cache itself.
         hints = ContextHints() if traits.takes_hints else None
-        return AdmissionController(slots, shared_chars=shared_chars, hints=hints, has_later_turns=has_later_turns)
+        return AdmissionController(
+            slots, shared_chars=shared_chars, hints=hints, has_later_turns=has_later_turns, cost=cost
+        )
     residency = _residency(traits, server, shared_chars, chars_per_token)
     keep_warm = None
     if (
@@ -331,7 +382,14 @@ def build_admission(
         prefetch = KeepWarm(backend, slots, 0) if spec.prefix.kvflow and has_slower_tier and may_send else None
         hints = ContextHints(server if isinstance(server, TakesHints) and may_send else None, prefetch)
     return AdmissionController(
-        slots, residency, keep_warm, traits.kv_running_tokens, shared_chars=shared_chars, agents=agents, hints=hints
+        slots,
+        residency,
+        keep_warm,
+        traits.kv_running_tokens,
+        shared_chars=shared_chars,
+        agents=agents,
+        hints=hints,
+        cost=cost,
     )
 
 
@@ -348,6 +406,16 @@ def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
         return InflightLimit(limit, True, ceiling)
     first = min(traits.inflight, _CALIBRATION_START) if spec.limits.calibrate_backend else traits.inflight
     return InflightLimit(first, traits.fixed_inflight, ceiling)
+
+
+def _pace(spec: BatchSpec, traits: Traits) -> Pace | None:
+    """None: nothing limits the requests per minute, and no response may do so."""
+    limits: dict[PaceKind, int] = {}
+    if spec.limits.rpm is not None:
+        limits["requests"] = spec.limits.rpm
+    if spec.limits.tpm is not None:
+        limits["tokens"] = spec.limits.tpm
+    return Pace(limits) if limits or traits.reports_rate_limits else None
 
 
 async def measure_chars_per_token(server: Backend, text: str) -> float | None:

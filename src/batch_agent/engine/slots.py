@@ -1,19 +1,21 @@
 """Slots: permission to have a request in flight. Waiters are woken; nothing polls."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Literal
 
-from ..core.events import Event, LimitChanged, Paused, Resumed
-from ..core.protocols import EventSink, ServerLoad
+from ..core.events import Event, LimitChanged, Notice, Paused, Resumed
+from ..core.protocols import EventSink, PaceKind, ServerLoad, ServiceLimit
+from ..core.requests import NO_USAGE, Usage
 from ..core.run_reports import LimitChange
 from ..schedule.concurrency_limit import InflightLimit, LimitDecision
 from ..schedule.endpoint_load import EndpointLoads, EndpointMembership
 from ..schedule.fair_share import Demand
 from ..schedule.health import Health
 from ..schedule.overload_detector import OverloadDetector
+from ..schedule.pace import Pace
 from ..schedule.slot_queue import Priority, SlotQueue, Ticket
 
 _DEFAULT_PAUSE = 0.5
@@ -22,14 +24,32 @@ _BUSY_SHARE = 0.75
 _MIN_REPORTED_CHANGE = 0.1
 _MAX_PAUSE = 300.0
 """A longer Retry-After does not pause the run: each request that receives one gives up instead."""
+_FIRST_REQUESTS = 8
+"""Requests in flight until the first response of a service that reports its limits."""
 
 
 class Slots:
     """Grants slots by priority, and adapts the limit to the responses of the backend."""
 
-    def __init__(self, limit: InflightLimit, events: EventSink | None = None) -> None:
+    def __init__(
+        self,
+        limit: InflightLimit,
+        events: EventSink | None = None,
+        pace: Pace | None = None,
+        *,
+        awaits_limits: bool = False,
+    ) -> None:
+        """`pace`: None if requests are never spread over time. `awaits_limits`: the first response reports limits."""
         self._limit = limit
-        self._queue = SlotQueue(limit.current)
+        self.pace = pace
+        self._costs: dict[Ticket, Usage] = {}
+        """Estimated usage of the requests that wait."""
+        self._delayed: Ticket | None = None
+        """The last ticket that had to wait for the pace."""
+        self._pace_timer: asyncio.TimerHandle | None = None
+        self._awaits_limits = awaits_limits
+        first = min(limit.current, _FIRST_REQUESTS) if awaits_limits else limit.current
+        self._queue = SlotQueue(first, None if pace is None else self._may_grant)
         self._waiters: dict[Ticket, asyncio.Future[None]] = {}
         self._resume_timer: asyncio.TimerHandle | None = None
         self._probe_limit: int | None = None
@@ -77,6 +97,8 @@ class Slots:
         allowed = self.limit if self._memory_cap is None else min(self._memory_cap, self.limit)
         if self.share is not None and self.share.membership.is_contended:
             allowed = min(allowed, self.share.allowed())
+        if self._awaits_limits:
+            allowed = min(allowed, _FIRST_REQUESTS)
         return allowed if self._probe_limit is None else min(self._probe_limit, allowed)
 
     def set_memory_cap(self, cap: int | None) -> None:
@@ -96,24 +118,32 @@ class Slots:
         """Demand for slots. A fixed limit applies to all workers together; an adaptive one to each worker."""
         return Demand(self._initial_limit if self._limit.fixed else None, self._queue.in_use, self._queue.waiting > 0)
 
-    def set_workers(self, workers: int, elsewhere: int) -> None:
+    def set_workers(self, workers: int, elsewhere: int, active: int | None = None) -> None:
         """`workers` use the server; the others have `elsewhere` requests in flight. An adaptive limit starts with this
-        worker's share of the initial limit."""
+        worker's share of the initial limit. `active`: workers that have requests to send, this one included, which
+        share the pace; None: all."""
         self.workers, self._elsewhere = workers, elsewhere
+        if self.pace is not None:
+            self.pace.set_share(1 / (active or workers), asyncio.get_running_loop().time())
+            self._wake(self._queue.grant())
         first = max(1, self._initial_limit // workers)
         if not (self._limit.fixed or self.history or first == self._limit.current):
             self._limit.current = first
             self._apply_limit()
 
-    async def acquire(self, priority: Priority) -> "HeldSlot":
-        if not self._queue.try_acquire():
-            await self._wait(priority)
+    async def acquire(self, priority: Priority, cost: Usage = NO_USAGE) -> "HeldSlot":
+        """`cost`: estimated usage of the request."""
+        if self.pace is not None or not self._queue.try_acquire():
+            await self._wait(priority, cost)
         elif self.share is not None and self.share.membership.is_contended:
             self.share.membership.changed()
-        return HeldSlot(self)
+        return HeldSlot(self, cost)
 
     def on_success(self, seconds: float) -> None:
         """A request was answered after `seconds`."""
+        if self._awaits_limits:
+            self._awaits_limits = False
+            self._apply_limit()
         if self._probe_limit is not None:
             self._probe_limit = None
             if self._resume_timer is None:
@@ -143,6 +173,11 @@ class Slots:
             in_service = 0
         if retry_after is not None or in_service < _BUSY_SHARE * self.effective_limit:
             self.pause(_pause(retry_after), "rate limited")
+
+    def on_service_limits(self, limits: Mapping[PaceKind, ServiceLimit]) -> None:
+        """A response reported limits per minute."""
+        if self.pace is not None:
+            self.pace.report(limits, asyncio.get_running_loop().time())
 
     def on_load(self, load: ServerLoad) -> None:
         """The server reported its load."""
@@ -177,10 +212,37 @@ class Slots:
         if self._probe_limit is None:
             self._emit(Resumed())
 
-    async def _wait(self, priority: Priority) -> None:
+    def _may_grant(self, ticket: Ticket) -> bool:
+        """Whether the next request may be sent by the pace, which then counts it. Otherwise a timer grants it."""
+        loop, pace = asyncio.get_running_loop(), self.pace
+        assert pace is not None
+        if self._pace_timer is not None:
+            self._pace_timer.cancel()
+            self._pace_timer = None
+        cost, now = self._costs[ticket], loop.time()
+        ready_at = pace.ready_at(cost, now)
+        if ready_at <= now:
+            pace.reserve(cost)
+            return True
+        if ticket != self._delayed:
+            self._delayed = ticket
+            pace.delayed += 1
+            if pace.delayed == 1:
+                self._emit(Notice(f"Requests are paced at {pace.pacing()}."))
+        self._pace_timer = loop.call_at(ready_at, self._on_pace)
+        return False
+
+    def _on_pace(self) -> None:
+        self._pace_timer = None
+        self._wake(self._queue.grant())
+
+    async def _wait(self, priority: Priority, cost: Usage) -> None:
         ticket = self._queue.enqueue(priority)
         granted = asyncio.get_running_loop().create_future()
         self._waiters[ticket] = granted
+        if self.pace is not None:
+            self._costs[ticket] = cost
+            self._wake(self._queue.grant())
         if self.share is not None and self.share.membership.is_contended:
             self.share.membership.changed()
         try:
@@ -188,9 +250,14 @@ class Slots:
         except asyncio.CancelledError:
             # A grant and a cancellation may cross in either order: a ticket that no longer waits was granted.
             if self._waiters.pop(ticket, None) is None:
+                if self.pace is not None:
+                    self.pace.refund(cost)
                 self._release()
             else:
                 self._queue.cancel(ticket)
+                self._costs.pop(ticket, None)
+                if self.pace is not None:
+                    self._wake(self._queue.grant())  # the next request may need less
                 self._notify_clients()
             raise
 
@@ -202,6 +269,7 @@ class Slots:
     def _wake(self, tickets: list[Ticket]) -> None:
         for ticket in tickets:
             waiter = self._waiters.pop(ticket)
+            self._costs.pop(ticket, None)
             if not waiter.done():
                 waiter.set_result(None)
 
@@ -236,10 +304,16 @@ class Slots:
 class HeldSlot:
     """A granted slot. Releasing it twice is harmless."""
 
-    __slots__ = ("_slots",)
+    __slots__ = ("_cost", "_slots")
 
-    def __init__(self, slots: Slots) -> None:
+    def __init__(self, slots: Slots, cost: Usage) -> None:
         self._slots: Slots | None = slots
+        self._cost = cost
+
+    def settle(self, usage: Usage) -> None:
+        """Corrects what the pace reserved for the request."""
+        if self._slots is not None and self._slots.pace is not None:
+            self._slots.pace.settle(self._cost, usage)
 
     def release(self) -> None:
         if self._slots is not None:

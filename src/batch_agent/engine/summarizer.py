@@ -70,6 +70,7 @@ class Summarizer:
         try:
             async with self.backend.stream(Request(_PROMPT, (User(prompt),), model, sampling)) as deltas:
                 reply, _ = await collect(deltas, lambda: 0.0)
+            slot.settle(reply.usage)
         finally:
             slot.release()
         self.usage += reply.usage

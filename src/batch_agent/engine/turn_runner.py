@@ -94,6 +94,7 @@ class BackendTurnRunner:
                 failed = failed if retry is None else (*failed, error)
             else:
                 fact = Replied(reply, queued, now() - started, ttft, len(failed) + 1, cut_at=_cut_at(reply, step))
+                held.settle(reply.usage)
                 self.admission.on_reply(job.key, fact)
                 self.health.succeeded(request)
                 if failed:

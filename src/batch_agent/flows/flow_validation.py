@@ -25,6 +25,8 @@ _FLOW_OPTIONS = frozenset(
         "max_inflight",
         "max_concurrent",
         "backpressure_ceiling",
+        "rpm",
+        "tpm",
         "calibrate_backend",
         "max_total_tokens",
         "max_usd",

@@ -21,7 +21,7 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, Store, ToolSet, Traits
+from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, ReportsRateLimits, Store, ToolSet, Traits
 from ..core.requests import NO_USAGE, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
@@ -421,6 +421,8 @@ class _Opener:
                 self._stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
             if isinstance(server, ReportsLoad) or admission.residency is not None:
                 await self._stack.enter_async_context(monitor_load(server, admission))
+            if isinstance(server, ReportsRateLimits) and server.traits.reports_rate_limits:
+                self._stack.callback(server.observe_rate_limits(admission.slots.on_service_limits))
             if self._events is not None:
                 name = server.traits.name
                 names[name] += 1  # stages may use several servers of a kind

@@ -2,6 +2,7 @@
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType
 
@@ -24,10 +25,13 @@ class Priority(NamedTuple):
 
 @dataclass(slots=True)
 class SlotQueue:
-    """Counts slots and orders the waiters. Never grants beyond the limit, and never leaves a slot idle with a waiter.
-    No waiter starves: one that was passed over for `MAX_ROUNDS_PASSED_OVER` rounds goes next."""
+    """Counts slots and orders the waiters. Never grants beyond the limit, and never leaves a slot idle with a waiter,
+    unless `may_grant` delays the next one. No waiter starves: one that was passed over for `MAX_ROUNDS_PASSED_OVER`
+    rounds goes next."""
 
     limit: int
+    may_grant: Callable[[Ticket], bool] | None = None
+    """Called with the next ticket when a slot is free. False: neither this nor a later ticket is granted now."""
     in_use: int = 0
     _waiting: dict[Ticket, Priority] = field(default_factory=dict)
     _order: list[tuple[Priority, Ticket]] = field(default_factory=list)
@@ -64,26 +68,34 @@ class SlotQueue:
     def release(self) -> list[Ticket]:
         """Returns a slot. The tickets that are granted now."""
         self.in_use -= 1
-        return self._grant()
+        return self.grant()
 
     def resize(self, limit: int) -> list[Ticket]:
         """Changes the limit. A lower one takes effect as slots are released, a higher one at once."""
         self.limit = limit
-        return self._grant()
+        return self.grant()
 
-    def _grant(self) -> list[Ticket]:
+    def grant(self) -> list[Ticket]:
+        """The tickets that are granted now."""
         granted: list[Ticket] = []
         while self.in_use < self.limit and self._waiting:
-            ticket = self._longest_passed_over() or heapq.heappop(self._order)[1]
-            if self._waiting.pop(ticket, None) is not None:
-                self.in_use += 1
-                self._granted += 1
-                granted.append(ticket)
+            ticket = self._longest_passed_over() or self._first()
+            if self.may_grant is not None and not self.may_grant(ticket):
+                break
+            del self._waiting[ticket]
+            self.in_use += 1
+            self._granted += 1
+            granted.append(ticket)
         if not self._waiting:
             self._order.clear()
             self._arrivals.clear()
         self._drop_stale()
         return granted
+
+    def _first(self) -> Ticket:
+        while (ticket := self._order[0][1]) not in self._waiting:
+            heapq.heappop(self._order)
+        return ticket
 
     def _longest_passed_over(self) -> Ticket | None:
         while self._arrivals[0][0] not in self._waiting:

@@ -24,6 +24,8 @@ class ClientConnection(asyncio.Protocol):
         self, handle: Callable[[HttpRequest, "ClientConnection"], None], open_connections: set["ClientConnection"]
     ) -> None:
         self.on_disconnect: Callable[[], None] | None = None
+        self.header_lines = b""
+        """Further headers of the current response, each with its line end."""
         self._handle = handle
         self._open_connections = open_connections
         self._reader = RequestReader()
@@ -54,6 +56,7 @@ class ClientConnection(asyncio.Protocol):
 
     def reply(self, status: int, body: bytes, content_type: bytes = b"application/json", extra: bytes = b"") -> None:
         """Send a complete response; `extra`: more header lines, each with its line end."""
+        extra += self.header_lines
         if status == 200 and not extra and content_type == b"application/json":
             head = _OK_JSON % len(body)
         else:
@@ -64,7 +67,7 @@ class ClientConnection(asyncio.Protocol):
         self._finish()
 
     def open_stream(self, events: bytes) -> None:
-        self._write(_SSE + _chunk(events))
+        self._write(_SSE[:-2] + self.header_lines + b"\r\n" + _chunk(events))
 
     def send(self, events: bytes) -> None:
         self._write(_chunk(events))
@@ -109,6 +112,7 @@ class ClientConnection(asyncio.Protocol):
 
     def _finish(self) -> None:
         self._is_busy = False
+        self.header_lines = b""
         self.on_disconnect = None
         if not self._keep_alive:
             self.close()

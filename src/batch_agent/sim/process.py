@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ..core.fast_dataclass import dataclass
-from .sim_config import FaultRates, Script, SimConfig
+from .sim_config import FaultRates, RateLimits, Script, SimConfig
 
 # The simulator needs nothing that `import batch_agent` loads, which takes longer than the rest of its start: the new
 # process sees the package as a bare namespace.
@@ -46,7 +46,8 @@ class Launch:
         fields: dict[str, Any] = json.loads(text)
         config: dict[str, Any] = fields.pop("config", {})
         faults = FaultRates(**config.pop("faults", {}))
-        return cls(SimConfig(**config, faults=faults), Script(**fields.pop("script", {})), **fields)
+        limits = RateLimits(**config.pop("rate_limits", {}))
+        return cls(SimConfig(**config, faults=faults, rate_limits=limits), Script(**fields.pop("script", {})), **fields)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -18,6 +18,7 @@ from .kv_engine.engine_driver import EngineDriver
 from .kv_engine.sim_engine import SimEngine
 from .openai_responses import DONE, error_body
 from .prompts import UNREADABLE, chat_prompt
+from .rate_limiter import RateLimiter
 from .request_errors import RequestError, invalid, unknown_model
 from .request_reader import Requests
 from .response_writer import SimResponseWriter
@@ -69,8 +70,9 @@ def _text(body: dict[str, Any]) -> bytes:
         raise invalid(f"prompt must be a string: {error!r}", "body.prompt") from error
 
 
-def metrics_text(engine: SimEngine, http_requests: int) -> bytes:
-    """`http_requests`: HTTP requests for generation; a list of prompts is one of them, and many for the engine."""
+def metrics_text(engine: SimEngine, http_requests: int, refused: int = 0) -> bytes:
+    """`http_requests`: HTTP requests for generation; a list of prompts is one of them, and many for the engine.
+    `refused`: those beyond a limit per minute."""
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
     labels = f'{{engine="0",model_name="{config.model}"}}'
     caches = "" if config.prefix_caching else 'enable_prefix_caching="False",'
@@ -89,6 +91,7 @@ def metrics_text(engine: SimEngine, http_requests: int) -> bytes:
         *_metric("vllm:cache_config_info", "gauge", cache, 1),
         *_metric("sim:requests_aborted_total", "counter", labels, counters.aborted),
         *_metric("sim:http_requests_total", "counter", labels, http_requests),
+        *_metric("sim:rate_limited_total", "counter", labels, refused),
         *_host_metrics(engine, labels),
         *_metric("process_cpu_seconds_total", "counter", "", time.process_time()),
     ]
@@ -154,6 +157,7 @@ class SimRoutes:
         self._driver = EngineDriver(config, loop)
         self._front_end = FrontEnd(config, loop)
         self._faults = Faults(config.faults)
+        self._limiter = RateLimiter(config.rate_limits, loop.time())
         requests, info = Requests(config, script), InfoRoutes(config)
         self._posts: dict[bytes, Post] = {
             b"/v1/chat/completions": requests.chat,
@@ -201,9 +205,18 @@ class SimRoutes:
 
     def _metrics(self) -> tuple[bytes, bytes]:
         self._driver.run()
-        return metrics_text(self._driver.engine, self._faults.requests), b"text/plain; version=0.0.4; charset=utf-8"
+        text = metrics_text(self._driver.engine, self._faults.requests, self._limiter.refused)
+        return text, b"text/plain; version=0.0.4; charset=utf-8"
 
     def _generate(self, generation: Generation, connection: ClientConnection) -> None:
+        if self._limiter.is_limited:
+            tokens = sum(each.prompt_tokens + each.output_tokens for each in generation.sequences)
+            retry_after = self._limiter.retry_after(tokens, self._loop.time())
+            lines = "".join(f"{name}: {value}\r\n" for name, value in self._limiter.headers().items())
+            connection.header_lines = lines.encode()
+            if retry_after is not None:
+                _reply_status(connection, Fault(Kind.STATUS, status=429, retry_after_s=retry_after))
+                return
         fault, fault_index = self._fault(generation)
         if fault and fault.kind is Kind.STATUS:
             _reply_status(connection, fault)

@@ -39,6 +39,29 @@ class FaultRates:
 
 
 @dataclass(frozen=True, slots=True)
+class RateLimits:
+    """Limits per minute, as hosted services have them: token buckets that begin full. A request beyond one
+    of them is answered with HTTP 429 and a Retry-After header."""
+
+    rpm: int | None = None
+    """Requests per minute. None: not limited."""
+    tpm: int | None = None
+    """Tokens per minute, prompts and answers together. None: not limited."""
+    burst_s: float = 60.0
+    """Seconds of the limits that may be used at once; less than a minute for a service that enforces them over shorter
+    times."""
+    headers: bool = True
+    """Report the limits with each response, with OpenAI's names."""
+
+    def __post_init__(self) -> None:
+        for name in ("rpm", "tpm"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1, got {limit!r}")
+        if not 0 < self.burst_s <= 60:
+            raise ValueError(f"burst_s must be above 0 and at most 60, got {self.burst_s!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class SimConfig:
     """One engine: its memory, its batch limits and its step times. The defaults are a 3B model on a 24 GB card.
 
@@ -95,6 +118,7 @@ class SimConfig:
     batch_chat: bool = True
     """Serve /v1/chat/completions/batch."""
     faults: FaultRates = field(default_factory=FaultRates)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
 
     def __post_init__(self) -> None:
         for name in (

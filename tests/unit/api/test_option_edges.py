@@ -67,6 +67,8 @@ WORKS: dict[str, str] = {
     "max_dispatched": f"{LIMIT} negative",
     "max_turns": LIMIT,
     "priority": "zero one negative",
+    "rpm": LIMIT,
+    "tpm": LIMIT,
     "backpressure_ceiling": f"{LIMIT} zero",  # 0, as 0.2 wrote it: no limit
     "calibrate_backend": FLAG,
     "timeout_per_agent": "one longest none",
@@ -115,7 +117,9 @@ WORKS: dict[str, str] = {
 }
 TIMES_THAT_NOTHING_FITS = {("timeout_per_agent", "tiny"), ("timeout_per_turn", "tiny"), ("deadline", "tiny")}
 HUGE_FLOAT_IS_A_NUMBER = {"temperature"}
-CASES = [(option, edge) for option in WORKS for edge in EDGES if (option, edge) not in TIMES_THAT_NOTHING_FITS]
+MINUTES_TO_WAIT = {("rpm", "one"), ("tpm", "one")}
+LEFT_OUT = TIMES_THAT_NOTHING_FITS | MINUTES_TO_WAIT
+CASES = [(option, edge) for option in WORKS for edge in EDGES if (option, edge) not in LEFT_OUT]
 
 
 def works(table: dict[str, str], option: str, edge: str) -> bool:

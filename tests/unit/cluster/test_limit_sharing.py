@@ -18,6 +18,7 @@ from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
 from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.schedule.pace import Pace
 from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory_store import MemoryStore
 
@@ -392,3 +393,37 @@ async def test_a_worker_that_is_cancelled_while_it_leaves_is_gone(steps: int) ->
     working.cancel()
     await asyncio.wait([working])
     assert await workers_of(coordinator) == set()
+
+
+def paced(coordinator: MemoryCoordinator, name: str, rpm: int) -> Worker:
+    slots = Slots(InflightLimit(1_000, fixed=False), None, Pace({"requests": rpm}))
+    return Worker(coordinator, name, AdmissionController(slots))
+
+
+@virtual
+async def test_workers_share_the_pace_and_get_it_back_when_one_leaves() -> None:
+    coordinator = MemoryCoordinator(MemoryStore())
+    a, b = paced(coordinator, "a", 600), paced(coordinator, "b", 600)
+    async with a.active(2_000):
+        async with b.active(2_000):
+            await asyncio.sleep(1)
+            before = len(a.held), len(b.held)
+            await asyncio.sleep(60)
+            sent = len(a.held) - before[0], len(b.held) - before[1]
+            assert 570 <= sum(sent) <= 600
+            assert min(sent) >= 280
+        await asyncio.sleep(1)
+        alone = len(a.held)
+        await asyncio.sleep(30)
+        assert 280 <= len(a.held) - alone <= 300
+
+
+@virtual
+async def test_a_worker_without_requests_leaves_the_pace_to_the_others() -> None:
+    coordinator = MemoryCoordinator(MemoryStore())
+    a, idle = paced(coordinator, "a", 600), paced(coordinator, "idle", 600)
+    async with a.active(2_000), idle.active():
+        await asyncio.sleep(5)
+        before = len(a.held)
+        await asyncio.sleep(30)
+        assert 280 <= len(a.held) - before <= 300

@@ -39,6 +39,8 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("streaming_tool_dispatch", "context", "streaming_tool_dispatch", True),
     ("priority", "limits", "priority", -3),
     ("backpressure_ceiling", "limits", "backpressure_ceiling", 16),
+    ("rpm", "limits", "rpm", 500),
+    ("tpm", "limits", "tpm", 30_000),
     ("calibrate_backend", "limits", "calibrate_backend", True),
     ("context_tokens", "context", "context_tokens", 4096),
     ("oversized", "context", "oversized", "chunk"),

@@ -26,6 +26,8 @@ PASSED_THROUGH = (
     "backend",
     "model",
     "max_inflight",
+    "rpm",
+    "tpm",
     "max_agents",
     "max_turns",
     "max_retries",
@@ -162,6 +164,10 @@ class CommandOptions:
         ),
     ] = "inline"
     max_inflight: Annotated[int | None, _option("Concurrent requests. By default, found automatically.", LIMITS)] = None
+    rpm: Annotated[int | None, _option("Requests per minute. By default, what the service reports.", LIMITS)] = None
+    tpm: Annotated[
+        int | None, _option("Tokens per minute, input and output. By default, what the service reports.", LIMITS)
+    ] = None
     max_agents: Annotated[
         int | None, _option("Concurrent agents. By default 10,000, or 20 with --runtime.", LIMITS)
     ] = None

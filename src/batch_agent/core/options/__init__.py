@@ -79,6 +79,11 @@ class Limits:
     """Priority relative to other clients of the server: higher goes first, if the server supports priorities."""
     backpressure_ceiling: int | None = None
     """Requests that may be queued at a server that reports its queue. None: a few."""
+    rpm: int | None = None
+    """Requests per minute that are sent to the backend, by all workers together. None: as many as it reports that it
+    accepts, or as it answers."""
+    tpm: int | None = None
+    """Tokens per minute of the requests to the backend, input and output, by all workers together. None: as for rpm."""
     calibrate_backend: bool = False
     """Start the search for the number of requests in flight low, for an unknown server."""
 
@@ -88,7 +93,7 @@ class Limits:
             at_least("backpressure_ceiling", self.backpressure_ceiling, 1)
         if not is_whole(self.priority) or abs(self.priority) > 10_000:
             raise SpecError(f"priority must be an integer between -10000 and 10000; got {self.priority!r}.")
-        for name in ("max_inflight", "max_agents", "max_turns"):
+        for name in ("max_inflight", "max_agents", "max_turns", "rpm", "tpm"):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
         flags(self, "calibrate_backend")

@@ -54,6 +54,11 @@ class AgentOptions(TypedDict, total=False):
     """Priority relative to other clients of the server: higher goes first, if the server supports priorities."""
     backpressure_ceiling: int | None
     """Requests that may be queued at a server that reports its queue. None: a few."""
+    rpm: int | None
+    """Requests per minute that are sent to the backend, by all workers together. None: as many as it reports that it
+    accepts, or as it answers."""
+    tpm: int | None
+    """Tokens per minute of the requests to the backend, input and output, by all workers together. None: as for rpm."""
     calibrate_backend: bool
     """Start the search for the number of requests in flight low, for an unknown server."""
     limits: Limits

@@ -1,0 +1,166 @@
+"""Pace: how many requests and tokens may be sent per minute. Time is an argument; nothing here waits.
+
+Each limit is a token bucket that holds one second of it, so that requests are spread over the minute: services enforce
+their limits over shorter times too. What a request takes is reserved by an estimate before it is sent, and corrected
+when its usage is known."""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import PaceKind, ServiceLimit
+from ..core.requests import NO_USAGE, Usage
+from ..core.run_reports import Pacing
+
+_MINUTE = 60.0
+_MAX_RESET = 90.0
+"""Seconds. A limit that takes longer to reset is not one per minute, but per day."""
+_RESERVE = 0.1
+"""Share of a service's limit that is not used up, for requests in flight which its last response did not count."""
+_TICK = 1e-6
+"""Rounding errors of the levels and of the clock."""
+_FIRST_OUTPUT = 256
+"""Assumed tokens of a reply, until one is known."""
+_AVERAGED_REPLIES = 32
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """Token bucket. Its level is negative after a request that takes more than it holds."""
+
+    limit: float
+    level: float
+    at: float
+
+    @property
+    def burst(self) -> float:
+        return max(1.0, self.limit / _MINUTE)
+
+    @property
+    def rate(self) -> float:
+        """Per second. With the burst, no minute has more than the limit."""
+        return (self.limit - self.burst + 1) / _MINUTE if self.limit > 1 else self.limit / _MINUTE
+
+    def fill(self, now: float) -> None:
+        self.level = min(self.burst, self.level + max(0.0, now - self.at) * self.rate)
+        self.at = now
+
+    def ready_at(self, cost: float) -> float:
+        missing = min(cost, self.burst) - self.level
+        return self.at if missing <= _TICK else self.at + missing / self.rate
+
+
+@dataclass(slots=True)
+class Pace:
+    """Limits per minute of one backend, from options and from its responses; the lower one counts. Without any limit,
+    nothing is delayed."""
+
+    options: Mapping[PaceKind, int] = field(default_factory=dict)
+    share: float = 1.0
+    """Share of the limits that this worker may use."""
+    delayed: int = 0
+    """Requests that had to wait for the pace."""
+    _reported: dict[PaceKind, int] = field(default_factory=dict)
+    _buckets: dict[PaceKind, _Bucket] = field(default_factory=dict)
+    _output: float | None = None
+    """Mean tokens of a reply."""
+
+    def ready_at(self, cost: Usage, now: float) -> float:
+        """When a request of this estimated usage may be sent: `now`, or a later time."""
+        self._open(now)
+        for bucket in self._buckets.values():
+            bucket.fill(now)
+        return max((bucket.ready_at(_cost(kind, cost)) for kind, bucket in self._buckets.items()), default=now)
+
+    def reserve(self, cost: Usage) -> None:
+        """Takes what a request that is sent now needs by its estimate."""
+        for kind, bucket in self._buckets.items():
+            bucket.level -= _cost(kind, cost)
+
+    def refund(self, cost: Usage) -> None:
+        """Returns the reservation of a request that was not sent."""
+        for kind, bucket in self._buckets.items():
+            bucket.level = min(bucket.burst, bucket.level + _cost(kind, cost))
+
+    def settle(self, reserved: Usage, usage: Usage) -> None:
+        """Corrects the reservation of a request by its usage."""
+        if usage == NO_USAGE:
+            return
+        seen = usage.output if self._output is None else self._output
+        self._output = seen + (usage.output - seen) / _AVERAGED_REPLIES
+        for kind, bucket in self._buckets.items():
+            if kind != "requests":
+                bucket.level = min(bucket.burst, bucket.level + _cost(kind, reserved) - _cost(kind, usage))
+
+    def expected_output(self, max_tokens: int | None) -> int:
+        """Tokens that are reserved for a reply."""
+        expected = self._output if self._output is not None else max_tokens or _FIRST_OUTPUT
+        return round(expected if max_tokens is None else min(expected, max_tokens))
+
+    def report(self, limits: Mapping[PaceKind, ServiceLimit], now: float) -> None:
+        """Takes over the limits that a response reported. A service that has less left than is assumed here, because
+        others use it too or because it counts otherwise, gets time to recover."""
+        for kind, found in limits.items():
+            if found.limit < 1 or (found.reset is not None and found.reset > _MAX_RESET):
+                self._reported.pop(kind, None)
+            else:
+                self._reported[kind] = found.limit
+        self._resize(now)
+        for kind, found in limits.items():
+            bucket = self._buckets.get(kind)
+            if bucket is not None and kind in self._reported and found.remaining is not None:
+                bucket.fill(now)
+                bucket.level = min(bucket.level, self.share * (found.remaining - _RESERVE * found.limit))
+
+    def set_share(self, share: float, now: float) -> None:
+        """Changes this worker's share of the limits."""
+        if share != self.share:
+            self.share = share
+            self._resize(now)
+
+    def pacing(self) -> Pacing | None:
+        """Report for the user; None without a limit. Limits are those of all workers together."""
+        limits = self._limits()
+        if not limits:
+            return None
+        tokens = [limits[kind] for kind in ("tokens", "input_tokens") if kind in limits]
+        is_option = any(self._reported.get(kind, limit + 1) > limit for kind, limit in limits.items())
+        return Pacing(
+            limits.get("requests"), min(tokens, default=None), limits.get("output_tokens"), not is_option, self.delayed
+        )
+
+    def _limits(self) -> dict[PaceKind, int]:
+        limits = dict(self.options)
+        for kind, limit in self._reported.items():
+            limits[kind] = min(limit, limits.get(kind, limit))
+        return limits
+
+    def _open(self, now: float) -> None:
+        if not self._buckets and self.options:
+            self._resize(now)
+
+    def _resize(self, now: float) -> None:
+        limits = self._limits()
+        for kind in [kind for kind in self._buckets if kind not in limits]:
+            del self._buckets[kind]
+        for kind, total in limits.items():
+            limit = total * self.share
+            bucket = self._buckets.get(kind)
+            if bucket is None:
+                bucket = self._buckets[kind] = _Bucket(limit, min(limit, max(1.0, limit / _MINUTE)), now)
+            elif bucket.limit != limit:
+                bucket.fill(now)
+                bucket.limit = limit
+                bucket.level = min(bucket.level, bucket.burst)
+
+
+def _cost(kind: PaceKind, usage: Usage) -> float:
+    match kind:
+        case "requests":
+            return 1.0
+        case "tokens":
+            return usage.input + usage.output
+        case "input_tokens":
+            return usage.input - usage.cached  # services that count these apart do not count what they have cached
+        case "output_tokens":
+            return usage.output
