@@ -4,14 +4,13 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from ..core.errors import SpecError
 from ..core.json import dumps, loads
-from ..core.requests import Exchange, Request
+from ..core.requests import Exchange, Request, Usage
 from ..plan.row_keys import row_key
 
 _log = logging.getLogger("batch_agent")
@@ -129,7 +128,7 @@ def _line(exchange: Exchange, attempt: int) -> dict[str, Any]:
         "body": sent.body,
         "status": exchange.status,
         "seconds": round(exchange.seconds, 4),
-        "usage": None if exchange.usage is None else asdict(exchange.usage),
+        "usage": None if exchange.usage is None else _tokens(exchange.usage),
         "error": exchange.error,
         "response_headers": exchange.headers,
         "response": exchange.response,
@@ -155,3 +154,10 @@ def _sender(request: Request) -> str:
     else:
         sender = "no agent" if request.index is None else f"prompt {request.index}"
     return f"stage {request.stage}, {sender}" if request.stage else sender
+
+
+def _tokens(usage: Usage) -> dict[str, int]:
+    """Tokens of a request. Those that a provider wrote to its cache only where there are any."""
+    written = {"written": usage.written, "written_hour": usage.written_hour}
+    tokens = {"input": usage.input, "cached": usage.cached, "output": usage.output}
+    return tokens | {name: count for name, count in written.items() if count}

@@ -52,7 +52,7 @@ def test_reasoning_calls_and_results_are_in_the_transcript() -> None:
 def test_tokens_of_all_turns_are_added_including_cached_and_reasoning_tokens() -> None:
     tokens = {"input": 40, "output": 7, "reasoning": 3, "cache": {"read": 60, "write": 5}}
     finish = {"type": "step-finish", "tokens": tokens}
-    assert read(settings("assistant", finish), settings("assistant", finish)).usage == Usage(210, 120, 20)
+    assert read(settings("assistant", finish), settings("assistant", finish)).usage == Usage(210, 120, 20, written=10)
 
 
 @pytest.mark.parametrize("state", [{"status": "error", "error": "no such file"}, {"status": "running"}])
