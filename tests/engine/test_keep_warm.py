@@ -75,8 +75,8 @@ def no_slot_is_lost(monkeypatch: pytest.MonkeyPatch) -> list[Slots]:
     made: list[Slots] = []
     init = Slots.__init__
 
-    def remember(slots: Slots, *given: Any) -> None:
-        init(slots, *given)
+    def remember(slots: Slots, *given: Any, **named: Any) -> None:
+        init(slots, *given, **named)
         made.append(slots)
 
     monkeypatch.setattr(Slots, "__init__", remember)

@@ -56,6 +56,8 @@ WORKS: dict[str, str] = {
     "--max-retries": "zero one",
     "--max-total-tokens": "one",
     "--max-usd": "one huge huge-float",
+    "--rpm": "one",
+    "--tpm": "one",
     "--deadline": "one",
     "--timeout-per-agent": "one",
     "--timeout-per-turn": "one",
