@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Hashable
 from hashlib import blake2b
@@ -38,6 +39,10 @@ class ToolDiskCache:
         self._path = folder / "tools.sqlite3"
         self._thread = DaemonThreads(max_threads=1)
         self._db: sqlite3.Connection | None = None
+        self._in_use = threading.Lock()
+        """Held by whoever uses the connection. A call that is cancelled goes on in its thread, and the next one, or the
+        end, gets another thread."""
+        self._is_closed = False
 
     async def open(self) -> None:
         """Raises StoreError."""
@@ -69,19 +74,27 @@ class ToolDiskCache:
         return found
 
     async def aclose(self) -> None:
-        db, self._db = self._db, None
-        if db is not None:
-            await self._thread.run(db.close)
+        def close() -> None:
+            with self._in_use:
+                self._is_closed = True
+                if self._db is not None:
+                    self._db.close()
+                    self._db = None
+
+        await self._thread.run(close)
         self._thread.close()
 
     async def _do(self, work: Callable[[sqlite3.Connection], T]) -> T:
         def run() -> T:
-            if self._db is None:
-                make_private_dir(self._path.parent)
-                os.close(open_private(self._path, os.O_RDWR))
-                self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
-                self._db.execute("PRAGMA journal_mode = WAL")
-            return work(self._db)
+            with self._in_use:
+                if self._is_closed:
+                    raise sqlite3.ProgrammingError("it is closed")
+                if self._db is None:
+                    make_private_dir(self._path.parent)
+                    os.close(open_private(self._path, os.O_RDWR))
+                    self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False, timeout=10)
+                    self._db.execute("PRAGMA journal_mode = WAL")
+                return work(self._db)
 
         async with self._thread.slots:
             try:

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from batch_agent.core.events import Event, ToolsUsed
 from batch_agent.core.requests import Request
 from batch_agent.core.results import ToolUse
 from batch_agent.testing import Answer, ScriptedBackend, call, say
+from batch_agent.tools.disk_cache import ToolDiskCache
 
 
 class Log:
@@ -206,3 +209,27 @@ print(code_digest(known).hex())
         told.add(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True).stdout)
     assert len(told) == 1
     assert told != {b""}
+
+
+async def test_the_cache_is_not_closed_while_a_cancelled_call_still_uses_it(tmp_path: Path) -> None:
+    """SQLite crashes the process if another thread closes a connection that is in use."""
+    cache, started, may_go_on = ToolDiskCache(tmp_path), threading.Event(), threading.Event()
+    await cache.open()
+    used: list[object] = []
+
+    def slow(db: sqlite3.Connection) -> None:
+        started.set()
+        assert may_go_on.wait(10)
+        used.append(db.execute("SELECT 1").fetchone())
+
+    call = asyncio.ensure_future(cache._do(slow))
+    await asyncio.to_thread(started.wait, 10)
+    call.cancel()
+    closing = asyncio.ensure_future(cache.aclose())
+    await asyncio.sleep(0.02)
+    assert not closing.done()
+    may_go_on.set()
+    await closing
+    assert used == [(1,)]
+    with pytest.raises(StoreError, match="it is closed"):
+        await cache.get(b"key")
