@@ -312,11 +312,12 @@ def test_workers_together_never_exceed_the_budget_even_if_one_is_killed(scene: S
     scene.until_results(SOME // 4)
     victim.kill()
     scene.end(caller, *workers)
-    assert tokens(sim) - before - (WORKERS + 2) * look <= budget
+    spent = tokens(sim) - before - (WORKERS + 2) * look
+    assert budget * 0.8 <= spent <= budget  # the rest: what the killed worker held, and the last reservations
     results = scene.results()
     assert sorted(result["index"] for result in results) == list(range(SOME))
     failed = [result["error"] for result in results if result["error"]]
-    assert 0 < len(failed) < SOME * 2 // 3
+    assert 0 < len(failed) < SOME * 3 // 4  # what the killed worker had begun is paid again
     assert all(error.startswith("budget: The budget is used up") for error in failed)
     assert max(Counter(made.what for made in scene.made("put")).values()) == 1
 
