@@ -12,7 +12,7 @@ from .facts import Fact
 from .fast_dataclass import dataclass
 from .messages import ToolCall, ToolResult, ToolSpec
 from .options.price import PriceNumbers
-from .requests import ContextHint, Delta, EncodedRequest, Request, Usage
+from .requests import ContextHint, Delta, EncodedRequest, Lane, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -46,6 +46,8 @@ class Traits:
     """It manages its KV cache by the hints in requests (`Request.hint`), and those of `TakesHints`."""
     managed_cache: bool = False
     """A prefix is cached only after the first answer, so warming it before a burst pays."""
+    lanes: tuple[Lane, ...] = ("standard",)
+    """Lanes that requests may take."""
     unsupported_sampling: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     detected: tuple[str, ...] = ()

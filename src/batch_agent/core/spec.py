@@ -43,6 +43,10 @@ class BatchSpec:
     backend: str | Sequence[str] | Backend = "local://"
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    lane: Literal["standard", "flex", "batch", "auto"] = "standard"
+    """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
+    provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
+    docs/lanes.md says which backends have which."""
     runtime: Runtime | None = None
     """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model
     override those of the run."""
@@ -84,6 +88,8 @@ class BatchSpec:
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
+        if self.lane not in ("standard", "flex", "batch", "auto"):
+            raise SpecError(f"lane must be 'standard', 'flex', 'batch' or 'auto'; got {self.lane!r}.")
         if self.plan_changed not in ("stop", "rerun"):
             raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")
         if self.on_result is not None and not callable(self.on_result):

@@ -42,7 +42,7 @@ from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
 from .run_budget import RunBudget
-from .setup import ANY_SERVER, RunSetup
+from .setup import ANY_SERVER, RunSetup, check_lane
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
@@ -269,6 +269,7 @@ class _Opener:
         else:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
+            check_lane(spec, server.traits)
             plan = setup.compile(tools, layout, server.traits, kept)
             known = inputs.known
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")

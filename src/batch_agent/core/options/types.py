@@ -180,6 +180,10 @@ class CommonOptions(AgentOptions, total=False):
     backend: str | Sequence[str] | Backend
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    lane: Literal["standard", "flex", "batch", "auto"]
+    """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
+    provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
+    docs/lanes.md says which backends have which."""
     checkpoint_dir: str | PathLike[str] | None
     """Directory that records every turn. A run with the same directory continues where the last one stopped."""
     on_result: OnResult | None
