@@ -200,7 +200,8 @@ def check_lane(spec: BatchSpec, traits: Traits) -> None:
         return
     offered = " and ".join(repr(lane) for lane in traits.lanes)
     raise SpecError(
-        f"lane={spec.lane!r}: {traits.name} has no such lane, only {offered}. docs/lanes.md lists which backends have it."
+        f"lane={spec.lane!r}: {traits.name} has no such lane, only {offered}. docs/lanes.md lists the lanes of each "
+        "backend."
     )
 
 
