@@ -207,6 +207,14 @@ class _Charge:
         self.usage: Usage | None = None
         """As the server reports it; NO_USAGE if nothing was billed."""
 
+    @property
+    def tokens(self) -> int:
+        return self.reserved.tokens
+
+    @property
+    def usd(self) -> float:
+        return self.reserved.usd
+
     def again(self) -> bool:
         reserved = self._pool.budget.reserve(self.worst, self.reserved.price)
         if reserved is None:

@@ -4,8 +4,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-import orjson
-
 from ..backends.dialects.response_body import list_or_empty, object_or_empty, read_object, text_or_empty
 from ..backends.error_mapping import error_message, named_error
 from ..backends.http.client import ServerClient
@@ -108,7 +106,7 @@ def _line_result(line: bytes) -> LineResult | None:
         return None
     match result.get("type"):
         case "succeeded":
-            return Answered(name, orjson.dumps(result.get("message")))
+            return Answered(name, dumps(result.get("message")))
         case "errored":
             # The error stands in an object of type "error", as in a response.
             error = object_or_empty(result.get("error"))

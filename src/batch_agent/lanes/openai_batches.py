@@ -4,8 +4,6 @@ import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
-import orjson
-
 from ..backends.dialects.response_body import list_or_empty, object_or_empty, read_object, text_or_empty
 from ..backends.error_mapping import error_message, named_error, translate_status
 from ..backends.http.client import ServerClient
@@ -69,7 +67,7 @@ class OpenAIBatches:
         after = ""
         while True:
             query = {"limit": str(_PAGE), **({"after": after} if after else {})}
-            page = _object(await self._server.get(self._server.url("/batches").update_query(query), _TIMEOUT))
+            page = read_object(await self._server.get(self._server.url("/batches").update_query(query), _TIMEOUT))
             batches = [each for each in list_or_empty(page.get("data")) if isinstance(each, dict)]
             for each in batches:
                 if object_or_empty(each.get("metadata")).get(METADATA_KEY) == submission.wave:
@@ -101,10 +99,6 @@ def encode_lines(lines: Sequence[BatchLine], path: str) -> bytes:
     """The file of a batch: bodies are inserted as they are."""
     head = b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}'
     return b"\n".join([head % (dumps(line.id), dumps(path), line.body) for line in lines])
-
-
-def _object(data: bytes) -> dict[str, Any]:
-    return read_object(data)
 
 
 def _status(data: bytes) -> BatchStatus:
@@ -153,7 +147,7 @@ def _line_result(line: bytes) -> LineResult | None:
         return None
     response, error = value.get("response"), value.get("error")
     if isinstance(response, dict):
-        status, body = response.get("status_code"), orjson.dumps(response.get("body"))
+        status, body = response.get("status_code"), dumps(response.get("body"))
         if status in (None, 200):
             return Answered(name, body)
         if isinstance(status, int):

@@ -38,8 +38,9 @@ CREATE TABLE IF NOT EXISTS submissions (
   has_ended INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS submitted_lines (
-  wave TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL, usd REAL NOT NULL, PRIMARY KEY (wave, key)
-) WITHOUT ROWID;
+  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL, usd REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS submitted_by_key ON submitted_lines (wave, key);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
@@ -327,7 +328,7 @@ def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -
 
 def _submissions(db: sqlite3.Connection) -> list[tuple[Any, list[SubmittedLine]]]:
     lines: dict[str, list[SubmittedLine]] = {}
-    for wave, *line in db.execute("SELECT wave, key, tokens, usd FROM submitted_lines"):
+    for wave, *line in db.execute("SELECT wave, key, tokens, usd FROM submitted_lines ORDER BY seq"):
         lines.setdefault(wave, []).append(SubmittedLine(*line))
     rows = db.execute("SELECT wave, at, file, batch, has_ended FROM submissions ORDER BY seq")
     return [(row, lines[row[0]]) for row in rows if row[0] in lines]
@@ -343,7 +344,7 @@ def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
             (wave, submission.at, *known),
         )
         rows = [(wave, line.key, line.tokens, line.usd) for line in submission.lines]
-        db.executemany("INSERT INTO submitted_lines VALUES (?, ?, ?, ?)", rows)
+        db.executemany("INSERT INTO submitted_lines (wave, key, tokens, usd) VALUES (?, ?, ?, ?)", rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
 

@@ -26,8 +26,6 @@ class WaveLine:
     key: str
     size: int
     """Bytes."""
-    output_tokens: int = 0
-    """Limit of its answer, if one is set."""
 
     @property
     def tokens(self) -> int:
@@ -126,5 +124,5 @@ class EnqueuedTokens:
         refused = self._enqueued.pop(wave, 0)
         if (told := _ENQUEUED_LIMIT.search(message)) is not None:
             self.limit = min(self.limit, float(told[1].replace(",", "").replace("_", "") or "inf"))
-        if self.is_empty and refused <= self.limit:  # it counts more than the estimate, or others use the limit too
+        if self.is_empty and 0 < refused <= self.limit:  # it counts more than the estimate, or others use the limit too
             self.limit = max(_MIN_ENQUEUED_TOKENS, min(self.limit, refused) / 2)
