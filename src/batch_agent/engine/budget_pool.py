@@ -168,9 +168,11 @@ class BudgetedBackend:
         cached = min(reported.cached, input_tokens)
         if not is_known:
             fresh = input_tokens - cached
-            return Usage(input_tokens, cached, output_tokens, min(worst.written, fresh), min(worst.written_hour, fresh))
-        hour = min(reported.written_hour, input_tokens - cached)
-        return Usage(input_tokens, cached, output_tokens, min(reported.written, input_tokens - cached - hour), hour)
+            minutes, hour = min(worst.written, fresh), min(worst.written_hour, fresh)
+        else:
+            hour = min(reported.written_hour, input_tokens - cached)
+            minutes = min(reported.written, input_tokens - cached - hour)
+        return Usage(input_tokens, cached, output_tokens, minutes, hour).in_lane(reported.lane)
 
     def _worst(self, request: Request, price: Price) -> Usage:
         """Worst case of a request: every byte a token, all of them written to the cache if that costs more, and the
@@ -180,7 +182,7 @@ class BudgetedBackend:
         size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
         longest = request.sampling.max_tokens or window or self._window or _MAX_ANSWER_TOKENS
         prompt = (size if window is None else min(size, window)) + self._hidden
-        return price.worst(prompt, longest, for_hour=_HOUR in str(request.sampling.extra))
+        return price.worst(prompt, longest, for_hour=_HOUR in str(request.sampling.extra), lane=request.lane)
 
     def _shared_bytes(self, request: Request) -> int:
         """Bytes of the prompt and the schema, which most requests of a run share."""

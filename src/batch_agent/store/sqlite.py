@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.protocols import Account, Prices
-from ..core.requests import NO_USAGE, Usage
+from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
 from ..core.results import AgentError
 from ..plan.row_keys import row_key
 from .codec import MAX_INPUT_BYTES, decode, encode, encode_error, encode_input
@@ -38,15 +38,26 @@ CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity 
 
 
 _REPLIES = "SELECT json_extract(CAST(data AS TEXT), '$.reply.usage') AS usage FROM facts WHERE kind = 'replied'"
-_KINDS = ("input", "cached", "output", "written", "written_hour")
-_SUMS = ", ".join(f"total(json_extract(usage, '$.{part}{kind}'))" for part in ("", "long.") for kind in _KINDS)
+
+
+def _sums(record: str, path: str) -> str:
+    kinds = ("input", "cached", "output", "written", "written_hour")
+    return ", ".join(f"total(json_extract({record}, '$.{path}{kind}'))" for kind in kinds)
+
+
+_LANE = "CASE json_extract(value, '$.lane') WHEN 'flex' THEN 1 WHEN 'batch' THEN 2 ELSE 0 END"
 TOTAL_USAGE = (
-    f"SELECT {_SUMS} FROM ({_REPLIES}",  # noqa: S608 - not from outside
+    f"WITH replies AS ({_REPLIES}",
     " UNION ALL SELECT usage FROM discarded",
-    ")",
+    f") SELECT {_sums('usage', '')}, 0, 0, 0, 0, 0, 0, 0 FROM replies UNION ALL "  # noqa: S608 - not from outside
+    f"SELECT 0, 0, 0, 0, 0, {_LANE} AS lane, json_extract(value, '$.above') AS above, {_sums('value', 'tokens.')} "
+    "FROM replies, json_each(usage, '$.parts') GROUP BY lane, above UNION ALL "
+    f"SELECT 0, 0, 0, 0, 0, 0, {OLD_LONG_PROMPT}, {_sums('usage', 'long.')} FROM replies "
+    "WHERE json_extract(usage, '$.long') IS NOT NULL GROUP BY 1",
 )
-"""Query of the usage of all replies as `Usage.of_counts` reads it; the second part is of a table that checkpoints of
-older versions do not have."""
+"""Query of the usage of all replies in rows as `Usage.of_counts` reads them: in total, of each part, and of long
+prompts as earlier versions stored them. The second text is of a table that checkpoints of older versions do not
+have."""
 _FLUSH_DELAY = 0.005
 _LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
 """Seconds between attempts to take the lock: a killed process holds its files for a moment longer."""
@@ -57,6 +68,11 @@ _INPUTS_PER_STATEMENT = 256
 _NOT_OPEN = "The checkpoint is not open."
 FORGOTTEN_USAGE = "SELECT total(input), total(cached), total(output) FROM forgotten"
 """Of agents that an older version restarted."""
+
+
+def sum_of_rows(rows: Iterable[Sequence[float]]) -> Usage:
+    """The sum of what the queries of usage return."""
+    return sum((Usage.of_counts(list(map(int, row))) for row in rows), NO_USAGE)
 
 
 class SqliteStore:
@@ -131,10 +147,11 @@ class SqliteStore:
 
     async def spent(self) -> Usage:
         totals = [
-            await self._wait(lambda db, query=query: db.execute(query).fetchone())  # type: ignore[misc]
+            row
             for query in ("".join(TOTAL_USAGE), FORGOTTEN_USAGE)
+            for row in await self._wait(lambda db, query=query: db.execute(query).fetchall())  # type: ignore[misc]
         ]
-        return sum((Usage.of_counts(list(map(int, each))) for each in totals), NO_USAGE)
+        return sum_of_rows(totals)
 
     async def account(self) -> Account | None:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
