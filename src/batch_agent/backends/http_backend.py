@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from ..core.errors import BackendError
 from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
-from ..core.requests import ContextHint, Delta, EncodedRequest, Lane, Request, RequestObserver
+from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
 from .dialects.dialect import Dialect, StreamDecoder
 from .dialects.response_body import billed_lane
 from .error_mapping import translate_failure, translate_status
@@ -25,6 +25,7 @@ _STALE_TIMEOUT = 1.0
 """Seconds. A server that closes the connection later had received the request, and failed on it."""
 _STREAM_END_TIMEOUT = 0.5
 _TIER_HEADER = "x-gemini-service-tier"
+"""Header in which Gemini names the tier by which a request is billed. Others name it in the body."""
 _STREAM_REJECTED = (400, 422, 501)
 
 
@@ -183,16 +184,17 @@ class StreamingRequest(AsyncIterator[Delta]):
                 body = redact_key(await response.read(), response.sent_headers)
                 if self._fallback is not None and response.status in _STREAM_REJECTED and b"stream" in body.lower():
                     return await self._without_stream(*self._fallback)
-                raise translate_status(
-                    response.status, response.headers, body, display_url(self.url), self._lane
-                )
+                raise translate_status(response.status, response.headers, body, display_url(self.url), self._lane)
             self._is_accepted = True
+            lane = (
+                self._lane if self._lane == "standard" else billed_lane(self._lane, response.headers.get(_TIER_HEADER))
+            )
             if self._is_streamed and response.content_type == dialect.stream_type:
-                self._decoder = dialect.decoder(self._billed(response.headers))
+                self._decoder = dialect.decoder(lane)
             else:
                 body = await response.read()
                 self._abort()  # the body was read to its end, so the connection can be reused
-                self._ready = dialect.decode_reply(body, self._billed(response.headers))
+                self._ready = dialect.decode_reply(body, lane)
                 self._ready.reverse()
         except BackendError as error:
             self._mark_billed(error)
@@ -246,10 +248,6 @@ class StreamingRequest(AsyncIterator[Delta]):
             self._mark_billed(failure)
             raise self._server.redact(failure) from None
         self._ready.reverse()
-
-    def _billed(self, headers: Headers) -> Lane:
-        """The lane by which the request is billed, as far as the headers say. Gemini names it there."""
-        return self._lane if self._lane == "standard" else billed_lane(self._lane, headers.get(_TIER_HEADER))
 
     def _may_resend(self, started: float) -> bool:
         """Whether the request may be sent again on another connection. This does not count as a retry, but the budget

@@ -9,9 +9,6 @@ from .fast_dataclass import dataclass
 from .messages import Message, Prompt, Thought, ToolCall
 from .schema import JsonSchema
 
-Lane = Literal["standard", "flex", "batch"]
-"""Service class of a request. flex: an ordinary request at a lower price, which may wait or be refused for capacity.
-batch: a request in a file that the provider works off within hours, at a lower price."""
 FinishReason = Literal["stop", "calls", "length", "refusal"]
 Lane = Literal["standard", "flex", "batch"]
 """Service class of a request: as usual; at a lower price, but it may wait or be refused for lack of capacity; in files
