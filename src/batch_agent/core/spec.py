@@ -98,7 +98,7 @@ class BatchSpec:
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
-        check_extra(self.sampling.extra, has_schema=self.output_schema is not None)
+        check_extra(self.sampling.extra, has_schema=self.output_schema is not None, has_lane=self.lane != "standard")
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)

@@ -131,7 +131,7 @@ class BackendTurnRunner:
         failures of this turn. Raises RunStopped."""
         if is_overload_refusal(error):
             self.admission.slots.on_rate_limited(error.retry_after, request, self.health)
-        elif before:
+        elif before and error.kind is not ErrorKind.CAPACITY:
             self._learn(before[-1], helped=False)
         match self.health.failed(request, job.key, error, now):
             case StopRun(reason):
