@@ -45,6 +45,11 @@ class BudgetPool:
         self._broken: StoreError | None = None
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait until others are settled."""
+        return len(self._waiting)
+
+    @property
     def needs(self) -> list[Amount]:
         """Amounts that waiters need."""
         return list(self._needs.values())

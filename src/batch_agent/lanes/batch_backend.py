@@ -13,7 +13,7 @@ from ..backends.dialects.dialect import Dialect
 from ..core.errors import BackendError, BatchAgentError, ErrorKind
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, CountsTokens, KeepsSubmissions, Submission, SubmittedLine, Traits
-from ..core.requests import Delta, Finished, Request
+from ..core.requests import Delta, Request
 from ..schedule.backoff import Backoff
 from ..schedule.lanes.waves import EnqueuedTokens, Wave, WaveLine, divide
 from .batch_service import BatchLine, BatchService, BatchStatus, LineFailed, LineResult, not_processed
@@ -218,13 +218,10 @@ class BatchBackend:
         if isinstance(result, LineFailed):
             raise copy(result.error)  # several lines may share it
         try:
-            deltas = self._dialect.decode_reply(result.body)
+            return self._dialect.decode_reply(result.body, "batch")
         except BackendError as error:
             error.status = error.status or 200  # it was processed, and is billed
             raise
-        return [
-            replace(each, usage=each.usage.in_lane("batch")) if isinstance(each, Finished) else each for each in deltas
-        ]
 
     def _take(self, wave: str, key: str) -> None:
         self._log.release(wave, key)

@@ -170,8 +170,8 @@ class SqliteStore:
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
 
     async def submissions(self) -> Sequence[Submission]:
-        rows = await self._wait(_submissions)
-        return [Submission(*row[:2], tuple(lines), *row[2:4], bool(row[4])) for row, lines in rows]
+        found: Sequence[Submission] = await self._wait(_submissions)
+        return found
 
     async def save_submission(self, submission: Submission) -> None:
         self._flush()
@@ -326,12 +326,16 @@ def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -
     return _syncs(db)
 
 
-def _submissions(db: sqlite3.Connection) -> list[tuple[Any, list[SubmittedLine]]]:
+def _submissions(db: sqlite3.Connection) -> list[Submission]:
     lines: dict[str, list[SubmittedLine]] = {}
     for wave, *line in db.execute("SELECT wave, key, tokens, usd FROM submitted_lines ORDER BY seq"):
         lines.setdefault(wave, []).append(SubmittedLine(*line))
     rows = db.execute("SELECT wave, at, file, batch, has_ended FROM submissions ORDER BY seq")
-    return [(row, lines[row[0]]) for row in rows if row[0] in lines]
+    return [
+        Submission(wave, at, tuple(lines[wave]), file, batch, bool(has_ended))
+        for wave, at, file, batch, has_ended in rows
+        if wave in lines
+    ]
 
 
 def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
