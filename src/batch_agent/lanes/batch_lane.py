@@ -6,10 +6,10 @@ from ..backends.dialects.openai.encoder import PATH, OpenAIChat
 from ..backends.http_backend import HttpBackend
 from ..core.errors import SpecError
 from ..core.protocols import Backend, KeepsSubmissions, Store
-from .anthropic_batches import AnthropicBatches
+from .anthropic_batch_service import AnthropicBatchService
 from .batch_backend import BatchBackend
 from .batch_service import BatchService
-from .openai_batches import OpenAIBatches
+from .openai_batch_service import OpenAIBatchService
 
 
 async def open_batch_lane(live: Backend, store: Store, notify: Callable[[str], None]) -> BatchBackend:
@@ -28,9 +28,9 @@ async def open_batch_lane(live: Backend, store: Store, notify: Callable[[str], N
 
 def _service(live: HttpBackend) -> BatchService:
     if isinstance(live.dialect, OpenAIChat):
-        return OpenAIBatches(live.server, PATH)
+        return OpenAIBatchService(live.server, PATH)
     from ..backends.dialects.anthropic.encoder import AnthropicMessages
 
     if isinstance(live.dialect, AnthropicMessages):
-        return AnthropicBatches(live.server)
+        return AnthropicBatchService(live.server)
     raise SpecError(f"lane='batch': the batches of {live.traits.name} are not supported.")

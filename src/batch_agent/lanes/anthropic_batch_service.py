@@ -22,7 +22,7 @@ _CLOCK_SKEW = 3600.0
 _PATH = "/messages/batches"
 
 
-class AnthropicBatches:
+class AnthropicBatchService:
     """`/messages/batches`. A batch has no metadata: one whose creation was not confirmed is found by its time and its
     number of requests, and recognized by the ids in its results."""
 

@@ -27,7 +27,7 @@ _ROOT = "/v1"
 """Lines name the path at the provider, whatever the path of a proxy is."""
 
 
-class OpenAIBatches:
+class OpenAIBatchService:
     """`/files` and `/batches`. A batch is found again by its metadata."""
 
     limits = SubmissionLimits(50_000, 100_000_000)
