@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.prices import known_price
 from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, ReportsRateLimits, Store, ToolSet, Traits
-from ..core.requests import NO_USAGE, RequestObserver, Usage
+from ..core.requests import NO_USAGE, Lane, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
@@ -46,9 +47,12 @@ from .setup import ANY_SERVER, RunSetup, check_lane
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
+    from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _log = logging.getLogger("batch_agent")
+_CHEAPEST_FIRST: tuple[Lane, ...] = ("flex",)
+"""Lanes at a reduced price."""
 _OUTAGE_SECONDS_PER_RETRY = 5.0
 """Seconds that a run waits for an unavailable backend, per retry that the user allows."""
 
@@ -85,6 +89,10 @@ class RunResources:
     """Token counts of the server, by text digest; recorded if the store is durable."""
     reads: ReadRecorder | None = None
     """What agents read with tools whose results they share; None without such tools."""
+    lanes: "LaneStats | None" = None
+    """Set if requests may take another lane than the standard one."""
+    outlook: "SpendingOutlook | None" = None
+    """Set if they have a budget in dollars, too."""
 
     @property
     def shared_tools(self) -> frozenset[str]:
@@ -99,6 +107,7 @@ class RunResources:
             self.admission.report(),
             unavailable=server.unavailable() if isinstance(server, HasEndpoints) else (),
             shared_results=self._shared_results,
+            lanes=None if self.lanes is None else self.lanes.report(),
         )
 
     @property
@@ -302,7 +311,28 @@ class _Opener:
             self._cluster,
             found is not None,
             counts=counts,
+            lanes=self._lanes(setup, server.traits, inputs.total),
+            outlook=self._outlook(spec, server, plan.config.model),
         )
+
+    def _lanes(self, setup: RunSetup, traits: Traits, agents: int | None) -> "LaneStats | None":
+        """Lanes of a run that may use others than the standard one."""
+        lane = setup.spec.lane
+        offered = [each for each in _CHEAPEST_FIRST if each in traits.lanes and lane in (each, "auto")]
+        if lane in ("standard", "batch") or not offered:
+            return None
+        from ..lanes.lane_turn_runner import LaneStats
+
+        is_alone = self._cluster is None and not setup.stage
+        return LaneStats((*offered, "standard"), agents if is_alone else None, self._deadline.at)
+
+    def _outlook(self, spec: BatchSpec, server: Backend, model: str) -> "SpendingOutlook | None":
+        if self._budget is None or spec.spending.max_usd is None or spec.lane in ("standard", "batch"):
+            return None
+        from ..lanes.lane_turn_runner import SpendingOutlook
+
+        price = known_price(model, server.traits.name, spec.spending.prices)
+        return None if price is None else SpendingOutlook(self._budget.pool.budget, price)
 
     async def all_tools(self, setup: RunSetup) -> Sequence[Tool]:
         """The tools of a run, including those of providers, which are started."""
