@@ -122,6 +122,17 @@ class ReportsRateLimits(Protocol):
 
 
 @runtime_checkable
+class CollectsRequests(Protocol):
+    """Backend that collects the requests of many agents, and sends them together."""
+
+    def observe_agents(self, on_their_way: Callable[[], int]) -> Callable[[], None]:
+        """`on_their_way`: counts the agents that may send a request though no other one is answered: those that were
+        admitted, and whoever admits further ones, less those that wait for a slot or for the budget. Requests that
+        wait here are included. Returns a function to be called when the count may have changed."""
+        ...
+
+
+@runtime_checkable
 class TakesHints(Protocol):
     """Backend that can send a hint about an agent's context without a request to the model."""
 
@@ -340,6 +351,52 @@ class Store(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedLine:
+    """A request in a submission."""
+
+    key: str
+    """Identifies the request: a hash of its agent, its turn and its body."""
+    tokens: int = 0
+    """What the budget has reserved for it; 0 without a budget."""
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Requests that are submitted as one batch, recorded before the batch is created."""
+
+    wave: str
+    """Random id, by which the batch is found again."""
+    at: float
+    """When it was about to be created, in seconds since the epoch."""
+    lines: tuple[SubmittedLine, ...]
+    file: str = ""
+    """The provider's id of the file with the requests; empty if there is none, or not yet."""
+    batch: str = ""
+    """The provider's id of the batch; empty: it may or may not have been created."""
+    has_ended: bool = False
+    """The provider has reported its end. Results of it may have been counted against the budget."""
+
+
+@runtime_checkable
+class KeepsSubmissions(Protocol):
+    """Store that records what is submitted in batches."""
+
+    async def submissions(self) -> Sequence[Submission]:
+        """Submissions with lines that no agent has taken, oldest first, and only with those lines."""
+        ...
+
+    async def save_submission(self, submission: Submission) -> None:
+        """Records a submission, or what has become known of it, after all facts that were recorded before. Durable on
+        return, also against a power cut. Raises StoreError."""
+        ...
+
+    def take_lines(self, wave: str, keys: Sequence[str]) -> None:
+        """Records that agents have received these lines. May not be durable on return."""
+        ...
 
 
 class WorkSource(Protocol):

@@ -38,6 +38,12 @@ class Sampling:
 class Charge(Protocol):
     """Reservation of a request in the budget of its run. It covers one send."""
 
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def usd(self) -> float: ...
+
     def again(self) -> bool:
         """Reserves one more send, after one that may have been billed. False: the budget has no room for it, and the
         request must not be sent."""

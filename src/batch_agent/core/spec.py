@@ -19,6 +19,8 @@ from .task_fields import Fields, check_inputs
 from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, valid_unicode
 
 _MAX_AGENTS = 10_000
+_MAX_AGENTS_IN_BATCHES = 50_000
+"""As many requests as OpenAI takes in one batch."""
 _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
@@ -90,6 +92,8 @@ class BatchSpec:
             object.__setattr__(self, "backend", tuple(self.backend))
         if self.lane not in ("standard", "flex", "batch", "auto"):
             raise SpecError(f"lane must be 'standard', 'flex', 'batch' or 'auto'; got {self.lane!r}.")
+        if self.lane == "batch":
+            self._check_batch_lane()
         if self.plan_changed not in ("stop", "rerun"):
             raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")
         if self.on_result is not None and not callable(self.on_result):
@@ -108,7 +112,9 @@ class BatchSpec:
 
     @property
     def max_dispatched(self) -> int:
-        return self.limits.max_agents or (_MAX_AGENTS if self.runtime is None else _MAX_PROGRAMS)
+        if self.runtime is not None:
+            return self.limits.max_agents or _MAX_PROGRAMS
+        return self.limits.max_agents or (_MAX_AGENTS_IN_BATCHES if self.lane == "batch" else _MAX_AGENTS)
 
     @property
     def max_turns(self) -> int:
@@ -131,6 +137,14 @@ class BatchSpec:
         for name in ("backend", "model"):
             if getattr(runtime, name) is not None:
                 object.__setattr__(self, name, getattr(runtime, name))
+
+    def _check_batch_lane(self) -> None:
+        if self.runtime is not None:
+            raise SpecError("lane='batch' is for agents without a runtime: a program cannot wait hours for each reply.")
+        if self.distribution.cluster is not None or self.distribution.store is not None:
+            raise SpecError(
+                "lane='batch' runs in one process, which does little but wait: leave out store= and cluster=."
+            )
 
     @classmethod
     def of(cls, **options: Unpack[SpecOptions]) -> Self:

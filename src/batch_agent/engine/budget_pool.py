@@ -45,6 +45,11 @@ class BudgetPool:
         self._broken: StoreError | None = None
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait until others are settled."""
+        return len(self._waiting)
+
+    @property
     def needs(self) -> list[Amount]:
         """Amounts that waiters need."""
         return list(self._needs.values())
@@ -206,6 +211,14 @@ class _Charge:
         self.reserved = reserved
         self.usage: Usage | None = None
         """As the server reports it; NO_USAGE if nothing was billed."""
+
+    @property
+    def tokens(self) -> int:
+        return self.reserved.tokens
+
+    @property
+    def usd(self) -> float:
+        return self.reserved.usd
 
     def again(self) -> bool:
         reserved = self._pool.budget.reserve(self.worst, self.reserved.price)

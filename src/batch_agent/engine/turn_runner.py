@@ -92,7 +92,7 @@ class BackendTurnRunner:
                     self.admission.hinted(step.request, step.turns_left), task, started, on_call
                 )
             except BackendError as error:
-                if step.request.lane != "standard" and error.kind in LANE_FAILURES:
+                if step.request.lane == "flex" and error.kind in LANE_FAILURES:
                     raise
                 retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
                 failed = failed if retry is None else (*failed, error)

@@ -25,7 +25,7 @@ from ..engine.admission import AdmissionController
 from ..engine.turn_runner import LANE_FAILURES, OnAttempt, TurnRunner
 from ..schedule.backoff import Backoff
 from ..schedule.budget import Budget
-from ..schedule.lane_choice import LanePaces, LaneSituation, choose_lane, latest_end
+from ..schedule.lanes.lane_choice import LanePaces, LaneSituation, choose_lane, latest_end
 
 _PATIENCE = 900.0
 """Seconds for which flex requests are refused until turns go to the lane standard."""

@@ -22,7 +22,17 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, ReportsRateLimits, Store, ToolSet, Traits
+from ..core.protocols import (
+    Backend,
+    CollectsRequests,
+    EventSink,
+    HasEndpoints,
+    ReportsLoad,
+    ReportsRateLimits,
+    Store,
+    ToolSet,
+    Traits,
+)
 from ..core.requests import NO_USAGE, Lane, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
@@ -279,6 +289,7 @@ class _Opener:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
             check_lane(spec, server.traits)
+            server = await self._in_lane(setup, server, store)
             plan = setup.compile(tools, layout, server.traits, kept)
             known = inputs.known
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
@@ -291,6 +302,8 @@ class _Opener:
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
+        if isinstance(server, CollectsRequests):
+            admission.observe(server, self._waiting_for_budget)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -370,6 +383,19 @@ class _Opener:
             if getattr(spec.sampling, name) is not None:
                 setup.notify(f"{backend.traits.name} does not support {name}=: it is not sent.")
         return backend
+
+    async def _in_lane(self, setup: RunSetup, server: Backend, store: Store) -> Backend:
+        """The backend of the run's lane."""
+        if setup.spec.lane != "batch":
+            return server
+        from ..lanes.batch_lane import open_batch_lane  # only for runs in this lane
+
+        backend = await open_batch_lane(server, store, setup.notify)
+        self._stack.push_async_callback(backend.aclose)
+        return backend
+
+    def _waiting_for_budget(self) -> int:
+        return 0 if self._budget is None else self._budget.pool.waiting
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
         """Observer of the requests of a run; None if they are not logged. Runs with the same file share it."""

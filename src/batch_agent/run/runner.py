@@ -227,7 +227,7 @@ class _Execution:
             resources.backend,
             resources.admission,
             resources.health,
-            Deadlines(spec.timeouts.turn),
+            Deadlines(None if spec.lane == "batch" else spec.timeouts.turn),
             spec.retry,
             self._warmup(),
             self._events,
@@ -318,7 +318,7 @@ class _Execution:
             several = total is None or total > 1
             is_managed = resources.backend.traits.managed_cache
             wanted = is_managed and several and prefix_chars(config.prompt) + len(lead) >= _WORTH_WARMING
-        if not wanted:
+        if not wanted or self._spec.lane == "batch":
             return None
         return PrefixWarmup(resources.backend, config, resources.setup.notify, self._spec.timeouts.turn, lead)
 
