@@ -22,9 +22,12 @@ from ..core.requests import LANES, Lane
 from ..core.results import AgentResult
 from ..core.run_reports import LaneUse
 from ..engine.admission import AdmissionController
-from ..engine.turn_runner import LANE_FAILURES, OnAttempt, TurnRunner
+from ..engine.slots import Slots
+from ..engine.turn_runner import LANE_FAILURES, BackendTurnRunner, OnAttempt, TurnRunner
 from ..schedule.backoff import Backoff
 from ..schedule.budget import Budget
+from ..schedule.concurrency_limit import InflightLimit
+from ..schedule.health import Health
 from ..schedule.lanes.lane_choice import LanePaces, LaneSituation, choose_lane, latest_end
 
 _PATIENCE = 900.0
@@ -33,6 +36,9 @@ _PROBE_SECONDS = 60.0
 """Seconds between requests that find out whether flex has capacity again."""
 _BACKOFF = Backoff(1.0, 60.0)
 _MAX_RETRY_AFTER = 300.0
+_MAX_IN_BATCHES = 1_000_000
+_MAX_OUTAGE = 3600.0
+"""Seconds for which the lane batch may fail."""
 _TYPICAL_TURNS = 3.0
 """Turns of an agent with tools, until the first ones have ended."""
 _WEIGHT = 0.1
@@ -44,10 +50,14 @@ Deliver = Callable[[AgentResult], Awaitable[None]]
 class LaneStats:
     """What a run has observed of its lanes and its agents."""
 
-    def __init__(self, lanes: Sequence[Lane], agents: int | None, deadline: float | None) -> None:
+    def __init__(
+        self, lanes: Sequence[Lane], agents: int | None = None, deadline: float | None = None, max_turns: int = 1
+    ) -> None:
         """`lanes`: to choose from, the cheapest first. `agents`: None if their number is unknown. `deadline`: on the
-        loop's clock."""
+        loop's clock. `max_turns`: of an agent, if its answer
+        is not repaired."""
         self.lanes = lanes
+        self.max_turns = max_turns
         self.agents = agents
         self.deadline = deadline
         self.paces = LanePaces()
@@ -67,8 +77,12 @@ class LaneStats:
 
     def turns_left(self, step: Generate) -> float:
         """Expected turns of an agent, the next one included."""
-        typical = self._turns or (_TYPICAL_TURNS if step.request.prompt.tools else 1.0)
-        return min(max(1.0, typical - step.request.turn), max(1, step.turns_left))
+        typical = self._turns or _TYPICAL_TURNS
+        return min(max(1.0, typical - step.request.turn), self.most_turns(step))
+
+    def most_turns(self, step: Generate) -> int:
+        """The same, at most."""
+        return max(1, min(step.turns_left, self.max_turns))
 
     def answered(self, lane: Lane, seconds: float) -> None:
         self.requests[lane] = self.requests.get(lane, 0) + 1
@@ -104,12 +118,11 @@ class SpendingOutlook:
         cost = self._price.of_request(fact.reply.usage.in_lane("standard"))
         self._usd_per_turn = _mean(self._usd_per_turn, cost) if self._usd_per_turn else cost
 
-    def can_pay(self, lane: Lane, agents_left: int | None, turns_left: float) -> bool:
-        """Whether one turn at the full price leaves enough for all others in this lane."""
+    def can_pay(self, lane: Lane, turns_left: float) -> bool:
+        """Whether one turn at the full price leaves enough for all others, if they take this lane."""
         full, in_lane = self._usd_per_turn, self._price.in_lane(lane)
         share = in_lane.output / self._price.output if self._price.output else 1.0
-        rest = (agents_left or 1) * turns_left * full * share
-        return self._budget.usd + rest + full * (1 - share) <= self._budget.limit.usd
+        return self._budget.usd + full + (turns_left - 1) * full * share <= self._budget.limit.usd
 
 
 class FlexCapacity:
@@ -188,8 +201,7 @@ class LaneTurnRunner:
                 if lane == "standard" or error.kind not in LANE_FAILURES:
                     raise
                 slot, refusals, refused_since = None, refusals + 1, refused_since or now()
-                self._flex.refused(sent, now())
-                if error.kind is ErrorKind.CAPACITY and self._is_patient(refused_since):
+                if lane == "flex" and self._is_patient(error, sent, refused_since):
                     await self._back_off(job, step, error, refusals)
                 else:
                     left.add(lane)
@@ -201,24 +213,32 @@ class LaneTurnRunner:
                     self._outlook.answered(fact)
                 return fact
 
+    def is_worth_a_wave(self) -> bool:
+        """Whether the requests that wait for the lane batch now should be submitted: not those of the last agents of a
+        run, which are known only when all others have ended."""
+        return choose_lane(self._situation(self._stats.lanes, 1.0, self._stats.max_turns)) == "batch"
+
     def _choose(self, step: Generate, left: Set[Lane]) -> Lane:
         """The lane of the next attempt. `left`: lanes that this turn has left."""
-        stats, at = self._stats, now()
-        lanes = [lane for lane in stats.lanes if lane not in left]
-        if "flex" in lanes and not self._flex.is_worth_trying(at):
+        lanes = [lane for lane in self._stats.lanes if lane not in left]
+        if "flex" in lanes and not self._flex.is_worth_trying(now()):
             lanes.remove("flex")
-        turns = stats.turns_left(step)
-        situation = LaneSituation(
+        return choose_lane(self._situation(lanes, self._stats.turns_left(step), self._stats.most_turns(step)))
+
+    def _situation(self, lanes: Sequence[Lane], turns_left: float, most_turns: int) -> LaneSituation:
+        """`turns_left`, `most_turns`: of the agent, as expected and at most."""
+        stats = self._stats
+        others = ((stats.agents_left or 1) - 1) * turns_left
+        return LaneSituation(
             lanes,
-            turns,
+            turns_left,
             stats.paces,
-            None if stats.deadline is None else stats.deadline - at,
+            None if stats.deadline is None else stats.deadline - now(),
             stats.rounds_left(self.admission.slots.limit),
             stats.agents_left,
             stats.agents,
-            self._outlook is None or self._outlook.can_pay(lanes[0], stats.agents_left, turns),
+            self._outlook is None or self._outlook.can_pay(lanes[0], others + most_turns),
         )
-        return choose_lane(situation)
 
     async def _run(
         self,
@@ -258,10 +278,14 @@ class LaneTurnRunner:
         until = latest_end(stats.deadline, stats.turns_left(step), stats.paces, rounds)
         return until if until > now() else None
 
-    def _is_patient(self, refused_since: float) -> bool:
-        """Whether a turn that is refused for capacity should try again in the same lane."""
+    def _is_patient(self, error: BackendError, sent: float, refused_since: float) -> bool:
+        """Whether a turn that failed in lane flex should try again there."""
+        at = now()
+        self._flex.refused(sent, at)
+        if error.kind is not ErrorKind.CAPACITY:
+            return False
         self._stats.refused += 1
-        return now() - refused_since < _PATIENCE and not self._flex.is_dry(now())
+        return at - refused_since < _PATIENCE and not self._flex.is_dry(at)
 
     async def _back_off(self, job: Job, step: Generate, error: BackendError, refusals: int) -> None:
         """Waits after a refusal for capacity, without a slot."""
@@ -272,6 +296,13 @@ class LaneTurnRunner:
         if self.events is not None:
             self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
         await asyncio.sleep(delay)
+
+
+def turns_in_batches(live: BackendTurnRunner) -> BackendTurnRunner:
+    """The turn runner of the lane batch in a run that also uses others: requests that wait in files take no slots from
+    them, and hours without an answer do not tell that the backend hangs."""
+    admission = AdmissionController(Slots(InflightLimit(_MAX_IN_BATCHES, fixed=True)))
+    return replace(live, admission=admission, health=Health(_MAX_OUTAGE), turn_time=Deadlines(None), warmup=None)
 
 
 def _mean(before: float, newest: float) -> float:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.http_backend import HttpBackend
 from ..backends.prices import known_price
 from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError, StoreError
@@ -27,6 +28,7 @@ from ..core.protocols import (
     CollectsRequests,
     EventSink,
     HasEndpoints,
+    KeepsSubmissions,
     ReportsLoad,
     ReportsRateLimits,
     Store,
@@ -61,8 +63,6 @@ if TYPE_CHECKING:
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _log = logging.getLogger("batch_agent")
-_CHEAPEST_FIRST: tuple[Lane, ...] = ("flex",)
-"""Lanes at a reduced price."""
 _OUTAGE_SECONDS_PER_RETRY = 5.0
 """Seconds that a run waits for an unavailable backend, per retry that the user allows."""
 
@@ -101,6 +101,8 @@ class RunResources:
     """What agents read with tools whose results they share; None without such tools."""
     lanes: "LaneStats | None" = None
     """Set if requests may take another lane than the standard one."""
+    batch: Backend | None = None
+    """Serves the requests in lane batch of a run in lane auto."""
     outlook: "SpendingOutlook | None" = None
     """Set if they have a budget in dollars, too."""
 
@@ -283,6 +285,7 @@ class _Opener:
         tools: Sequence[Tool] = ()
         scale: float | None = None
         server: Backend
+        batch: Backend | None = None
         if found is not None:
             plan, server = found
         else:
@@ -290,20 +293,22 @@ class _Opener:
             server = await self._backend(setup)
             check_lane(spec, server.traits)
             server = await self._in_lane(setup, server, store)
+            batch = await self._batch_of_auto(setup, server, store)
             plan = setup.compile(tools, layout, server.traits, kept)
             known = inputs.known
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline = _inline_tools(spec, tools)
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
-        backend = server if found is not None else self._observed(server, setup)
+        backend = server if found is not None else self._observed(batch or server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
             backend = self._budget.backend(backend, spec)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
-        if isinstance(server, CollectsRequests):
-            admission.observe(server, self._waiting_for_budget)
+        for each in (server, batch):
+            if isinstance(each, CollectsRequests):
+                admission.observe(each, self._waiting_for_budget)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -324,20 +329,25 @@ class _Opener:
             self._cluster,
             found is not None,
             counts=counts,
-            lanes=self._lanes(setup, server.traits, inputs.total),
+            lanes=self._lanes(setup, server.traits, inputs.total, has_batch=batch is not None),
+            batch=batch,
             outlook=self._outlook(spec, server, plan.config.model),
         )
 
-    def _lanes(self, setup: RunSetup, traits: Traits, agents: int | None) -> "LaneStats | None":
+    def _lanes(self, setup: RunSetup, traits: Traits, agents: int | None, *, has_batch: bool) -> "LaneStats | None":
         """Lanes of a run that may use others than the standard one."""
-        lane = setup.spec.lane
-        offered = [each for each in _CHEAPEST_FIRST if each in traits.lanes and lane in (each, "auto")]
-        if lane in ("standard", "batch") or not offered:
+        lane, offered = setup.spec.lane, list[Lane]()
+        if lane == "auto" and has_batch:
+            offered.append("batch")
+        if lane in ("flex", "auto") and "flex" in traits.lanes:
+            offered.append("flex")  # as cheap as batch, but with the rate limits of the lane standard
+        if not offered:
             return None
         from ..lanes.lane_turn_runner import LaneStats
 
-        is_alone = self._cluster is None and not setup.stage
-        return LaneStats((*offered, "standard"), agents if is_alone else None, self._deadline.at)
+        known = agents if self._cluster is None and not setup.stage else None
+        max_turns = setup.spec.max_turns if _has_later_turns(setup.spec) else 1
+        return LaneStats((*offered, "standard"), known, self._deadline.at, max_turns)
 
     def _outlook(self, spec: BatchSpec, server: Backend, model: str) -> "SpendingOutlook | None":
         if self._budget is None or spec.spending.max_usd is None or spec.lane in ("standard", "batch"):
@@ -391,6 +401,22 @@ class _Opener:
         from ..lanes.batch_lane import open_batch_lane  # only for runs in this lane
 
         backend = await open_batch_lane(server, store, setup.notify)
+        self._stack.push_async_callback(backend.aclose)
+        return backend
+
+    async def _batch_of_auto(self, setup: RunSetup, server: Backend, store: Store) -> Backend | None:
+        """The backend for requests in lane batch of a run in lane auto, which also serves the others; None if it has
+        none. What is submitted outlives the process, so that needs a checkpoint."""
+        spec = setup.spec
+        if spec.lane != "auto" or "batch" not in server.traits.lanes or spec.runtime or self._cluster:
+            return None
+        if not isinstance(server, HttpBackend):
+            return server
+        if not isinstance(store, KeepsSubmissions):
+            return None
+        from ..lanes.batch_lane import open_batch_lane
+
+        backend = await open_batch_lane(server, store, setup.notify, is_mixed=True)
         self._stack.push_async_callback(backend.aclose)
         return backend
 

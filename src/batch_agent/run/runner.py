@@ -244,12 +244,18 @@ class _Execution:
 
     def _in_lanes(self, standard: BackendTurnRunner, lanes: "LaneStats") -> TurnRunner:
         """The turn runner of a run that may use other lanes than the standard one."""
-        from ..lanes.lane_turn_runner import LaneTurnRunner
+        from ..lanes.batch_backend import BatchBackend
+        from ..lanes.lane_turn_runner import LaneTurnRunner, turns_in_batches
 
         runners: dict[Lane, TurnRunner] = {"standard": standard}
-        for lane in lanes.lanes[:-1]:
-            runners[lane] = replace(standard, turn_time=Deadlines(self._spec.timeouts.in_lane(lane).turn))
-        return LaneTurnRunner(runners, lanes, self._resources.outlook)
+        if "flex" in lanes.lanes:
+            runners["flex"] = replace(standard, turn_time=Deadlines(self._spec.timeouts.in_lane("flex").turn))
+        if "batch" in lanes.lanes:
+            runners["batch"] = turns_in_batches(standard)
+        turns, batch = LaneTurnRunner(runners, lanes, self._resources.outlook), self._resources.batch
+        if isinstance(batch, BatchBackend):
+            batch.is_worth_a_wave = turns.is_worth_a_wave
+        return turns
 
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
         resources, spec = self._resources, self._spec
