@@ -250,9 +250,11 @@ class LaneTurnRunner:
         on_attempt: OnAttempt | None,
     ) -> Replied:
         """The turn in one lane. Raises BackendError, of a kind in LANE_FAILURES if another lane may have room."""
+        if step.request.lane != lane:
+            step = replace(step, request=replace(step.request, lane=lane))
         if lane == "standard":
             return await self._standard.turn(job, step, slot, task, on_attempt)
-        runner, step = self._runners[lane], replace(step, request=replace(step.request, lane=lane))
+        runner = self._runners[lane]
         if slot is not None and runner.admission is not self.admission:
             slot.release()
             slot = None

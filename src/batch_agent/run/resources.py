@@ -171,8 +171,13 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
     """Backend, tools and plan of a run for inspection, without store, budget and tool executor. Raises SpecError and
     BackendError."""
     async with AsyncExitStack() as stack:
-        opener = _Opener([setup], stack, RunDeadline(None))
-        yield await opener.open_run(setup, *await setup.layout_inputs(), NoStore())
+        live = setup
+        if setup.spec.lane in ("batch", "auto"):  # batches need a checkpoint, and nothing is submitted here
+            live = replace(setup, spec=replace(setup.spec, lane="standard"))
+        opener = _Opener([live], stack, RunDeadline(None))
+        opened = await opener.open_run(live, *await setup.layout_inputs(), NoStore())
+        check_lane(setup.spec, opened.server.traits)
+        yield opened
 
 
 async def lint_prompts(setup: RunSetup, *, exact: bool = False) -> PrefixReport:

@@ -67,6 +67,26 @@ async def test_a_plan_with_prices_has_a_cost(sim: SimServer) -> None:
     assert forecast.cost == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
 
 
+async def test_a_plan_shows_the_cost_of_each_lane(sim: SimServer) -> None:
+    standard = await BatchAgent.plan(canary=2, **options(sim, prices={"sim": {"input": 10, "output": 40}}))
+    assert standard.cost is not None
+    prices = {"sim": {"input": 10, "output": 40, "batch": {"input": 2.5, "cached": 2.5, "output": 10}}}
+    costs = {"standard": standard.cost, "flex": standard.cost / 2, "batch": standard.cost / 4}
+    for lane, cost in {**costs, "auto": costs["batch"]}.items():
+        forecast = await BatchAgent.plan(canary=2, **options(sim, prices=prices, lane=lane))
+        assert dict(forecast.costs) == {name: pytest.approx(each, rel=0.05) for name, each in costs.items()}
+        assert forecast.cost == pytest.approx(cost, rel=0.05)
+        assert "(standard $" in str(forecast)
+        assert ", flex $" in str(forecast)
+        assert (forecast.seconds is None) == (lane in ("batch", "auto"))
+
+
+async def test_a_plan_for_a_lane_that_the_backend_does_not_have_is_refused() -> None:
+    backend = ScriptedBackend(lambda request: say("x"))
+    with pytest.raises(SpecError, match="lane='batch': scripted has no such lane"):
+        await BatchAgent.plan(task=TASK, inputs=ROWS, backend=backend, lane="batch")
+
+
 async def test_a_canary_of_more_agents_than_there_are_is_all_of_them(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(canary=100, **options(sim, inputs=ROWS[:3]))
     assert forecast.behaviour.source == "canary of 3"
