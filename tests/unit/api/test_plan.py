@@ -1,6 +1,7 @@
 """Plans of whole runs, through the public API, on a simulated server."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from batch_agent import BatchAgent, Fields, SpecError, Tool
 from batch_agent.core.events import Event, Notice
+from batch_agent.forecasting.forecast_text import forecast_lines
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, say
@@ -76,8 +78,8 @@ async def test_a_plan_shows_the_cost_of_each_lane(sim: SimServer) -> None:
         forecast = await BatchAgent.plan(canary=2, **options(sim, prices=prices, lane=lane))
         assert dict(forecast.costs) == {name: pytest.approx(each, rel=0.05) for name, each in costs.items()}
         assert forecast.cost == pytest.approx(cost, rel=0.05)
-        assert "(standard $" in str(forecast)
-        assert ", flex $" in str(forecast)
+        [line] = [line for line in forecast_lines(forecast) if line.startswith("cost")]
+        assert re.fullmatch(r"cost     \$[\d.]+ \(standard \$[\d.]+, flex \$[\d.]+, batch \$[\d.]+\)", line)
         assert (forecast.seconds is None) == (lane in ("batch", "auto"))
 
 
