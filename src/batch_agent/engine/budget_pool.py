@@ -26,6 +26,10 @@ _ANSWER_PART = 8
 _LEAST_ANSWER = 256
 """The lowest limit that is tried with a server that refuses higher ones."""
 _SCHEMA_BYTES_PER_TOKEN = 2
+_TURNS_APART = 8
+"""Turns whose answers are learned apart: calls of tools are shorter than final answers."""
+_GROWTH = 2
+"""The limit of an answer that was cut grows so many times."""
 _ABOUT_LIMIT = re.compile(r"max(imum)?[ _](\w+[ _])?tokens", re.IGNORECASE)
 _HOUR = "'1h'"
 """In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
@@ -145,7 +149,9 @@ class BudgetedBackend:
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
         self._hidden = 0
         """Tokens that the server uses beyond what it is sent, as observed."""
-        self._limits = AnswerLimits()
+        self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
+        self._highest_limit = float("inf")
+        """Above this, the server refuses requests."""
         self._next_limits: dict[str, int] = {}
         """Limits of agents whose last one did not fit."""
         self._limited: tuple[Sampling, dict[int, Sampling]] | None = None
@@ -159,7 +165,7 @@ class BudgetedBackend:
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
         price = self.price(request.model)
         reserved = await self._pool.reserve(lambda: self.worst(request, price), price)
-        is_derived, limit = self.derives_limit(request.sampling), reserved.worst.output
+        is_derived, limit = request.sampling.max_tokens is None, reserved.worst.output
         sampling = self._with_limit(request.sampling, limit) if is_derived else request.sampling
         charge = _Charge(self._pool, self._hidden, reserved)
         try:
@@ -202,11 +208,6 @@ class BudgetedBackend:
             minutes = min(reported.written, input_tokens - cached - hour)
         return Usage(input_tokens, cached, output_tokens, minutes, hour).in_lane(reported.lane)
 
-    @staticmethod
-    def derives_limit(sampling: Sampling) -> bool:
-        """Whether requests with this sampling are sent with a derived limit."""
-        return _given_limit(sampling) is None
-
     def price(self, model: str) -> Price:
         return FREE if self._price is None else self._price(model)
 
@@ -217,7 +218,7 @@ class BudgetedBackend:
         window, messages = self.traits.context_tokens, request.messages
         size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
         prompt = (size if window is None else min(size, window)) + self._hidden
-        answer = _given_limit(request.sampling) or self._derived_limit(request, price, prompt)
+        answer = request.sampling.max_tokens or self._derived_limit(request, price, prompt)
         return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=request.lane)
 
     def _derived_limit(self, request: Request, price: Price, prompt: int) -> int:
@@ -226,8 +227,13 @@ class BudgetedBackend:
         budget, window = self._pool.budget, self.traits.context_tokens or self._window
         requests = max(self._in_flight, budget.in_flight + 1) * self._pool.workers
         affordable = budget.answer_tokens(requests, price.of_answer(prompt, request.lane))
-        room = float("inf") if window is None else max(window - prompt, window // _ANSWER_PART)
-        return self._limits.limit(affordable, self._schema[1] // _SCHEMA_BYTES_PER_TOKEN, room)
+        room = self._highest_limit
+        if window is not None:
+            room = min(room, max(window - prompt, window // _ANSWER_PART))
+        return self._of_turn(request).limit(affordable, self._schema[1] // _SCHEMA_BYTES_PER_TOKEN, room)
+
+    def _of_turn(self, request: Request) -> AnswerLimits:
+        return self._limits[min(request.turn, _TURNS_APART - 1)]
 
     def _with_limit(self, sampling: Sampling, limit: int) -> Sampling:
         if self._limited is None or self._limited[0] is not sampling:
@@ -241,10 +247,10 @@ class BudgetedBackend:
         """Learns from an answer. Raises AnswerLimitChanged if the derived limit has cut it."""
         self._next_limits.pop(request.agent, None)
         used = charge.usage or charge.reserved.worst
-        self._limits.observe(used.output)
+        self._of_turn(request).observe(used.output)
         window = self.traits.context_tokens or self._window
-        room = float("inf") if window is None else window - used.input
-        higher = int(min(2 * limit, self._limits.highest, room))
+        room = self._highest_limit if window is None else min(self._highest_limit, window - used.input)
+        higher = int(min(_GROWTH * limit, room))
         if charge.is_cut and request.agent and used.output >= limit and higher > limit:
             self._next_limits[request.agent] = higher
             raise AnswerLimitChanged(
@@ -262,7 +268,7 @@ class BudgetedBackend:
         if not (is_overflow or (error.kind is ErrorKind.BAD_REQUEST and _ABOUT_LIMIT.search(str(error)))):
             return
         if not is_overflow:
-            self._limits.highest = min(self._limits.highest, lower)
+            self._highest_limit = min(self._highest_limit, lower)
         self._next_limits[request.agent] = lower
         raise AnswerLimitChanged(
             error.kind, f"The server refused a limit of {limit:,} tokens, derived from the budget: {error}"
@@ -305,15 +311,6 @@ class _Charge:
                 self.is_cut = delta.reason == "length"
                 self.usage = delta.usage if delta.usage != NO_USAGE else self.usage
             yield delta
-
-
-def _given_limit(sampling: Sampling) -> int | None:
-    """The user's limit of an answer; fields of `extra` replace others."""
-    if sampling.extra:
-        for name in ("max_completion_tokens", "max_tokens"):
-            if isinstance(given := sampling.extra.get(name), int):
-                return given
-    return sampling.max_tokens
 
 
 def _prompt_bytes(prompt: Prompt) -> int:

@@ -78,7 +78,7 @@ class RunBudget:
         price = budgeted.price(config.model)
         worst = budgeted.worst(request, price)
         self._check(worst, price)
-        if budgeted.derives_limit(config.sampling):
+        if config.sampling.max_tokens is None:
             notify(
                 f"max_tokens is not set: the budget limits answers to {worst.output:,} tokens at first. One that needs "
                 "more is requested again with more. Set max_tokens for a limit of your own."

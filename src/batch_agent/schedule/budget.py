@@ -152,12 +152,12 @@ _FIRST_LIMIT = 1_024
 """Lowest limit before answers were seen."""
 _HIGHEST_FIRST_LIMIT = 16_384
 """Highest limit that is sent unless an answer needs more: some models refuse a higher one."""
-_LOWEST_LIMIT = 256
-_ENOUGH_ANSWERS = 16
+_LOWEST_LIMIT = 64
+_ENOUGH_ANSWERS = 8
 _RECENT_ANSWERS = 256
 _MARGIN, _MAX_MARGIN = 2, 8
 """A limit is so many times the longest of the recent answers: at least, and at most if the budget has room."""
-_STEP = 256
+_STEP = 64
 
 
 class AnswerLimits:
@@ -165,8 +165,6 @@ class AnswerLimits:
     much as the budget pays without that requests wait for one another."""
 
     def __init__(self) -> None:
-        self.highest = _UNLIMITED
-        """Above this, the server refuses requests."""
         self._recent: deque[int] = deque(maxlen=_RECENT_ANSWERS)
         self._learned: int | None = None
 
@@ -179,7 +177,7 @@ class AnswerLimits:
         else:
             lowest = max(_LOWEST_LIMIT, _MARGIN * self._learned)
             highest = max(_FIRST_LIMIT, _MAX_MARGIN * self._learned)
-        wanted = min(max(affordable, lowest), highest, self.highest, room)
+        wanted = min(max(affordable, lowest), highest, room)
         # Few different limits: requests with the same one share their encoding.
         return max(1, int(wanted // _STEP * _STEP if wanted > _STEP else wanted))
 
