@@ -8,7 +8,7 @@ from typing import Any, Protocol, assert_never
 from ..agent.conversation import Generate
 from ..aio import Deadlines
 from ..core.agent_config import Job
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind
 from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
@@ -91,6 +91,9 @@ class BackendTurnRunner:
                 reply, ttft = await self._attempt(
                     self.admission.hinted(step.request, step.turns_left), task, started, on_call
                 )
+            except AnswerLimitChanged as change:
+                self._report_retry(job, change, 0.0)
+                retry = None
             except BackendError as error:
                 if step.request.lane == "flex" and error.kind in LANE_FAILURES:
                     raise

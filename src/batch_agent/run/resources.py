@@ -307,7 +307,8 @@ class _Opener:
         backend = server if found is not None else self._observed(batch or server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
-            backend = self._budget.backend(backend, spec)
+            if found is None:
+                backend = self._budget.backend(backend, spec, plan.config, inputs.total, setup.notify)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
