@@ -8,7 +8,7 @@ from ..core.errors import SpecError
 from ..core.protocols import Backend, KeepsSubmissions, Store
 from .anthropic_batch_service import AnthropicBatchService
 from .batch_backend import BatchBackend
-from .batch_service import BatchService
+from .batch_service import BatchService, OffersBatches
 from .openai_batch_service import OpenAIBatchService
 
 
@@ -22,9 +22,12 @@ async def open_batch_lane(
             "lane='batch' needs checkpoint_dir='...': a batch takes up to a day and outlives this process. Without a "
             "checkpoint, what was submitted would be paid and lost."
         )
-    if not isinstance(live, HttpBackend):
+    if isinstance(live, OffersBatches):
+        backend = BatchBackend(live, live.dialect, live.batch_service, store, notify)
+    elif isinstance(live, HttpBackend):
+        backend = BatchBackend(live, live.dialect, _service(live), store, notify)
+    else:
         raise SpecError(f"lane='batch' needs one server with batches; {live.traits.name} is not one.")
-    backend = BatchBackend(live, live.dialect, _service(live), store, notify)
     if is_mixed:
         backend.traits = live.traits
     await backend.open()

@@ -2,8 +2,9 @@
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
+from ..backends.dialects.dialect import Dialect
 from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Submission
@@ -96,6 +97,17 @@ class BatchService(Protocol):
     def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
         """Results of a batch that has ended. Lines may be missing."""
         ...
+
+
+@runtime_checkable
+class OffersBatches(Protocol):
+    """Backend that brings its own batch service."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    @property
+    def batch_service(self) -> BatchService: ...
 
 
 def not_processed(what: str) -> BackendError:

@@ -416,12 +416,13 @@ class _Opener:
         spec = setup.spec
         if spec.lane != "auto" or "batch" not in server.traits.lanes or spec.runtime or self._cluster:
             return None
-        if not isinstance(server, HttpBackend):
+        from ..lanes.batch_lane import open_batch_lane
+        from ..lanes.batch_service import OffersBatches
+
+        if not isinstance(server, HttpBackend | OffersBatches):
             return server
         if not isinstance(store, KeepsSubmissions):
             return None
-        from ..lanes.batch_lane import open_batch_lane
-
         backend = await open_batch_lane(server, store, setup.notify, is_mixed=True)
         self._stack.push_async_callback(backend.aclose)
         return backend
