@@ -3,12 +3,14 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.batch_provider import BatchProvider, Faults
 from tests.support.engine_harness import EventLog, asked, now, run
 
-from batch_agent import BackendError, ErrorKind, Tool
+from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.core.requests import Lane, Reply, Request, Usage
 from batch_agent.testing import ScriptedBackend, call, say
 
@@ -164,3 +166,65 @@ async def test_leaving_a_run_in_lane_auto_leaves_nothing_behind() -> None:
         async with asyncio.timeout(HOUR):
             await waiting
     assert backend.in_flight == 0
+
+
+async def run_in_waves(backend: BatchProvider, folder: Path, numbers: list[int], **options: Any) -> list[AgentResult]:
+    @Tool.define
+    async def look(key: str) -> str:
+        """Looks up a key."""
+        await asyncio.sleep(1 + len(key) % 3)
+        return f"value of {key}"
+
+    results: list[AgentResult] = await BatchAgent.run(
+        task="Do number {n}",
+        inputs=[{"n": number} for number in numbers],
+        tools=[look],
+        backend=backend,
+        model="m",
+        checkpoint_dir=folder,
+        max_turns=8,
+        max_retries=30,
+        **options,
+    )
+    return results
+
+
+@pytest.mark.parametrize("faults", [Faults(), Faults(line=0.1, batch=0.1, call=0.1, cut=0.02)], ids=["sound", "faults"])
+@pytest.mark.parametrize("hours", [0.5, 1.5, 3, 8, 24])
+async def test_waves_and_other_lanes_together_end_before_the_deadline(
+    hours: float, faults: Faults, tmp_path: Path
+) -> None:
+    expected = await run_in_waves(BatchProvider(), tmp_path / "standard", list(range(30)))
+    began = now()
+    backend = BatchProvider(seed=round(hours), faults=faults, seconds=2 * HOUR)
+    results = await run_in_waves(backend, tmp_path / "auto", list(range(30)), lane="auto", deadline=hours * HOUR)
+    assert [result.error for result in results] == [None] * 30
+    assert [result.output for result in results] == [result.output for result in expected]
+    assert now() - began < hours * HOUR
+    if hours <= 0.5:
+        assert not backend.batches
+    if hours >= 24:
+        assert backend.live.total() <= 60, "most of 105 turns were in batches"
+
+
+async def test_the_last_two_of_a_hundred_agents_are_not_submitted_as_a_wave(tmp_path: Path) -> None:
+    backend = BatchProvider(seconds=2 * HOUR)
+    numbers = [6 * number for number in range(98)]  # one turn each
+    results = await run_in_waves(backend, tmp_path, [*numbers, 5, 11], lane="auto")  # six turns each
+    assert [result.error for result in results] == [None] * 100
+    assert [result.turns for result in results[-2:]] == [6, 6]
+    assert len(backend.batches) == 1
+    assert backend.live.total() == 10
+
+
+async def test_a_run_in_lane_auto_is_interrupted_and_resumed_without_paying_twice(tmp_path: Path) -> None:
+    backend = BatchProvider(seconds=2 * HOUR)
+    numbers = [6 * number + 2 for number in range(50)]  # three turns each
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1500):
+                await run_in_waves(backend, tmp_path, numbers, lane="auto")
+    results = await run_in_waves(backend, tmp_path, numbers, lane="auto")
+    assert [result.error for result in results] == [None] * 50
+    assert set(backend.billed.values()) == {1}
+    assert backend.billed.total() + backend.live.total() == 150
