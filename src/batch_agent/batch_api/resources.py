@@ -204,3 +204,22 @@ def _metadata(value: Any) -> Mapping[str, str] | None:
 
 def _quoted(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
+
+
+def batch_from_json(value: Mapping[str, Any]) -> Batch:
+    """The batch that `Batch.as_json` shows."""
+    errors = (value["errors"] or {}).get("data", ())
+    counts = value["request_counts"]
+    return Batch(
+        value["id"],
+        value["endpoint"],
+        value["input_file_id"],
+        value["created_at"],
+        value["metadata"],
+        value["status"],
+        {f"{name}_at": at for name in _DATED if (at := value[f"{name}_at"]) is not None},
+        RequestCounts(counts["total"], counts["completed"], counts["failed"]),
+        tuple(BatchProblem(each["code"], each["message"], each["param"], each["line"]) for each in errors),
+        value["output_file_id"],
+        value["error_file_id"],
+    )

@@ -121,6 +121,22 @@ COMMANDS = (
         ("batch-agent doctor vllm://127.0.0.1:8000",),
     ),
     Command(
+        "run-batch",
+        "batch_agent.cli.commands.run_batch:run_batch_file",
+        "Answer the requests of a batch file on any backend.\n\n"
+        "The file has the format of OpenAI's batches and of vllm run-batch, and so has the output. Responses are "
+        "written as they arrive; to continue after a stop or a crash, run the same command again.",
+        ("batch-agent run-batch requests.jsonl -o responses.jsonl --backend vllm://127.0.0.1:8000",),
+    ),
+    Command(
+        "serve-batches",
+        "batch_agent.cli.commands.serve_batches:serve_batch_api",
+        "Serve OpenAI's batch API over any backend.\n\n"
+        "OpenAI's client works with it unchanged: /v1/files and /v1/batches. Files, batches and responses are kept "
+        "in a directory; after a crash, the server continues where it was.",
+        ("batch-agent serve-batches --backend vllm://127.0.0.1:8000 --folder batches",),
+    ),
+    Command(
         "sim",
         "batch_agent.cli.commands.sim:sim",
         "Serve a simulated vLLM engine with scripted answers.\n\n"

@@ -141,6 +141,11 @@ class BackendError(BatchAgentError):
         return not (self.status in _REFUSED or 300 <= self.status < 400)
 
 
+class AnswerLimitChanged(BackendError):
+    """The limit of the answer that was derived from the budget did not fit the request. It may be sent again at once:
+    then it has another limit."""
+
+
 class StoreError(BatchAgentError):
     """The checkpoint cannot be opened or written. Stored data stays valid."""
 

@@ -159,6 +159,13 @@ class Usage:
         """The lane of the usage of one request."""
         return self.parts[0].lane if self.parts else "standard"
 
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes of a sum of requests."""
+        if not self.parts:
+            return ("standard",)
+        return tuple(lane for lane in LANES if (part := self.of_lane(lane)).input or part.output)
+
     def of_lane(self, lane: Lane) -> "Usage":
         """The part of the requests in this lane."""
         parts = tuple(part for part in self.parts if part.lane == lane)

@@ -106,6 +106,8 @@ class BatchBackend:
         """When each batch was submitted, and last reported."""
         self.waves = 0
         """Waves that were closed."""
+        self.is_worth_a_wave: Callable[[], bool] = lambda: True
+        """Whether a wave is submitted; otherwise its requests fail with CAPACITY, and may take another lane."""
 
     async def open(self) -> None:
         """Reads what earlier processes have submitted. Raises StoreError."""
@@ -264,8 +266,12 @@ class BatchBackend:
             self._timer = asyncio.get_running_loop().call_at(at, self._on_timer)
             return
         wave, self._wave = self._wave, Wave(self._service.limits)
+        lines = [self._pending[key] for key in wave.lines]
+        if not self.is_worth_a_wave():
+            self._fail(lines, BackendError(ErrorKind.CAPACITY, "So few requests are not worth a batch."))
+            return
         self.waves += 1
-        self._submit_all([self._pending[key] for key in wave.lines], 0)
+        self._submit_all(lines, 0)
 
     def _start(self, work: Coroutine[Any, Any, None], keys: Sequence[str]) -> None:
         """`keys`: lines that fail with the work."""

@@ -12,8 +12,11 @@ from .batch_service import BatchService, OffersBatches
 from .openai_batch_service import OpenAIBatchService
 
 
-async def open_batch_lane(live: Backend, store: Store, notify: Callable[[str], None]) -> BatchBackend:
-    """The batch lane of an open backend. The caller closes both. Raises SpecError and StoreError."""
+async def open_batch_lane(
+    live: Backend, store: Store, notify: Callable[[str], None], *, is_mixed: bool = False
+) -> BatchBackend:
+    """The batch lane of an open backend. The caller closes both. `is_mixed`: requests of other lanes are sent, too, and
+    are admitted by what the live backend can take. Raises SpecError and StoreError."""
     if not isinstance(store, KeepsSubmissions):
         raise SpecError(
             "lane='batch' needs checkpoint_dir='...': a batch takes up to a day and outlives this process. Without a "
@@ -25,6 +28,8 @@ async def open_batch_lane(live: Backend, store: Store, notify: Callable[[str], N
         backend = BatchBackend(live, live.dialect, _service(live), store, notify)
     else:
         raise SpecError(f"lane='batch' needs one server with batches; {live.traits.name} is not one.")
+    if is_mixed:
+        backend.traits = live.traits
     await backend.open()
     return backend
 

@@ -125,7 +125,7 @@ def _agent_config(
         stream=(spec.context.streaming or starts_early) and spec.lane != "batch",
         starts_early=starts_early,
         priority=spec.limits.priority,
-        lane="batch" if spec.lane == "batch" else "standard",
+        lane="standard" if spec.lane == "auto" else spec.lane,
         compaction=_compaction(spec, prompt, traits) if tools else None,
     )
 

@@ -134,7 +134,9 @@ class RunSetup:
         """Traits of the server of a checkpoint, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
             names = [each.name for each in fields(Traits) if each.name in kept_traits]  # an earlier version has fewer
-            traits = {name: tuple(kept) if isinstance(kept := kept_traits[name], list) else kept for name in names}
+            traits: dict[str, Any] = {
+                name: tuple(value) if isinstance(value := kept_traits[name], list) else value for name in names
+            }
             return Traits(**{**traits, "detected": ()})
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
 

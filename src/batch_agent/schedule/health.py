@@ -142,8 +142,6 @@ class Health:
 
     def failed(self, request: int, agent: str, error: BackendError, now: float) -> Verdict:
         del self._in_flight[request]
-        if error.kind is ErrorKind.CAPACITY:  # says nothing about the backend, nor about the request
-            return _RETRY_AGENT
         self._outcomes.record_failure()
         if error.kind in _REFUSALS:
             self._count(agent, error, now)

@@ -79,6 +79,10 @@ class Price:
             worst = Usage(prompt, 0, answer, written=prompt if minutes > at.input else 0)
         return worst if lane == "standard" else worst.in_lane(lane)
 
+    def of_answer(self, prompt: int, lane: Lane) -> float:
+        """Price of a token of the answer to a prompt of this length."""
+        return self.in_lane(lane)._at(prompt).output
+
     @property
     def highest(self) -> float:
         """Highest price of any token."""

@@ -64,9 +64,9 @@ class AgentOptions(TypedDict, total=False):
     limits: Limits
     """The options of `Limits` as a group, instead of one by one."""
     timeout_per_agent: float | None
-    """Seconds for an agent, from its first turn on."""
+    """Seconds for an agent, from its first turn on. By default 4 hours in lane flex, unlimited in batch and auto."""
     timeout_per_turn: float | None
-    """Seconds for a request to the model."""
+    """Seconds for a request to the model. By default 900 in lane flex, and unlimited in lane batch."""
     timeout_per_tool: float | None
     """Seconds for a tool call."""
     timeouts: Timeouts

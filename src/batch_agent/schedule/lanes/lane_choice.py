@@ -7,8 +7,8 @@ which a wave of the lane batch would keep everybody waiting, are promoted all th
 
 from collections.abc import Sequence
 
-from ..core.fast_dataclass import dataclass
-from ..core.requests import Lane
+from ...core.fast_dataclass import dataclass
+from ...core.requests import Lane
 
 _MARGIN = 2.0
 """How many times the expected time is kept for the rest of an agent's turns."""
