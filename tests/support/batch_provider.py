@@ -1,4 +1,4 @@
-"""Provider with batches in memory, on the clock of the loop: a scripted model, faults, and a count of what is billed."""
+"""Provider with batches in memory, on the clock of the loop: a scripted model, faults, and a count of its bills."""
 
 import asyncio
 import random
@@ -63,7 +63,11 @@ class BatchProvider:
     limits = SubmissionLimits()
 
     def __init__(
-        self, seed: int = 0, faults: Faults | None = None, seconds: float = 3600.0, enqueued_tokens: float = float("inf")
+        self,
+        seed: int = 0,
+        faults: Faults | None = None,
+        seconds: float = 3600.0,
+        enqueued_tokens: float = float("inf"),
     ) -> None:
         """`seconds`: of a batch, at most."""
         self.traits = TRAITS
@@ -81,6 +85,8 @@ class BatchProvider:
         """Those of them that the provider has lost."""
         self.live: Counter[str] = Counter()
         self.refused_for_tokens = 0
+        self.polled = asyncio.Event()
+        """Set when the status of a batch was read: it was submitted, and is awaited."""
 
     @property
     def batch_service(self) -> "BatchProvider":
@@ -147,6 +153,7 @@ class BatchProvider:
         await self._call(lambda: self.files.pop(file, None))
 
     async def status(self, batch: str) -> BatchStatus:
+        self.polled.set()
         return await self._call(lambda: self._status(self.batches[batch]))
 
     async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
@@ -220,11 +227,12 @@ def turns_of(number: int, longest: int = 6) -> int:
 
 def answer(body: bytes) -> bytes:
     """The response of the scripted model: tool calls, then an answer that depends on all of the conversation."""
-    messages = orjson.loads(body)["messages"]
+    request = orjson.loads(body)
+    messages = request["messages"]
     number = int(next(each["content"] for each in messages if each["role"] == "user").split()[-1])
     done = sum(each["role"] == "assistant" for each in messages)
     message: dict[str, Any] = {"role": "assistant", "content": None}
-    if done + 1 < turns_of(number):
+    if request.get("tools") and done + 1 < turns_of(number):
         function = {"name": "look", "arguments": orjson.dumps({"key": f"{number}-{done}"}).decode()}
         message["tool_calls"] = [{"id": f"call-{number}-{done}", "type": "function", "function": function}]
     else:

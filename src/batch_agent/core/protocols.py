@@ -131,6 +131,10 @@ class CollectsRequests(Protocol):
         wait here are included. Returns a function to be called when the count may have changed."""
         ...
 
+    def submitted(self, request: Request) -> "EarlierSubmission | None":
+        """Whether the request was submitted before: it is not sent again, but its result awaited."""
+        ...
+
 
 @runtime_checkable
 class TakesHints(Protocol):
@@ -359,8 +363,9 @@ class SubmittedLine:
 
     key: str
     """Identifies the request: a hash of its agent, its turn and its body."""
-    tokens: int = 0
-    """What the budget has reserved for it; 0 without a budget."""
+    input: int = 0
+    """Tokens that the budget has reserved for its prompt; 0 without a budget."""
+    output: int = 0
     usd: float = 0.0
 
 
@@ -379,6 +384,16 @@ class Submission:
     """The provider's id of the batch; empty: it may or may not have been created."""
     has_ended: bool = False
     """The provider has reported its end. Results of it may have been counted against the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSubmission:
+    """A request that was submitted by an earlier process, or whose agent did not wait for the result. Its reservation
+    counts as spent."""
+
+    line: SubmittedLine
+    had_ended: bool
+    """The earlier process may have counted what it was billed instead."""
 
 
 @runtime_checkable

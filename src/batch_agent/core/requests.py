@@ -39,7 +39,9 @@ class Charge(Protocol):
     """Reservation of a request in the budget of its run. It covers one send."""
 
     @property
-    def tokens(self) -> int: ...
+    def worst(self) -> "Usage":
+        """What is reserved."""
+        ...
 
     @property
     def usd(self) -> float: ...

@@ -9,10 +9,21 @@ from dataclasses import field, replace
 from hashlib import blake2b
 from typing import Any
 
+import orjson
+
 from ..backends.dialects.dialect import Dialect
 from ..core.errors import BackendError, BatchAgentError, ErrorKind
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, CountsTokens, KeepsSubmissions, Submission, SubmittedLine, Traits
+from ..core.json import dumps
+from ..core.protocols import (
+    Backend,
+    CountsTokens,
+    EarlierSubmission,
+    KeepsSubmissions,
+    Submission,
+    SubmittedLine,
+    Traits,
+)
 from ..core.requests import Delta, Request
 from ..schedule.backoff import Backoff
 from ..schedule.lanes.waves import EnqueuedTokens, Wave, WaveLine, divide
@@ -29,6 +40,7 @@ _TAKE_DELAY = 1.0
 """Seconds after which a line counts as received: by then the fact that its agent has recorded is in the queue of the
 store before it."""
 _REPORT_SECONDS = 600.0
+_ANSWER_LIMITS = ("max_tokens", "max_completion_tokens")
 
 Notify = Callable[[str], None]
 
@@ -141,14 +153,8 @@ class BatchBackend:
     async def count_tokens(self, text: str) -> int | None:
         return await self.live.count_tokens(text) if isinstance(self.live, CountsTokens) else None
 
-    def submitted(self, request: Request) -> tuple[SubmittedLine, bool] | None:
-        """What an earlier process has reserved for the request, if it has submitted it, and whether its batch has
-        ended."""
-        if request.lane != "batch":
-            return None
-        key = self._key(request, self._encode(request))
-        submission, line = self._log.find(key), self._log.line(key)
-        return None if submission is None or line is None else (line, submission.has_ended)
+    def submitted(self, request: Request) -> EarlierSubmission | None:
+        return None if request.lane != "batch" else self._log.earlier(self._key(request, self._encode(request)))
 
     async def leave(self, agent: str) -> None:
         await self.live.leave(agent)
@@ -180,7 +186,7 @@ class BatchBackend:
         line = WaveLine(key, len(body))
         reserved = SubmittedLine(key)
         if (charge := request.charge) is not None:
-            reserved = SubmittedLine(key, charge.tokens, charge.usd)
+            reserved = SubmittedLine(key, charge.worst.input, charge.worst.output, charge.usd)
         return _PendingLine(line, body, request.agent, reserved, asyncio.get_running_loop().create_future())
 
     def _encode(self, request: Request) -> bytes:
@@ -188,8 +194,13 @@ class BatchBackend:
         return self._dialect.encode(replace(request, stream=False, agent="", priority=0, hint=None))
 
     def _key(self, request: Request, body: bytes) -> str:
+        """Identifies the request in all processes. The limit of its answer may be derived from the budget, which
+        differs between them."""
+        question = orjson.loads(body)
+        for name in _ANSWER_LIMITS:
+            question.pop(name, None)
         identity = f"{request.agent}\0{request.turn}\0".encode(errors="surrogatepass")
-        return blake2b(identity + blake2b(body, digest_size=16).digest(), digest_size=16).hexdigest()
+        return blake2b(identity + dumps(question), digest_size=16).hexdigest()
 
     async def _result(self, pending: _PendingLine) -> tuple[str, LineResult]:
         key = pending.line.key

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..core.protocols import KeepsSubmissions, Submission, SubmittedLine
+from ..core.protocols import EarlierSubmission, KeepsSubmissions, Submission, SubmittedLine
 
 
 class SubmissionLog:
@@ -15,21 +15,24 @@ class SubmissionLog:
         self._lines: dict[str, tuple[str, SubmittedLine]] = {}
         """The latest wave of each request."""
         self._submissions: dict[str, Submission] = {}
+        self._ended_before: set[str] = set()
 
     async def open(self) -> None:
         """Reads what earlier processes have submitted. Raises StoreError."""
         for submission in await self._store.submissions():
             self._add(submission)
+            if submission.has_ended:
+                self._ended_before.add(submission.wave)
 
     def find(self, key: str) -> Submission | None:
         """The latest submission with this request."""
         found = self._lines.get(key)
         return None if found is None else self._submissions[found[0]]
 
-    def line(self, key: str) -> SubmittedLine | None:
-        """The request as it was submitted."""
+    def earlier(self, key: str) -> EarlierSubmission | None:
+        """The request as it was submitted before."""
         found = self._lines.get(key)
-        return None if found is None else found[1]
+        return None if found is None else EarlierSubmission(found[1], found[0] in self._ended_before)
 
     @property
     def unfinished(self) -> list[Submission]:

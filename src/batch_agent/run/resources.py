@@ -308,7 +308,9 @@ class _Opener:
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
             if found is None:
-                backend = self._budget.backend(backend, spec, plan.config, inputs.total, setup.notify)
+                lane = batch or server
+                submitted = lane.submitted if isinstance(lane, CollectsRequests) else None
+                backend = self._budget.backend(backend, spec, plan.config, inputs.total, setup.notify, submitted)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)

@@ -38,7 +38,8 @@ CREATE TABLE IF NOT EXISTS submissions (
   has_ended INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS submitted_lines (
-  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL, usd REAL NOT NULL
+  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL, key TEXT NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL,
+  usd REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS submitted_by_key ON submitted_lines (wave, key);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
@@ -328,7 +329,7 @@ def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -
 
 def _submissions(db: sqlite3.Connection) -> list[Submission]:
     lines: dict[str, list[SubmittedLine]] = {}
-    for wave, *line in db.execute("SELECT wave, key, tokens, usd FROM submitted_lines ORDER BY seq"):
+    for wave, *line in db.execute("SELECT wave, key, input, output, usd FROM submitted_lines ORDER BY seq"):
         lines.setdefault(wave, []).append(SubmittedLine(*line))
     rows = db.execute("SELECT wave, at, file, batch, has_ended FROM submissions ORDER BY seq")
     return [
@@ -347,8 +348,8 @@ def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
             "INSERT INTO submissions (wave, at, file, batch, has_ended) VALUES (?, ?, ?, ?, ?)",
             (wave, submission.at, *known),
         )
-        rows = [(wave, line.key, line.tokens, line.usd) for line in submission.lines]
-        db.executemany("INSERT INTO submitted_lines (wave, key, tokens, usd) VALUES (?, ?, ?, ?)", rows)
+        rows = [(wave, line.key, line.input, line.output, line.usd) for line in submission.lines]
+        db.executemany("INSERT INTO submitted_lines (wave, key, input, output, usd) VALUES (?, ?, ?, ?, ?)", rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
 
