@@ -1,0 +1,85 @@
+"""kill -9 of a run in the batch lane at every step, over real HTTP: each request is submitted once."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from tests.support import batch_lane_process
+from tests.support.batch_lane_process import AGENTS
+from tests.support.killing_proxy import KillingProxy, KillPoint, Phase, killing_proxy
+
+from batch_agent.sim import BatchConfig, Script, SimConfig, SimServer
+
+TURNS = 3
+_TIMEOUT = 60
+_PHASES: tuple[Phase, ...] = ("before", "between", "after")
+_POINTS = [KillPoint(exchange, phase) for exchange in range(7) for phase in _PHASES] + [
+    KillPoint(exchange, "after", delay) for exchange in (2, 3, 4, 5) for delay in (0.01, 0.05)
+]
+"""With both services, 58 points. An uninterrupted run has three waves of four exchanges and more."""
+_SHORT = [KillPoint(0, "between"), KillPoint(1, "before"), KillPoint(1, "between"), KillPoint(3, "after", 0.01)]
+
+
+@pytest.fixture(scope="module")
+def sim() -> Iterator[SimServer]:
+    config = SimConfig(zero_latency=True, batches=BatchConfig(seconds=0.1))
+    with SimServer(config, Script(tool_turns=TURNS - 1, answer_tokens=12)) as server:
+        yield server
+
+
+async def run(proxy: KillingProxy, scheme: str, folder: Path, lane: str = "batch") -> list[str] | None:
+    """The answers; None if the process was killed."""
+    url = proxy.url.replace("http", "anthropic", 1) if scheme == "anthropic" else proxy.url
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, batch_lane_process.__file__, f"{url}/v1", str(folder), lane, stdout=asyncio.subprocess.PIPE
+    )
+
+    def kill() -> None:
+        with suppress(ProcessLookupError):
+            process.kill()
+
+    proxy.kill = kill
+    try:
+        async with asyncio.timeout(_TIMEOUT):
+            out, _ = await process.communicate()
+    finally:
+        kill()
+    return json.loads(out) if process.returncode == 0 else None
+
+
+async def check(sim: SimServer, scheme: str, point: KillPoint, folder: Path) -> None:
+    async with killing_proxy(sim.url) as proxy:
+        expected = await run(proxy, scheme, folder / "live", "standard")
+        before = sim.billed("batch")["requests"]
+        proxy.point = point
+        await run(proxy, scheme, folder / "batch")
+        proxy.point = None
+        results = await run(proxy, scheme, folder / "batch")
+        assert results == expected
+        assert proxy.has_killed, proxy.exchanges
+        assert sim.billed("batch")["requests"] - before == AGENTS * TURNS
+
+
+def name(point: KillPoint) -> str:
+    return f"{point.exchange}-{point.phase}-{point.delay:g}"
+
+
+@pytest.mark.parametrize("scheme", ["openai", "anthropic"])
+@pytest.mark.parametrize("point", _SHORT, ids=name)
+async def test_a_killed_run_submits_each_request_once(
+    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path
+) -> None:
+    await check(sim, scheme, point, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["openai", "anthropic"])
+@pytest.mark.parametrize("point", _POINTS, ids=name)
+async def test_a_run_that_is_killed_at_any_point_submits_each_request_once(
+    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path
+) -> None:
+    await check(sim, scheme, point, tmp_path)
