@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,11 +32,11 @@ def sim() -> Iterator[SimServer]:
         yield server
 
 
-async def run(proxy: KillingProxy, scheme: str, folder: Path, lane: str = "batch") -> list[str] | None:
+async def run(proxy: KillingProxy, scheme: str, folder: Path) -> list[str] | None:
     """The answers; None if the process was killed."""
     url = proxy.url.replace("http", "anthropic", 1) if scheme == "anthropic" else proxy.url
     process = await asyncio.create_subprocess_exec(
-        sys.executable, batch_lane_process.__file__, f"{url}/v1", str(folder), lane, stdout=asyncio.subprocess.PIPE
+        sys.executable, batch_lane_process.__file__, f"{url}/v1", str(folder), "batch", stdout=asyncio.subprocess.PIPE
     )
 
     def kill() -> None:
@@ -51,14 +52,22 @@ async def run(proxy: KillingProxy, scheme: str, folder: Path, lane: str = "batch
     return json.loads(out) if process.returncode == 0 else None
 
 
-async def check(sim: SimServer, scheme: str, point: KillPoint, folder: Path) -> None:
+@pytest.fixture(scope="module")
+def expected(sim: SimServer, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The answers of a run in the standard lane."""
+    command = [sys.executable, batch_lane_process.__file__, f"{sim.url}/v1", str(tmp_path_factory.mktemp("live"))]
+    done = subprocess.run([*command, "standard"], stdout=subprocess.PIPE, timeout=_TIMEOUT, check=True)
+    answers: list[str] = json.loads(done.stdout)
+    return answers
+
+
+async def check(sim: SimServer, scheme: str, point: KillPoint, folder: Path, expected: list[str]) -> None:
     async with killing_proxy(sim.url) as proxy:
-        expected = await run(proxy, scheme, folder / "live", "standard")
         before = sim.billed("batch")["requests"]
         proxy.point = point
-        await run(proxy, scheme, folder / "batch")
+        await run(proxy, scheme, folder)
         proxy.point = None
-        results = await run(proxy, scheme, folder / "batch")
+        results = await run(proxy, scheme, folder)
         assert results == expected
         assert proxy.has_killed, proxy.exchanges
         assert sim.billed("batch")["requests"] - before == AGENTS * TURNS
@@ -71,15 +80,15 @@ def name(point: KillPoint) -> str:
 @pytest.mark.parametrize("scheme", ["openai", "anthropic"])
 @pytest.mark.parametrize("point", _SHORT, ids=name)
 async def test_a_killed_run_submits_each_request_once(
-    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path
+    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: list[str]
 ) -> None:
-    await check(sim, scheme, point, tmp_path)
+    await check(sim, scheme, point, tmp_path, expected)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["openai", "anthropic"])
 @pytest.mark.parametrize("point", _POINTS, ids=name)
 async def test_a_run_that_is_killed_at_any_point_submits_each_request_once(
-    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path
+    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: list[str]
 ) -> None:
-    await check(sim, scheme, point, tmp_path)
+    await check(sim, scheme, point, tmp_path, expected)
