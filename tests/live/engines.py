@@ -17,6 +17,7 @@ from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, MODEL_NAME, RECIPES, 
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
+RUN_BATCH_LIMIT = 600.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
@@ -54,6 +55,26 @@ def vllm_server(
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/health", "", process, (log,), VLLM_START_LIMIT)
         yield url
+
+
+def vllm_run_batch(requests: Path, responses: Path) -> None:
+    """Answers a batch file with a real vLLM on CPU, and without a server.
+
+    Blocks 1 to 5 minutes. Raises EngineFailedError.
+    """
+    _require(VLLM, MODEL)
+    command = [str(VLLM.python), str(VLLM.folder / "bin" / "vllm"), "run-batch", "-i", str(requests)]
+    command += ["-o", str(responses), "--model", str(MODEL.folder), "--served-model-name", MODEL_NAME]
+    command += ["--max-model-len", "4096", "--dtype", "float32", "--enforce-eager"]
+    variables = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    log = responses.with_suffix(".log")
+    with _process_group(command, variables, log) as process:
+        try:
+            status = process.wait(RUN_BATCH_LIMIT)
+        except subprocess.TimeoutExpired:
+            status = None
+    if status != 0 or not responses.exists():
+        raise EngineFailedError(f"vllm run-batch ended with {status}: {log.read_text(errors='replace')[-2000:]}")
 
 
 @contextmanager

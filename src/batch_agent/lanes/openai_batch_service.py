@@ -91,7 +91,7 @@ class OpenAIBatchService:
         for file in status.files:
             url = self._server.url(f"/files/{file}/content")
             async for line in self._server.lines(url, _TIMEOUT):
-                if (result := _line_result(line)) is not None:
+                if (result := read_result_line(line)) is not None:
                     yield result
 
 
@@ -136,7 +136,7 @@ def _problem(problems: Sequence[Any]) -> BackendError:
     return BackendError(ErrorKind.BAD_REQUEST, f"The provider did not accept the batch: {said}"[:1000], status=400)
 
 
-def _line_result(line: bytes) -> LineResult | None:
+def read_result_line(line: bytes) -> LineResult | None:
     """The result in a line of an output or error file; None for a line that cannot be attributed."""
     try:
         value = object_or_empty(loads(line))
