@@ -34,9 +34,13 @@ def sim() -> Iterator[SimServer]:
 
 async def run(proxy: KillingProxy, scheme: str, folder: Path) -> list[str] | None:
     """The answers; None if the process was killed."""
-    url = proxy.url.replace("http", "anthropic", 1) if scheme == "anthropic" else proxy.url
     process = await asyncio.create_subprocess_exec(
-        sys.executable, batch_lane_process.__file__, f"{url}/v1", str(folder), "batch", stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        batch_lane_process.__file__,
+        address(proxy.url, scheme),
+        str(folder),
+        "batch",
+        stdout=asyncio.subprocess.PIPE,
     )
 
     def kill() -> None:
@@ -53,22 +57,29 @@ async def run(proxy: KillingProxy, scheme: str, folder: Path) -> list[str] | Non
 
 
 @pytest.fixture(scope="module")
-def expected(sim: SimServer, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The answers of a run in the standard lane."""
-    command = [sys.executable, batch_lane_process.__file__, f"{sim.url}/v1", str(tmp_path_factory.mktemp("live"))]
-    done = subprocess.run([*command, "standard"], stdout=subprocess.PIPE, timeout=_TIMEOUT, check=True)
-    answers: list[str] = json.loads(done.stdout)
+def expected(sim: SimServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The answers of runs in the standard lane, by service."""
+    answers: dict[str, list[str]] = {}
+    for scheme in ("openai", "anthropic"):
+        arguments = [address(sim.url, scheme), str(tmp_path_factory.mktemp("live")), "standard"]
+        command = [sys.executable, batch_lane_process.__file__, *arguments]
+        done = subprocess.run(command, stdout=subprocess.PIPE, timeout=_TIMEOUT, check=True)
+        answers[scheme] = json.loads(done.stdout)
     return answers
 
 
-async def check(sim: SimServer, scheme: str, point: KillPoint, folder: Path, expected: list[str]) -> None:
+def address(url: str, scheme: str) -> str:
+    return (url.replace("http", "anthropic", 1) if scheme == "anthropic" else url) + "/v1"
+
+
+async def check(sim: SimServer, scheme: str, point: KillPoint, folder: Path, expected: dict[str, list[str]]) -> None:
     async with killing_proxy(sim.url) as proxy:
         before = sim.billed("batch")["requests"]
         proxy.point = point
         await run(proxy, scheme, folder)
         proxy.point = None
         results = await run(proxy, scheme, folder)
-        assert results == expected
+        assert results == expected[scheme]
         assert proxy.has_killed, proxy.exchanges
         assert sim.billed("batch")["requests"] - before == AGENTS * TURNS
 
@@ -80,7 +91,7 @@ def name(point: KillPoint) -> str:
 @pytest.mark.parametrize("scheme", ["openai", "anthropic"])
 @pytest.mark.parametrize("point", _SHORT, ids=name)
 async def test_a_killed_run_submits_each_request_once(
-    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: list[str]
+    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
     await check(sim, scheme, point, tmp_path, expected)
 
@@ -89,6 +100,6 @@ async def test_a_killed_run_submits_each_request_once(
 @pytest.mark.parametrize("scheme", ["openai", "anthropic"])
 @pytest.mark.parametrize("point", _POINTS, ids=name)
 async def test_a_run_that_is_killed_at_any_point_submits_each_request_once(
-    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: list[str]
+    sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
     await check(sim, scheme, point, tmp_path, expected)

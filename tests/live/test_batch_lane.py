@@ -1,7 +1,7 @@
 """The batch lane through the real `vllm run-batch`: each wave is a file that goes in, and one that comes out."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Literal
@@ -75,7 +75,7 @@ class RunBatchFiles:
         await self._runs[-1]
         return BatchStatus(batch, "ended", reported="completed", files=(batch,))
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         for line in (self._folder / status.id).read_bytes().splitlines():
             if (result := read_result_line(line)) is not None:
                 yield result

@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -156,7 +156,7 @@ class BatchProvider:
         self.polled.set()
         return await self._call(lambda: self._status(self.batches[batch]))
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         batch = self.batches[status.id]
         await self._call(lambda: None)
         if batch.fault == "lost file":

@@ -1,7 +1,8 @@
 """Batches of OpenAI and of servers with the same API: a JSONL file, a batch, and files with the results."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from ..backends.dialects.response_body import list_or_empty, object_or_empty, read_object, text_or_empty
@@ -87,12 +88,13 @@ class OpenAIBatchService:
     async def status(self, batch: str) -> BatchStatus:
         return _status(await self._server.get(self._server.url(f"/batches/{batch}"), _TIMEOUT))
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         for file in status.files:
             url = self._server.url(f"/files/{file}/content")
-            async for line in self._server.lines(url, _TIMEOUT):
-                if (result := read_result_line(line)) is not None:
-                    yield result
+            async with aclosing(self._server.lines(url, _TIMEOUT)) as lines:
+                async for line in lines:
+                    if (result := read_result_line(line)) is not None:
+                        yield result
 
 
 def encode_lines(lines: Sequence[BatchLine], path: str) -> bytes:
