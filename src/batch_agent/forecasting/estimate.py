@@ -49,7 +49,7 @@ def forecast(
     if behaviour.places_results:
         work = replace(work, references=model_of(work.readers(), work.shared))
     simulated, basis = _simulated(work, speeds)
-    usage = work.usage(None if traits.managed_cache else simulated)
+    usage = _with_writes(work.usage(None if traits.managed_cache else simulated), behaviour, price)
     return Forecast(
         agents=count,
         usage=usage,
@@ -60,6 +60,7 @@ def forecast(
         residents=work.residents,
         seconds=None if simulated is None else _seconds(simulated, count),
         cost=None if price is None else price.of(usage),
+        prices="" if price is None else price.source,
         shared_results=_shared_results(work),
     )
 
@@ -192,6 +193,19 @@ class _Workload:
             round(self.agents * cached),
             round(self.agents * self.behaviour.output),
         )
+
+
+def _with_writes(usage: Usage, behaviour: Behaviour, price: Price | None) -> Usage:
+    """The usage with what the provider writes to its cache: as in the canary, else all that is not cached, if it is
+    billed apart."""
+    computed = usage.input - usage.cached
+    minutes = behaviour.written
+    if minutes is None:
+        minutes = 1.0 - behaviour.written_hour if price is not None and price.bills_writes else 0.0
+    written = round(minutes * computed)
+    return replace(
+        usage, written=written, written_hour=min(computed - written, round(behaviour.written_hour * computed))
+    )
 
 
 def _placed(reads: tuple[Read, ...], placement: Placement) -> tuple[Read, ...]:
