@@ -73,6 +73,7 @@ class BatchProvider:
         self._enqueued_tokens = enqueued_tokens
         self._dice = random.Random(seed)
         self.files: dict[str, Sequence[BatchLine]] = {}
+        self._uploads = 0
         self.batches: dict[str, _ProviderBatch] = {}
         self.billed: Counter[str] = Counter()
         """Answers that were billed in batches, by the body of their request."""
@@ -104,7 +105,8 @@ class BatchProvider:
         pass
 
     async def upload(self, lines: Sequence[BatchLine]) -> str:
-        file = f"file-{len(self.files)}"
+        self._uploads += 1
+        file = f"file-{self._uploads}"
 
         def add() -> str:
             self.files[file] = list(lines)

@@ -43,6 +43,8 @@ class _PendingLine:
     reserved: SubmittedLine
     result: "asyncio.Future[tuple[str, LineResult]]"
     """The wave that it was submitted with, and the outcome."""
+    wave: str = ""
+    """The wave whose result it waits for; empty until it is submitted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -199,6 +201,7 @@ class BatchBackend:
             if tracked.has_all:
                 self._log.release(submission.wave, key)
                 submission = None  # its batch has ended without this line
+        pending.wave = "" if submission is None else submission.wave
         self._pending[key] = pending
         self._agents += bool(pending.agent)
         if submission is None:
@@ -270,17 +273,25 @@ class BatchBackend:
         self.waves += 1
         self._submit_all(lines, 0)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], keys: Sequence[str]) -> None:
+        """`keys`: lines that fail with the work."""
+
+        def ended(task: "asyncio.Task[None]") -> None:
+            self._tasks.discard(task)
+            if not task.cancelled() and (bug := task.exception()) is not None:
+                error = BackendError(ErrorKind.INTERNAL, f"{type(bug).__name__}: {bug}")
+                self._fail([self._pending[key] for key in keys if key in self._pending], error)
+
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     def _submit_all(self, lines: Sequence[_PendingLine], refusals: int) -> None:
         """Submits lines in as many batches as the limits require. `refusals`: how often they were refused because too
         much was enqueued."""
         by_key = {each.line.key: each for each in lines}
         for part in divide((each.line for each in lines), self._service.limits, self._enqueued.limit):
-            self._start(self._submit([by_key[line.key] for line in part], refusals))
+            self._start(self._submit([by_key[line.key] for line in part], refusals), [line.key for line in part])
 
     async def _submit(self, lines: Sequence[_PendingLine], refusals: int) -> None:
         while not self._enqueued.fits([each.line for each in lines]):
@@ -292,6 +303,8 @@ class BatchBackend:
         wave = secrets.token_hex(8)
         self._enqueued.add(wave, [each.line for each in lines])
         self._tracked[wave] = _TrackedSubmission()
+        for each in lines:
+            each.wave = wave
         try:
             submission = await self._log.intend(wave, [each.reserved for each in lines])
             try:
@@ -316,7 +329,7 @@ class BatchBackend:
         tracked = self._tracked.get(submission.wave)
         if tracked is None:
             tracked = self._tracked[submission.wave] = _TrackedSubmission()
-            self._start(self._resume(submission))
+            self._start(self._resume(submission), [line.key for line in submission.lines])
         return tracked
 
     async def _resume(self, submission: Submission) -> None:
@@ -372,13 +385,17 @@ class BatchBackend:
         self._resubmit(submission)
 
     def _waiting(self, submission: Submission) -> list[_PendingLine]:
-        return [self._pending[line.key] for line in submission.lines if line.key in self._pending]
+        """Lines that wait for this submission, and not for a later one with the same request."""
+        found = [self._pending.get(line.key) for line in submission.lines]
+        return [each for each in found if each is not None and each.wave == submission.wave]
 
     def _deliver(self, wave: str, key: str, result: LineResult) -> None:
-        pending = self._pop(key)
-        if pending is None:
+        pending = self._pending.get(key)
+        if pending is None or pending.wave != wave:
             self._tracked[wave].results.setdefault(key, result)
-        elif not pending.result.done():
+            return
+        self._pop(key)
+        if not pending.result.done():
             pending.result.set_result((wave, result))
         self._recount()
 
@@ -392,12 +409,14 @@ class BatchBackend:
         """Puts the lines of a submission that was not processed into the next wave."""
         now = asyncio.get_running_loop().time()
         for each in self._waiting(submission):
+            each.wave = ""
             self._wave.add(each.line, now)
         self._recount()
 
     def _fail(self, lines: Sequence[_PendingLine], error: BatchAgentError) -> None:
         for each in lines:
-            self._pop(each.line.key)
+            if self._pending.get(each.line.key) is each:
+                self._pop(each.line.key)
             if not each.result.done():
                 each.result.set_exception(copy(error))
         self._recount()
