@@ -85,7 +85,7 @@ async def compared(scheme: Scheme, agents: int) -> dict[str, Any]:
     row["meets_target"] = met
     print(
         f"{scheme:10} {agents} agents: {row['batch']['waves']} waves, cost ratio {row['cost_ratio']:.3f}, "
-        f"same results: {row['same_results']}, {row['batch']['seconds']:.1f} s beside {row['standard']['seconds']:.1f} s",
+        f"same results: {row['same_results']}; {row['batch']['seconds']} s, live {row['standard']['seconds']} s",
         flush=True,
     )
     return row

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.error import URLError
 
@@ -17,10 +17,16 @@ from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, MODEL_NAME, RECIPES, 
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
-RUN_BATCH_LIMIT = 600.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
+_VLLM_OPTIONS = (
+    *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
+    *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
+    # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
+    *("--enable-prefix-caching", "--block-size", "32"),
+)
+_VLLM_VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the machine is not for 127.0.0.1
 
 
@@ -43,36 +49,30 @@ def vllm_server(
     _require(VLLM, MODEL)
     port = _free_port()
     command = [str(interpreter or VLLM.python), str(VLLM.folder / "bin" / "vllm"), "serve", str(MODEL.folder)]
-    command += ["--served-model-name", MODEL_NAME]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", "64"]
-    command += ["--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"]
-    # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
-    command += ["--enable-prefix-caching", "--block-size", "32"]
+    command += ["--host", "127.0.0.1", "--port", str(port), *_VLLM_OPTIONS]
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if tools else []
-    variables = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = scratch / "vllm.log"
-    with _process_group([*command, *arguments], variables | dict(environment or {}), log) as process:
+    variables = _environment() | _VLLM_VARIABLES | dict(environment or {})
+    with _process_group([*command, *arguments], variables, log) as process:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/health", "", process, (log,), VLLM_START_LIMIT)
         yield url
 
 
-def vllm_run_batch(requests: Path, responses: Path) -> None:
-    """Answers a batch file with a real vLLM on CPU, and without a server.
-
-    Blocks 1 to 5 minutes. Raises EngineFailedError.
-    """
+def vllm_run_batch(scratch: Path, source: Path, out: Path) -> None:
+    """Real `vllm run-batch` on CPU, with the options of `vllm_server`. Blocks 1 to 4 minutes. Raises
+    EngineFailedError."""
     _require(VLLM, MODEL)
-    command = [str(VLLM.python), str(VLLM.folder / "bin" / "vllm"), "run-batch", "-i", str(requests)]
-    command += ["-o", str(responses), "--model", str(MODEL.folder), "--served-model-name", MODEL_NAME]
-    command += ["--max-model-len", "4096", "--dtype", "float32", "--enforce-eager"]
-    variables = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    log = responses.with_suffix(".log")
-    with _process_group(command, variables, log) as process, suppress(subprocess.TimeoutExpired):
-        process.wait(RUN_BATCH_LIMIT)
-    said = log.read_text(errors="replace")
-    if "ended with status 0" not in said or not responses.exists():
-        raise EngineFailedError(f"vllm run-batch failed: {said[-2000:]}")
+    command = [str(VLLM.python), str(VLLM.folder / "bin" / "vllm"), "run-batch", "-i", str(source), "-o", str(out)]
+    command += ["--model", str(MODEL.folder), *_VLLM_OPTIONS]
+    log = scratch / "vllm-run-batch.log"
+    with _process_group(command, _environment() | _VLLM_VARIABLES, log) as process:
+        try:
+            process.wait(VLLM_START_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise EngineFailedError(f"vllm run-batch did not end. {_last_lines((log,))}") from None
+    if not out.exists():
+        raise EngineFailedError(f"vllm run-batch wrote nothing. {_last_lines((log,))}")
 
 
 @contextmanager

@@ -58,7 +58,7 @@ class RunBatchFiles:
 
     async def create(self, wave: str, file: str, lines: Sequence[BatchLine]) -> BatchStatus:
         output = self._folder / file.replace("in", "out")
-        run = asyncio.to_thread(vllm_run_batch, self._folder / file, output)
+        run = asyncio.to_thread(vllm_run_batch, self._folder, self._folder / file, output)
         self._runs.append(asyncio.create_task(run))
         return BatchStatus(output.name, "waiting", len(lines))
 

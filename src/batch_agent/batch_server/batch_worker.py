@@ -44,7 +44,11 @@ class BatchWorker:
         self._group: asyncio.TaskGroup | None = None
         self._scopes: dict[str, asyncio.Timeout] = {}
         """Of batches whose lines are being answered: rescheduling one ends that."""
-        self._is_stopping = False
+        self._stop = asyncio.Event()
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._stop.is_set()
 
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Processes batches until `stop` is set; then begins no line, and waits `grace` seconds for those in flight.
@@ -55,7 +59,7 @@ class BatchWorker:
                 if not batch.has_ended:
                     group.create_task(self._process(batch.id))
             await stop.wait()
-            self._is_stopping = True
+            self._stop.set()
             group.create_task(self._end_scopes(grace))
 
     async def _end_scopes(self, grace: float) -> None:
@@ -140,7 +144,9 @@ class BatchWorker:
                             delay = _OUTAGE.delay(failures)
                             failures += 1
                             self._notify(f"{batch.id} waits {delay:g} s: {stopped}")
-                            await asyncio.sleep(delay)
+                            with suppress(TimeoutError):
+                                async with asyncio.timeout(delay):
+                                    await self._stop.wait()
                 finally:
                     del self._scopes[batch.id]
 

@@ -116,8 +116,7 @@ class BatchHandlers:
         except ApiError as error:
             return _json(error.body(), error.status)
         except web.HTTPRequestEntityTooLarge:
-            error = ApiError(f"The body is larger than {_MAX_JSON_BYTES:,} bytes.", 413)
-            return _json(error.body(), 413)
+            return _json(ApiError(f"The body is larger than {_MAX_JSON_BYTES:,} bytes.").body(), 413)
         except web.HTTPException as error:
             where = f"{request.method} {request.path}"
             return _json(ApiError(f"Invalid URL ({where}). This server has {_ROUTES}.").body(), error.status)

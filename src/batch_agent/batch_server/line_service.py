@@ -26,7 +26,7 @@ from ..programs.gateway.openai_protocol import OpenAIProtocol
 from ..schedule.health import Health
 from ..tools import Tool, ToolExecutor
 from .line_codec import ChatCodec, LineCodec, PassThroughCodec
-from .pass_through import LineBackend, open_line_backend
+from .pass_through import open_line_backend
 from .server_tools import ServerTools, check_server_tools, with_total_usage
 
 _OUTAGE_SECONDS_PER_RETRY = 5.0
@@ -58,9 +58,9 @@ async def open_line_service(
     check_server_tools(tools)
     assert isinstance(spec.backend, str | tuple)
     async with AsyncExitStack() as stack:
-        backend, is_open = await open_line_backend(spec.backend, spec.model, notify, uses_tools=bool(tools))
+        backend, is_openai = await open_line_backend(spec.backend, spec.model, notify)
         stack.push_async_callback(backend.aclose)
-        server = backend.server if isinstance(backend, LineBackend) else backend
+        server = backend.server
         admission = build_admission(spec, backend, 0, CHARS_PER_TOKEN, None, has_later_turns=bool(tools), server=server)
         stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
         await stack.enter_async_context(monitor_load(server, admission))
@@ -68,7 +68,7 @@ async def open_line_service(
             stack.callback(server.observe_rate_limits(admission.slots.on_service_limits))
         health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY)
         runner = BackendTurnRunner(backend, admission, health, Deadlines(spec.timeouts.turn), spec.retry)
-        codec = PassThroughCodec(backend.traits.model) if is_open else ChatCodec(backend.traits)
+        codec = PassThroughCodec(backend.traits.model) if is_openai else ChatCodec(backend.traits)
         executor = ToolExecutor(tools, timeout=spec.timeouts.tool, max_tokens=spec.context.max_tool_tokens)
         stack.push_async_callback(executor.aclose)
         yield LineService(runner, codec, ServerTools(executor, spec.max_turns))

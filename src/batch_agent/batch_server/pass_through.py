@@ -1,6 +1,6 @@
 """Requests that are sent to an OpenAI-compatible server as they are, and responses that are returned as they are."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
@@ -48,22 +48,22 @@ class PassThrough:
         assert isinstance(message, User)
         return message.text.encode()
 
-    def decode_reply(self, body: bytes) -> list[Delta]:
+    def decode_reply(self, body: bytes, lane: str = "standard") -> list[Delta]:
         usage = openai_usage(read_object(body).get("usage")) or Usage()
         return [TextDelta(body.decode()), Finished("stop", usage)]
 
-    def decoder(self) -> StreamDecoder:
+    def decoder(self, lane: str = "standard") -> StreamDecoder:
         raise AssertionError("lines of batches are not streamed")
 
 
 async def open_line_backend(
-    url: str | tuple[str, ...], model: str | None, notify: "Any", *, uses_tools: bool
-) -> tuple[Backend, bool]:
+    url: str | tuple[str, ...], model: str | None, notify: Callable[[str], None]
+) -> tuple["LineBackend", bool]:
     """The backend of a URL, or of several that serve the same model, and whether it takes requests as they are. Raises
     SpecError and BackendError."""
 
     async def open_one(one: str) -> Backend:
-        backend = await connect(one, model, uses_tools=uses_tools, notify=notify)
+        backend = await connect(one, model, uses_tools=False, notify=notify)
         if isinstance(backend, HttpBackend) and isinstance(backend.dialect, OpenAIChat):
             backend.dialect = PassThrough()
         return backend

@@ -30,7 +30,7 @@ COMMANDS = (
     Command(
         "init",
         "batch_agent.cli.commands.init:init",
-        "Create a starter project: config file, schema, tool and inputs.\n\n"
+        "Create a starter project: config, schema, tool and inputs.\n\n"
         "It runs without changes, on the embedded model. Existing files are not overwritten.",
         ("batch-agent init reviews && cd reviews && batch-agent run",),
     ),
@@ -110,7 +110,7 @@ COMMANDS = (
     Command(
         "lint",
         "batch_agent.cli.commands.lint:lint",
-        "Show which prefix prompts share, and what prevents more sharing.\n\n"
+        "Show the prefix that prompts share, and what prevents more.\n\n"
         "Sends no requests to a model. The exit status is 1 if there are findings.",
     ),
     Command(

@@ -12,7 +12,7 @@ from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind, StoreErro
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.options.price import FREE, Price
 from ..core.protocols import Backend, EarlierSubmission, Traits
-from ..core.requests import NO_USAGE, Delta, Finished, Request, Sampling, Usage
+from ..core.requests import NO_USAGE, Delta, Finished, Lane, Request, Sampling, Usage
 from ..core.schema import JsonSchema
 from ..schedule.budget import Amount, AnswerLimits, Budget, Reservation
 
@@ -28,6 +28,8 @@ _LEAST_ANSWER = 256
 _SCHEMA_BYTES_PER_TOKEN = 2
 _TURNS_APART = 8
 """Turns whose answers are learned apart: calls of tools are shorter than final answers."""
+_MAX_CONTEXTS = 10_000
+"""Agents whose last prompt is known; those of older requests are forgotten."""
 _GROWTH = 2
 """The limit of an answer that was cut grows so many times."""
 _ABOUT_LIMIT = re.compile(r"max(imum)?[ _](\w+[ _])?tokens", re.IGNORECASE)
@@ -157,9 +159,12 @@ class BudgetedBackend:
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
         self._hidden = 0
         """Tokens that the server uses beyond what it is sent, as observed."""
+        self._reduces_flex = False
+        """Whether the last flex request was billed at the reduced price. Until then, the full price is reserved."""
         self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
         self._highest_limit = float("inf")
         """Above this, the server refuses requests."""
+        self._contexts = _Contexts()
         self._next_limits: dict[str, int] = {}
         """Limits of agents whose last one did not fit."""
         self._limited: tuple[Sampling, dict[int, Sampling]] | None = None
@@ -197,7 +202,13 @@ class BudgetedBackend:
             raise
         finally:
             # Without reported usage, or if the answer was abandoned, the request may have cost its worst case.
-            self._pool.settle(charge.reserved, self._counted(charge))
+            counted = self._counted(charge)
+            self._pool.settle(charge.reserved, counted)
+            if charge.usage is not None and charge.usage is not NO_USAGE:
+                if request.agent:
+                    self._contexts.remember(request, counted.input)
+                if request.lane == "flex":
+                    self._reduces_flex = counted.lane == "flex"
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)
@@ -228,25 +239,34 @@ class BudgetedBackend:
         return FREE if self._price is None else self._price(model)
 
     def worst(self, request: Request, price: Price) -> Usage:
-        """Worst case of a request: every byte a token, all of them written to the cache if that costs more, and the
-        longest answer that it may have. A prompt is no longer than the window that the server reports, or the server
-        would reject it."""
-        window, messages = self.traits.context_tokens, request.messages
-        size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
+        """Worst case of a request: every byte a token that the agent has not sent before, all of them written to the
+        cache if that costs more, and the longest answer that it may have. A prompt is no longer than the window that
+        the server reports, or the server would reject it."""
+        window = self.traits.context_tokens
+        size = self._contexts.size(request)
+        if size is None:
+            size = self._prompt_size(request.prompt) + sum(map(_bytes, request.messages))
+        size += self._schema_size(request.answer_schema)
         prompt = (size if window is None else min(size, window)) + self._hidden
         answer = request.sampling.max_tokens or self._derived_limit(request, price, prompt)
-        return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=request.lane)
+        return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=self._lane(request))
+
+    def _lane(self, request: Request) -> Lane:
+        """The lane whose price a request may have."""
+        return "standard" if request.lane == "flex" and not self._reduces_flex else request.lane
 
     def _derived_limit(self, request: Request, price: Price, prompt: int) -> int:
         if (limit := self._next_limits.get(request.agent)) is not None:
             return limit
         budget, window = self._pool.budget, self.traits.context_tokens or self._window
         requests = max(self._in_flight, budget.in_flight + 1) * self._pool.workers
-        affordable = budget.answer_tokens(requests, price.of_answer(prompt, request.lane))
+        affordable = budget.answer_tokens(requests, price.of_answer(prompt, self._lane(request)))
         room = self._highest_limit
         if window is not None:
             room = min(room, max(window - prompt, window // _ANSWER_PART))
-        return self._of_turn(request).limit(affordable, self._schema[1] // _SCHEMA_BYTES_PER_TOKEN, room)
+        return self._of_turn(request).limit(
+            affordable, self._schema_size(request.answer_schema) // _SCHEMA_BYTES_PER_TOKEN, room
+        )
 
     def _of_turn(self, request: Request) -> AnswerLimits:
         return self._limits[min(request.turn, _TURNS_APART - 1)]
@@ -290,13 +310,42 @@ class BudgetedBackend:
             error.kind, f"The server refused a limit of {limit:,} tokens, derived from the budget: {error}"
         ) from error
 
-    def _shared_bytes(self, request: Request) -> int:
-        """Bytes of the prompt and the schema, which most requests of a run share."""
-        if self._prompt is None or self._prompt[0] is not request.prompt:
-            self._prompt = request.prompt, _prompt_bytes(request.prompt)
-        if self._schema[0] is not request.answer_schema:
-            self._schema = request.answer_schema, _length(str(request.answer_schema))
-        return self._prompt[1] + self._schema[1]
+    def _prompt_size(self, prompt: Prompt) -> int:
+        """Bytes of the prompt that most requests of a run share."""
+        if self._prompt is None or self._prompt[0] is not prompt:
+            self._prompt = prompt, _prompt_bytes(prompt)
+        return self._prompt[1]
+
+    def _schema_size(self, schema: JsonSchema | None) -> int:
+        if self._schema[0] is not schema:
+            self._schema = schema, _length(str(schema))
+        return self._schema[1]
+
+
+class _Contexts:
+    """What the prompts of agents took. The next one of an agent takes that, and no more than the bytes of its new
+    messages. An agent whose messages have changed is unknown."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Prompt, int, int, int]] = {}
+        """Prompt, number of messages, their bytes, and tokens of it all, by agent."""
+
+    def remember(self, request: Request, tokens: int) -> None:
+        self._known.pop(request.agent, None)
+        if len(self._known) >= _MAX_CONTEXTS:
+            del self._known[next(iter(self._known))]
+        size = sum(map(_bytes, request.messages))
+        self._known[request.agent] = request.prompt, len(request.messages), size, tokens
+
+    def size(self, request: Request) -> int | None:
+        """Upper bound of the tokens of a prompt; None if it is unknown."""
+        if (known := self._known.get(request.agent)) is None:
+            return None
+        prompt, count, size, tokens = known
+        sizes = list(map(_bytes, request.messages))
+        if request.prompt is not prompt or len(sizes) < count or sum(sizes[:count]) != size:
+            return None
+        return tokens + sum(sizes[count:])
 
 
 class _Charge:
@@ -343,19 +392,20 @@ def _earlier_worst(earlier: EarlierSubmission, request: Request) -> Usage:
 
 def _prompt_bytes(prompt: Prompt) -> int:
     tools = sum(_length(tool.name + tool.description + str(tool.parameters)) for tool in prompt.tools)
-    return _length(prompt.system) + tools + _TEMPLATE_TOKENS * len(prompt.tools)
+    return _length(prompt.system) + tools + _TEMPLATE_TOKENS * (len(prompt.tools) + 1)
 
 
 def _bytes(message: Message) -> int:
+    """Bytes of a message, and what the chat template may add."""
     match message:
         case User(text):
-            return _length(text)
+            return _length(text) + _TEMPLATE_TOKENS
         case Assistant():
             parts = [message.text, *(call.name + call.arguments for call in message.calls)]
             parts += [thought.text + thought.signature + thought.redacted for thought in message.thoughts]
-            return sum(map(_length, parts))
+            return sum(map(_length, parts)) + _TEMPLATE_TOKENS
         case ToolResults(results):
-            return sum(_length(result.content) for result in results)
+            return sum(_length(result.content) for result in results) + _TEMPLATE_TOKENS
 
 
 def _length(text: str) -> int:

@@ -55,6 +55,8 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             behaviour = Behaviour.assumed(
                 has_tools=bool(preview.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
             )
+            if _KEPT_FOR_HOUR in str(spec.sampling.extra):
+                behaviour = replace(behaviour, written_hour=1.0)
         return await asyncio.to_thread(
             forecast,
             report,
@@ -65,6 +67,10 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             max_inflight=spec.limits.max_inflight,
             lane=lane,
         )
+
+
+_KEPT_FOR_HOUR = "'1h'"
+"""In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
 
 
 def _placements(spec: BatchSpec, tools: Sequence[Tool]) -> dict[str, Placement]:

@@ -53,7 +53,7 @@ def forecast(
     if behaviour.places_results:
         work = replace(work, references=model_of(work.readers(), work.shared))
     simulated, basis = _simulated(work, speeds)
-    usage = work.usage(None if traits.managed_cache else simulated)
+    usage = _with_writes(work.usage(None if traits.managed_cache else simulated), behaviour, price)
     costs = {} if price is None else {each: price.in_lane(each).of(usage) for each in traits.lanes}
     cheapest: Lane = min(reversed(traits.lanes), key=lambda each: costs.get(each, 0.0)) if costs else "standard"
     return Forecast(
@@ -67,6 +67,7 @@ def forecast(
         seconds=None if simulated is None or lane in ("batch", "auto") else _seconds(simulated, count),
         cost=costs.get(cheapest if lane == "auto" else lane),
         costs=tuple(costs.items()),
+        prices="" if price is None else price.source,
         shared_results=_shared_results(work),
     )
 
@@ -199,6 +200,19 @@ class _Workload:
             round(self.agents * cached),
             round(self.agents * self.behaviour.output),
         )
+
+
+def _with_writes(usage: Usage, behaviour: Behaviour, price: Price | None) -> Usage:
+    """The usage with what the provider writes to its cache: as in the canary, else all that is not cached, if it is
+    billed apart."""
+    computed = usage.input - usage.cached
+    minutes = behaviour.written
+    if minutes is None:
+        minutes = 1.0 - behaviour.written_hour if price is not None and price.bills_writes else 0.0
+    written = round(minutes * computed)
+    return replace(
+        usage, written=written, written_hour=min(computed - written, round(behaviour.written_hour * computed))
+    )
 
 
 def _placed(reads: tuple[Read, ...], placement: Placement) -> tuple[Read, ...]:

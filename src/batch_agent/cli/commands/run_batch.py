@@ -13,7 +13,7 @@ from ..signals import StoppedBySignal, print_lines, run_until_signal
 
 
 def run_batch_file(
-    source: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
     /,
     *,
     out: Annotated[Path, Parameter(name=["--out", "-o"])],
@@ -23,13 +23,13 @@ def run_batch_file(
 
     Parameters
     ----------
-    source
+    file
         File of requests, one per line, in the format of OpenAI's batches and vllm run-batch; - for standard input.
     out
         File of responses, one per line. Lines that it has responses for are not sent again.
     """
     options = options or LineOptions()
-    work = run_batch(source, out, options.to_spec(), options.load_tools(), _notify)
+    work = run_batch(file, out, options.to_spec(), options.load_tools(), _notify)
     result = run_until_signal(work)
     if isinstance(result, StoppedBySignal):
         print_lines([f"{result.message} Responses so far are in {out}; the same command continues."])

@@ -153,7 +153,9 @@ class CommandOptions:
     prices: Annotated[
         list[str] | None,
         _option(
-            "Prices in dollars for a million tokens, as MODEL=INPUT,CACHED,OUTPUT or a JSON object.",
+            "Prices in dollars for a million tokens: MODEL=INPUT,CACHED,OUTPUT, or with two more numbers "
+            "WRITTEN,WRITTEN_HOUR for input written to the provider's cache, or a JSON object with these names in "
+            "lower case, long (prices of long prompts, with above), flex and batch.",
             MODEL,
             consume_multiple=True,
         ),

@@ -40,7 +40,7 @@ class Price:
     """Of a request whose prompt has more than `long_above` tokens: all of it, not only what is above."""
     long_above: int = 0
     source: str = ""
-    """Table and version that the price comes from; empty if the user gave it."""
+    """Table that the price comes from, with its version and date; empty if the user gave it."""
     lanes: "tuple[tuple[Lane, Price], ...]" = ()
     """Prices of lanes other than the standard one. A lane that has none costs half of each number."""
 
@@ -90,9 +90,14 @@ class Price:
         return max(self.input, self.cached, self.output, *self._writes, *others)
 
     @property
+    def bills_writes(self) -> bool:
+        """Whether input that is written to the provider's cache has a price of its own."""
+        return self._writes != (self.input, self.input)
+
+    @property
     def numbers(self) -> PriceNumbers:
         """As it is stored."""
-        has_more = self.long is not None or self._writes != (self.input, self.input)
+        has_more = self.long is not None or self.bills_writes
         each = (self.input, self.cached, self.output, *(self._writes if has_more else ()))
         longer = () if self.long is None else (self.long_above, *self.long._five)
         deeper = () if self.long is None or self.long.long is None else self.long.numbers[5:]
