@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
+from ..aio import unwrap_group
 from ..atomic_file import atomic_write
 from ..batch_api.lines import (
     InputLine,
@@ -53,17 +54,20 @@ class BatchWorker:
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Processes batches until `stop` is set; then begins no line, and waits `grace` seconds for those in flight.
         Raises StoreError."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for batch in list(self._store.batches.values()):
-                if not batch.has_ended:
-                    group.create_task(self._process(batch.id))
-            await stop.wait()
-            self._stop.set()
-            group.create_task(self._end_scopes(grace))
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for batch in list(self._store.batches.values()):
+                    if not batch.has_ended:
+                        group.create_task(self._process(batch.id))
+                await stop.wait()
+                self._stop.set()
+                self._end_scopes(grace)
+        except BaseExceptionGroup as failures:
+            raise unwrap_group(failures) from None
 
-    async def _end_scopes(self, grace: float) -> None:
-        """Ends what is still in flight after the grace period, or returns when nothing is."""
+    def _end_scopes(self, grace: float) -> None:
+        """Cancels what is still in flight after the grace period."""
         until = asyncio.get_running_loop().time() + grace
         for scope in self._scopes.values():
             due = scope.when()
