@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 from scripts.engines.layout import MODEL_NAME
 from tests.live.engines import vllm_run_batch
@@ -24,8 +25,9 @@ def line(custom_id: str, question: str, **body: Any) -> dict[str, Any]:
 
 def write(path: Path) -> Path:
     lines = [line(f"line-{number}", question) for number, question in enumerate(QUESTIONS)]
-    lines += [line("likely", QUESTIONS[0], logprobs=True, top_logprobs=2), line("several", QUESTIONS[1], n=2)]
+    lines += [line("likely", QUESTIONS[0], logprobs=True, top_logprobs=2)]
     lines += [line("other model", "Hello", model="other"), line("too long", "word " * 5000)]
+    lines += [line("several", QUESTIONS[1], n=2)]  # refused: all would be the same
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
     return path
 
@@ -49,11 +51,12 @@ def spec(vllm_url: str) -> BatchSpec:
     return BatchSpec.of(task="Lines of a batch.", inputs=(), backend=f"vllm://{address}")
 
 
+@pytest.mark.timeout(900)  # two engines are started
 async def test_run_batch_answers_a_file_as_vllms_own_command_does(vllm_url: str, tmp_path: Path) -> None:
     source = write(tmp_path / "in.jsonl")
     await asyncio.to_thread(vllm_run_batch, tmp_path, source, tmp_path / "theirs.jsonl")
     result = await run_batch(str(source), tmp_path / "ours.jsonl", spec(vllm_url), (), lambda _: None)
-    assert result == RunBatchResult(6, 2, 0)
+    assert result == RunBatchResult(5, 3, 0)
     ours, theirs = read(tmp_path / "ours.jsonl"), read(tmp_path / "theirs.jsonl")
     assert ours.keys() == theirs.keys()
     for name in ours:
@@ -61,7 +64,7 @@ async def test_run_batch_answers_a_file_as_vllms_own_command_does(vllm_url: str,
         assert ours[name]["response"].keys() == theirs[name]["response"].keys()
         assert ours[name]["response"]["status_code"] == theirs[name]["response"]["status_code"], name
     answered = [name for name in ours if ours[name]["response"]["status_code"] == 200]
-    assert len(answered) == 6
+    assert len(answered) == 5
     for name in answered:
         assert answer(ours[name]) == answer(theirs[name]), name
 
@@ -81,7 +84,7 @@ async def test_openais_client_runs_a_batch_on_real_vllm(vllm_url: str, tmp_path:
             await asyncio.sleep(0.2)
             batch = await client.batches.retrieve(batch.id)
         assert batch.request_counts is not None
-        assert (batch.request_counts.completed, batch.request_counts.failed) == (6, 2)
+        assert (batch.request_counts.completed, batch.request_counts.failed) == (5, 3)
         assert batch.output_file_id is not None
         output = (await client.files.content(batch.output_file_id)).text
         assert "Paris" in json.loads(output.splitlines()[0])["response"]["body"]["choices"][0]["message"]["content"]

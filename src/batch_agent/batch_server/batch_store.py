@@ -1,10 +1,12 @@
-"""Durable files, batches and finished lines: contents in files, the rest in SQLite. Whatever a method returned is kept
-when the process is killed."""
+"""Durable files, batches and finished lines: contents in files, the rest in SQLite. What a method has
+returned is kept when the process is killed."""
 
+import asyncio
 import os
 import secrets
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from sqlite3 import Connection, Error, connect
 from typing import Any
@@ -57,17 +59,19 @@ class BatchStore:
         database = self._directory / "batches.sqlite"
         try:
             make_private_dir(self._contents)
-            self._lock.take()
+            self._take_lock()
             os.close(open_private(database, os.O_RDWR))
-            connection = connect(database, isolation_level=None)
-            try:
+            with closing(connect(database, isolation_level=None)) as connection:
                 self._load(connection)
-            finally:
-                connection.close()
+            self._remove_orphans()
         except (OSError, Error) as error:
             self._lock.release()
             raise StoreError(f"The batches in {str(self._directory)!r} cannot be opened: {error}.") from error
+        except StoreError:
+            self._lock.release()
+            raise
         self._writer = WriterThread(database)
+        self._writer.post(_sync_on_demand)
 
     async def aclose(self) -> None:
         if self._writer is not None:
@@ -127,32 +131,47 @@ class BatchStore:
         self.batches[batch.id] = batch
 
     async def record_line(self, batch_id: str, line: FinishedLine) -> None:
-        """Returns when the line is committed."""
+        """Returns when the line is committed. A power failure may cost the last ones, which are then sent again."""
         row = batch_id, line.number, line.ok, line.output
-        await self._write(lambda connection: connection.execute("INSERT OR IGNORE INTO lines VALUES (?, ?, ?, ?)", row))
+        query = "INSERT OR IGNORE INTO lines VALUES (?, ?, ?, ?)"
+        await self._write(lambda connection: connection.execute(query, row), synced=False)
 
     async def finished(self, batch_id: str) -> dict[int, bool]:
         """The numbers of the finished lines of a batch, and whether each succeeded."""
         query = "SELECT number, ok FROM lines WHERE batch = ?"
-        found = await self._write(lambda connection: connection.execute(query, [batch_id]).fetchall())
+        found = await self._write(lambda connection: connection.execute(query, [batch_id]).fetchall(), synced=False)
         return {number: bool(ok) for number, ok in found}
 
     def read_finished(self, batch_id: str) -> Iterator[FinishedLine]:
         """The finished lines of a batch in their order. Blocks: call it in a thread."""
-        connection = connect(f"file:{self._directory / 'batches.sqlite'}?mode=ro", uri=True)
-        try:
+        with closing(connect(self._directory / "batches.sqlite")) as connection:
             query = "SELECT number, ok, output FROM lines WHERE batch = ? ORDER BY number"
             for number, ok, output in connection.execute(query, [batch_id]):
                 yield FinishedLine(number, bool(ok), output)
-        finally:
-            connection.close()
 
-    async def _write(self, work: Work) -> Any:
+    async def _write(self, work: Work, *, synced: bool = True) -> Any:
+        """Commits `work`. `synced`: the commit survives a power failure too."""
         assert self._writer is not None
+        done = asyncio.get_running_loop().create_future()
+        self._writer.wait_for(work, [done], synced=_ignore if synced else None)
         try:
-            return await self._writer.wait(work)
+            return await done
         except Error as error:
             raise StoreError(f"The batches in {str(self._directory)!r} cannot be written: {error}.") from error
+
+    def _take_lock(self) -> None:
+        try:
+            self._lock.take()
+        except StoreError as error:
+            raise StoreError(
+                f"Another server uses the batches in {str(self._directory)!r}. Stop it, or use another folder."
+            ) from error
+
+    def _remove_orphans(self) -> None:
+        """Removes contents of uploads and outputs that a killed process did not record."""
+        for path in self._contents.iterdir():
+            if path.name not in self.files:
+                path.unlink()
 
     def _load(self, connection: Connection) -> None:
         connection.execute("PRAGMA journal_mode = WAL")
@@ -167,6 +186,16 @@ class BatchStore:
         for (resource,) in connection.execute("SELECT resource FROM batches ORDER BY number"):
             batch = batch_from_json(orjson.loads(resource))
             self.batches[batch.id] = batch
+
+
+def _sync_on_demand(connection: Connection) -> None:
+    connection.execute("COMMIT")  # not possible inside a transaction
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("BEGIN")
+
+
+def _ignore(_: Any) -> None:
+    pass
 
 
 def new_id(prefix: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Literal
 
+from ..aio import unwrap_group
 from ..atomic_file import atomic_write
 from ..batch_api.lines import (
     InputLine,
@@ -53,21 +54,26 @@ class BatchWorker:
     async def run(self, stop: asyncio.Event, grace: float) -> None:
         """Processes batches until `stop` is set; then begins no line, and waits `grace` seconds for those in flight.
         Raises StoreError."""
-        async with asyncio.TaskGroup() as group:
-            self._group = group
-            for batch in list(self._store.batches.values()):
-                if not batch.has_ended:
-                    group.create_task(self._process(batch.id))
-            await stop.wait()
-            self._stop.set()
-            group.create_task(self._end_scopes(grace))
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                for batch in list(self._store.batches.values()):
+                    if not batch.has_ended:
+                        group.create_task(self._process(batch.id))
+                await stop.wait()
+                self._stop.set()
+                for batch_id in self._scopes:
+                    self._end_scope(batch_id, grace)
+        except BaseExceptionGroup as failures:
+            raise unwrap_group(failures) from None
 
-    async def _end_scopes(self, grace: float) -> None:
-        """Ends what is still in flight after the grace period, or returns when nothing is."""
-        until = asyncio.get_running_loop().time() + grace
-        for scope in self._scopes.values():
-            due = scope.when()
-            scope.reschedule(until if due is None else min(due, until))
+    def _end_scope(self, batch_id: str, seconds: float) -> None:
+        """Stops answering the lines of a batch after so many seconds, if it does not end before."""
+        scope = self._scopes.get(batch_id)
+        if scope is None or scope.expired():
+            return
+        due, until = scope.when(), asyncio.get_running_loop().time() + seconds
+        scope.reschedule(until if due is None else min(due, until))
 
     async def create(self, wanted: BatchRequest) -> Batch:
         """Raises ApiError."""
@@ -84,8 +90,7 @@ class BatchWorker:
         if batch.has_ended:
             raise cannot_cancel(batch)
         batch = await self._store.put_batch(batch.moved("cancelling", time.time()))
-        if scope := self._scopes.get(batch_id):
-            scope.reschedule(asyncio.get_running_loop().time())
+        self._end_scope(batch_id, 0.0)
         return batch
 
     async def _process(self, batch_id: str) -> None:

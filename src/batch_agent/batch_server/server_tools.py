@@ -15,8 +15,11 @@ _COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
 
 
 def check_server_tools(tools: Sequence[Tool]) -> None:
-    """Raises SpecError for a tool that writes: a line that was interrupted is answered again from its beginning."""
+    """Raises SpecError for a tool that writes, as a line that was interrupted is answered again from its beginning,
+    and for one that needs the context of a run."""
     for tool in tools:
+        if tool.context_arg is not None:
+            raise SpecError(f"Tool {tool.name!r} takes a ToolContext, and the lines of a batch have none.")
         if tool.sharing.effect == "write":
             raise SpecError(
                 f"Tool {tool.name!r} writes, and lines of a batch may be answered again after a restart. Allow only "

@@ -178,7 +178,11 @@ async def test_a_cancelled_batch_keeps_the_lines_that_were_answered(tmp_path: Pa
             )
             with pytest.raises(openai.ConflictError, match="has not ended"):
                 await client.files.delete(batch.input_file_id)
-            assert (await client.batches.cancel(batch.id)).status == "cancelling"
+            twice = [client.batches.cancel(batch.id) for _ in range(2)]
+            first, second = await asyncio.gather(*twice, return_exceptions=True)
+            assert isinstance(first, Batch)
+            assert first.status == "cancelling"
+            assert isinstance(second, Batch | openai.ConflictError), "the second may come after the end"
             batch = await ended(client, batch)
             assert batch.status == "cancelled"
             output, errors = await read_file(client, batch.output_file_id), await read_file(client, batch.error_file_id)
@@ -276,6 +280,32 @@ async def test_lines_may_name_the_tools_that_the_server_allows(tmp_path: Path, s
 
 async def test_two_servers_cannot_use_one_folder(tmp_path: Path, sim: SimServer) -> None:
     async with serving(tmp_path / "batches", spec_of(sim)):
-        with pytest.raises(StoreError, match="Another"):
+        with pytest.raises(StoreError, match="Another server uses"):
             async with serving(tmp_path / "batches", spec_of(sim)):
                 pass
+
+
+async def test_what_a_killed_upload_left_is_removed(tmp_path: Path, sim: SimServer) -> None:
+    async with serving(tmp_path / "batches", spec_of(sim)) as client:
+        file = await upload(client, chat_line("a"))
+    contents = tmp_path / "batches" / "files"
+    (contents / "file-half").write_bytes(b"{")
+    async with serving(tmp_path / "batches", spec_of(sim)) as client:
+        assert [each.name for each in contents.iterdir()] == [file.id]
+        assert (await client.files.content(file.id)).content == jsonl(chat_line("a"))
+
+
+async def test_a_disk_that_cannot_be_written_ends_the_server_with_the_reason(
+    tmp_path: Path, sim: SimServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def full(*_: object) -> None:
+        raise StoreError("The disk is full.")
+
+    monkeypatch.setattr(BatchStore, "record_line", full)
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    config, stop = BatchServerConfig(tmp_path / "batches", port=0), asyncio.Event()
+    task = asyncio.create_task(serve_batches(config, spec_of(sim), (), print, port.set_result, stop))
+    async with AsyncOpenAI(base_url=f"http://127.0.0.1:{await port}/v1", api_key="none") as client:
+        await submit(client, chat_line("a"))
+    with pytest.raises(StoreError, match="The disk is full"):
+        await asyncio.wait_for(task, 30)

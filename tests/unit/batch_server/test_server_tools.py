@@ -8,6 +8,7 @@ import pytest
 from batch_agent.core.errors import SpecError
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.tools import Tool, read_file_tool
+from batch_agent.tools.tool_context import ToolContext
 
 from .conftest import chat_line, content_of, read_responses, spec_of
 from .test_run_batch import answer
@@ -75,11 +76,17 @@ async def test_tools_run_on_a_backend_with_another_api(tmp_path: Path, sim: SimS
     assert content_of(read_responses(tmp_path / "out.jsonl")["a"]) == "done"
 
 
-async def test_a_tool_that_writes_is_refused(tmp_path: Path, sim: SimServer) -> None:
+async def test_tools_that_write_or_need_a_run_are_refused(tmp_path: Path, sim: SimServer) -> None:
     @Tool.define(effect="write")
     def send(text: str) -> str:
         """Sends a text."""
         return text
 
-    with pytest.raises(SpecError, match="'send' writes"):
-        await answer(tmp_path, spec_of(sim), chat_line("a"), tools=[send])
+    @Tool.define(effect="read")
+    def whose(context: ToolContext) -> str:
+        """Says whose call this is."""
+        return context.key
+
+    for tool, words in ((send, "'send' writes"), (whose, "'whose' takes a ToolContext")):
+        with pytest.raises(SpecError, match=words):
+            await answer(tmp_path, spec_of(sim), chat_line("a"), tools=[tool])
