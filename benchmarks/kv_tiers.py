@@ -27,6 +27,7 @@ from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.forecasting.simulation import SimulatedServer
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.schedule.kv_tiers import KvTiers
 from batch_agent.sim import SimConfig
 from batch_agent.sim.kv_engine.sequence import Sequence
 from batch_agent.sim.sim_config import KV_BYTES_PER_TOKEN
@@ -170,7 +171,9 @@ class Scheduled(GatherLoop):
 
 
 def admission_of(config: SimConfig, work: Workload) -> AdmissionController:
-    residency = Residency(KvLedger(config.kv_tokens), work.shared_tokens, chars_per_token=1.0)
+    tiers = KvTiers(config.kv_tokens, config.host_blocks * config.block_size, is_exclusive=True)
+    capacity = tiers.retained if config.host_exclusive else tiers.device  # an inclusive tier shows its size later
+    residency = Residency(KvLedger(capacity), work.shared_tokens, chars_per_token=1.0)
     return AdmissionController(
         Slots(InflightLimit(32, fixed=False)),
         residency,
@@ -189,7 +192,8 @@ def sequence_of(work: Workload, agent: int, turn: int, block_size: int) -> Seque
         hash((0 if index < shared else agent + 1, turn if index >= generated else -1, index))
         for index in range((prompt + work.answer_tokens) // block_size)
     ]
-    return Sequence(prompt, work.answer_tokens, hashes, emit_every=ONCE)
+    is_last = turn + 1 == turns_of(work, agent)
+    return Sequence(prompt, work.answer_tokens, hashes, agent=str(agent), is_last=is_last, emit_every=ONCE)
 
 
 def simulate(kind: type[GatherLoop], config: SimConfig, work: Workload) -> GatherLoop:
@@ -224,6 +228,7 @@ def _schedules(work: Workload) -> list[tuple[int, ...]]:
 SERVERS = {
     "none": H200,
     "16 GiB": replace(H200, host_blocks=host_blocks(16)),
+    "16 GiB, exclusive": replace(H200, host_blocks=host_blocks(16), host_exclusive=True),
     "32 GiB": replace(H200, host_blocks=host_blocks(32)),
     "64 GiB": replace(H200, host_blocks=host_blocks(64)),
     "everything fits": replace(H200, num_blocks=80_000),
