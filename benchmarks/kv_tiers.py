@@ -82,9 +82,12 @@ class GatherLoop:
     async def agent(self, agent: int) -> None:
         for turn in range(turns_of(self.work, agent)):
             if turn:
-                await asyncio.sleep(self.work.tool_seconds(agent, turn - 1))
+                await asyncio.sleep(self.tool_seconds(agent, turn - 1))
             await self.turn(agent, turn)
         self.ended_at.append(aio.now())
+
+    def tool_seconds(self, agent: int, turn: int) -> float:
+        return self.work.tool_seconds(agent, turn)
 
     async def turn(self, agent: int, turn: int) -> tuple[Usage, float, float]:
         """Usage, seconds until the first token, and seconds in all."""
@@ -115,13 +118,16 @@ class Ours(GatherLoop):
     """The same agents, admitted by the admission controller."""
 
     async def run(self) -> None:
-        self.admission = admission_of(self.config, self.work)
+        self.admission = self.controller()
         own = "x" * (self.work.first_prompt - self.work.shared_tokens)
         async with monitor_load(self.server, self.admission), asyncio.TaskGroup() as group:
             for agent in range(self.work.agents):
                 job = Job(agent, str(agent), None, own)
                 slot = await self.admission.admit(job, ())
                 group.create_task(self._run(job, slot))
+
+    def controller(self) -> AdmissionController:
+        return admission_of(self.config, self.work)
 
     async def _run(self, job: Job, slot: HeldSlot) -> None:
         turns = turns_of(self.work, job.index)
@@ -133,7 +139,7 @@ class Ours(GatherLoop):
             slot.release()
             if turn + 1 < turns:
                 with self.admission.tool_wait(job.key, [_TOOL], None):
-                    await asyncio.sleep(self.work.tool_seconds(job.index, turn))
+                    await asyncio.sleep(self.tool_seconds(job.index, turn))
         self.admission.release(job.key)
         self.ended_at.append(aio.now())
 
