@@ -44,7 +44,7 @@ class HttpBackend:
         """`observe` is called with each exchange, here and in requests that others send to `server`."""
         self.traits = traits
         self.server = server
-        self._dialect = dialect
+        self.dialect = dialect
         self._session_closer = session_closer
         self._on_close = on_close
         self._read_load = read_load
@@ -75,13 +75,13 @@ class HttpBackend:
 
     def _request(self, server: RequestClient, request: Request) -> "StreamingRequest":
         on_response = self._on_response if self._limit_observers and self.traits.reports_rate_limits else None
-        return StreamingRequest(server, self._dialect, request, self._stop_streaming, on_response)
+        return StreamingRequest(server, self.dialect, request, self._stop_streaming, on_response)
 
     def encode(self, request: Request) -> EncodedRequest:
         """The request as `stream` sends it. Sends nothing."""
         from .http.exchange_recorder import encoded
 
-        sent = StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
+        sent = StreamingRequest(self.server, self.dialect, request, self._stop_streaming)
         return encoded(self.server, sent.url, sent.body, {**self.server.headers, **(sent.headers or {})})
 
     def _recorded(self, request: Request, observe: RequestObserver) -> "RecordedRequest":
