@@ -105,6 +105,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/engine/test_paced_slots.py::test_requests_wait_for_their_time_without_a_slot",
         "engine/test_pace.py::test_retries_count",
     ),
+    "lane": (
+        "unit/api/test_lane.py::test_auto_runs_on_a_backend_that_has_one_lane",
+        _CANCEL,
+        _KILL,
+        "- a lane is chosen for each request, and no part of the plan",
+        _AWAY,
+    ),
     "timeout_per_agent timeout_per_turn timeout_per_tool deadline": (
         "engine/test_deadlines.py::test_each_deadline_scope_ends_at_its_own_deadline",
         "engine/test_deadlines.py::test_a_cancellation_at_the_very_moment_of_the_deadline_is_not_swallowed",

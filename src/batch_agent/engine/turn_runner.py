@@ -22,6 +22,8 @@ from .admission import AdmissionController
 from .prefix_warmup import PrefixWarmup
 from .reply_assembly import OnCall, collect
 
+LANE_FAILURES = frozenset({ErrorKind.CAPACITY, ErrorKind.TURN_TIMEOUT})
+"""Failures for which a request may move to another lane. They say nothing about the backend."""
 OnAttempt = Callable[[Request], Awaitable[OnCall | None]]
 """Called before each attempt of a turn; returns the callback for the tool calls in its reply."""
 
@@ -93,6 +95,8 @@ class BackendTurnRunner:
                 self._report_retry(job, change, 0.0)
                 retry = None
             except BackendError as error:
+                if step.request.lane == "flex" and error.kind in LANE_FAILURES:
+                    raise
                 retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
                 failed = failed if retry is None else (*failed, error)
             else:

@@ -137,5 +137,6 @@ def _scheduling(how: Scheduling) -> dict[str, Any]:
         "evictions": how.evictions,
         "overcommitted": how.overcommitted,
         "cache_misses": how.cache_misses,
+        "lanes": None if how.lanes is None else str(how.lanes) or None,
         "shared_results": None if how.shared_results is None else shared_results_line(how.shared_results),
     }

@@ -8,7 +8,14 @@ from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
 from .formatting import duration, plural
-from .summary import callback_lines, failed_tool_lines, saved_by_sharing, shared_results_lines, unavailable_lines
+from .summary import (
+    callback_lines,
+    failed_tool_lines,
+    lane_lines,
+    saved_by_sharing,
+    shared_results_lines,
+    unavailable_lines,
+)
 
 
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
@@ -29,7 +36,13 @@ def flow_tool_lines(state: LiveState) -> list[str]:
     saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
     reports = [each.scheduling for each in stats]
-    return [*shared, *failed_tool_lines(stats), *shared_results_lines(reports), *unavailable_lines(reports)]
+    return [
+        *shared,
+        *failed_tool_lines(stats),
+        *lane_lines(reports),
+        *shared_results_lines(reports),
+        *unavailable_lines(reports),
+    ]
 
 
 def _partial_stage_line(name: str, stage: LiveStage) -> str:
