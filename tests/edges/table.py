@@ -106,11 +106,11 @@ OPTIONS: dict[str, Cells] = {
         "engine/test_pace.py::test_retries_count",
     ),
     "lane": (
-        "unit/api/test_lane.py::test_auto_runs_on_a_backend_that_has_one_lane",
-        _CANCEL,
+        "engine/test_lane_flex.py::test_the_slot_limit_holds_in_flex",
+        "engine/test_lane_auto.py::test_leaving_a_run_in_lane_auto_leaves_nothing_behind",
         _KILL,
-        "- a lane is chosen for each request, and no part of the plan",
-        _AWAY,
+        "engine/test_lane_auto.py::test_a_run_in_lane_auto_is_interrupted_and_resumed_without_paying_twice",
+        "engine/test_lane_flex.py::test_without_capacity_turns_fall_back_after_a_while_and_not_each_one_anew",
     ),
     "timeout_per_agent timeout_per_turn timeout_per_tool deadline": (
         "engine/test_deadlines.py::test_each_deadline_scope_ends_at_its_own_deadline",

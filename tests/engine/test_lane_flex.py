@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.engine_harness import EventLog, asked, now, run, stream
 
-from batch_agent import BackendError, ErrorKind, Tool
+from batch_agent import BackendError, ErrorKind, Flow, Tool
 from batch_agent.core.events import LimitChanged, RequestRetried, SchedulingReported
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.run_reports import LaneUse
@@ -193,3 +194,22 @@ async def test_auto_without_a_deadline_is_the_cheapest_lane_and_with_a_short_one
         results = await run(backend, TWENTY, lane="auto", **options)
         assert all(result.ok for result in results)
         assert lanes_of(backend) == {expected: 20}
+
+
+async def test_stages_of_a_flow_have_lanes_of_their_own() -> None:
+    backend = flex(lambda request: say("done"))
+    flow = Flow(["a", "b"], backend=backend).map("draft", "Draft {it}", lane="flex").map("check", "Check {draft}")
+    outcome = await flow.run()
+    assert [stage.failed for stage in outcome.stages.values()] == [0, 0]
+    assert Counter((asked(request).split()[0], request.lane) for request in backend.requests) == {
+        ("Draft", "flex"): 2,
+        ("Check", "standard"): 2,
+    }
+
+
+async def test_a_run_is_resumed_in_another_lane(tmp_path: Path) -> None:
+    backend = flex(lambda request: say("done"))
+    await run(backend, ["a"], lane="flex", checkpoint_dir=tmp_path)
+    results = await run(backend, ["a", "b"], checkpoint_dir=tmp_path)
+    assert all(result.ok for result in results)
+    assert lanes_of(backend) == {"flex": 1, "standard": 1}

@@ -65,9 +65,9 @@ def forecast(
         shared=work.shared_share,
         residents=work.residents,
         seconds=None if simulated is None or lane in ("batch", "auto") else _seconds(simulated, count),
-        prices="" if price is None else price.source,
         cost=costs.get(cheapest if lane == "auto" else lane),
         costs=tuple(costs.items()),
+        prices="" if price is None else price.source,
         shared_results=_shared_results(work),
     )
 

@@ -203,3 +203,9 @@ def test_a_tier_in_extra_contradicts_a_lane(name: str) -> None:
     assert BatchSpec.of(task="{it}", inputs=["a"], extra={name: "priority"}).lane == "standard"
     with pytest.raises(SpecError, match=f"extra must not hold '{name}', which lane= sets"):
         BatchSpec.of(task="{it}", inputs=["a"], lane="flex", extra={name: "priority"})
+
+
+@pytest.mark.parametrize("extra", [{"service_tier": "flex"}, {"serviceTier": {"type": "flex"}}])
+def test_flex_in_extra_is_refused_because_it_would_be_priced_twice(extra: dict[str, Any]) -> None:
+    with pytest.raises(SpecError, match="pass lane='flex' for flex requests"):
+        BatchSpec.of(task="{it}", inputs=["a"], extra=extra)

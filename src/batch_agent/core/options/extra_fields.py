@@ -39,6 +39,7 @@ _INSTEAD = {
 }
 """What to do instead, by field. The names are those of all dialects: a run may move from one to another."""
 _TIER_FIELDS = frozenset({"service_tier", "serviceTier"})
+_FLEX = ("flex", {"type": "flex"})
 _SCHEMA_FIELDS = frozenset({"response_format", "output_format"})
 
 
@@ -55,8 +56,8 @@ def check_extra(extra: Any, *, has_schema: bool = False, has_lane: bool = False)
             )
         if name in _INSTEAD:
             raise SpecError(f"extra must not hold {name!r}, which the run sets itself: {_INSTEAD[name]}.")
-        if name in _TIER_FIELDS and has_lane:
-            raise SpecError(f"extra must not hold {name!r}, which lane= sets: keep one of them.")
+        if name in _TIER_FIELDS and (has_lane or value in _FLEX):
+            raise SpecError(f"extra must not hold {name!r}, which lane= sets: pass lane='flex' for flex requests.")
         if name in _SCHEMA_FIELDS and has_schema:
             raise SpecError(f"extra must not hold {name!r}, which output_schema= sets: keep one of them.")
     try:
