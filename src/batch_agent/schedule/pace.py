@@ -16,7 +16,8 @@ _MINUTE = 60.0
 _MAX_RESET = 90.0
 """Seconds. A limit that takes longer to reset is not one per minute, but per day."""
 _RESERVE = 0.1
-"""Share of a service's limit that is not used up, for requests in flight which its last response did not count."""
+"""Share of what a service allows at once that is not used up, for requests in flight which its last response did not
+count."""
 _TICK = 1e-6
 """Rounding errors of the levels and of the clock."""
 _FIRST_OUTPUT = 256
@@ -86,8 +87,9 @@ class Pace:
         """Corrects the reservation of a request by its usage."""
         if usage == NO_USAGE:
             return
-        seen = usage.output if self._output is None else self._output
-        self._output = seen + (usage.output - seen) / _AVERAGED_REPLIES
+        if reserved.output:  # else it was no turn of an agent, and says nothing about the length of replies
+            seen = usage.output if self._output is None else self._output
+            self._output = seen + (usage.output - seen) / _AVERAGED_REPLIES
         for kind, bucket in self._buckets.items():
             if kind != "requests":
                 bucket.level = min(bucket.burst, bucket.level + _cost(kind, reserved) - _cost(kind, usage))
@@ -110,7 +112,7 @@ class Pace:
             bucket = self._buckets.get(kind)
             if bucket is not None and kind in self._reported and found.remaining is not None:
                 bucket.fill(now)
-                bucket.level = min(bucket.level, self.share * (found.remaining - _RESERVE * found.limit))
+                bucket.level = min(bucket.level, self.share * (found.remaining - _RESERVE * _window(found)))
 
     def set_share(self, share: float, now: float) -> None:
         """Changes this worker's share of the limits."""
@@ -152,6 +154,14 @@ class Pace:
                 bucket.fill(now)
                 bucket.limit = limit
                 bucket.level = min(bucket.level, bucket.burst)
+
+
+def _window(found: ServiceLimit) -> float:
+    """What the service allows at once: less than the limit if it counts over a shorter time than a minute, as Azure
+    does over ten seconds. That shows where little is left, and will soon be free again."""
+    if found.remaining is None or found.reset is None:
+        return found.limit
+    return min(found.limit, found.remaining + found.reset * found.limit / _MINUTE)
 
 
 def _cost(kind: PaceKind, usage: Usage) -> float:

@@ -113,6 +113,20 @@ def test_a_service_with_little_left_gets_time_to_recover() -> None:
     assert pace.ready_at(ONE, recovered) == recovered
 
 
+def test_a_service_that_counts_over_ten_seconds_reports_little_left_and_is_not_slowed_down() -> None:
+    pace = Pace()
+    pace.report({"requests": ServiceLimit(120, 9, 5.0)}, 0.0)  # as Azure does: 9 of 20 in this window
+    assert pace.ready_at(ONE, 0.0) == 0.0
+    pace.report({"requests": ServiceLimit(120, 1, 9.0)}, 0.0)
+    assert pace.ready_at(ONE, 0.0) > 0.0
+
+
+def test_replies_to_requests_without_an_estimate_say_nothing_about_turns() -> None:
+    pace = Pace({"tokens": 6000})
+    pace.settle(Usage(), Usage(10, 0, 1))
+    assert pace.expected_output(None) == 256
+
+
 def test_a_limit_per_day_is_not_taken_for_one_per_minute() -> None:
     pace = Pace()
     pace.report({"requests": ServiceLimit(200, 190, 4320.0)}, 0.0)
