@@ -28,7 +28,7 @@ from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
-from ..schedule.pace import Pace
+from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
 from .residency import PoolResidency, Residency, ResidencyLease
@@ -381,7 +381,7 @@ def build_admission(
     the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
     number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
     traits = backend.traits
-    pace = _pace(spec, traits)
+    pace = _pace(spec, traits, server)
     slots = Slots(_inflight_limit(spec, traits), events, pace, awaits_limits=traits.reports_rate_limits)
     cost = None if pace is None else CostEstimate(spec.sampling.max_tokens, chars_per_token)
     if not has_later_turns or traits.managed_cache or isinstance(server, CollectsRequests):
@@ -432,14 +432,15 @@ def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
-def _pace(spec: BatchSpec, traits: Traits) -> Pace | None:
+def _pace(spec: BatchSpec, traits: Traits, server: object) -> Pace | None:
     """None: nothing limits the requests per minute, and no response may do so."""
     limits: dict[PaceKind, int] = {}
     if spec.limits.rpm is not None:
         limits["requests"] = spec.limits.rpm
     if spec.limits.tpm is not None:
         limits["tokens"] = spec.limits.tpm
-    return Pace(limits) if limits or traits.reports_rate_limits else None
+    endpoints = server.paces if isinstance(server, PacesEndpoints) else None
+    return Pace(limits, endpoints=endpoints) if limits or traits.reports_rate_limits else None
 
 
 async def measure_chars_per_token(server: Backend, text: str) -> float | None:

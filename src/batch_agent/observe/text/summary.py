@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from ...core.errors import ErrorKind
 from ...core.requests import Usage
 from ...core.results import dollars, truncation_note
-from ...core.run_reports import Scheduling
+from ...core.run_reports import Pacing, Scheduling
 from ..live.state import LiveState
 from ..run_stats import RunStats
 from ..tool_counts import ToolCounts
@@ -105,6 +105,7 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
         lines.append(
             f"Limit of requests in flight: {how.inflight:,} at the end (changed after {last.at:.1f} s: {last.reason})."
         )
+    lines += pace_lines([how])
     if how.max_residents is not None and how.kv_limit is not None and how.max_residents < agents:
         lost = f"; {how.cache_misses:,} turns missed the cache" if how.cache_misses else ""
         size = f" of {how.kv_tokens:,} tokens" if how.kv_tokens else ""
@@ -125,6 +126,16 @@ def shared_results_lines(reports: Iterable[Scheduling | None]) -> list[str]:
     """A line per run, or stage of a flow, whose agents read the same tool results."""
     found = [how.shared_results for how in reports if how is not None]
     return [shared_results_line(each) for each in found if each is not None]
+
+
+def pace_lines(reports: Iterable[Scheduling | None]) -> list[str]:
+    """A line per limit per minute that delayed requests. Stages of a flow may share one."""
+    found = [how.pace for how in reports if how is not None and how.pace is not None]
+    return list(dict.fromkeys(pace_line(each) for each in found if each.delayed))
+
+
+def pace_line(pace: Pacing) -> str:
+    return f"Paced at {pace}: {plural(pace.delayed, 'request')} waited for it."
 
 
 def unavailable_lines(reports: Iterable[Scheduling | None]) -> list[str]:
