@@ -149,7 +149,8 @@ def read_result_line(line: bytes) -> LineResult | None:
         return None
     response, error = value.get("response"), value.get("error")
     if isinstance(response, dict):
-        status, body = response.get("status_code"), dumps(response.get("body"))
+        # vLLM has the body of a failed request beside the response.
+        status, body = response.get("status_code"), dumps(error if response.get("body") is None else response["body"])
         if status in (None, 200):
             return Answered(name, body)
         if isinstance(status, int):

@@ -20,7 +20,8 @@ from batch_agent.core.requests import Request, Sampling
 from batch_agent.lanes.anthropic_batch_service import AnthropicBatchService
 from batch_agent.lanes.batch_service import Answered, BatchLine, BatchService, BatchStatus, LineFailed, LineResult
 from batch_agent.lanes.batch_tracker import line_id
-from batch_agent.lanes.openai_batch_service import OpenAIBatchService
+from batch_agent.lanes.openai_batch_service import OpenAIBatchService, encode_lines, read_result_line
+from batch_agent.schedule.retry import is_overload_refusal
 from batch_agent.sim import BatchConfig, SimConfig, SimServer
 
 SECONDS = 1000.0
@@ -201,8 +202,6 @@ async def test_a_withdrawn_file_makes_no_batch(provider: Provider) -> None:
 
 
 def test_a_line_has_the_bytes_of_an_ordinary_request() -> None:
-    from batch_agent.lanes.openai_batch_service import encode_lines
-
     body = OpenAIChat().encode(Request(Prompt("Sei kurz.", ()), (User("ä"),), "m", Sampling()))
     data = encode_lines([BatchLine("w-1", body)], "/v1/chat/completions")
     assert body in data
@@ -212,3 +211,39 @@ def test_a_line_has_the_bytes_of_an_ordinary_request() -> None:
         "url": "/v1/chat/completions",
         "body": orjson.loads(body),
     }
+
+
+def test_an_error_that_vllm_writes_beside_the_response_is_read() -> None:
+    error = {"message": "This model's maximum context length is 4096 tokens.", "type": "BadRequestError", "code": 400}
+    line = {"custom_id": "a", "response": {"status_code": 400, "body": None}, "error": {"error": error}}
+    result = read_result_line(orjson.dumps(line))
+    assert isinstance(result, LineFailed)
+    assert result.error.kind is ErrorKind.CONTEXT_OVERFLOW
+    assert "4096" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{", b"[]", b"null", b'{"custom_id": 3}', b'{"response": {"status_code": 200, "body": {}}}', b"\xff"],
+)
+def test_a_line_that_cannot_be_attributed_is_left_out(line: bytes) -> None:
+    assert read_result_line(line) is None
+
+
+@pytest.mark.parametrize("code", ["batch_expired", "batch_cancelled"])
+def test_a_line_that_was_not_processed_is_not_billed(code: str) -> None:
+    line = {"custom_id": "a", "response": None, "error": {"code": code, "message": "It could not be executed."}}
+    result = read_result_line(orjson.dumps(line))
+    assert isinstance(result, LineFailed)
+    assert result.error.retryable
+    assert not result.error.may_be_billed
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 529])
+def test_load_of_the_provider_fails_a_line_and_does_not_pause_the_run(status: int) -> None:
+    line = {"custom_id": "a", "response": {"status_code": status, "body": {"error": {"message": "busy"}}}}
+    result = read_result_line(orjson.dumps(line))
+    assert isinstance(result, LineFailed)
+    assert result.error.kind is ErrorKind.SERVER
+    assert not is_overload_refusal(result.error)
+    assert not result.error.may_be_billed
