@@ -147,6 +147,24 @@ async def test_an_agent_that_ends_before_its_wave_is_closed_is_not_submitted(tmp
     assert len(provider.batches) == 1
 
 
+async def test_a_run_that_is_resumed_in_lane_auto_waits_for_what_was_submitted(tmp_path: Path) -> None:
+    provider = BatchProvider(seconds=1000)
+    await interrupt(provider, run(provider, tmp_path, tools=[]))
+    results = await run(provider, tmp_path, tools=[], lane="auto")
+    assert all(result.ok for result in results)
+    assert not provider.live
+    assert max(provider.billed.values()) == 1
+
+
+async def test_a_run_that_is_resumed_in_another_lane_says_that_requests_are_billed_again(tmp_path: Path) -> None:
+    provider, log = BatchProvider(seconds=1000), EventLog()
+    await interrupt(provider, run(provider, tmp_path, tools=[]))
+    results = await run(provider, tmp_path, tools=[], lane="standard", events=log)
+    assert all(result.ok for result in results)
+    said = [event.text for event in log.events if isinstance(event, Notice)]
+    assert any("20 requests of this run are in batches" in text and "lane='batch' collects" in text for text in said)
+
+
 async def test_the_batch_lane_needs_a_checkpoint() -> None:
     with pytest.raises(SpecError, match="needs checkpoint_dir"):
         await run(BatchProvider(), None)
