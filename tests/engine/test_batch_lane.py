@@ -24,7 +24,7 @@ async def look(key: str) -> str:
 
 async def run(provider: BatchProvider, folder: Path | None, agents: int = 20, **options: Any) -> list[AgentResult]:
     options = {"lane": "batch", "tools": [look], "max_turns": 8, "max_tokens": 100, **options}
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         task="Do number {n}",
         inputs=[{"n": number} for number in range(agents)],
         backend=provider,
@@ -32,6 +32,7 @@ async def run(provider: BatchProvider, folder: Path | None, agents: int = 20, **
         checkpoint_dir=folder,
         **options,
     )
+    return results
 
 
 async def interrupt(provider: BatchProvider, running: Coroutine[Any, Any, object]) -> None:
