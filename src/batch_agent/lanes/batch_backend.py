@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from copy import copy
 from dataclasses import field, replace
 from hashlib import blake2b
@@ -24,7 +25,7 @@ from ..core.protocols import (
     SubmittedLine,
     Traits,
 )
-from ..core.requests import Delta, Request
+from ..core.requests import Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver
 from ..schedule.backoff import Backoff
 from ..schedule.lanes.waves import EnqueuedTokens, Wave, WaveLine, divide
 from .batch_service import BatchLine, BatchService, BatchStatus, LineFailed, LineResult, not_processed
@@ -81,8 +82,11 @@ class BatchBackend:
         notify: Notify = lambda text: None,
         *,
         polls: Backoff = _POLLS,
+        observe: RequestObserver | None = None,
     ) -> None:
-        """`live`: sends requests of other lanes; the caller closes it."""
+        """`live`: sends requests of other lanes; the caller closes it. `observe`: called with each line that has a
+        result."""
+        self._observe = observe
         self.live = live
         self.traits: Traits = replace(
             live.traits,
@@ -139,12 +143,14 @@ class BatchBackend:
             async with self.live.stream(request) as deltas:
                 yield deltas
             return
-        pending = self._pend(request)
+        pending, began = self._pend(request), time.time()
         key = pending.line.key
         try:
             wave, result = await self._result(pending)
         finally:
             self._abandon(key)
+        if self._observe is not None:
+            self._observe(self._exchange(request, pending.body, began, result))
         try:
             yield _deltas(self._decode(result))
         finally:
@@ -229,6 +235,17 @@ class BatchBackend:
         pending = self._pending.pop(key, None)
         self._agents -= pending is not None and bool(pending.agent)
         return pending
+
+    def _exchange(self, request: Request, body: bytes, began: float, result: LineResult) -> Exchange:
+        """A line as an exchange, for the log of requests."""
+        sent = EncodedRequest("POST", self._dialect.path(request), {}, orjson.loads(body))
+        seconds = time.time() - began
+        if isinstance(result, LineFailed):
+            return Exchange(request, sent, began, seconds, result.error.status, error=str(result.error))
+        usage = None
+        with suppress(BackendError):
+            usage = next((each.usage for each in self._decode(result) if isinstance(each, Finished)), None)
+        return Exchange(request, sent, began, seconds, 200, response=orjson.loads(result.body), usage=usage)
 
     def _decode(self, result: LineResult) -> Sequence[Delta]:
         if isinstance(result, LineFailed):
