@@ -104,6 +104,9 @@ class SimConfig:
     """Tokens per block."""
     host_blocks: int = 0
     """Blocks of KV cache in host memory, which has a copy of every computed block until it is full. 0: none."""
+    host_exclusive: bool = False
+    """The host memory has contexts of agents that wait instead, as with batch-agent-vllm. For sequences that name their
+    agent, which requests over HTTP do not."""
     host_us_per_token: float = 1.3
     """Time to copy a token's KV cache between host memory and the device, in microseconds. Steps wait for it."""
     prefix_caching: bool = True
