@@ -12,9 +12,11 @@ from batch_agent.cli.commands.inspect import inspect
 from batch_agent.core.events import RunStarted, TurnEnded, WorkerEvent
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import dollars
+from batch_agent.lanes import lane_turn_runner
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.page_model import model_of
 from batch_agent.observe.report.run_view import RunView
+from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 PRICES = {"sim": (10.0, 1.0, 40.0)}
@@ -108,7 +110,6 @@ async def test_the_summary_counts_requests_that_fell_back_and_those_that_were_re
             inputs=INPUTS,
             backend=sim.url,
             lane="flex",
-            deadline=91,
             progress=True,
             checkpoint_dir=tmp_path,
         )
