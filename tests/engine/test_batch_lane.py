@@ -24,7 +24,7 @@ async def look(key: str) -> str:
 
 async def run(provider: BatchProvider, folder: Path | None, agents: int = 20, **options: Any) -> list[AgentResult]:
     options = {"lane": "batch", "tools": [look], "max_turns": 8, "max_tokens": 100, **options}
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         task="Do number {n}",
         inputs=[{"n": number} for number in range(agents)],
         backend=provider,
@@ -32,6 +32,7 @@ async def run(provider: BatchProvider, folder: Path | None, agents: int = 20, **
         checkpoint_dir=folder,
         **options,
     )
+    return results
 
 
 async def interrupt(provider: BatchProvider, running: Coroutine[Any, Any, object]) -> None:
@@ -145,6 +146,24 @@ async def test_an_agent_that_ends_before_its_wave_is_closed_is_not_submitted(tmp
     results = await run(provider, tmp_path, 6, tools=[slow], deadline=30)
     assert [result.ok for result in results] == [True] + [False] * 5
     assert len(provider.batches) == 1
+
+
+async def test_a_run_that_is_resumed_in_lane_auto_waits_for_what_was_submitted(tmp_path: Path) -> None:
+    provider = BatchProvider(seconds=1000)
+    await interrupt(provider, run(provider, tmp_path, tools=[]))
+    results = await run(provider, tmp_path, tools=[], lane="auto")
+    assert all(result.ok for result in results)
+    assert not provider.live
+    assert max(provider.billed.values()) == 1
+
+
+async def test_a_run_that_is_resumed_in_another_lane_says_that_requests_are_billed_again(tmp_path: Path) -> None:
+    provider, log = BatchProvider(seconds=1000), EventLog()
+    await interrupt(provider, run(provider, tmp_path, tools=[]))
+    results = await run(provider, tmp_path, tools=[], lane="standard", events=log)
+    assert all(result.ok for result in results)
+    said = [event.text for event in log.events if isinstance(event, Notice)]
+    assert any("20 requests of this run are in batches" in text and "lane='batch' collects" in text for text in said)
 
 
 async def test_the_batch_lane_needs_a_checkpoint() -> None:

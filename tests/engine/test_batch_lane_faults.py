@@ -24,7 +24,7 @@ async def look(key: str) -> str:
 
 
 async def run(provider: BatchProvider, folder: Path, lane: Any, **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         task="Do number {n}",
         inputs=[{"n": number} for number in range(_AGENTS)],
         tools=[look],
@@ -36,6 +36,7 @@ async def run(provider: BatchProvider, folder: Path, lane: Any, **options: Any) 
         max_retries=30,
         **options,
     )
+    return results
 
 
 async def run_interrupted(provider: BatchProvider, folder: Path, dice: random.Random) -> list[AgentResult]:

@@ -7,15 +7,16 @@ import json
 import sys
 from typing import Any
 
-from batch_agent import BatchAgent
+from batch_agent import BatchAgent, Tool
 from batch_agent.lanes import batch_backend, batch_tracker
 from batch_agent.schedule.backoff import Backoff
 
 AGENTS = 6
 
 
+@Tool.define(effect="read")
 def look_up(key: str) -> str:
-    """Looks up a key."""
+    """Looks up a key. A tool that changes something would not be called again after a kill."""
     return f"value of {key}"
 
 

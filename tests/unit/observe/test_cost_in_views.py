@@ -100,8 +100,10 @@ async def test_views_show_what_was_spent_in_each_lane(
 
 
 async def test_the_summary_counts_requests_that_fell_back_and_those_that_were_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lane_turn_runner, "_PATIENCE", 0.05)
+    monkeypatch.setattr(lane_turn_runner, "_BACKOFF", Backoff(0.01, 0.02))
     with SimServer(
         SimConfig(zero_latency=True, faults=FaultRates(flex_unavailable=1.0)), Script(answer_tokens=8)
     ) as sim:
