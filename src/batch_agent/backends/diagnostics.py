@@ -299,7 +299,8 @@ def _plugin(plugin: KvPlugin | None) -> DiagnosticCheck:
     if plugin.policy:
         found.append(f"host tier by {plugin.policy}")
     if plugin.host_tokens:
-        found.append(f"host tier of {plugin.host_tokens:,} tokens")
+        beside = " beside the device" if plugin.is_exclusive else ""
+        found.append(f"host tier of {plugin.host_tokens:,} tokens{beside}")
     return DiagnosticCheck("KV plugin", "ok", ", ".join(found))
 
 

@@ -38,6 +38,14 @@ class Sampling:
 class Charge(Protocol):
     """Reservation of a request in the budget of its run. It covers one send."""
 
+    @property
+    def worst(self) -> "Usage":
+        """What is reserved."""
+        ...
+
+    @property
+    def usd(self) -> float: ...
+
     def again(self) -> bool:
         """Reserves one more send, after one that may have been billed. False: the budget has no room for it, and the
         request must not be sent."""
@@ -152,6 +160,13 @@ class Usage:
     def lane(self) -> Lane:
         """The lane of the usage of one request."""
         return self.parts[0].lane if self.parts else "standard"
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes of a sum of requests."""
+        if not self.parts:
+            return ("standard",)
+        return tuple(lane for lane in LANES if (part := self.of_lane(lane)).input or part.output)
 
     def of_lane(self, lane: Lane) -> "Usage":
         """The part of the requests in this lane."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind, StoreError
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.options.price import FREE, Price
-from ..core.protocols import Backend, Traits
+from ..core.protocols import Backend, EarlierSubmission, Traits
 from ..core.requests import NO_USAGE, Delta, Finished, Request, Sampling, Usage
 from ..core.schema import JsonSchema
 from ..schedule.budget import Amount, AnswerLimits, Budget, Reservation
@@ -53,6 +53,11 @@ class BudgetPool:
         self.workers = 1
         """Workers that share the budget."""
         self._broken: StoreError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait until others are settled."""
+        return len(self._waiting)
 
     @property
     def needs(self) -> list[Amount]:
@@ -139,14 +144,17 @@ class BudgetedBackend:
         price: PriceOf | None = None,
         window: int | None = None,
         in_flight: int = 1,
+        submitted: Callable[[Request], EarlierSubmission | None] | None = None,
     ) -> None:
         """`price`: of each model; None if no price is needed. `window`: the user's value of the context window, used if
-        the server reports none. `in_flight`: requests that are expected to be in flight at once."""
+        the server reports none. `in_flight`: requests that are expected to be in flight at once.
+        `submitted`: whether a request was submitted in a batch before."""
         self._backend = backend
         self._pool = pool
         self._price = price
         self._window = window
         self._in_flight = in_flight
+        self._submitted = submitted
         self._prompt: tuple[Prompt, int] | None = None
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
         self._hidden = 0
@@ -167,7 +175,15 @@ class BudgetedBackend:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
         price = self.price(request.model)
-        reserved = await self._pool.reserve(lambda: self.worst(request, price), price)
+        earlier = None if self._submitted is None else self._submitted(request)
+        if earlier is not None and earlier.had_ended:
+            async with self._backend.stream(request) as deltas:
+                yield deltas  # the account of the earlier process has it
+            return
+        if earlier is not None and earlier.line.input:
+            reserved = self._pool.budget.take_over(_earlier_worst(earlier, request), earlier.line.usd, price)
+        else:
+            reserved = await self._pool.reserve(lambda: self.worst(request, price), price)
         is_derived, limit = request.sampling.max_tokens is None, reserved.worst.output
         sampling = self._with_limit(request.sampling, limit) if is_derived else request.sampling
         charge = _Charge(self._pool, self._hidden, reserved)
@@ -337,6 +353,14 @@ class _Charge:
         self.usage: Usage | None = None
         """As the server reports it; NO_USAGE if nothing was billed."""
 
+    @property
+    def worst(self) -> Usage:
+        return self.reserved.worst
+
+    @property
+    def usd(self) -> float:
+        return self.reserved.usd
+
     def again(self) -> bool:
         reserved = self._pool.budget.reserve(self.reserved.worst, self.reserved.price)
         if reserved is None:
@@ -351,6 +375,10 @@ class _Charge:
                 self.is_cut = delta.reason == "length"
                 self.usage = delta.usage if delta.usage != NO_USAGE else self.usage
             yield delta
+
+
+def _earlier_worst(earlier: EarlierSubmission, request: Request) -> Usage:
+    return Usage(earlier.line.input, 0, earlier.line.output).in_lane(request.lane)
 
 
 def _prompt_bytes(prompt: Prompt) -> int:

@@ -40,6 +40,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             f"{distributed[0]}=; with checkpoint_dir=, a run reuses the results of the canary."
         )
     async with open_preview(RunSetup.validate(spec, events)) as preview:
+        lane, spec = spec.lane, replace(spec, lane="standard")  # a canary is awaited
         runs = await _canary(spec, preview, canary, events)
         report, traits = preview.report(), preview.server.traits
         scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
@@ -64,6 +65,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             speeds=speeds,
             price=_price(spec, preview),
             max_inflight=spec.limits.max_inflight,
+            lane=lane,
         )
 
 

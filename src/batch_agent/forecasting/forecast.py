@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from ..core.fast_dataclass import dataclass
-from ..core.requests import NO_USAGE, Usage
+from ..core.requests import NO_USAGE, Lane, Usage
 from ..core.run_reports import SharedResults
 from ..data.results import Results
 from ..schedule.reference_model import Read, ReadTurn
@@ -138,6 +138,9 @@ class Forecast:
     """Agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
     seconds: float | None = None
     cost: float | None = None
+    """In the lane of the run."""
+    costs: tuple[tuple[Lane, float], ...] = ()
+    """In each lane that the backend has; empty if the price is unknown."""
     prices: str = ""
     """Table that the prices are from, with its version and date; empty if they are the user's."""
     shared_results: SharedResults | None = None

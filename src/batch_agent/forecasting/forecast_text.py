@@ -23,8 +23,16 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         lines.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
     duration = "unknown" if forecast.seconds is None else _duration(forecast.seconds)
     lines.append(f"time     {duration}, with up to {forecast.inflight:,} requests in flight")
-    lines.append(f"cost     {'unknown' if forecast.cost is None else dollars(forecast.cost)}{source}")
+    lines.append(
+        f"cost     {'unknown' if forecast.cost is None else dollars(forecast.cost)}{_by_lane(forecast)}{source}"
+    )
     return [*lines, *(f"- {each}" for each in forecast.basis)]
+
+
+def _by_lane(forecast: Forecast) -> str:
+    """The cost in each lane, if there are several."""
+    costs = [f"{lane} {dollars(cost)}" for lane, cost in forecast.costs]
+    return f" ({', '.join(costs)})" if len(costs) > 1 else ""
 
 
 def _shared_results(shared: SharedResults) -> str:

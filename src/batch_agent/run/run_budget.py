@@ -13,7 +13,7 @@ from ..core.errors import SpecError, StoreError
 from ..core.events import BudgetReported
 from ..core.options import SpendingLimits
 from ..core.options.price import FREE, Price
-from ..core.protocols import Account, Backend, EventSink, Store
+from ..core.protocols import Account, Backend, EarlierSubmission, EventSink, Store
 from ..core.requests import LANES, NO_USAGE, Request, Usage
 from ..core.spec import BatchSpec
 from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf
@@ -63,7 +63,13 @@ class RunBudget:
         )
 
     def backend(
-        self, backend: Backend, spec: BatchSpec, config: AgentConfig, agents: int | None, notify: Callable[[str], None]
+        self,
+        backend: Backend,
+        spec: BatchSpec,
+        config: AgentConfig,
+        agents: int | None,
+        notify: Callable[[str], None],
+        submitted: Callable[[Request], EarlierSubmission | None] | None = None,
     ) -> Backend:
         """The backend of a stage, whose requests count. Raises SpecError if the budget cannot pay one of them."""
         in_flight = spec.limits.max_inflight or backend.traits.inflight
@@ -73,6 +79,7 @@ class RunBudget:
             self._prices(backend),
             spec.context.context_tokens,
             in_flight if agents is None else max(1, min(in_flight, agents)),
+            submitted,
         )
         request = Request(config.prompt, (), config.model, config.sampling, config.last_turn_schema)
         price = budgeted.price(config.model)

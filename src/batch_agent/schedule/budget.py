@@ -119,6 +119,17 @@ class Budget:
         self._reserved_usd += wanted.usd
         return wanted
 
+    def take_over(self, worst: Usage, usd: float, price: Price) -> Reservation:
+        """Reserves what counts as spent, because an earlier process has reserved it for the same request: settling
+        it corrects what was spent."""
+        taken = Reservation(worst, usd, price)
+        self._tokens -= taken.tokens
+        self._usd -= usd
+        self.in_flight += 1
+        self._reserved_tokens += taken.tokens
+        self._reserved_usd += usd
+        return taken
+
     def can_never_fit(self, worst: Usage, price: Price) -> bool:
         """Whether the request exceeds the budget even if all requests in flight cost nothing."""
         return not (self._elsewhere + (self.spent_here + Amount.worst(worst, price))).fits(self.limit)

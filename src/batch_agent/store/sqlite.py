@@ -14,7 +14,7 @@ import orjson
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.protocols import Account, Prices
+from ..core.protocols import Account, Prices, Submission, SubmittedLine
 from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
 from ..core.results import AgentError
 from ..plan.row_keys import row_key
@@ -33,6 +33,15 @@ CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), token
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS inputs (position INTEGER PRIMARY KEY, data BLOB, error BLOB);
 CREATE TABLE IF NOT EXISTS price (id INTEGER PRIMARY KEY CHECK (id = 0), numbers TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS submissions (
+  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL UNIQUE, at REAL NOT NULL, file TEXT NOT NULL, batch TEXT NOT NULL,
+  has_ended INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS submitted_lines (
+  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL, key TEXT NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL,
+  usd REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS submitted_by_key ON submitted_lines (wave, key);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
@@ -160,6 +169,24 @@ class SqliteStore:
     async def save_account(self, account: Account) -> None:
         row = (account.tokens, account.usd)
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
+
+    async def submissions(self) -> Sequence[Submission]:
+        found: Sequence[Submission] = await self._wait(_submissions)
+        return found
+
+    async def save_submission(self, submission: Submission) -> None:
+        self._flush()
+        saved = asyncio.get_running_loop().create_future()
+        self._opened.wait_for(lambda db: _save_submission(db, submission), [saved], synced=self._marker.record)
+        try:
+            await saved
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def take_lines(self, wave: str, keys: Sequence[str]) -> None:
+        rows = [(wave, key) for key in keys]
+        self._flush()
+        self._opened.post(lambda db: db.executemany("DELETE FROM submitted_lines WHERE wave = ? AND key = ?", rows))
 
     def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         self._opened.post(lambda db: _save_run(db, inputs, prices))
@@ -296,6 +323,33 @@ def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
 def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:
     """Returns the number of the synchronous commit."""
     _insert(db, rows)
+    db.execute("UPDATE run SET syncs = syncs + 1")
+    return _syncs(db)
+
+
+def _submissions(db: sqlite3.Connection) -> list[Submission]:
+    lines: dict[str, list[SubmittedLine]] = {}
+    for wave, *line in db.execute("SELECT wave, key, input, output, usd FROM submitted_lines ORDER BY seq"):
+        lines.setdefault(wave, []).append(SubmittedLine(*line))
+    rows = db.execute("SELECT wave, at, file, batch, has_ended FROM submissions ORDER BY seq")
+    return [
+        Submission(wave, at, tuple(lines[wave]), file, batch, bool(has_ended))
+        for wave, at, file, batch, has_ended in rows
+        if wave in lines
+    ]
+
+
+def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
+    """Returns the number of the synchronous commit. Lines are written only with a new submission."""
+    wave, known = submission.wave, (submission.file, submission.batch, submission.has_ended)
+    updated = db.execute("UPDATE submissions SET file = ?, batch = ?, has_ended = ? WHERE wave = ?", (*known, wave))
+    if not updated.rowcount:
+        db.execute(
+            "INSERT INTO submissions (wave, at, file, batch, has_ended) VALUES (?, ?, ?, ?, ?)",
+            (wave, submission.at, *known),
+        )
+        rows = [(wave, line.key, line.input, line.output, line.usd) for line in submission.lines]
+        db.executemany("INSERT INTO submitted_lines (wave, key, input, output, usd) VALUES (?, ?, ?, ?, ?)", rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
 

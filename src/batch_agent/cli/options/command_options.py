@@ -25,6 +25,7 @@ PASSED_THROUGH = (
     "shared_results",
     "backend",
     "model",
+    "lane",
     "max_inflight",
     "rpm",
     "tpm",
@@ -127,6 +128,14 @@ class CommandOptions:
         ),
     ] = "local://"
     model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
+    lane: Annotated[
+        Literal["standard", "flex", "batch", "auto"],
+        _option(
+            "flex: requests at half the price, which may wait; batch: half the price, within hours; auto: the cheapest "
+            "that the deadline leaves time for.",
+            MODEL,
+        ),
+    ] = "standard"
     temperature: Annotated[float | None, _option("Sampling temperature. By default, the server's.", MODEL)] = None
     top_p: Annotated[float | None, _option("Nucleus sampling: above 0, up to 1.", MODEL)] = None
     max_tokens: Annotated[int | None, _option("Maximum length of one turn's answer, in tokens.", MODEL)] = None
