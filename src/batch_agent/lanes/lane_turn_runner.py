@@ -18,7 +18,7 @@ from ..core.events import RequestRetried
 from ..core.facts import Replied
 from ..core.options.price import Price
 from ..core.protocols import EventSink, Slot
-from ..core.requests import LANES, Lane
+from ..core.requests import LANES, Lane, Request
 from ..core.results import AgentResult
 from ..core.run_reports import LaneUse
 from ..engine.admission import AdmissionController
@@ -171,6 +171,8 @@ class LaneTurnRunner:
         self._stats = stats
         self._outlook = outlook
         self._flex = FlexCapacity()
+        self.submitted: Callable[[Request], object] | None = None
+        """Whether a request was submitted in a batch before, by an earlier process: it is awaited there."""
 
     @property
     def admission(self) -> AdmissionController:
@@ -221,6 +223,8 @@ class LaneTurnRunner:
     def _choose(self, step: Generate, left: Set[Lane]) -> Lane:
         """The lane of the next attempt. `left`: lanes that this turn has left."""
         lanes = [lane for lane in self._stats.lanes if lane not in left]
+        if "batch" in lanes and self.submitted is not None and self.submitted(replace(step.request, lane="batch")):
+            return "batch"
         if "flex" in lanes and not self._flex.is_worth_trying(now()):
             lanes.remove("flex")
         return choose_lane(self._situation(lanes, self._stats.turns_left(step), self._stats.most_turns(step)))

@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Protocol
 
 from yarl import URL
@@ -85,7 +85,7 @@ class ServerClient:
         except OSError as error:
             raise self.redact(translate_failure(error, display_url(url))) from None
 
-    async def lines(self, url: URL, timeout: float) -> AsyncIterator[bytes]:
+    async def lines(self, url: URL, timeout: float) -> AsyncGenerator[bytes, None]:
         """The lines of the body of a GET, as they arrive. `timeout`: seconds between two parts of it. Raises
         BackendError, also for any status other than 200, and for a body that is truncated."""
         response: TransportResponse | None = None
