@@ -92,6 +92,12 @@ def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Tr
         kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
         strict_schema=any(traits.strict_schema for traits in all_traits),
         takes_hints=any(traits.takes_hints for traits in all_traits),
+        lanes=tuple(
+            # A batch is at one server.
+            lane
+            for lane in first.lanes
+            if lane != "batch" and all(lane in traits.lanes for traits in all_traits)
+        ),
         reports_rate_limits=any(traits.reports_rate_limits for traits in all_traits),
         has_agent_sessions=True,  # at least the routing of each agent
         detected=(f"{len(known)} of {len(urls)} endpoints", *first.detected),

@@ -8,7 +8,7 @@ from typing import Any, Protocol, assert_never
 from ..agent.conversation import Generate
 from ..aio import Deadlines
 from ..core.agent_config import Job
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind
 from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
@@ -22,6 +22,8 @@ from .admission import AdmissionController
 from .prefix_warmup import PrefixWarmup
 from .reply_assembly import OnCall, collect
 
+LANE_FAILURES = frozenset({ErrorKind.CAPACITY, ErrorKind.TURN_TIMEOUT})
+"""Failures for which a request may move to another lane. They say nothing about the backend."""
 OnAttempt = Callable[[Request], Awaitable[OnCall | None]]
 """Called before each attempt of a turn; returns the callback for the tool calls in its reply."""
 
@@ -89,7 +91,12 @@ class BackendTurnRunner:
                 reply, ttft = await self._attempt(
                     self.admission.hinted(step.request, step.turns_left), task, started, on_call
                 )
+            except AnswerLimitChanged as change:
+                self._report_retry(job, change, 0.0)
+                retry = None
             except BackendError as error:
+                if step.request.lane == "flex" and error.kind in LANE_FAILURES:
+                    raise
                 retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
                 failed = failed if retry is None else (*failed, error)
             else:

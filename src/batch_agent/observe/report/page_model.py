@@ -138,6 +138,7 @@ def _scheduling(how: Scheduling) -> dict[str, Any]:
         "evictions": how.evictions,
         "overcommitted": how.overcommitted,
         "cache_misses": how.cache_misses,
+        "lanes": None if how.lanes is None else str(how.lanes) or None,
         "pace": pace_line(how.pace) if how.pace is not None and how.pace.delayed else None,
         "shared_results": None if how.shared_results is None else shared_results_line(how.shared_results),
     }

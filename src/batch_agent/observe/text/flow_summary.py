@@ -11,6 +11,7 @@ from .formatting import duration, plural
 from .summary import (
     callback_lines,
     failed_tool_lines,
+    lane_lines,
     pace_lines,
     saved_by_sharing,
     shared_results_lines,
@@ -36,7 +37,7 @@ def flow_tool_lines(state: LiveState) -> list[str]:
     saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
     reports = [each.scheduling for each in stats]
-    limits = [*pace_lines(reports), *shared_results_lines(reports), *unavailable_lines(reports)]
+    limits = [*lane_lines(reports), *pace_lines(reports), *shared_results_lines(reports), *unavailable_lines(reports)]
     return [*shared, *failed_tool_lines(stats), *limits]
 
 
