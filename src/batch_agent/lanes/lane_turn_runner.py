@@ -232,7 +232,9 @@ class LaneTurnRunner:
     def _is_submitted(self, step: Generate) -> bool:
         """Whether an earlier process has submitted the request, and there is time to wait for its batch."""
         has_time = self._stats.deadline is None or self._until(step) is not None
-        return has_time and self.submitted is not None and self.submitted(replace(step.request, lane="batch"))
+        if not has_time or self.submitted is None:
+            return False
+        return bool(self.submitted(replace(step.request, lane="batch")))
 
     def _situation(self, lanes: Sequence[Lane], turns_left: float, most_turns: int) -> LaneSituation:
         """`turns_left`, `most_turns`: of the agent, as expected and at most."""
