@@ -189,7 +189,7 @@ async def run_in_waves(backend: BatchProvider, folder: Path, numbers: list[int],
     return results
 
 
-@pytest.mark.parametrize("faults", [Faults(), Faults(line=0.1, batch=0.1, call=0.1, cut=0.02)], ids=["sound", "faults"])
+@pytest.mark.parametrize("faults", [Faults(), Faults(line=0.2, call=0.1, cut=0.02)], ids=["sound", "faults"])
 @pytest.mark.parametrize("hours", [0.5, 1.5, 3, 8, 24])
 async def test_waves_and_other_lanes_together_end_before_the_deadline(
     hours: float, faults: Faults, tmp_path: Path

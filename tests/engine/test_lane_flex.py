@@ -225,3 +225,18 @@ async def test_a_budget_holds_also_if_the_provider_bills_flex_requests_at_the_fu
     assert spent <= 8.0
     assert spent == pytest.approx(sum(result.ok for result in results) * (1.0 if billed == "standard" else 0.5))
     assert sum(result.ok for result in results) >= (5 if billed == "standard" else 12)
+
+
+@pytest.mark.parametrize("hours_dry", [0.5, 3.0])
+async def test_a_turn_without_money_for_the_full_price_waits_for_capacity_as_long_as_it_takes(hours_dry: float) -> None:
+    def script(request: Request) -> Answer:
+        if request.lane == "flex" and asked(request) == "late" and now() < hours_dry * 3600:
+            return busy()
+        return say("done", Usage(10_000).in_lane(request.lane))  # a dollar in standard, half of one in flex
+
+    backend = flex(script)
+    options: dict[str, Any] = {"prices": {"scripted": (100, 100, 100)}, "max_tokens": 1}
+    results = await run(backend, ["early", "late"], lane="flex", max_usd=1.2, **options)
+    assert [result.error for result in results] == [None, None]
+    assert set(lanes_of(backend)) == {"flex"}
+    assert len(backend.requests) < 300, "with pauses"

@@ -203,7 +203,7 @@ class LaneTurnRunner:
                 if lane == "standard" or error.kind not in LANE_FAILURES:
                     raise
                 slot, refusals, refused_since = None, refusals + 1, refused_since or now()
-                if lane == "flex" and self._is_patient(error, sent, refused_since):
+                if lane == "flex" and self._is_patient(step, error, sent, refused_since):
                     await self._back_off(job, step, error, refusals)
                 else:
                     left.add(lane)
@@ -223,11 +223,18 @@ class LaneTurnRunner:
     def _choose(self, step: Generate, left: Set[Lane]) -> Lane:
         """The lane of the next attempt. `left`: lanes that this turn has left."""
         lanes = [lane for lane in self._stats.lanes if lane not in left]
-        if "batch" in lanes and self.submitted is not None and self.submitted(replace(step.request, lane="batch")):
+        if "batch" in lanes and self._is_submitted(step):
             return "batch"
-        if "flex" in lanes and not self._flex.is_worth_trying(now()):
+        if "flex" in lanes and not self._flex.is_worth_trying(now()) and self._can_leave_flex(step):
             lanes.remove("flex")
         return choose_lane(self._situation(lanes, self._stats.turns_left(step), self._stats.most_turns(step)))
+
+    def _is_submitted(self, step: Generate) -> bool:
+        """Whether an earlier process has submitted the request, and there is time to wait for its batch."""
+        has_time = self._stats.deadline is None or self._until(step) is not None
+        if not has_time or self.submitted is None:
+            return False
+        return bool(self.submitted(replace(step.request, lane="batch")))
 
     def _situation(self, lanes: Sequence[Lane], turns_left: float, most_turns: int) -> LaneSituation:
         """`turns_left`, `most_turns`: of the agent, as expected and at most."""
@@ -284,14 +291,19 @@ class LaneTurnRunner:
         until = latest_end(stats.deadline, stats.turns_left(step), stats.paces, rounds)
         return until if until > now() else None
 
-    def _is_patient(self, error: BackendError, sent: float, refused_since: float) -> bool:
+    def _is_patient(self, step: Generate, error: BackendError, sent: float, refused_since: float) -> bool:
         """Whether a turn that failed in lane flex should try again there."""
-        at = now()
+        at, is_refusal = now(), error.kind is ErrorKind.CAPACITY
         self._flex.refused(sent, at)
-        if error.kind is not ErrorKind.CAPACITY:
-            return False
-        self._stats.refused += 1
-        return at - refused_since < _PATIENCE and not self._flex.is_dry(at)
+        self._stats.refused += is_refusal
+        if not self._can_leave_flex(step):
+            return True
+        return is_refusal and at - refused_since < _PATIENCE and not self._flex.is_dry(at)
+
+    def _can_leave_flex(self, step: Generate) -> bool:
+        """Whether the budget has room for the turn at the full price."""
+        turns, most = self._stats.turns_left(step), self._stats.most_turns(step)
+        return self._situation(("flex", "standard"), turns, most).can_pay
 
     async def _back_off(self, job: Job, step: Generate, error: BackendError, refusals: int) -> None:
         """Waits after a refusal for capacity, without a slot."""

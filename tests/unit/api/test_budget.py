@@ -225,23 +225,25 @@ import asyncio, sys
 from batch_agent import BatchAgent
 
 BatchAgent.run_sync(
-    task="{it}", inputs=[f"{n:040}" for n in range(3000)], backend=sys.argv[2], checkpoint_dir=sys.argv[1],
+    task="{it}", inputs=[f"{n:040}" for n in range(int(sys.argv[5]))], backend=sys.argv[2], checkpoint_dir=sys.argv[1],
     max_total_tokens=int(sys.argv[3]), max_tokens=int(sys.argv[4]) or None, max_inflight=16,
 )
 """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "max_tokens"), [(40_000, 50), (400_000, 0)], ids=["max_tokens", "derived limit"])
+@pytest.mark.parametrize(
+    ("limit", "max_tokens", "agents"), [(40_000, 50, 3_000), (400_000, 0, 300)], ids=["max_tokens", "derived limit"]
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_stopped_repeatedly_stays_within_its_budget(
-    programs: Programs, tmp_path: Path, number: signal.Signals, limit: int, max_tokens: int
+    programs: Programs, tmp_path: Path, number: signal.Signals, limit: int, max_tokens: int, agents: int
 ) -> None:
     """The server finishes what it began."""
     with BillingServer(seconds=0.02) as server:
         for _ in range(14):
             before = server.requests
-            program = programs.start(RUN, str(tmp_path / "run"), server.url, str(limit), str(max_tokens))
+            program = programs.start(RUN, str(tmp_path / "run"), server.url, *map(str, (limit, max_tokens, agents)))
             ended = threading.Thread(target=program.wait)
             ended.start()
             while ended.is_alive() and server.requests < before + 40:
