@@ -90,6 +90,6 @@ async def test_the_log_of_requests_has_the_lines_of_batches(sim: SimServer, tmp_
     lines = [line for line in read_request_log(log) if line["index"] is not None]  # not the trial of tools
     assert len(lines) == AGENTS * TURNS
     assert {line["status"] for line in lines} == {200}
-    assert all(line["request"]["body"]["messages"] for line in lines)
+    assert all(line["body"]["messages"] for line in lines)
     assert all(line["response"]["choices"] for line in lines)
     assert all(result.ok for result in results)
