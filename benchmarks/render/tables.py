@@ -14,6 +14,7 @@ from benchmarks.render import (
     gpu_peers,
     kv_policy,
     kv_tiers,
+    lanes,
     observability,
     peers,
     prompts,
@@ -68,6 +69,7 @@ def _misses() -> str:
         ("peers", peers.targets()),
         ("refusals", refusals.targets()),
         ("budget", budget.targets()),
+        ("lanes", lanes.targets()),
         ("shared_results", results("shared_results")["targets"]),
         ("kv_policy", results("kv_policy")["targets"]),
     ):
@@ -118,6 +120,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "real_peers": gpu_peers.real_peers,
     "refusals": refusals.refusals,
     "budget": budget.budget,
+    "lanes": lanes.lanes,
     "tools": batches.tools,
     "checkpoint": batches.checkpoint,
     "cluster_scaling": cluster.scaling,
