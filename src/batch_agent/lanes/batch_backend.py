@@ -371,7 +371,7 @@ class BatchBackend:
             else:
                 await self._collect(*found, 0)
         except BatchGone as gone:
-            self._deliver_missing(submission, _lost(gone))
+            self._on_lost(submission, gone)
         except CreationUnknown as unknown:
             self._fail(self._waiting(submission), unknown.error)
             del self._tracked[submission.wave]
@@ -395,7 +395,7 @@ class BatchBackend:
             reason = f"Batch {status.id} ended ({status.reported}) without a result for this request."
             self._deliver_missing(submission, BackendError(ErrorKind.SERVER, reason))
         except BatchGone as gone:
-            self._deliver_missing(submission, _lost(gone))
+            self._on_lost(submission, gone)
 
     async def _on_failed(self, submission: Submission, status: BatchStatus, refusals: int) -> None:
         """Nothing of the batch was processed. Lines that are not at fault are submitted again."""
@@ -433,6 +433,16 @@ class BatchBackend:
         self._tracked[submission.wave].has_all = True
         for each in self._waiting(submission):
             self._deliver(submission.wave, each.line.key, LineFailed(each.line.key, error))
+
+    def _on_lost(self, submission: Submission, reason: BatchGone) -> None:
+        """The provider does not have the results any more. What it has processed is billed."""
+        error = BackendError(ErrorKind.SERVER, f"The provider has lost the results of a batch: {reason}", status=200)
+        waiting = len(self._waiting(submission))
+        self._deliver_missing(submission, error)
+        if waiting:
+            self._notify(
+                f"{self.traits.name} has lost the results of batch {submission.batch}: {waiting:,} requests fail."
+            )
 
     def _resubmit(self, submission: Submission) -> None:
         """Puts the lines of a submission that was not processed into the next wave."""
@@ -476,10 +486,6 @@ class BatchBackend:
 async def _deltas(deltas: Sequence[Delta]) -> AsyncIterator[Delta]:
     for delta in deltas:
         yield delta
-
-
-def _lost(error: Exception) -> BackendError:
-    return BackendError(ErrorKind.SERVER, f"The provider has lost the results of a batch: {error}", status=200)
 
 
 def _count(number: int, one: str, many: str) -> str:

@@ -21,7 +21,8 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "CERTAIN_SECONDS", 0.2)
     monkeypatch.setattr(batch_tracker, "_RETRY", Backoff(0.02, 0.1))
     monkeypatch.setattr(batch_tracker, "_LIMITED", Backoff(0.02, 0.1))
-    monkeypatch.setitem(batch_backend.BatchBackend.__init__.__kwdefaults__, "polls", Backoff(0.05, 0.2))
+    defaults: Any = batch_backend.BatchBackend.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "polls", Backoff(0.05, 0.2))
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def look_up(key: str) -> str:
 async def run(sim: SimServer, scheme: str, folder: Path, **options: Any) -> Results[str]:
     url = sim.url.replace("http", "anthropic", 1) if scheme == "anthropic" else sim.url
     inputs = [f"item {number}" for number in range(AGENTS)]
-    return await BatchAgent.run(
+    results: Results[str] = await BatchAgent.run(
         task="About {it}",
         inputs=inputs,
         tools=[look_up],
@@ -51,6 +52,7 @@ async def run(sim: SimServer, scheme: str, folder: Path, **options: Any) -> Resu
         backoff=0.01,
         **options,
     )
+    return results
 
 
 each_service = pytest.mark.parametrize("scheme", ["openai", "anthropic"])
