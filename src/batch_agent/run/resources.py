@@ -87,6 +87,11 @@ class RunResources:
     """What agents read with tools whose results they share; None without such tools."""
 
     @property
+    def agents(self) -> int | None:
+        """Number of agents; None if the number of inputs is unknown."""
+        return _agents(self.setup, self.inputs)
+
+    @property
     def shared_tools(self) -> frozenset[str]:
         """Tools whose results may be placed first, unless they say where their results stand."""
         return frozenset(_placeable(self.tools))
@@ -280,7 +285,7 @@ class _Opener:
             backend = self._budget.backend(backend, spec)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
-        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
+        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, _agents(setup, inputs))
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -462,6 +467,10 @@ class _Opener:
             self._events.emit(used())
 
 
+def _agents(setup: RunSetup, inputs: JobSource) -> int | None:
+    return None if inputs.total is None else inputs.total * setup.spec.evaluation.samples
+
+
 def _placeable(tools: Sequence[Tool]) -> tuple[str, ...]:
     return tuple(tool.name for tool in tools if tool.is_shared and tool.sharing.placement is None)
 
@@ -489,7 +498,7 @@ def _recorded_reads(folder: Path, plan: Plan, shared_tools: Sequence[str]) -> Sh
 
 def _recorder(run: RunResources) -> ReadRecorder | None:
     """None if agents of the run cannot read the same results."""
-    if run.inputs.total == 1 or not any(tool.is_shared for tool in run.tools):
+    if run.agents == 1 or not any(tool.is_shared for tool in run.tools):
         return None
     return ReadRecorder(prefix_chars(run.plan.config.prompt) + run.plan.references_at)
 
