@@ -33,6 +33,9 @@ async def complete(spec: BatchSpec, results: Results, began: float) -> Results:
     """The results with the scores of judges, which are also written to the checkpoint and to `out`; of several models,
     the comparison with the first. `began`: when the run began, by `time.monotonic`. Raises as a run does."""
     folder, judges = spec.checkpoint_dir, _judges(scorers_of(spec.evaluation.score))
+    if spec.evaluation.models is not None:
+        order = {model: at for at, model in enumerate(spec.evaluation.models)}
+        results.sort(key=lambda each: (each.index, order[each.model or ""], each.sample or 0))
     if judges:
         results = await _judged(results, judges, _options(spec, results, began), folder)
         if spec.out is not None:
@@ -66,10 +69,10 @@ async def score(
     return scored
 
 
-def compare_models(results: Results) -> list[Comparison]:
-    """Comparisons of each model with the first one."""
+def compare_models(results: Results, field: str | None = None) -> list[Comparison]:
+    """Comparisons of each model with the first one. Raises SpecError."""
     first, *others = results.by_model.items()
-    return [compare_results(first[1], each, names=(first[0], model)) for model, each in others]
+    return [compare_results(first[1], each, names=(first[0], model), field=field) for model, each in others]
 
 
 async def _judged(

@@ -70,7 +70,14 @@ def load_comparisons(folder: Path) -> list[Mapping[str, Any]]:
 
 
 def evaluation_json(folder: Path) -> dict[str, Any]:
-    """Metrics and comparisons of a checkpoint, for the page of its report."""
+    """Metrics and comparisons of a checkpoint, for the page of its report; none if its files cannot be read."""
+    try:
+        return _evaluation(folder)
+    except StoreError:
+        return {"metrics": [], "comparisons": []}
+
+
+def _evaluation(folder: Path) -> dict[str, Any]:
     metrics = [
         {"model": model, **metric.as_json()}
         for model, by_name in recorded_metrics(folder).items()

@@ -1,6 +1,7 @@
 """Comparison of two runs over the same inputs: agreement, paired differences of scores, cost, time, changed answers."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from statistics import fmean
@@ -10,7 +11,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE
 from ..core.results import AgentResult, dollars
-from .intervals import mcnemar, t_interval, t_test, wilson
+from .intervals import Interval, mcnemar, paired_interval, t_interval, t_test, wilson
 from .scorer import FieldMissing, field_of, text_of
 
 _MAX_LINES = 10
@@ -41,7 +42,8 @@ class ScoreDifference:
     after: float
     difference: float
     low: float | None
-    """Lower end of the 95 % interval of the difference, by a paired t; None for a single input."""
+    """Lower end of the 95 % interval of the difference: by Newcombe's score method for scores that are 0 or 1, else by
+    a paired t; None if it is unknown, for a single input."""
     high: float | None
     p_value: float | None
     """Probability of such a difference if both runs were equally good."""
@@ -231,7 +233,7 @@ def _differences(pairs: Sequence[tuple[_Input, _Input]]) -> Iterable[ScoreDiffer
         differences = [after - before for before, after in scored]
         won, lost = sum(each > 0 for each in differences), sum(each < 0 for each in differences)
         is_binary = all(score in (0.0, 1.0) for pair in scored for score in pair)
-        low, high = t_interval(differences) or (None, None)
+        low, high = (_paired(scored) if is_binary else t_interval(differences)) or (None, None)
         yield ScoreDifference(
             name,
             fmean(before for before, _ in scored),
@@ -245,6 +247,11 @@ def _differences(pairs: Sequence[tuple[_Input, _Input]]) -> Iterable[ScoreDiffer
             won,
             lost,
         )
+
+
+def _paired(scored: Sequence[tuple[float, float]]) -> Interval | None:
+    counts = Counter(scored)
+    return paired_interval(counts[1.0, 1.0], counts[1.0, 0.0], counts[0.0, 1.0], counts[0.0, 0.0])
 
 
 def _changed(one: _Input, two: _Input) -> ChangedRow:

@@ -28,6 +28,33 @@ def t_interval(values: Sequence[float]) -> Interval | None:
     return mean - half, mean + half
 
 
+def paired_interval(both: int, lost: int, won: int, neither: int) -> Interval | None:
+    """Interval of the difference between two proportions of the same inputs, by Newcombe's score method; None without
+    inputs. The first run was right for `both + lost` of them, the second for `both + won`."""
+    total = both + lost + won + neither
+    before, after = wilson(both + lost, total), wilson(both + won, total)
+    if before is None or after is None:
+        return None
+    one, two = (both + lost) / total, (both + won) / total
+    phi = _correlation(both, lost, won, neither)
+
+    def distance(a: float, b: float) -> float:
+        return math.sqrt(max(0.0, a * a - 2 * phi * a * b + b * b))
+
+    low = two - one - distance(two - after[0], before[1] - one)
+    return low, two - one + distance(after[1] - two, one - before[0])
+
+
+def _correlation(both: int, lost: int, won: int, neither: int) -> float:
+    """Of the answers of two runs, with a correction for continuity if it is positive."""
+    margins = (both + lost) * (won + neither) * (both + won) * (lost + neither)
+    if not margins:
+        return 0.0
+    product = both * neither - lost * won
+    corrected = max(product - (both + lost + won + neither) / 2, 0.0) if product > 0 else product
+    return corrected / math.sqrt(margins)
+
+
 def t_test(differences: Sequence[float]) -> float | None:
     """Probability of a mean at least as far from 0 if there were no difference, by a paired t test."""
     if len(differences) < 2:
@@ -42,9 +69,8 @@ def t_test(differences: Sequence[float]) -> float | None:
 def mcnemar(lost: int, won: int) -> float:
     """Probability of changes at least as one-sided if both runs were equally good, by McNemar's exact test. `lost`:
     right before and wrong now; `won`: the other way round."""
-    changed = lost + won
-    tail = sum(math.comb(changed, k) for k in range(min(lost, won) + 1))
-    return min(1.0, 2 * tail / 2**changed)
+    fewer, more = min(lost, won), max(lost, won)
+    return 1.0 if not more else min(1.0, 2 * _incomplete_beta(more, fewer + 1, 0.5))  # a binomial tail
 
 
 def t_quantile(probability: float, freedom: int) -> float:

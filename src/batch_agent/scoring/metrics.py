@@ -27,8 +27,8 @@ class Metric:
     unscored: int
     """Agents without a score: they failed, or the scorer could not tell."""
     method: Method
-    """wilson: of a proportion, with one answer for each input. t: of a mean. t by input: of the means of the inputs,
-    because samples of one input are not independent."""
+    """wilson: of a proportion, where all answers to an input have the same score, 0 or 1. t: of a mean. t by input: of
+    the means of the inputs, because samples of one input are not independent."""
 
     def __str__(self) -> str:
         if self.mean is None:
@@ -68,7 +68,7 @@ class _Column:
         means = [fmean(scores) for scores in self._by_input.values()]
         scored = sum(map(len, self._by_input.values()))
         has_samples = scored > len(means)
-        is_proportion = not has_samples and all(mean in (0.0, 1.0) for mean in means)
+        is_proportion = all(mean in (0.0, 1.0) for mean in means)
         method: Method = "wilson" if is_proportion else "t by input" if has_samples else "t"
         interval = wilson(sum(means), len(means)) if is_proportion else t_interval(means)
         low, high = interval or (None, None)

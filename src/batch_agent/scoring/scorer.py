@@ -148,7 +148,7 @@ def parse_scorer(text: str) -> Scorer:
     named = re.match(r"([A-Za-z_][\w-]*)=", text)
     kind, _, rest = (text[named.end() :] if named else text).partition(":")
     if kind == "judge":
-        return judge(rest, **({"name": named[1]} if named else {}))
+        return judge(rest, name=named[1] if named else "judge")
     if kind not in BUILTIN or not rest:
         known = ", ".join(f"{each}:{'PATTERN' if each == 'regex' else 'FIELD'}" for each in BUILTIN)
         raise SpecError(f"score {text!r} is not known. Scorers: {known}, judge:RUBRIC, or your own as module:function.")
@@ -216,9 +216,7 @@ def _answer(output: Any, expected: str, of: str | None) -> Any:
 
 
 def _is_equal(answer: Any, wanted: Any) -> bool:
-    if answer == wanted:
-        return True
-    return _normal(answer) == _normal(wanted)
+    return bool(answer == wanted) or bool(_normal(answer) == _normal(wanted))
 
 
 def _normal(value: Any) -> Any:

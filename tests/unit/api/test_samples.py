@@ -177,5 +177,5 @@ async def test_samples_at_temperature_0_are_a_warning() -> None:
 
 
 def test_a_flow_refuses_samples() -> None:
-    with pytest.raises(SpecError, match="options of BatchAgent.run"):
+    with pytest.raises(SpecError, match=r"options of BatchAgent\.run"):
         BatchAgent.run_with_reduce_sync(task="Say {it}", inputs=WORDS, reduce="All", samples=2, backend=backend())

@@ -77,9 +77,9 @@ const live = (() => {
   }
 
   /** Trace of one agent, as the server writes it. */
-  async function trace(index, stage) {
+  async function trace(index, stage, sample) {
     try {
-      const response = await fetch(`agent/${index}?stage=${encodeURIComponent(stage)}`, { cache: "no-store" });
+      const response = await fetch(`agent/${index}?stage=${encodeURIComponent(stage)}&sample=${sample}`, { cache: "no-store" });
       const text = await response.text();
       return response.ok
         ? text || "No trace has been recorded yet."
