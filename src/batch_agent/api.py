@@ -394,7 +394,7 @@ class BatchAgent:
         """Reports the prefix that the prompts of this run share, and what keeps them from sharing more. Sends no
         requests to a model. `exact`: opens the backend, to count tokens with its tokenizer. With the `checkpoint_dir`
         of an earlier run, `shared_results` says what its agents read."""
-        setup = RunSetup.validate(_spec(spec, options), events)
+        setup = RunSetup.validate(_of_one_model(_spec(spec, options)), events)
         return await lint_prompts(setup, exact=exact)
 
     @overload
@@ -528,7 +528,16 @@ async def _preview(spec: BatchSpec | None, options: Mapping[str, Any], count: in
     from .run.preview import preview_requests
 
     of_spec = {name: value for name, value in options.items() if name not in ("events", "progress")}
-    return await preview_requests(RunSetup.validate(_spec(spec, of_spec), None), count, exact=exact)
+    return await preview_requests(RunSetup.validate(_of_one_model(_spec(spec, of_spec)), None), count, exact=exact)
+
+
+def _of_one_model(spec: BatchSpec) -> BatchSpec:
+    """The run of the first model, whose prompts are those of all."""
+    if spec.evaluation.models is None:
+        return spec
+    from .evaluation.model_runs import specs_by_model
+
+    return next(iter(specs_by_model(spec).values()))
 
 
 def _open_stream(

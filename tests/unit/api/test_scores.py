@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent import BatchAgent, Results, SpecError, exact, judge
+from batch_agent import AgentResult, BackendError, BatchAgent, Results, SpecError, exact, judge
 from batch_agent.core.requests import Request, Usage
 from batch_agent.observe.score_file import recorded_metrics
 from batch_agent.run.checkpoint_table import read_results
@@ -202,3 +202,56 @@ async def test_models_may_have_backends_of_their_own_and_inputs_may_be_lazy() ->
 async def test_models_that_cannot_be_compared_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(SpecError, match=problem):
         await run(**{"models": ["a", "b"], **options})
+
+
+async def test_any_number_of_results_can_be_scored(tmp_path: Path) -> None:
+    for count in (0, 1, 1000):
+        results = Results(AgentResult(n, str(n), {"label": "a"}, "a") for n in range(count))
+        scored = await BatchAgent.score(results, exact("label"))
+        assert [each.scores for each in scored] == [{"exact": 1.0}] * count
+    await run(checkpoint_dir=tmp_path, inputs=ROWS[:1])
+    assert len(await BatchAgent.score(tmp_path, exact("label"))) == 1
+    empty = await run(inputs=[], score=[exact("label"), judge(RUBRIC)])
+    assert (empty.metrics, len(empty.judges["judge"])) == ({}, 0)
+
+
+async def test_leaving_a_run_of_several_models_ends_all_of_them() -> None:
+    server = ScriptedBackend(script, seconds=0.001)
+    async with BatchAgent.stream(
+        task="{n}", inputs=ROWS * 50, models=["a", "b"], backend=server, progress=False
+    ) as stream:
+        async for _ in stream:
+            break
+    assert server.in_flight == 0
+    assert len(server.requests) < 600
+
+
+async def test_a_model_that_is_not_there_ends_the_run_with_one_error(tmp_path: Path) -> None:
+    models = {"a": "http://127.0.0.1:1", "b": "http://127.0.0.1:1"}
+    with pytest.raises(BackendError, match="Stage 'a'"):
+        await BatchAgent.run(task="{n}", inputs=ROWS, models=models, checkpoint_dir=tmp_path, progress=False)
+
+
+async def test_a_judge_that_cannot_be_reached_leaves_the_answers_in_the_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(BackendError):
+        await run(score=judge(RUBRIC, backend="http://127.0.0.1:1", model="m"), checkpoint_dir=tmp_path)
+    server = ScriptedBackend(script)
+    results = await run(server, score=judge(RUBRIC, backend=server), checkpoint_dir=tmp_path)
+    assert [text_of(request).startswith("Grade") for request in server.requests] == [True] * 6
+    assert results.metrics["judge"].scored == 6
+
+
+async def test_a_forecast_counts_samples_and_refuses_several_models() -> None:
+    options: dict[str, Any] = {"task": "{n}", "inputs": ROWS, "backend": ScriptedBackend(script)}
+    one = await BatchAgent.plan(**options)
+    three = await BatchAgent.plan(**options, samples=3, key="n")
+    assert (one.agents, three.agents) == (6, 18)
+    canary = await BatchAgent.plan(**options, samples=3, canary=2)
+    assert canary.agents == 18
+    with pytest.raises(SpecError, match="one model"):
+        await BatchAgent.plan(**options, models=["a", "b"])
+
+
+async def test_the_prompts_of_several_models_are_those_of_the_first() -> None:
+    options: dict[str, Any] = {"task": "{n}", "inputs": ROWS, "backend": ScriptedBackend(script)}
+    assert (await BatchAgent.lint(**options, models=["a", "b"])).agents == 6

@@ -5,7 +5,9 @@ from typing import Any
 
 from ..errors import SpecError
 from ..fast_dataclass import dataclass
-from ..validation import at_least
+from ..validation import is_whole
+
+_MAX_SAMPLES = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,8 @@ class Evaluation:
     answer and the input, or a list of these: docs/evaluation.md."""
 
     def __post_init__(self) -> None:
-        at_least("samples", self.samples, 1)
+        if not is_whole(self.samples) or not 1 <= self.samples <= _MAX_SAMPLES:
+            raise SpecError(f"samples must be an integer from 1 to {_MAX_SAMPLES}; got {self.samples!r}.")
         if self.models is not None:
             object.__setattr__(self, "models", _checked_models(self.models))
         is_list = isinstance(self.score, Sequence) and not isinstance(self.score, str)
