@@ -54,14 +54,14 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
     from .run.preview import Preview as Preview
     from .run.preview import PreviewedRequest as PreviewedRequest
-    from .scoring.comparison import Comparison as Comparison
-    from .scoring.judge import judge as judge
-    from .scoring.metrics import Metric as Metric
-    from .scoring.scorer import contains as contains
-    from .scoring.scorer import exact as exact
-    from .scoring.scorer import json_fields as json_fields
-    from .scoring.scorer import numeric as numeric
-    from .scoring.scorer import regex as regex
+    from .scores.comparison import RunComparison as RunComparison
+    from .scores.judge import judge as judge
+    from .scores.metrics import Metric as Metric
+    from .scores.scorer import contains as contains
+    from .scores.scorer import exact as exact
+    from .scores.scorer import json_fields as json_fields
+    from .scores.scorer import numeric as numeric
+    from .scores.scorer import regex as regex
     from .tools import MCP as MCP
     from .tools import Tool as Tool
     from .tools.tool_context import ToolContext as ToolContext

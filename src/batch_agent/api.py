@@ -545,8 +545,8 @@ def _open_stream(
 ) -> ResultStream:
     resolved = _spec(spec, options)
     if resolved.evaluation.score:
-        from .scoring.judge import check_no_judge
-        from .scoring.scorer import scorers_of
+        from .scores.judge import check_no_judge
+        from .scores.scorer import scorers_of
 
         check_no_judge(scorers_of(resolved.evaluation.score))
     return _stream(resolved, events, _progress(resolved, events, progress))

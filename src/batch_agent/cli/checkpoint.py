@@ -9,7 +9,7 @@ from typing import Any
 from ..core.agent_config import AgentConfig
 from ..core.errors import PlanMismatch, StoreError
 from ..core.validation import at_least
-from ..evaluation.judging import JUDGE_PREFIX
+from ..evaluation.verdicts import JUDGE_PREFIX
 from ..observe.checkpoint_results import recorded_config
 from ..observe.event_log import FILE
 from ..observe.report.html import REPORT

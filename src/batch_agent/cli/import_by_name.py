@@ -63,8 +63,8 @@ def load_scorers(names: Sequence[str], folder: Path) -> list[Any]:
     `folder`: directory of rubric files."""
     if not names:
         return []
-    from ..scoring.judge import judge  # imported only for runs that are scored
-    from ..scoring.scorer import parse_scorer
+    from ..scores.judge import judge  # imported only for runs that are scored
+    from ..scores.scorer import parse_scorer
 
     def scorer(name: str) -> Any:
         before, _, argument = name.partition(":")
@@ -78,7 +78,7 @@ def load_scorers(names: Sequence[str], folder: Path) -> list[Any]:
 
 def is_function(scorer: str) -> bool:
     """Whether a scorer on the command line is code to import."""
-    from ..scoring.scorer import BUILTIN
+    from ..scores.scorer import BUILTIN
 
     before, _, argument = scorer.partition(":")
     return bool(argument) and before.rpartition("=")[2] not in (*BUILTIN, "judge")

@@ -14,8 +14,8 @@ from ..core.run_reports import PrefixReport, Scheduling
 from .inputs import print_notice
 
 if TYPE_CHECKING:  # only runs with samples or scores need these
-    from ..scoring.comparison import Comparison
-    from ..scoring.metrics import Metric
+    from ..scores.comparison import RunComparison
+    from ..scores.metrics import Metric
 
 _MAX_EXAMPLES = 3
 
@@ -95,7 +95,7 @@ class Results(list[AgentResult[T]]):
     @property
     def metrics(self) -> "dict[str, Metric]":
         """The mean of each score with its 95 % interval, by scorer. Of a run with several models, see `by_model`."""
-        from ..scoring.metrics import metrics_of
+        from ..scores.metrics import metrics_of
 
         return metrics_of((result.index, result.scores) for result in self)
 
@@ -108,44 +108,44 @@ class Results(list[AgentResult[T]]):
     @property
     def by_input(self) -> "list[Results[T]]":
         """The samples of each input together, and of each model where there are several."""
-        from ..scoring.sample_groups import groups_of
+        from ..scores.sample_groups import groups_of
 
         return list(map(self._part, groups_of(self)))
 
     def votes(self, field: str | None = None) -> list[Counter[str]]:
         """How often each answer was given, for each input of `by_input`. `field`: of the answers; None: all of it."""
-        from ..scoring.sample_groups import groups_of, votes_in
+        from ..scores.sample_groups import groups_of, votes_in
 
         return [votes_in(group, field) for group in groups_of(self)]
 
     def majority(self, field: str | None = None) -> "Results[T]":
         """One result for each input: the first sample with the answer that most samples gave. `field`: of the answers,
         such as "label"; None: equal as a whole. Raises SpecError if no answer has the field."""
-        from ..scoring.sample_groups import majorities
+        from ..scores.sample_groups import majorities
 
         return self._part(majorities(self, field))
 
     def best_of(self, score: str | Callable[[AgentResult[T]], Any]) -> "Results[T]":
         """One result for each input: the sample with the highest score. `score`: the name of a scorer, or a function
         of a result. Raises SpecError for an unknown name."""
-        from ..scoring.sample_groups import best_of, groups_of
+        from ..scores.sample_groups import best_of, groups_of
 
         return self._part(best_of(group, score) for group in groups_of(self))
 
     def scored(self, *score: Any) -> "Results[T]":
         """The results with the scores of these scorers added, as `score=` of a run takes them, but without judges: for
         those, see `BatchAgent.score`. Raises SpecError."""
-        from ..scoring.score_book import ScoreBook
-        from ..scoring.scorer import scorers_of
+        from ..scores.score_book import ScoreBook
+        from ..scores.scorer import scorers_of
 
         book = ScoreBook(scorers_of(score), print_notice)
         return self._part(map(book.add, self))
 
-    def compare(self, other: "Results[Any]", field: str | None = None) -> "Comparison":
+    def compare(self, other: "Results[Any]", field: str | None = None) -> "RunComparison":
         """What changed from these results to those of another run over the same inputs: agreement, paired differences
         of scores, cost, time and the inputs whose answers changed. `field`: of the answers; None: all of it. Raises
         SpecError if they share no input."""
-        from ..scoring.comparison import compare_results
+        from ..scores.comparison import compare_results
 
         return compare_results(self, other, field=field)
 

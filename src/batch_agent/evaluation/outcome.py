@@ -16,12 +16,12 @@ from ..data.results import Results
 from ..observe.report.html import REPORT, write_report
 from ..observe.score_file import save_comparisons, save_scores
 from ..run.checkpoint_table import read_results
-from ..scoring.comparison import Comparison, compare_results
-from ..scoring.judge import Judge, is_judge
-from ..scoring.score_book import scores_by_answer
-from ..scoring.scorer import scorers_of
-from .judging import judge_results
+from ..scores.comparison import RunComparison, compare_results
+from ..scores.judge import Judge, is_judge
+from ..scores.score_book import scores_by_answer
+from ..scores.scorer import scorers_of
 from .model_runs import model_folder
+from .verdicts import judge_results
 
 
 def has_outcome(spec: BatchSpec) -> bool:
@@ -69,7 +69,7 @@ async def score(
     return scored
 
 
-def compare_models(results: Results, field: str | None = None) -> list[Comparison]:
+def compare_models(results: Results, field: str | None = None) -> list[RunComparison]:
     """Comparisons of each model with the first one. Raises SpecError."""
     first, *others = results.by_model.items()
     return [compare_results(first[1], each, names=(first[0], model), field=field) for model, each in others]

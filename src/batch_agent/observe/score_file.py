@@ -8,8 +8,8 @@ from urllib.parse import unquote
 from ..atomic_file import atomic_write
 from ..core.errors import StoreError
 from ..core.json import dumps, loads
-from ..scoring.metrics import Metric, metrics_of
-from ..scoring.score_book import AnswerScores
+from ..scores.metrics import Metric, metrics_of
+from ..scores.score_book import AnswerScores
 
 SCORES, COMPARISONS = "scores.json", "comparisons.json"
 MODEL_PREFIX = "model."

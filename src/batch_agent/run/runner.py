@@ -28,7 +28,7 @@ from .resources import RunResources, format_findings, open_resources
 from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:
-    from ..scoring.score_book import ScoreBook
+    from ..scores.score_book import ScoreBook
 
 _WORTH_WARMING = 4096
 """Characters. Services that benefit from a warm-up do not cache prefixes of less than a thousand tokens."""
@@ -114,9 +114,9 @@ def _score_book(setup: RunSetup) -> "ScoreBook | None":
     """None if nothing is scored while answers arrive; judges come after the last one."""
     if not setup.spec.evaluation.score:
         return None
-    from ..scoring.judge import is_judge
-    from ..scoring.score_book import ScoreBook
-    from ..scoring.scorer import scorers_of
+    from ..scores.judge import is_judge
+    from ..scores.score_book import ScoreBook
+    from ..scores.scorer import scorers_of
 
     scorers = [each for each in scorers_of(setup.spec.evaluation.score) if not is_judge(each)]
     return ScoreBook(scorers, setup.notify) if scorers else None

@@ -74,7 +74,7 @@ class RunSetup:
         if spec.evaluation.samples > 1 and spec.sampling.temperature == 0:
             _warn_caller(f"samples={spec.evaluation.samples} with temperature=0: all samples of an input are alike.")
         if spec.evaluation.score:
-            from ..scoring.scorer import scorers_of  # only for runs that are scored
+            from ..scores.scorer import scorers_of  # only for runs that are scored
 
             scorers_of(spec.evaluation.score)
         if spec.runtime is not None:

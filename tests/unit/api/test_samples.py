@@ -35,7 +35,10 @@ def backend() -> ScriptedBackend:
 
 async def run(samples: int, inputs: Any = WORDS, server: ScriptedBackend | None = None, **options: Any) -> Results[Any]:
     given = {"seed": 7, "progress": False, **options}
-    return await BatchAgent.run(task="Say {it}", inputs=inputs, backend=server or backend(), samples=samples, **given)
+    results: Results[Any] = await BatchAgent.run(
+        task="Say {it}", inputs=inputs, backend=server or backend(), samples=samples, **given
+    )
+    return results
 
 
 async def test_each_input_has_several_answers_with_seeds_of_their_own() -> None:

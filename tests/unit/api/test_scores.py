@@ -32,7 +32,8 @@ def script(request: Request) -> Any:
 
 async def run(server: ScriptedBackend | None = None, **options: Any) -> Results[Any]:
     given = {"task": "Is {n} even or odd?", "inputs": ROWS, "progress": False, **options}
-    return await BatchAgent.run(backend=server or ScriptedBackend(script), **given)
+    results: Results[Any] = await BatchAgent.run(backend=server or ScriptedBackend(script), **given)
+    return results
 
 
 async def test_answers_are_scored_as_they_arrive() -> None:
@@ -46,7 +47,7 @@ async def test_answers_are_scored_as_they_arrive() -> None:
 
 async def test_several_scorers_names_and_functions() -> None:
     def short(output: str, row: Any) -> bool:
-        return len(output) < row["n"]
+        return len(output) < int(row["n"])
 
     results = await run(score=["right=exact:label", "regex:^e", short])
     assert list(results.metrics) == ["right", "regex", "short"]
@@ -156,7 +157,7 @@ async def test_scoring_says_what_is_missing(tmp_path: Path) -> None:
 
 async def test_several_models_answer_every_input(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
-        return say("even" if request.model == "small" else ROWS[request.index or 0]["label"])
+        return say("even" if request.model == "small" else str(ROWS[request.index or 0]["label"]))
 
     server = ScriptedBackend(answer)
     results = await run(

@@ -16,8 +16,8 @@ from ...evaluation.outcome import compare_models
 from ...observe.report.html import write_report
 from ...observe.score_file import save_comparisons
 from ...run.checkpoint_table import read_results
-from ...scoring.comparison import Comparison, compare_results, comparison_lines
-from ...scoring.judge import is_judge
+from ...scores.comparison import RunComparison, compare_results, comparison_lines
+from ...scores.judge import is_judge
 from ..checkpoint import check_is_one, model_checkpoints
 from ..import_by_name import load_schema, load_scorers
 from ..stdout import write_stdout
@@ -73,7 +73,7 @@ def compare(
 
 def _comparisons(
     before: Path, after: Path | None, scorers: list[Any], output: Any, field: str | None
-) -> list[Comparison]:
+) -> list[RunComparison]:
     first = _scored(before, scorers, output)
     if after is not None:
         names = str(before), str(after)
@@ -121,7 +121,7 @@ def _result(row: dict[str, Any]) -> AgentResult[Any]:
     )
 
 
-def _add_to_report(folder: Path, comparisons: list[Comparison]) -> None:
+def _add_to_report(folder: Path, comparisons: list[RunComparison]) -> None:
     if folder.is_file():
         raise SpecError("--report needs the checkpoint of the second run, which has a report; got a file.")
     check_is_run(folder)

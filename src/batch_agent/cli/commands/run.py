@@ -32,8 +32,8 @@ from ...observe.text.formatting import plural
 from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import summary_lines
 from ...run.checkpoint_table import read_results
-from ...scoring.comparison import comparison_lines
-from ...scoring.judge import is_judge
+from ...scores.comparison import comparison_lines
+from ...scores.judge import is_judge
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions

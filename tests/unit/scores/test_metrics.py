@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.scoring.intervals import t_interval, wilson
-from batch_agent.scoring.metrics import metrics_of
+from batch_agent.scores.intervals import t_interval, wilson
+from batch_agent.scores.metrics import metrics_of
 
 
 def test_a_proportion_has_wilsons_interval() -> None:

@@ -25,7 +25,7 @@ class Scorer(Protocol):
     def __call__(self, output: Any, row: Any, /) -> Score: ...
 
 
-class FieldMissing(LookupError):
+class NoSuchField(LookupError):
     """An input has no such field: the scorer cannot tell."""
 
 
@@ -174,14 +174,14 @@ def as_number(score: Any) -> float | None:
 
 
 def field_of(value: Any, path: str) -> Any:
-    """Field of an input or an answer. Raises FieldMissing."""
+    """Field of an input or an answer. Raises NoSuchField."""
     parts = fields_in(value)
     if path in parts:
         return parts[path]
     head, dot, rest = path.partition(".")
     if dot and head in parts:
         return field_of(parts[head], rest)
-    raise FieldMissing(path)
+    raise NoSuchField(path)
 
 
 def fields_in(value: Any) -> Mapping[Any, Any]:
@@ -211,7 +211,7 @@ def _answer(output: Any, expected: str, of: str | None) -> Any:
         return field_of(output, of)
     try:
         return field_of(output, expected)
-    except FieldMissing:
+    except NoSuchField:
         return output
 
 

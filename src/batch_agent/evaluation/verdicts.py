@@ -1,4 +1,4 @@
-"""Judging: runs a judge over the answers of a run. Its verdicts are kept next to the checkpoint of the answers."""
+"""Verdicts of a judge on the answers of a run, kept next to their checkpoint."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -13,8 +13,8 @@ from ..data.results import Results
 from ..engine.result_stream import ResultStream
 from ..run import runner
 from ..run.setup import RunSetup
-from ..scoring.judge import Judge
-from ..scoring.scorer import text_of
+from ..scores.judge import Judge
+from ..scores.scorer import text_of
 
 JUDGE_PREFIX = "judge."
 """Begins the name of the directory of each judge, in the checkpoint of a run."""

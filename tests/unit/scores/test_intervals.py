@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.scoring.intervals import mcnemar, paired_interval, t_interval, t_quantile, t_test, wilson
+from batch_agent.scores.intervals import mcnemar, paired_interval, t_interval, t_quantile, t_test, wilson
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from batch_agent import SpecError, contains, exact, json_fields, numeric, regex
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.results import AgentError, AgentResult
-from batch_agent.scoring.score_book import ScoreBook
-from batch_agent.scoring.scorer import FieldMissing, parse_scorer, scorers_of
+from batch_agent.scores.score_book import ScoreBook
+from batch_agent.scores.scorer import NoSuchField, parse_scorer, scorers_of
 
 
 class Label(BaseModel):
@@ -48,9 +48,9 @@ def test_exact_compares_another_field_of_the_answer_and_nested_ones() -> None:
 
 
 def test_a_missing_field_cannot_be_scored() -> None:
-    with pytest.raises(FieldMissing):
+    with pytest.raises(NoSuchField):
         exact("label")("yes", {"other": 1})
-    with pytest.raises(FieldMissing):
+    with pytest.raises(NoSuchField):
         exact("label", "of")({"label": "yes"}, {"label": "yes"})
 
 

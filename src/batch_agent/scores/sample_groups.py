@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.errors import SpecError
 from ..core.results import AgentResult
-from .scorer import FieldMissing, field_of, text_of
+from .scorer import NoSuchField, field_of, text_of
 
 Group = Sequence[AgentResult]
 
@@ -54,7 +54,7 @@ def _vote(result: AgentResult, field: str | None) -> str | None:
         return None
     try:
         answer = result.output if field is None else field_of(result.output, field)
-    except FieldMissing:
+    except NoSuchField:
         return None
     return answer.strip() if isinstance(answer, str) else text_of(answer)
 

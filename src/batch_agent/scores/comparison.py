@@ -1,4 +1,4 @@
-"""Comparison of two runs over the same inputs: agreement, paired differences of scores, cost, time, changed answers."""
+"""Comparison of two runs over the same inputs: agreement, paired differences of scores, cost, time, changes."""
 
 import json
 from collections import Counter
@@ -12,7 +12,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE
 from ..core.results import AgentResult, dollars
 from .intervals import Interval, mcnemar, paired_interval, t_interval, t_test, wilson
-from .scorer import FieldMissing, field_of, text_of
+from .scorer import NoSuchField, field_of, text_of
 
 _MAX_LINES = 10
 _MAX_CHARS = 60
@@ -77,7 +77,7 @@ class ChangedRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """What changed from one run to another. `str` is for reading, `as_json` for programs."""
 
     before: RunTotals
@@ -112,7 +112,7 @@ def compare_results(
     *,
     names: tuple[str, str] = ("before", "after"),
     field: str | None = None,
-) -> Comparison:
+) -> RunComparison:
     """Compares the answers, or their field `field`. Inputs are the same if they have the same key, or are equal; equal
     inputs are paired in their order. Raises SpecError if the runs share no input, or no answer has the field."""
     first, second = _by_input(before, field), _by_input(after, field)
@@ -127,7 +127,7 @@ def compare_results(
         raise SpecError(f"No answer has a field {field!r}.")
     agreements = [_agreement(one, two) for one, two in answered]
     interval = _interval(agreements)
-    return Comparison(
+    return RunComparison(
         _totals(names[0], before),
         _totals(names[1], after),
         len(both),
@@ -140,7 +140,7 @@ def compare_results(
     )
 
 
-def comparison_lines(comparison: Comparison, max_changed: int = _MAX_LINES) -> list[str]:
+def comparison_lines(comparison: RunComparison, max_changed: int = _MAX_LINES) -> list[str]:
     """The comparison for reading."""
     one, two = comparison.before, comparison.after
     alone = [
@@ -202,7 +202,7 @@ def _answer(result: AgentResult, field: str | None) -> str | None:
         return None
     try:
         answer = result.output if field is None else field_of(result.output, field)
-    except FieldMissing:
+    except NoSuchField:
         return None
     return answer.strip() if isinstance(answer, str) else text_of(answer)
 

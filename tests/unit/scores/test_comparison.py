@@ -1,4 +1,4 @@
-"""Comparison of two runs."""
+"""RunComparison of two runs."""
 
 import json
 from typing import Any

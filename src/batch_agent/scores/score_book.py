@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.results import AgentResult
-from .scorer import FieldMissing, Scorer, as_number
+from .scorer import NoSuchField, Scorer, as_number
 
 AnswerScores = Mapping[tuple[str, int], Mapping[str, float | None]]
 """Scores by scorer, of each answer: by the key of its input and the number of its sample."""
@@ -41,7 +41,7 @@ class ScoreBook:
         except Exception as error:  # noqa: BLE001 - a user's function may raise anything
             if scorer.name not in self._reported:
                 self._reported.add(scorer.name)
-                is_missing = isinstance(error, FieldMissing)
+                is_missing = isinstance(error, NoSuchField)
                 why = f"there is no field {str(error)!r}" if is_missing else f"{type(error).__name__}: {error}"
                 self._notify(f"Scorer {scorer.name!r} failed for input {result.index}: {why}.")
             return None
