@@ -5,6 +5,7 @@ from dataclasses import field
 from typing import Literal
 
 from ..core.fast_dataclass import dataclass
+from ..core.requests import Lane
 
 DialectName = Literal["openai", "anthropic", "bedrock"]
 
@@ -63,6 +64,8 @@ class Flavor:
     """Its responses report limits per minute."""
     managed_cache: bool = False
     """A prefix is cached only after the first reply, so agents that start together all pay for it."""
+    lanes: tuple[Lane, ...] = ("standard",)
+    """Lanes that it offers. Of a server that is not known, all: it says itself what it does not offer."""
     ignores: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     extensions: OpenAIExtensions = field(default_factory=OpenAIExtensions)
@@ -119,6 +122,7 @@ OPENAI = Flavor(
     inflight=32,
     rate_limit_headers=True,
     managed_cache=True,
+    lanes=("standard", "flex", "batch"),
     extensions=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
 )
 ANTHROPIC = Flavor(
@@ -133,6 +137,7 @@ ANTHROPIC = Flavor(
     inflight=32,
     rate_limit_headers=True,
     managed_cache=True,
+    lanes=("standard", "batch"),
     ignores=("seed",),
     tested_with="its dialect on vLLM 0.32.0 (CPU), in each CI run",
 )
@@ -145,6 +150,7 @@ BEDROCK = Flavor(
     json_schema_with_tools=False,
     inflight=32,
     managed_cache=True,
+    lanes=("standard", "flex"),
     ignores=("seed",),
     tested_with="a local server with its wire format, checked with botocore",
 )
@@ -163,9 +169,17 @@ SIM = Flavor(
     rejects_early=True,
     json_schema_with_tools=True,
     inflight=128,
+    lanes=("standard", "flex", "batch"),
     tested_with="in each CI run",
 )
-COMPATIBLE = Flavor("openai-compatible", "http://127.0.0.1:8000/v1", "OPENAI_API_KEY", json_schema=False, inflight=32)
+COMPATIBLE = Flavor(
+    "openai-compatible",
+    "http://127.0.0.1:8000/v1",
+    "OPENAI_API_KEY",
+    json_schema=False,
+    inflight=32,
+    lanes=("standard", "flex", "batch"),
+)
 
 BY_SCHEME = {
     "vllm": VLLM,

@@ -19,7 +19,7 @@ EVALUATION_COLUMNS = ("model", "sample")
 """Only in tables of runs with `models=` and `samples=`, behind the key."""
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
-    "output_tokens", "cost", "seconds",
+    "output_tokens", "lane", "cost", "seconds",
 )  # fmt: skip
 
 
@@ -79,6 +79,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "cached_tokens": usage.cached,
         "written_tokens": usage.all_written,
         "output_tokens": usage.output,
+        "lane": "+".join(usage.lanes),
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),
         **{replace_lone_surrogates(f"score.{name}"): score for name, score in result.scores.items()},

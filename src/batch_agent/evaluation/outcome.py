@@ -107,6 +107,7 @@ def _options(spec: BatchSpec, results: Results, began: float) -> dict[str, Any]:
         limits["deadline"] = max(0.001, spending.deadline - (time.monotonic() - began))
     given = {
         "model": spec.model,
+        "lane": spec.lane,
         "max_inflight": spec.limits.max_inflight,
         "rpm": spec.limits.rpm,
         "tpm": spec.limits.tpm,
