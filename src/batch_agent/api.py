@@ -499,6 +499,10 @@ async def _run(
 ) -> Results:
     resolved = _spec(spec, options)
     shown = _progress(resolved, events, progress)
+    if resolved.evaluation.score:
+        from .evaluation.outcome import check_judges
+
+        check_judges(resolved)
     results: list[AgentResult] = []
     began = time.monotonic()
     try:

@@ -102,7 +102,7 @@ COMMANDS = (
     Command(
         "compare",
         "batch_agent.cli.commands.compare:compare",
-        "Compare two runs over the same inputs, or the models of one run.\n\n"
+        "Compare two runs, or the models of one run.\n\n"
         "Shows agreement, paired differences of scores with intervals, cost, time, and the inputs whose answers "
         "changed. A run is a checkpoint, or a .jsonl file of results.",
         ("batch-agent compare before.jsonl.checkpoint after.jsonl.checkpoint --field label",),

@@ -38,9 +38,9 @@ class Results(list[AgentResult[T]]):
     strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
     `input_tokens`, `cached_tokens`, `written_tokens` (to the provider's cache), `output_tokens`, `lane` ("standard",
     "flex", "batch", or several: "batch+standard"), `cost` (dollars, where the price is known) and `seconds`; `model`
-    and `sample` where there are several, and `score.NAME` for each scorer. Nested values stay lists or objects; in Parquet
-    and polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot be
-    written or a missing library raises SpecError."""
+    and `sample` where there are several, and `score.NAME` for each scorer. Nested values stay lists or objects; in
+    Parquet and polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot
+    be written or a missing library raises SpecError."""
 
     def __init__(
         self,

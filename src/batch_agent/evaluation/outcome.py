@@ -8,10 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import BatchAgentError, SpecError
+from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.results import AgentResult
+from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..data import open_results
+from ..data.inputs import print_notice
 from ..data.results import Results
 from ..observe.report.html import REPORT, write_report
 from ..observe.score_file import save_comparisons, save_scores
@@ -21,7 +23,7 @@ from ..scores.judge import Judge, is_judge
 from ..scores.score_book import scores_by_answer
 from ..scores.scorer import scorers_of
 from .model_runs import model_folder
-from .verdicts import judge_results
+from .verdicts import Verdicts, judge_results, spec_of
 
 
 def has_outcome(spec: BatchSpec) -> bool:
@@ -29,15 +31,31 @@ def has_outcome(spec: BatchSpec) -> bool:
     return spec.evaluation.models is not None or bool(_judges(scorers_of(spec.evaluation.score)))
 
 
+def check_judges(spec: BatchSpec) -> None:
+    """Raises SpecError for judges that cannot run, before anything is sent."""
+    for judge in _judges(scorers_of(spec.evaluation.score)):
+        if spec.evaluation.models is not None and judge.model is None:
+            raise SpecError(
+                f"Judge {judge.name!r} needs a model of its own where there are several: judge(..., model=...)."
+            )
+        spec_of(judge, [("", "")], {"backend": spec.backend, "model": spec.model, "lane": spec.lane})
+
+
 async def complete(spec: BatchSpec, results: Results, began: float) -> Results:
     """The results with the scores of judges, which are also written to the checkpoint and to `out`; of several models,
-    the comparison with the first. `began`: when the run began, by `time.monotonic`. Raises as a run does."""
+    the comparison with the first. `began`: when the run began, by `time.monotonic`. A budget that is used up leaves
+    answers unscored. Raises StoreError, and RunStopped with the results if the backend of a judge is lost."""
     folder, judges = spec.checkpoint_dir, _judges(scorers_of(spec.evaluation.score))
     if spec.evaluation.models is not None:
         order = {model: at for at, model in enumerate(spec.evaluation.models)}
         results.sort(key=lambda each: (each.index, order[each.model or ""], each.sample or 0))
     if judges:
-        results = await _judged(results, judges, _options(spec, results, began), folder)
+        try:
+            results = await _judged(results, judges, _options(spec, results, began), folder)
+        except (BackendError, RunStopped) as error:
+            stopped = RunStopped(error.kind, f"The answers are complete, but a judge failed: {error}")
+            stopped.results = list(results)
+            raise stopped from error
         if spec.out is not None:
             await asyncio.to_thread(_rewrite, spec.out, results)
     if folder is not None:
@@ -80,7 +98,11 @@ async def _judged(
 ) -> Results:
     made, scored = dict(results.judges), list[AgentResult](results)
     for judge in judges:
-        verdicts = await judge_results(judge, results, options, folder)
+        try:
+            verdicts = await judge_results(judge, results, options, folder)
+        except SpecError as error:  # of a budget that does not pay for one more request: the rest was checked before
+            print_notice(f"Judge {judge.name!r} did not run: {error}")
+            verdicts = Verdicts([None] * len(results), Results())
         made[judge.name] = verdicts.results
         scored = [
             replace(each, scores={**each.scores, judge.name: score})

@@ -39,19 +39,26 @@ async def judge_results(
     different = list(dict.fromkeys(case for case in cases if case is not None))
     if not different:
         return Verdicts([None] * len(results), Results())
+    spec = spec_of(judge, different, options, folder)
+    async with ResultStream(partial(runner.run, RunSetup.validate(spec, None))) as stream:
+        verdicts = Results(sorted([each async for each in stream], key=lambda each: each.index))
+    by_case = {case: judge.score(each.output) for case, each in zip(different, verdicts, strict=True) if each.ok}
+    return Verdicts([None if case is None else by_case.get(case) for case in cases], verdicts)
+
+
+def spec_of(
+    judge: Judge, cases: Sequence[tuple[str, str]], options: Mapping[str, Any], folder: Path | None = None
+) -> BatchSpec:
+    """The run of a judge over inputs and their answers, as text. Raises SpecError."""
     own = {"model": judge.model, "backend": judge.backend, **judge.options}
-    spec = BatchSpec.of(
+    return BatchSpec.of(
         task=judge.task,
-        inputs=[{"input": question, "answer": answer} for question, answer in different],
+        inputs=[{"input": question, "answer": answer} for question, answer in cases],
         output_schema=judge.schema,
         checkpoint_dir=None if folder is None else folder / f"{JUDGE_PREFIX}{quote(judge.name, safe='')}",
         plan_changed="rerun",
         **{**options, **{name: value for name, value in own.items() if value is not None}},
     )
-    async with ResultStream(partial(runner.run, RunSetup.validate(spec, None))) as stream:
-        verdicts = Results(sorted([each async for each in stream], key=lambda each: each.index))
-    by_case = {case: judge.score(each.output) for case, each in zip(different, verdicts, strict=True) if each.ok}
-    return Verdicts([None if case is None else by_case.get(case) for case in cases], verdicts)
 
 
 def _case(result: AgentResult) -> tuple[str, str]:

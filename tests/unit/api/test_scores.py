@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from batch_agent import AgentResult, BackendError, BatchAgent, Results, SpecError, exact, judge
+from batch_agent import AgentResult, BackendError, BatchAgent, Results, RunStopped, SpecError, exact, judge
 from batch_agent.core.requests import Request, Usage
 from batch_agent.observe.score_file import recorded_metrics
 from batch_agent.run.checkpoint_table import read_results
@@ -126,9 +126,11 @@ async def test_another_rubric_is_judged_anew_without_new_answers(tmp_path: Path)
 
 async def test_the_budget_of_a_run_covers_its_judges() -> None:
     server = ScriptedBackend(lambda request: say(script(request).text, Usage(1000, 0, 10)), model="m")
-    results = await run(server, score=judge(RUBRIC), max_total_tokens=6200, max_tokens=10, max_inflight=1)
-    assert results.metrics["judge"].unscored == 6
-    assert len(results.judges["judge"].failed) == 6
+    limits: dict[str, Any] = {"max_tokens": 10, "max_inflight": 1}
+    none_left = await run(server, score=judge(RUBRIC, max_tokens=10), max_total_tokens=6200, **limits)
+    assert (none_left.metrics["judge"].unscored, none_left.judges["judge"]) == (6, [])
+    some_left = await run(server, score=judge(RUBRIC, max_tokens=10), max_total_tokens=8500, **limits)
+    assert 0 < some_left.metrics["judge"].scored < 6
 
 
 async def test_a_checkpoint_is_scored_without_new_answers(tmp_path: Path) -> None:
@@ -153,6 +155,12 @@ async def test_scoring_says_what_is_missing(tmp_path: Path) -> None:
         BatchAgent.stream(task="{n}", inputs=ROWS, backend=ScriptedBackend(script), score=judge(RUBRIC))
     with pytest.raises(SpecError, match="not known"):
         await run(score="nothing:x")
+    server = ScriptedBackend(script)
+    with pytest.raises(SpecError, match="temprature"):
+        await run(server, score=judge(RUBRIC, temprature=0))
+    with pytest.raises(SpecError, match="needs a model of its own"):
+        await run(server, score=judge(RUBRIC), models=["a", "b"])
+    assert not server.requests
 
 
 async def test_several_models_answer_every_input(tmp_path: Path) -> None:
@@ -234,8 +242,9 @@ async def test_a_model_that_is_not_there_ends_the_run_with_one_error(tmp_path: P
 
 
 async def test_a_judge_that_cannot_be_reached_leaves_the_answers_in_the_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(BackendError):
+    with pytest.raises(RunStopped, match="The answers are complete, but a judge failed") as stopped:
         await run(score=judge(RUBRIC, backend="http://127.0.0.1:1", model="m"), checkpoint_dir=tmp_path)
+    assert [each.output for each in stopped.value.results] == ["even"] * 6
     server = ScriptedBackend(script)
     results = await run(server, score=judge(RUBRIC, backend=server), checkpoint_dir=tmp_path)
     assert [text_of(request).startswith("Grade") for request in server.requests] == [True] * 6

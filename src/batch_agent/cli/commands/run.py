@@ -20,7 +20,7 @@ from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...core.spec import BatchSpec
 from ...data import ResultWriter, open_results
-from ...evaluation.outcome import compare_models, complete, has_outcome
+from ...evaluation.outcome import check_judges, compare_models, complete, has_outcome
 from ...flows import Flow
 from ...flows.result import FlowResult
 from ...flows.summary import flow_summary_lines
@@ -162,7 +162,7 @@ def run(
     if reduce is not None:
         options.check_output_path(reduce.summary, "--summary")
         cluster.check_not_distributed()
-    BatchSpec.of(**kwargs, **cluster.to_dict())  # validated before an earlier run is deleted
+    check_judges(BatchSpec.of(**kwargs, **cluster.to_dict()))  # validated before an earlier run is deleted
     remote = _remote_run(kwargs["task"], cluster)
     if remote is not None and any(map(is_judge, kwargs["score"])):
         raise SpecError("A judge reads the checkpoint, which is on a server with --store: score the results in Python.")
