@@ -6,16 +6,19 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import orjson
 import pytest
+from tests.support.redis_server import RedisServer, redis_server
 
-from batch_agent import BatchAgent, Results, SpecError
+from batch_agent import BatchAgent, Results, SpecError, exact
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.requests import Request
 from batch_agent.run.checkpoint_table import read_results
 from batch_agent.testing import ScriptedBackend, say
 
+__all__ = ["redis_server"]
 WORDS = ["a", "b"]
 
 
@@ -182,3 +185,12 @@ async def test_samples_at_temperature_0_are_a_warning() -> None:
 def test_a_flow_refuses_samples() -> None:
     with pytest.raises(SpecError, match=r"options of BatchAgent\.run"):
         BatchAgent.run_with_reduce_sync(task="Say {it}", inputs=WORDS, reduce="All", samples=2, backend=backend())
+
+
+@pytest.mark.slow
+async def test_a_shared_run_has_samples_too(redis_server: RedisServer) -> None:
+    rows = [{"it": word} for word in WORDS]
+    results = await run(3, rows, store=redis_server.url, run_id=f"samples-{uuid4()}", score=exact("it"))
+    assert [(each.index, each.sample) for each in results] == [(n, s) for n in range(2) for s in range(3)]
+    assert len({each.output for each in results[:3]}) == 3
+    assert (results.metrics["exact"].scored, results.metrics["exact"].mean) == (6, 0.0)
