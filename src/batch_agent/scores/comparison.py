@@ -12,6 +12,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE
 from ..core.results import AgentResult, dollars
 from .intervals import Interval, mcnemar, paired_interval, t_interval, t_test, wilson
+from .metrics import count_inputs
 from .scorer import NoSuchField, field_of, text_of
 
 _MAX_LINES = 10
@@ -59,7 +60,7 @@ class ScoreDifference:
         chance = "" if self.p_value is None else f", p = {self.p_value:.3g} ({self.test})"
         return (
             f"{self.name}: {self.before:.3f} -> {self.after:.3f}, {self.difference:+.3f}{interval}{chance}; "
-            f"{self.won:,} better, {self.lost:,} worse of {self.inputs:,} inputs"
+            f"{self.won:,} better, {self.lost:,} worse of {count_inputs(self.inputs)}"
         )
 
 
@@ -147,7 +148,7 @@ def comparison_lines(comparison: RunComparison, max_changed: int = _MAX_LINES) -
         f"{count:,} only in {run.name}" for count, run in ((comparison.only_before, one), (comparison.only_after, two))
         if count
     ]  # fmt: skip
-    lines = [f"{one.name} -> {two.name}: {', '.join([f'{comparison.shared:,} inputs in both', *alone])}."]
+    lines = [f"{one.name} -> {two.name}: {', '.join([f'{count_inputs(comparison.shared)} in both', *alone])}."]
     if comparison.agreement is not None:
         low, high = comparison.agreement_low, comparison.agreement_high
         interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"

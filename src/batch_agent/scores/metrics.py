@@ -36,10 +36,14 @@ class Metric:
         interval = "" if self.low is None or self.high is None else f" [{self.low:.3f}, {self.high:.3f}]"
         left = f", {self.unscored:,} unscored" if self.unscored else ""
         answers = f"{self.scored:,} answers to " if self.scored != self.inputs else ""
-        return f"{self.name}: {self.mean:.3f}{interval}, {answers}{self.inputs:,} inputs{left}"
+        return f"{self.name}: {self.mean:.3f}{interval}, {answers}{count_inputs(self.inputs)}{left}"
 
     def as_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def count_inputs(count: int) -> str:
+    return f"{count:,} input{'' if count == 1 else 's'}"
 
 
 def metrics_of(rows: Iterable[tuple[Hashable, Mapping[str, float | None]]]) -> dict[str, Metric]:

@@ -1,7 +1,7 @@
 """Intervals and tests against values from tables and from R."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.scores.intervals import mcnemar, paired_interval, t_interval, t_quantile, t_test, wilson
@@ -65,6 +65,7 @@ def test_equal_differences_have_no_spread() -> None:
     assert t_test([1.0, 1.0]) == 0.0
 
 
+@settings(max_examples=20)
 @given(st.integers(0, 200), st.integers(1, 200))
 def test_a_wilson_interval_contains_the_share_and_stays_between_0_and_1(right: int, total: int) -> None:
     found = wilson(min(right, total), total)

@@ -49,6 +49,7 @@ def lines(path: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in Path(path).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_run_with_samples_and_scores_says_its_metrics(call: Call, sims: dict[str, str]) -> None:
     options = ("--samples", "2", "--score", "exact:label", "right=regex:.", "scorers:long")
     status, _, said = call("run", *TASK, *options, "--backend", sims["small"], "--out", "a.jsonl")
@@ -91,6 +92,7 @@ def test_a_checkpoint_is_scored_later_and_compared(call: Call, sims: dict[str, s
     assert "Agreement: 1.000" in out
 
 
+@pytest.mark.slow
 def test_a_judge_runs_after_the_answers_and_the_file_has_its_scores(call: Call, sims: dict[str, str]) -> None:
     Path("rubric.md").write_text("It is polite.")
     words = ("run", *TASK, "--score", "polite=judge:rubric.md", "--backend", sims["small"], "--out", "j.jsonl")
