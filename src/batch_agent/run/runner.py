@@ -114,8 +114,6 @@ def _known_inputs(resources: RunResources) -> Sequence[Any]:
 
 def _score_book(setup: RunSetup) -> "ScoreBook | None":
     """None if nothing is scored while answers arrive; judges come after the last one."""
-    if not setup.spec.evaluation.score:
-        return None
     from ..scores.judge import is_judge
     from ..scores.score_book import ScoreBook
     from ..scores.scorer import scorers_of
@@ -133,7 +131,7 @@ class _Execution:
         self._events = resources.events
         self.has_all_results = resources.cluster is None
         """Whether every agent has ended, and the checkpoint has it. Of a distributed run, known at its end."""
-        self.scores = _score_book(resources.setup)
+        self.scores = _score_book(resources.setup) if self._spec.evaluation.score else None
 
     @property
     def prices(self) -> Prices | None:
