@@ -17,8 +17,8 @@ from tests.live.test_vllm_plugin import pinned_share
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import diagnose
 
-BLOCK_BYTES = 30 * 2 * 3 * 64 * 2 * BLOCK
-"""Of SmolLM2-135M: layers, keys and values, heads, size of a head, bytes of a number."""
+BLOCK_BYTES = 30 * 2 * 3 * 64 * 4 * BLOCK
+"""Of SmolLM2-135M: layers, keys and values, heads, size of a head, bytes of a number (float32 on a CPU)."""
 DEVICE_BLOCKS, HOST_BLOCKS = 40, 32
 TIER = {
     "kv_connector": "ExclusiveOffloadingConnector",
