@@ -18,6 +18,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
     row = {
         "index": result.index,
         "key": result.key,
+        **({} if result.model is None else {"model": result.model}),
+        **({} if result.sample is None else {"sample": result.sample}),
         "ok": result.ok,
         "status": result.status,
         "finish": result.finish,
@@ -36,6 +38,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
+    if result.scores:
+        row["scores"] = dict(result.scores)
     if result.artifacts:
         row["artifacts"] = result.artifacts
     if result.changes is not None:
