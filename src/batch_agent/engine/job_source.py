@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from ..aio import is_being_cancelled
-from ..core.agent_config import Job
+from ..core.agent_config import SAMPLE_MARK, Job
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentError
 from ..core.run_failure import RunStopped
@@ -111,25 +111,42 @@ class JobSource:
 class InputSource:
     """Work source of a single process: every input once, in the order of the layout."""
 
-    def __init__(self, inputs: JobSource, job: Callable[[int, Any], Job], order: Iterable[int] | None = None) -> None:
-        """`order`: indices of the inputs, for a sequence; None: in the order of the iterable."""
-        self.total = inputs.total
+    def __init__(
+        self,
+        inputs: JobSource,
+        job: Callable[..., Job],
+        order: Iterable[int] | None = None,
+        samples: int = 1,
+    ) -> None:
+        """`job`: makes the job of an index and an input, and of a sample if it is not the first. `order`: indices of
+        the inputs, for a sequence; None: in the order of the iterable. `samples`: agents for each input, which follow
+        each other."""
+        self.total = None if inputs.total is None else inputs.total * samples
         self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
         self._job = job
         self._order = None if order is None else iter(order)
         self._index = 0
+        self._samples = samples
+        self._last: tuple[int, Any] = (0, None)
+        self._sample = samples - 1
+        """Sample of the last job."""
 
     async def take(self) -> Job | None:
         """Raises RunStopped if the user's iterator raises."""
+        if self._sample < self._samples - 1:
+            self._sample += 1
+        else:
+            try:
+                self._last = await self._next()
+            except StopAsyncIteration:
+                return None
+            self._sample = 0
+        index, value = self._last
         try:
-            index, value = await self._next()
-        except StopAsyncIteration:
-            return None
-        try:
-            return self._job(index, value)
+            return self._job(index, value, self._sample) if self._sample else self._job(index, value)
         except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
-            return _bad_input_job(index, value, error)
+            return _bad_input_job(index, value, self._sample, error)
 
     def release(self, job: Job) -> None:
         """Does nothing: the work is not shared."""
@@ -147,9 +164,9 @@ class InputSource:
         return index, value
 
 
-def _bad_input_job(index: int, value: Any, error: Exception) -> Job:
+def _bad_input_job(index: int, value: Any, sample: int, error: Exception) -> Job:
     reason = AgentError(ErrorKind.BAD_INPUT, f"Input {index} cannot be used: {error}")
-    return Job(index, f"unusable-{index}", value, "", reason)
+    return Job(index, f"unusable-{index}{f'{SAMPLE_MARK}{sample}' if sample else ''}", value, "", reason)
 
 
 def _failure_message(read: int, error: BaseException) -> str:

@@ -18,7 +18,7 @@ from ..core.task_fields import Fields
 from . import action_schema as actions
 from .action_schema import is_enforced, schema_instruction
 from .fingerprint import Keys, canonical, fingerprint
-from .layout import Layout, last_line_end
+from .layout import MIN_BREAKPOINT_CHARS, Layout, last_line_end
 from .row_keys import RowKeys
 from .template import BadInput
 
@@ -42,20 +42,27 @@ class Plan:
         """Everything apart from the input that can change an answer, as JSON data."""
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
         """Question, request format and limits for this server, as a checkpoint stores them."""
+        if spec.evaluation.samples > 1:
+            self.description["samples"] = spec.evaluation.samples
         self.layout = layout
         self.references_at = last_line_end(layout.lead)
         """Where references are inserted into the tasks, in characters."""
         run, field = fingerprint(self.question), spec.rows.key
+        self._has_samples = spec.evaluation.samples > 1
         self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
 
-    def job(self, index: int, value: Any) -> Job:
-        """Job of one input. If the input does not fit the task, the job carries the error."""
-        key = self._keys.key(value)
+    def job(self, index: int, value: Any, sample: int = 0) -> Job:
+        """Job of one input, or of one of its samples, which follow each other. If the input does not fit the task, the
+        job carries the error."""
+        key = self._keys.key(value, sample)
         try:
             task, shared = self.layout.task(index, value)
         except BadInput as error:
             return Job(index, key, value, "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}"))
-        return Job(index, key, value, task, shared=shared, references_at=min(self.references_at, shared))
+        references_at = min(self.references_at, shared)
+        if self._has_samples and len(task) >= MIN_BREAKPOINT_CHARS:
+            shared = len(task)
+        return Job(index, key, value, task, shared=shared, references_at=references_at)
 
 
 def compile_plan(
