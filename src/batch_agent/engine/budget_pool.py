@@ -15,6 +15,7 @@ from ..core.options.price import FREE, Price
 from ..core.protocols import Account, Backend, Store, Traits
 from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
 from ..core.schema import JsonSchema
+from ..media.image_files import images_in
 from ..schedule.budget import Amount, Budget, Reservation
 from ..schedule.fair_share import lease
 
@@ -178,6 +179,7 @@ class BudgetedBackend:
         window that the server reports, or the server would reject it."""
         window, messages = self.traits.context_tokens, request.messages
         size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
+        size += self.traits.image_tokens * sum(len(images_in(message)) for message in messages)
         longest = request.sampling.max_tokens or window or self._window or _MAX_ANSWER_TOKENS
         prompt = (size if window is None else min(size, window)) + self._hidden
         return price.worst(prompt, longest, for_hour=_HOUR in str(request.sampling.extra))

@@ -111,8 +111,16 @@ class JobSource:
 class InputSource:
     """Work source of a single process: every input once, in the order of the layout."""
 
-    def __init__(self, inputs: JobSource, job: Callable[[int, Any], Job], order: Iterable[int] | None = None) -> None:
-        """`order`: indices of the inputs, for a sequence; None: in the order of the iterable."""
+    def __init__(
+        self,
+        inputs: JobSource,
+        job: Callable[[int, Any], Job],
+        order: Iterable[int] | None = None,
+        blocks: Callable[[Any], bool] | None = None,
+    ) -> None:
+        """`order`: indices of the inputs, for a sequence; None: in the order of the iterable. `blocks`: whether `job`
+        reads files of an input; it is then called in a thread."""
+        self._blocks = blocks
         self.total = inputs.total
         self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
@@ -127,6 +135,8 @@ class InputSource:
         except StopAsyncIteration:
             return None
         try:
+            if self._blocks is not None and self._blocks(value):
+                return await asyncio.to_thread(self._job, index, value)
             return self._job(index, value)
         except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
             return _bad_input_job(index, value, error)

@@ -32,7 +32,7 @@ class RowKeys:
         self._cells = cells
         self._seen: set[str] = set()
 
-    def key(self, value: Any) -> str:
+    def key(self, value: Any, images: Sequence[str] = ()) -> str:
         row = row_id(value, self._field)
         if row in self._seen:
             raise ValueError(f"key={self._field!r}: {row!r} occurs more than once")
@@ -42,7 +42,7 @@ class RowKeys:
         except BadInput:
             shown = value
         digest = self._run.copy()
-        digest.update(canonical([row, shown]))
+        digest.update(canonical([row, shown, *images]))
         return f"{key_of_row(row)}{self._question}{digest.hexdigest()}"
 
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.probe import probe_images
 from ..core.coordinator import Coordinator
-from ..core.errors import BackendError, SpecError, StoreError
+from ..core.errors import BackendError, ErrorKind, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, ReportsRateLimits, Store, ToolSet, Traits
@@ -33,6 +34,7 @@ from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
 from ..plan.compile import Plan, prefix_chars
+from ..plan.image_rules import no_images
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
@@ -269,7 +271,8 @@ class _Opener:
         else:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
-            plan = setup.compile(tools, layout, server.traits, kept)
+            traits = await self._image_traits(setup, server, inputs, layout, tools)
+            plan = setup.compile(tools, layout, traits, kept)
             known = inputs.known
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline = _inline_tools(spec, tools)
@@ -339,6 +342,30 @@ class _Opener:
             if getattr(spec.sampling, name) is not None:
                 setup.notify(f"{backend.traits.name} does not support {name}=: it is not sent.")
         return backend
+
+    async def _image_traits(
+        self, setup: RunSetup, server: Backend, inputs: JobSource, layout: Layout, tools: Sequence[Tool]
+    ) -> Traits:
+        """The traits of a server, with whether it takes images if requests may have some: by a request for one token if
+        only that shows it. Raises SpecError, before anything else is sent, if it takes none and the task has some."""
+        traits = server.traits
+        if not setup.shows_images(inputs, layout, tools):
+            return traits
+        is_ours = isinstance(setup.spec.backend, str | Sequence)
+        said = ""
+        if traits.images is None and is_ours and setup.spec.runtime is None:
+            backend = server if self._trial.with_budget is None else self._trial.with_budget(server)
+            try:
+                refusal = await probe_images(backend, traits.model, on_usage=self._trial.on_usage)
+            except BackendError as error:
+                if error.kind is not ErrorKind.BUDGET:
+                    raise
+                return traits
+            traits = replace(traits, images=refusal is None)
+            said = "" if refusal is None else f" (it says: {refusal})"
+        if traits.images is False and setup.first_has_images(inputs, layout):
+            raise SpecError(f"{no_images(traits)}.{said}")
+        return traits
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
         """Observer of the requests of a run; None if they are not logged. Runs with the same file share it."""

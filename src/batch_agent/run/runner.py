@@ -141,7 +141,7 @@ class _Execution:
     async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, runs_agents: bool) -> None:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
-        source = InputSource(resources.inputs, resources.plan.job, order)
+        source = InputSource(resources.inputs, resources.plan.job, order, resources.plan.reads_images)
         deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
