@@ -76,7 +76,7 @@ class BatchAgent:
         `result.output`, are instances of `output_schema`; without one they are text.
 
         - Task: task, inputs, output_schema, tools, model, backend, runtime.
-        - Inputs: limit, sample, sample_seed, where, input_format, encoding, key.
+        - Inputs: limit, sample, sample_seed, where, input_format, encoding, key, images.
         - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Limits: max_inflight, max_agents, max_turns, rpm, tpm, priority, backpressure_ceiling, calibrate_backend.

@@ -211,6 +211,7 @@ SIM = Flavor(
     "sim",
     "http://127.0.0.1:8000/v1",
     rejects_early=True,
+    images=True,
     json_schema_with_tools=True,
     inflight=128,
     tested_with="in each CI run",

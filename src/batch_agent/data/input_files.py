@@ -5,6 +5,7 @@ import glob
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -174,9 +175,10 @@ def _folder_rows(
     texts: list[Path] = []
     images: list[Path] = []
     binary: list[Path] = []
+    reads_pdfs = find_spec("pypdf") is not None
     for file in files:
         head = _beginning(file)
-        is_text = head.startswith(PDF) or not is_binary(head, encoding)
+        is_text = (reads_pdfs and head.startswith(PDF)) or not is_binary(head, encoding)
         (texts if is_text else images if media_type_of(head) in SUPPORTED else binary).append(file)
     if images and not texts and not binary:
         return _rows_of(lambda: _images(images, folder), 0, select)
@@ -185,7 +187,8 @@ def _folder_rows(
         shown = [str(file if folder is None else file.relative_to(folder)) for file in binary[:_MAX_NAMED]]
         listed = ", ".join([*shown, *([f"and {len(binary) - _MAX_NAMED:,} more"] if len(binary) > _MAX_NAMED else [])])
         count = f"{len(binary):,} binary file{'' if len(binary) == 1 else 's'}"
-        advice = "Inputs are texts and PDFs, or only images: pass the images on their own, as in 'photos/*.png'."
+        pdf = "" if reads_pdfs else " PDFs need pypdf: pip install 'batch-agent[pdf]'."
+        advice = f"Inputs are texts and PDFs, or only images, as in 'photos/*.png'.{pdf}"
         if not texts:
             raise SpecError(f"{name!r} has no text files, only {count}: {listed}. {advice}")
         notify(f"{count} in {name!r} will not be read: {listed}. {advice}")

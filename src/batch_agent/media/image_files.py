@@ -102,7 +102,7 @@ def with_image_data(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 class ImageFolder:
     """Folder of the images that tools make, by digest: below the checkpoint, where they are found when the run resumes;
-    without one, a temporary folder that is deleted with the process."""
+    without one, a temporary folder that is deleted at the end."""
 
     def __init__(self, checkpoint_dir: Path | None = None) -> None:
         self._root = None if checkpoint_dir is None else checkpoint_dir.absolute() / "images"
@@ -123,6 +123,11 @@ class ImageFolder:
                 with atomic_write(path, is_private=True) as file:
                     file.write(image.data)
         return replace(image, path=str(path), data=None)
+
+    def close(self) -> None:
+        """Deletes a temporary folder."""
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
 
 def _loaded(message: Message) -> Message:

@@ -131,6 +131,7 @@ class ToolExecutor:
             if runner.batcher is not None:
                 await runner.batcher.aclose()
         self._threads.close()
+        self._images.close()
 
     def tool(self, name: str) -> Tool | None:
         runner = self._runners.get(name)

@@ -14,7 +14,7 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from ...charset import file_encoding, is_binary, is_utf8
 from ...core.errors import SpecError
 from ...core.images import Image
-from ...core.images.image_format import SUPPORTED, media_type_of
+from ...core.images.image_format import SUPPORTED, media_type_of, pixels_of
 from ...media.image_files import PDF
 from ...media.pdf import pdf_text
 from ..tool import Tool, make_tool
@@ -124,14 +124,15 @@ def _binary(file: BinaryIO, head: bytes, path: str, offset: int, limit: int | No
     """What is read of a file that is not text: an image as itself, and a PDF as the text of its pages."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
-    if media_type_of(head) in SUPPORTED and size <= _MAX_IMAGE_BYTES:
-        return Image(file.read())
+    media_type = media_type_of(head)
+    if media_type in SUPPORTED and size <= _MAX_IMAGE_BYTES and pixels_of(data := file.read(), media_type):
+        return Image(data)
     if not head.startswith(PDF):
         return f"[a binary file of {size} bytes]"
     try:
         text = pdf_text(file, path)
-    except SpecError as error:
-        return f"[a PDF of {size} bytes, which cannot be read here: {error}]"
+    except (SpecError, ValueError) as error:
+        return f"[a PDF of {size} bytes that cannot be read: {error}]"
     return _page(
         io.TextIOWrapper(io.BytesIO(text.encode(errors="replace")), "utf-8", newline="\n"), path, offset, limit
     )
