@@ -182,7 +182,7 @@ def _folder_rows(
         (texts if is_text else images if media_type_of(head) in SUPPORTED else binary).append(file)
     if images and not texts and not binary:
         return _rows_of(lambda: _images(images, folder), 0, select)
-    binary += images
+    binary = sorted([*binary, *images])
     if binary:
         shown = [str(file if folder is None else file.relative_to(folder)) for file in binary[:_MAX_NAMED]]
         listed = ", ".join([*shown, *([f"and {len(binary) - _MAX_NAMED:,} more"] if len(binary) > _MAX_NAMED else [])])

@@ -160,7 +160,7 @@ async def test_an_image_that_changes_before_it_is_sent_is_an_error_of_its_agent(
     assert result.error is not None
     assert result.error.kind is ErrorKind.BAD_INPUT
     assert "a.png' has changed since the agent read it" in result.error.message
-    assert len(generations(server)) == 1
+    assert [sent_images(body) for body in generations(server)] == [[], [picture()]], "a trial of tools, and one turn"
 
 
 async def test_facts_have_a_reference_and_no_bytes(server: RawServer, png: Path, tmp_path: Path) -> None:
