@@ -162,7 +162,7 @@ ANTHROPIC = Flavor(
     max_image_bytes=5 * 1024 * 1024,
     max_image_side=8_000,
     image_tokens=4_784,
-    text_models=(r"^claude-(2|instant)", r"^claude-3-5-haiku"),
+    text_models=(r"^claude-(2|instant)",),
     tested_with="its dialect on vLLM 0.32.0 (CPU), in each CI run",
 )
 _BEDROCK_TEXT_MODELS = (
@@ -172,7 +172,6 @@ _BEDROCK_TEXT_MODELS = (
     r"deepseek\.",
     r"openai\.gpt-oss",
     r"anthropic\.claude-(v2|instant)",
-    r"anthropic\.claude-3-5-haiku",
     r"meta\.llama(3-1|3-3|3-8b|3-70b|3-2-(1|3)b)",
     r"mistral\.(mistral-7b|mixtral)",
     r"minimax\.",

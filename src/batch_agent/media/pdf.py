@@ -57,7 +57,7 @@ def render_page(data: bytes, page: int, name: str, max_side: int | None) -> byte
 @contextmanager
 def _opened_page(data: bytes, page: int, name: str) -> Iterator[Any]:
     try:
-        import pypdfium2
+        import pypdfium2  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise SpecError("Pages of PDFs as images need pypdfium2: pip install 'batch-agent[images]'.") from error
     try:

@@ -29,8 +29,7 @@ class Keys:
         itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
-        for digest in images:
-            hashed.update(digest.encode())
+        hashed.update("".join(images).encode())
         digest = hashed.digest()
         number = int.from_bytes(digest[:8])
         copy = self._seen.get(number, 0)

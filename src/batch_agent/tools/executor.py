@@ -26,7 +26,7 @@ from .call_key import call_key
 from .disk_cache import StoredResult, ToolDiskCache, disk_cache_key, shared_call_name
 from .parameters import BadArguments
 from .reference_order import ReferenceOrder
-from .result_text import ToolOutput, ToolTimeout, describe_error, replace_surrogates
+from .result_text import RenderedResult, ToolTimeout, describe_error, replace_surrogates
 from .single_flight import InFlightCall, SingleFlight, SourcedOutcome, cancel_all
 from .subsets import check_names
 from .threads import DaemonThreads
@@ -207,18 +207,18 @@ class ToolExecutor:
                 raise asyncio.CancelledError from error
             if not is_failure(error) or (claim is not None and claim.failure is error):
                 raise
-            output = ToolOutput(describe_error(error))
+            output = RenderedResult(describe_error(error))
             is_error, timed_out = True, isinstance(error, ToolTimeout)
         seconds = aio.now() - (started if entry.started_at is None else entry.started_at)
         text = await self._shorten(tool, output.text, is_error)
         return ToolOutcome(text, is_error, order, seconds, timed_out=timed_out, images=output.images)
 
-    async def _kept(self, output: ToolOutput) -> ToolOutput:
+    async def _kept(self, output: RenderedResult) -> RenderedResult:
         """The output with its images as files: facts have their paths, and memory is free until they are sent."""
         if all(image.data is None for image in output.images):
             return output
         images = await asyncio.to_thread(lambda: tuple(self._images.save(image) for image in output.images))
-        return ToolOutput(output.text, images)
+        return RenderedResult(output.text, images)
 
     def record(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: ToolOutcome) -> None:
         self._runners[tool.name].stats.record_call(source, outcome.seconds, is_error=outcome.is_error)

@@ -149,26 +149,26 @@ class ToolTimeout(PlainToolError):
 
 
 @dataclass(frozen=True, slots=True)
-class ToolOutput:
+class RenderedResult:
     """What a tool returned, for the model."""
 
     text: str
     images: tuple[ImageRef, ...] = ()
 
 
-def as_output(value: Any) -> ToolOutput:
+def as_output(value: Any) -> RenderedResult:
     """Text and images of a result: an image, or a list of images and texts; everything else is text. Reads files.
     Raises ValueError for an image that cannot be read."""
     if isinstance(value, str):
-        return ToolOutput(value)
+        return RenderedResult(value)
     parts = value if isinstance(value, list | tuple) else [value]
     images = [as_image(part) for part in parts] if len(parts) <= _MAX_PARTS else []
     is_mixed = any(images) and all(image or isinstance(part, str) for image, part in zip(images, parts, strict=True))
     if not is_mixed:
-        return ToolOutput(as_text(value))
+        return RenderedResult(as_text(value))
     found = tuple(identify(image) for image in images if image is not None)
     texts = [part for part in parts if isinstance(part, str)]
-    return ToolOutput("\n".join([*texts, *(f"[{image.label}]" for image in found)]), found)
+    return RenderedResult("\n".join([*texts, *(f"[{image.label}]" for image in found)]), found)
 
 
 def as_text(value: Any) -> str:

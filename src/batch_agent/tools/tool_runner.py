@@ -12,7 +12,7 @@ from ..core.messages import ToolSource
 from ..core.results import ToolUse
 from ..plan.fingerprint import canonical
 from .batching import Batcher
-from .result_text import ToolOutput, as_output
+from .result_text import RenderedResult, as_output
 from .threads import DaemonThreads
 from .throttle import Permit, Throttle
 from .tool import Tool
@@ -106,7 +106,9 @@ class ToolRunner:
         """Result of a call that timed out."""
         return self._throttle.timeout_message
 
-    async def run(self, arguments: dict[str, Any], entry: ClaimEntry, claim: WriteClaim | None = None) -> ToolOutput:
+    async def run(
+        self, arguments: dict[str, Any], entry: ClaimEntry, claim: WriteClaim | None = None
+    ) -> RenderedResult:
         """The result as text and images. Raises what the tool raises, and what the claim raises."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
@@ -128,7 +130,7 @@ class ToolRunner:
         if self.tool.is_async:
             return as_output(await self._execute(lambda: function(**arguments), arguments, entry))
         output = await self._execute(lambda: _output_or_awaitable(function(**arguments)), arguments, entry)
-        return output if isinstance(output, ToolOutput) else as_output(output)
+        return output if isinstance(output, RenderedResult) else as_output(output)
 
     def _execute(self, function: Callable[[], Any], arguments: dict[str, Any], entry: ClaimEntry) -> Awaitable[Any]:
         async def attempt(permit: Permit | None) -> Any:
