@@ -73,7 +73,8 @@ def vllm_server(
 def vision_server(scratch: Path) -> AbstractContextManager[str]:
     """Like `vllm_server`, with a model of random weights that takes images: each is 16 tokens."""
     packages = str(VISION.folder / VISION_PACKAGES)
-    return vllm_server(scratch, tools=False, environment={"PYTHONPATH": packages}, model=VISION)
+    # Profiling the largest images takes half a minute, and is of no use for a model of this size.
+    return vllm_server(scratch, "--skip-mm-profiling", tools=False, environment={"PYTHONPATH": packages}, model=VISION)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from ..core.agent_config import Job
 from ..core.errors import SpecError
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
+from ..core.images import Image
 from ..core.messages import ToolSpec
 from ..core.protocols import Traits
 from ..core.results import AgentResult
@@ -99,9 +100,11 @@ def _with_recorded_options(
     """The options, completed with those of the recorded run. A group of options that is passed stays as it is."""
     recorded: dict[str, Any] = {
         "task": plan["question"]["task"],
-        "inputs": [agent.job.input for agent in agents],
+        "inputs": [_with_images(agent.job) for agent in agents],
         "output_schema": answer_schema(plan),
     }
+    if "rows" not in options:
+        recorded["images"] = plan["question"].get("images", ())
     if "limits" not in options:
         recorded["max_turns"] = plan["max_turns"]
     if "prefix" not in options:
@@ -110,6 +113,23 @@ def _with_recorded_options(
         sampling = recorded_sampling(plan)
         recorded |= {name: getattr(sampling, name) for name in plan["sampling"]}
     return {**recorded, **options}
+
+
+def _with_images(job: Job) -> Any:
+    """The recorded input, whose images are named by path, URL or digest: nothing is read."""
+    return _restored(job.input) if job.images else job.input
+
+
+def _restored(value: Any) -> Any:
+    match value:
+        case {"image": str(name), **options} if options.keys() <= {"max_side", "page"}:
+            return Image(name, **options)
+        case dict():
+            return {key: _restored(part) for key, part in value.items()}
+        case list():
+            return [_restored(part) for part in value]
+        case _:
+            return value
 
 
 def _specs(spec: BatchSpec, plan: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
@@ -128,7 +148,7 @@ def _jobs(plan: Plan, recordings: Recordings, agents: Mapping[int, _RecordedAgen
             return plan.job(position, value)
         made = replace(plan.job(agent.job.index, value), key=agent.job.key)
         if made.task == agent.job.task:
-            made = replace(made, references_at=agent.job.references_at)
+            made = replace(made, references_at=agent.job.references_at, images=agent.job.images)
         recordings.add(made.key, agent.recording)
         return made
 

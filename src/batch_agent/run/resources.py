@@ -351,9 +351,11 @@ class _Opener:
         traits = server.traits
         if not setup.shows_images(inputs, layout, tools):
             return traits
+        if setup.spec.runtime is not None:
+            raise SpecError("The task has images, which the programs of a runtime do not get: give them files instead.")
         is_ours = isinstance(setup.spec.backend, str | Sequence)
         said = ""
-        if traits.images is None and is_ours and setup.spec.runtime is None:
+        if traits.images is None and is_ours:
             backend = server if self._trial.with_budget is None else self._trial.with_budget(server)
             try:
                 refusal = await probe_images(backend, traits.model, on_usage=self._trial.on_usage)

@@ -1,6 +1,7 @@
 """Runs over images: how a field is known to be one, what is sent, what is kept, and what is refused."""
 
 import io
+import tracemalloc
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -15,8 +16,9 @@ from pydantic import BaseModel, ConfigDict
 from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_server
 from tests.support.pictures import pdf, picture, saved
 from tests.support.recording_proxy import generations, recording_proxy
+from tests.support.redis_server import RedisServer, redis_server
 
-from batch_agent import BatchAgent, Fields, Flow, Image, SpecError, Tool, read_request_log
+from batch_agent import BatchAgent, Fields, Flow, Image, ProcessRuntime, SpecError, Tool, Usage, read_request_log
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.results import AgentResult
 from batch_agent.sim import SimConfig, SimServer
@@ -24,6 +26,7 @@ from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
 from batch_agent.tools.builtin.files import read_file_tool
 
+__all__ = ["redis_server"]
 TASK = "What is in {photo}?"
 
 
@@ -284,3 +287,59 @@ async def test_a_list_of_image_fields_is_checked(names: Any) -> None:
 async def test_an_unknown_image_field_is_named() -> None:
     with pytest.raises(SpecError, match=r"images=\['foto'\]: the task has no field \{foto\}"):
         await run("http://127.0.0.1:9", ["a"], images=["foto"])
+
+
+async def test_workers_of_a_shared_run_read_the_file(server: RawServer, png: Path, redis_server: RedisServer) -> None:
+    results = await run(server, [Image(png), Image(picture())], store=redis_server.url)
+    assert [result.ok for result in results] == [True, False]
+    assert "Save it to a file that all workers can read" in str(results[1].error)
+    assert [sent_images(body) for body in generations(server)] == [[picture()]]
+
+
+async def test_a_budget_reserves_the_most_tokens_that_an_image_can_have(png: Path) -> None:
+    asked: list[Any] = []
+    backend = ScriptedBackend(lambda request: asked.append(request) or say("x", Usage(50, 0, 1)), image_tokens=5_000)
+    options: dict[str, Any] = {"task": TASK, "backend": backend, "max_tokens": 10, "progress": False}
+    [result] = await BatchAgent.run(inputs=[Image(png)], max_total_tokens=4_000, **options)
+    assert result.error is not None
+    assert (result.error.kind, asked) == (ErrorKind.BUDGET, [])
+    results = await BatchAgent.run(inputs=[Image(png)], max_total_tokens=6_000, **options)
+    assert (results.outputs, results[0].usage.input) == (["x"], 50)
+
+
+async def test_a_text_beside_an_image_is_not_split(png: Path) -> None:
+    row = {"photo": Image(png), "text": "word " * 5_000}
+    backend = ScriptedBackend(lambda _: say("x"), context_tokens=1_000)
+    options: dict[str, Any] = {"task": "{text} {photo}", "backend": backend, "oversized": "chunk", "progress": False}
+    [result] = await BatchAgent.run(inputs=[row], **options)
+    assert result.error is not None
+    assert "It has images, so its text is not split" in result.error.message
+
+
+async def test_programs_get_no_images(png: Path) -> None:
+    runtime = ProcessRuntime(["true"])
+    with pytest.raises(SpecError, match="which the programs of a runtime do not get"):
+        await BatchAgent.run(
+            task=TASK, inputs=[Image(png)], runtime=runtime, backend=ScriptedBackend(lambda _: say(""))
+        )
+
+
+async def test_a_checkpoint_is_replayed_with_its_images(server: RawServer, png: Path, tmp_path: Path) -> None:
+    for at, (value, images) in enumerate([(Image(png), ()), ({"photo": str(png)}, ("photo",))]):
+        await run(server, [value], checkpoint_dir=tmp_path / str(at), images=images)
+        [result] = await BatchAgent.replay(tmp_path / str(at), task=TASK)
+        assert result.ok, result.error
+        [placed] = result.transcript[0].images  # type: ignore[union-attr]
+        assert (placed.at, placed.image.path) == (11, str(png))
+
+
+async def test_images_are_not_kept_in_memory(sim: str, tmp_path: Path) -> None:
+    paths = [saved(tmp_path / f"{number}.png", picture(color=number) + bytes(300_000)) for number in range(20)]
+    tracemalloc.start()
+    try:
+        results = await run(sim, (Image(path) for path in paths), max_inflight=2)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert all(result.ok for result in results)
+    assert kept < 3_000_000, "the images have 6 MB"
