@@ -343,3 +343,14 @@ async def test_images_are_not_kept_in_memory(sim: str, tmp_path: Path) -> None:
         tracemalloc.stop()
     assert all(result.ok for result in results)
     assert kept < 3_000_000, "the images have 6 MB"
+
+
+async def test_results_name_the_images_of_their_inputs(sim: str, png: Path, tmp_path: Path) -> None:
+    rows = [{"photo": Image(png)}, {"photo": picture()}, {"photo": [picture(), "text"]}]
+    await run(sim, rows, out=tmp_path / "out.jsonl", task="{photo}")
+    lines = map(orjson.loads, (tmp_path / "out.jsonl").read_bytes().splitlines())
+    inputs = [line["input"]["photo"] for line in sorted(lines, key=lambda line: line["index"])]
+    data = f"Image('{len(picture())} bytes, blake2b "
+    assert inputs[0] == f"Image('{png}')"
+    assert inputs[1].startswith(data)
+    assert inputs[2][0].startswith(data)
