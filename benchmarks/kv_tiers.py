@@ -27,6 +27,7 @@ from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.forecasting.simulation import SimulatedServer
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.kv_ledger import KvLedger
+from batch_agent.schedule.kv_tiers import KvTiers
 from batch_agent.sim import SimConfig
 from batch_agent.sim.kv_engine.sequence import Sequence
 from batch_agent.sim.sim_config import KV_BYTES_PER_TOKEN
@@ -81,9 +82,12 @@ class GatherLoop:
     async def agent(self, agent: int) -> None:
         for turn in range(turns_of(self.work, agent)):
             if turn:
-                await asyncio.sleep(self.work.tool_seconds(agent, turn - 1))
+                await asyncio.sleep(self.tool_seconds(agent, turn - 1))
             await self.turn(agent, turn)
         self.ended_at.append(aio.now())
+
+    def tool_seconds(self, agent: int, turn: int) -> float:
+        return self.work.tool_seconds(agent, turn)
 
     async def turn(self, agent: int, turn: int) -> tuple[Usage, float, float]:
         """Usage, seconds until the first token, and seconds in all."""
@@ -114,13 +118,16 @@ class Ours(GatherLoop):
     """The same agents, admitted by the admission controller."""
 
     async def run(self) -> None:
-        self.admission = admission_of(self.config, self.work)
+        self.admission = self.controller()
         own = "x" * (self.work.first_prompt - self.work.shared_tokens)
         async with monitor_load(self.server, self.admission), asyncio.TaskGroup() as group:
             for agent in range(self.work.agents):
                 job = Job(agent, str(agent), None, own)
                 slot = await self.admission.admit(job, ())
                 group.create_task(self._run(job, slot))
+
+    def controller(self) -> AdmissionController:
+        return admission_of(self.config, self.work)
 
     async def _run(self, job: Job, slot: HeldSlot) -> None:
         turns = turns_of(self.work, job.index)
@@ -132,7 +139,7 @@ class Ours(GatherLoop):
             slot.release()
             if turn + 1 < turns:
                 with self.admission.tool_wait(job.key, [_TOOL], None):
-                    await asyncio.sleep(self.work.tool_seconds(job.index, turn))
+                    await asyncio.sleep(self.tool_seconds(job.index, turn))
         self.admission.release(job.key)
         self.ended_at.append(aio.now())
 
@@ -170,7 +177,9 @@ class Scheduled(GatherLoop):
 
 
 def admission_of(config: SimConfig, work: Workload) -> AdmissionController:
-    residency = Residency(KvLedger(config.kv_tokens), work.shared_tokens, chars_per_token=1.0)
+    tiers = KvTiers(config.kv_tokens, config.host_blocks * config.block_size, is_exclusive=True)
+    capacity = tiers.retained if config.host_exclusive else tiers.device  # an inclusive tier shows its size later
+    residency = Residency(KvLedger(capacity), work.shared_tokens, chars_per_token=1.0)
     return AdmissionController(
         Slots(InflightLimit(32, fixed=False)),
         residency,
@@ -189,7 +198,8 @@ def sequence_of(work: Workload, agent: int, turn: int, block_size: int) -> Seque
         hash((0 if index < shared else agent + 1, turn if index >= generated else -1, index))
         for index in range((prompt + work.answer_tokens) // block_size)
     ]
-    return Sequence(prompt, work.answer_tokens, hashes, emit_every=ONCE)
+    is_last = turn + 1 == turns_of(work, agent)
+    return Sequence(prompt, work.answer_tokens, hashes, agent=str(agent), is_last=is_last, emit_every=ONCE)
 
 
 def simulate(kind: type[GatherLoop], config: SimConfig, work: Workload) -> GatherLoop:
@@ -224,6 +234,7 @@ def _schedules(work: Workload) -> list[tuple[int, ...]]:
 SERVERS = {
     "none": H200,
     "16 GiB": replace(H200, host_blocks=host_blocks(16)),
+    "16 GiB, exclusive": replace(H200, host_blocks=host_blocks(16), host_exclusive=True),
     "32 GiB": replace(H200, host_blocks=host_blocks(32)),
     "64 GiB": replace(H200, host_blocks=host_blocks(64)),
     "everything fits": replace(H200, num_blocks=80_000),

@@ -70,7 +70,27 @@ def plugin(gib: int) -> tuple[str, ...]:
             "spec_module_path": PLUGIN_SPEC_MODULE,
         },
     }
-    pins = {"kv_connector": PINS, "kv_role": "kv_both", "kv_connector_module_path": PINS_MODULE}
+    return _with_pins(offloading)
+
+
+def exclusive(gib: int) -> tuple[str, ...]:
+    """The host tier of `batch_agent_vllm` that adds to the GPU, and its pins."""
+    offloading = {
+        "kv_connector": EXCLUSIVE,
+        "kv_role": "kv_both",
+        "kv_connector_module_path": EXCLUSIVE_MODULE,
+        "kv_connector_extra_config": {"cpu_bytes_to_use": gib * _GIB},
+    }
+    return _with_pins(offloading, max_pinned_fraction=0.9)
+
+
+def _with_pins(offloading: dict[str, Any], **options: float) -> tuple[str, ...]:
+    pins = {
+        "kv_connector": PINS,
+        "kv_role": "kv_both",
+        "kv_connector_module_path": PINS_MODULE,
+        "kv_connector_extra_config": options,
+    }
     several = {
         "kv_connector": "MultiConnector",
         "kv_role": "kv_both",
@@ -80,6 +100,7 @@ def plugin(gib: int) -> tuple[str, ...]:
 
 
 PLUGIN_SPEC, PLUGIN_SPEC_MODULE = "NextUseOffloadingSpec", "batch_agent_vllm.offloading"
+EXCLUSIVE, EXCLUSIVE_MODULE = "ExclusiveOffloadingConnector", "batch_agent_vllm.exclusive_offloading"
 PINS, PINS_MODULE = "BatchAgentPins", "batch_agent_vllm.pins_connector"
 """Connector that pins contexts on the GPU."""
 SMALL_GPU = ("--num-gpu-blocks-override", "16384", *gpu_memory(15))
@@ -90,6 +111,7 @@ TIERS: Mapping[str, Tier] = {
     "kv_none": Tier(SMALL_GPU, ours_seconds=64, loop_seconds=97),
     "kv_16": Tier(SMALL_GPU + native(16), ours_seconds=75, loop_seconds=104),
     "kv_plugin_16": Tier(SMALL_GPU + plugin(16), ours_seconds=65, loop_seconds=None),
+    "kv_exclusive_16": Tier(SMALL_GPU + exclusive(16), ours_seconds=60, loop_seconds=None),
     "kv_64": Tier(SMALL_GPU + native(64), ours_seconds=52, loop_seconds=48),
     "kv_plugin_64": Tier(SMALL_GPU + plugin(64), ours_seconds=52, loop_seconds=None),
     "kv_all": Tier(ALL_OF_IT, ours_seconds=45, loop_seconds=45),

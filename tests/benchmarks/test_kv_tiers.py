@@ -44,6 +44,14 @@ def test_a_tier_that_is_too_small_is_not_thrashed() -> None:
     assert ours["wall_s"] <= 0.7 * loop["wall_s"]
 
 
+def test_an_exclusive_tier_of_the_size_of_the_device_is_worth_as_much_as_an_inclusive_one_of_twice_its_size() -> None:
+    exclusive, none = (simulate(Ours, SERVERS[tier], H200_WORK).numbers() for tier in ("16 GiB, exclusive", "none"))
+    inclusive = simulate(Ours, SERVERS["32 GiB"], H200_WORK).numbers()
+    assert exclusive["cache_misses"] == 0
+    assert exclusive["wall_s"] <= 0.8 * none["wall_s"]
+    assert exclusive["wall_s"] <= 1.03 * inclusive["wall_s"]
+
+
 @pytest.mark.parametrize(
     ("device", "host"), [(1_000, 0), (1_450, 0), (1_000, 1_500), (1_000, 2_600), (3_000, 0)], ids=str
 )

@@ -140,6 +140,7 @@ def _model(title: str, stages: list[Model], lives: list[Life], chance: random.Ra
             "evictions": 4,
             "overcommitted": 0,
             "cache_misses": 2,
+            "pace": "Paced at 500 requests/min (the service's limit): 1,234 requests waited for it.",
         },
         "savings": _savings(used, tools),
     }

@@ -1,5 +1,8 @@
 """The servers that pages name, on loopback."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +12,7 @@ from tests.unit.conftest import call, programs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
-__all__ = ["addresses", "call", "fronts", "programs", "redis_server"]
+__all__ = ["addresses", "batch_server", "call", "fronts", "programs", "redis_server"]
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +28,24 @@ def fronts() -> Iterator[tuple[Front, Front]]:
         yield engine, other
 
 
+@pytest.fixture(scope="session")
+def batch_server(fronts: tuple[Front, Front], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Address of a batch server over the first engine."""
+    folder = tmp_path_factory.mktemp("batch-server")
+    options = ["--backend", f"vllm://{fronts[0].address}", "--folder", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "batch_agent", "serve-batches", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://(\S+)/v1", line)
+        assert found, line
+        yield found[1]
+        process.terminate()
+
+
 @pytest.fixture
 def addresses(
-    fronts: tuple[Front, Front], redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+    fronts: tuple[Front, Front], redis_server: RedisServer, batch_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, str]:
     """By what the docs call a server, who stands in for it; services are told by the environment."""
     engine, other = fronts
@@ -46,6 +64,7 @@ def addresses(
         "gpu1:8000": engine.address,
         "gpu2:8000": other.address,
         "gateway.example.com": f"{engine.address}/service",
+        "127.0.0.1:8700": batch_server,
         "127.0.0.1:6379": redis_server.address,
         "10.0.0.5:6379": redis_server.address,
     }

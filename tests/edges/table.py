@@ -112,6 +112,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/engine/test_paced_slots.py::test_requests_wait_for_their_time_without_a_slot",
         "engine/test_pace.py::test_retries_count",
     ),
+    "lane": (
+        "engine/test_lane_flex.py::test_the_slot_limit_holds_in_flex",
+        "engine/test_lane_auto.py::test_leaving_a_run_in_lane_auto_leaves_nothing_behind",
+        _KILL,
+        "engine/test_lane_auto.py::test_a_run_in_lane_auto_is_interrupted_and_resumed_without_paying_twice",
+        "engine/test_lane_flex.py::test_without_capacity_turns_fall_back_after_a_while_and_not_each_one_anew",
+    ),
     "timeout_per_agent timeout_per_turn timeout_per_tool deadline": (
         "engine/test_deadlines.py::test_each_deadline_scope_ends_at_its_own_deadline",
         "engine/test_deadlines.py::test_a_cancellation_at_the_very_moment_of_the_deadline_is_not_swallowed",

@@ -1,16 +1,17 @@
 """What a run counts is what the provider bills. The invoices here follow the providers' public rules."""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from tests.support.engine_harness import EventLog, asked, run
 
-from batch_agent import BackendError, ErrorKind
+from batch_agent import BackendError, ErrorKind, Results
 from batch_agent.core.events import BudgetReported
-from batch_agent.core.requests import Request, Usage
+from batch_agent.core.requests import LANES, Lane, Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 
@@ -21,9 +22,13 @@ class Tariff:
     base: tuple[str, str, str, str, str]
     long: tuple[str, str, str, str, str] | None = None
     above: int = 200_000
+    lanes: Mapping[Lane, "Tariff"] = field(default_factory=dict)
+    """Of lanes that do not cost half."""
 
-    def bill(self, usage: Usage) -> Decimal:
+    def bill(self, usage: Usage, lane: Lane = "standard") -> Decimal:
         """A prompt above the limit has higher prices for all of the request."""
+        if lane != "standard":
+            return self.lanes[lane].bill(usage) if lane in self.lanes else self.bill(usage) / 2
         is_long = self.long is not None and usage.input > self.above
         plain, read, output, minutes, hour = map(Decimal, self.long if is_long and self.long else self.base)
         rest = usage.input - usage.cached - usage.written - usage.written_hour
@@ -61,6 +66,17 @@ SHAPES: dict[str, tuple[str, str, Any, Tariff]] = {
         },
         Tariff(("1.25", "0.125", "10", "1.25", "1.25"), ("2.5", "0.25", "15", "2.5", "2.5")),
     ),
+    "lanes by hand": (
+        "openai", "own",
+        {"input": 2, "cached": 1, "output": 8, "flex": {"input": 1.5, "output": 7}, "batch": {"cached": 0.25}},
+        Tariff(
+            ("2", "1", "8", "2", "2"),
+            lanes={
+                "flex": Tariff(("1.5", "0.5", "7", "1", "1")),
+                "batch": Tariff(("1", "0.25", "4", "1", "1")),
+            },
+        ),
+    ),
     "five numbers": ("faulty", "own", [1, 0.1, 2, 3, 5], Tariff(("1", "0.1", "2", "3", "5"))),
 }  # fmt: skip
 
@@ -72,16 +88,17 @@ def some_usage(dice: random.Random, request: Request, *, hour: bool = True) -> U
     return Usage(prompt, cached, dice.randint(1, request.sampling.max_tokens or 1), minutes, rest if hour else 0)
 
 
+@pytest.mark.parametrize("lanes", [("standard",), ("flex",), ("batch",), LANES], ids="+".join)
 @pytest.mark.parametrize("shape", SHAPES)
-async def test_the_ledger_of_a_run_is_the_providers_invoice(shape: str) -> None:
+async def test_the_ledger_of_a_run_is_the_providers_invoice(shape: str, lanes: tuple[Lane, ...]) -> None:
     backend, model, price, tariff = SHAPES[shape]
     dice, log, invoice = random.Random(shape), EventLog(), Decimal(0)
 
     def answer(request: Request) -> Answer:
         nonlocal invoice
-        usage = some_usage(dice, request)
-        invoice += tariff.bill(usage)
-        return say("fine", usage)
+        usage, lane = some_usage(dice, request), dice.choice(lanes)
+        invoice += tariff.bill(usage, lane)
+        return say("fine", usage.in_lane(lane))
 
     prices = {} if price is None else {model: price}
     inputs = [f"{n} " + "x" * dice.choice((500, 90_000, 400_000)) for n in range(60)]
@@ -92,8 +109,9 @@ async def test_the_ledger_of_a_run_is_the_providers_invoice(shape: str) -> None:
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     assert all(result.ok for result in results)
     assert event.cost == pytest.approx(float(invoice), rel=1e-3)
-    if tariff.long is None or tariff.above == 200_000:
-        assert sum(result.cost or 0.0 for result in results) == pytest.approx(float(invoice), rel=1e-3)
+    assert sum(result.cost or 0.0 for result in results) == pytest.approx(float(invoice), rel=1e-3)
+    assert isinstance(results, Results)
+    assert results.cost == pytest.approx(float(invoice), rel=1e-3)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -112,10 +130,11 @@ async def test_cache_writes_and_retries_of_200_agents_stay_within_the_budget(see
         written = dice.choice((0, prompt, prompt))
         hour = written if kept == "1h" else 0
         usage = Usage(prompt, 0, dice.randint(1, request.sampling.max_tokens or 1), written - hour, hour)
-        billed += tariff.bill(usage)
+        lane = dice.choice(LANES)
+        billed += tariff.bill(usage, lane)
         if fault == "aborted":
             raise BackendError(ErrorKind.SERVER, "given up", status=200)
-        return say("fine", Usage() if fault == "silent" else usage)
+        return say("fine", Usage() if fault == "silent" else usage.in_lane(lane))
 
     results = await run(
         ScriptedBackend(answer, seconds=1.0, name=backend), [f"{n:04} " + "x" * 2_000 for n in range(200)],

@@ -1,6 +1,7 @@
 """Agents that keep to limits per minute of a service, in virtual time."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -85,6 +86,30 @@ def test_retries_count() -> None:
         await agents(service, 40, rpm=60)
         assert service.refused == 0
         assert len(service.arrivals) == 45
+
+    run_virtual(main())
+
+
+def test_the_warm_up_of_the_prefix_counts() -> None:
+    async def main() -> None:
+        service = Service(rpm=60)
+        log = EventLog()
+        backend = ScriptedBackend(service.answer, inflight=32)
+        results = await run(backend, ["x"] * 5, events=log, rpm=60, warm_prefix=True)
+        assert all(result.ok for result in results)
+        assert len(service.arrivals) == 6
+        assert all(after - before > 0.9 for before, after in itertools.pairwise(service.arrivals))
+
+    run_virtual(main())
+
+
+def test_one_slot_is_enough_for_a_paced_warm_up() -> None:
+    async def main() -> None:
+        service = Service()
+        backend = ScriptedBackend(service.answer)
+        results = await run(backend, ["x"] * 3, rpm=60, max_inflight=1, warm_prefix=True)
+        assert all(result.ok for result in results)
+        assert backend.most_in_flight == 1
 
     run_virtual(main())
 

@@ -33,6 +33,13 @@ VLLM_START_LIMIT = 300.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
+_VLLM_OPTIONS = (
+    *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
+    *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
+    # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
+    *("--enable-prefix-caching", "--block-size", "32"),
+)
+_VLLM_VARIABLES = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
 LOOPBACK = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the machine is not for 127.0.0.1
 
 
@@ -56,15 +63,12 @@ def vllm_server(
     _require(VLLM, model)
     port = _free_port()
     command = [str(interpreter or VLLM.python), str(VLLM.folder / "bin" / "vllm"), "serve", str(model.folder)]
-    command += ["--served-model-name", model.name]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--max-model-len", "4096", "--max-num-seqs", "64"]
-    command += ["--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"]
-    # Only whole blocks are shared between prompts: 128 tokens by default on CPU, at least 32.
-    command += ["--enable-prefix-caching", "--block-size", "32"]
+    command += ["--host", "127.0.0.1", "--port", str(port), *_VLLM_OPTIONS]
+    command += ["--served-model-name", model.name]  # the last one counts
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if tools else []
-    variables = _environment() | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1"}
     log = scratch / "vllm.log"
-    with _process_group([*command, *arguments], variables | dict(environment or {}), log) as process:
+    variables = _environment() | _VLLM_VARIABLES | dict(environment or {})
+    with _process_group([*command, *arguments], variables, log) as process:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/health", "", process, (log,), VLLM_START_LIMIT)
         yield url
@@ -75,6 +79,22 @@ def vision_server(scratch: Path) -> AbstractContextManager[str]:
     packages = str(VISION.folder / VISION_PACKAGES)
     # Profiling the largest images takes half a minute, and is of no use for a model of this size.
     return vllm_server(scratch, "--skip-mm-profiling", tools=False, environment={"PYTHONPATH": packages}, model=VISION)
+
+
+def vllm_run_batch(scratch: Path, source: Path, out: Path) -> None:
+    """Real `vllm run-batch` on CPU, with the options of `vllm_server`. Blocks 1 to 4 minutes. Raises
+    EngineFailedError."""
+    _require(VLLM, MODEL)
+    command = [str(VLLM.python), str(VLLM.folder / "bin" / "vllm"), "run-batch", "-i", str(source), "-o", str(out)]
+    command += ["--model", str(MODEL.folder), *_VLLM_OPTIONS]
+    log = scratch / "vllm-run-batch.log"
+    with _process_group(command, _environment() | _VLLM_VARIABLES, log) as process:
+        try:
+            process.wait(VLLM_START_LIMIT)
+        except subprocess.TimeoutExpired:
+            raise EngineFailedError(f"vllm run-batch did not end. {_last_lines((log,))}") from None
+    if not out.exists():
+        raise EngineFailedError(f"vllm run-batch wrote nothing. {_last_lines((log,))}")
 
 
 @contextmanager

@@ -212,7 +212,7 @@ def test_workers_never_exceed_the_budget_and_stop_only_when_it_is_used_up(
             worst = Usage(dice.randint(0, 50), 0, dice.randint(0, 50))
             await asyncio.sleep(dice.choice([0.0, 3.0]) * dice.random())
             try:
-                reserved = await purse.reserve(worst, PRICE)
+                reserved = await purse.reserve(lambda: worst, PRICE)
             except BackendError:
                 refused.append(Amount.worst(worst, PRICE))
                 return

@@ -244,3 +244,24 @@ def test_no_sequence_of_hints_leaks_a_block_or_exceeds_the_bound(
         assert len(set(map(id, engine.pool.free_block_queue))) == engine.pool.get_num_free_blocks()
     engine.pins.clear()
     assert engine.pool.get_num_free_blocks() == 20
+
+
+def test_a_context_that_an_exclusive_host_tier_has_needs_no_pin() -> None:
+    engine = Engine()
+    engine.request(Hints("a", 5.0), context("a", 4))
+    assert engine.pins.pinned_of("a") == 4
+    engine.pins.on_stored("a")
+    assert engine.pins.pinned_of("a") == 0
+    assert engine.pool.cached(context("a", 4)) == 4  # until somebody needs the blocks
+    engine.pins.on_hints(Hints("a", 9.0), 1.0)
+    assert engine.pins.pinned_of("a") == 0
+    engine.request(Hints("a", 5.0), context("a", 5), now=2.0)
+    assert engine.pins.pinned_of("a") == 5  # until the new context is stored
+
+
+def test_a_session_that_has_returned_keeps_its_pin_when_its_last_context_was_stored() -> None:
+    engine = Engine()
+    engine.request(Hints("a", 5.0), context("a", 4))
+    engine.pins.on_request("a")
+    engine.pins.on_stored("a")
+    assert engine.pins.pinned_of("a") == 4

@@ -1,5 +1,6 @@
 """Order in which blocks leave the host tier."""
 
+import math
 from random import Random
 
 import pytest
@@ -15,8 +16,8 @@ TOKENS = 16
 class Tier:
     """Drives the policy as vLLM's manager does; transfers complete at once."""
 
-    def __init__(self) -> None:
-        self.policy: NextUsePolicy[str] = NextUsePolicy()
+    def __init__(self, *, is_exclusive: bool = False) -> None:
+        self.policy: NextUsePolicy[str] = NextUsePolicy(is_exclusive=is_exclusive)
         self.requests = 0
 
     def begin(self, hints: Hints, blocks: list[str], now: float) -> str:
@@ -273,3 +274,58 @@ def test_what_is_left_of_a_session_is_always_its_head(next_use_s: float | None) 
         for blocks in chains.values():
             held = [block in tier.policy for block in blocks]
             assert held == sorted(held, reverse=True)
+
+
+def test_an_exclusive_tier_evicts_the_copies_of_sessions_that_run_first() -> None:
+    tier = Tier(is_exclusive=True)
+    tier.request(session("late", 90), ["l1", "l2"])
+    tier.request(session("soon", 5), ["s1", "s2"])
+    tier.begin(session("soon", 5), ["s1", "s2"], now=5.0)
+    assert tier.victims(3, now=6.0) == ["s2", "s1", "l2"]
+
+
+def test_an_exclusive_tier_keeps_contexts_of_waiting_sessions_if_the_device_has_the_new_one() -> None:
+    tier = Tier(is_exclusive=True)
+    tier.request(session("waits", 90), ["w1", "w2"])
+    running = tier.begin(session("runs", 5), ["r1", "r2"], now=1.0)
+    assert tier.policy.evict(3, (), 2.0, spared_until=math.inf) is None
+    assert len(tier.policy) == 4
+    assert tier.policy.evict(1, (), 2.0, spared_until=math.inf) == ["r2"]
+    tier.policy.finish(running, session("runs", 5), 3.0)
+    assert tier.policy.evict(1, (), 4.0, spared_until=math.inf) is None
+    assert tier.victims(3, now=4.0) == ["w2", "w1", "r1"]
+
+
+def test_an_exclusive_tier_gives_room_to_a_context_that_is_needed_earlier() -> None:
+    tier = Tier(is_exclusive=True)
+    tier.request(session("late", 90), ["l1"])
+    tier.request(session("soon", 5), ["s1"])
+    assert tier.policy.evict(2, (), 1.0, spared_until=20.0) is None
+    assert tier.policy.evict(1, (), 1.0, spared_until=20.0) == ["l1"]
+
+
+def test_what_an_exclusive_tier_has_of_a_context_that_stays_on_the_device_goes_first() -> None:
+    tier = Tier(is_exclusive=True)
+    tier.request(session("stays", 5), ["s1"])
+    tier.request(session("waits", 90), ["w1"])
+    tier.policy.keep_on_device("stays", 1.0)
+    assert tier.policy.evict(1, (), 2.0, spared_until=math.inf) == ["s1"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(1, 6)), max_size=60))
+def test_an_exclusive_tier_that_spares_waiting_sessions_evicts_none_of_their_blocks(
+    steps: list[tuple[int, bool, int]],
+) -> None:
+    tier = Tier(is_exclusive=True)
+    running: dict[str, str] = {}
+    for now, (agent, begins, count) in enumerate(steps):
+        name = f"a{agent}"
+        blocks = [f"{name}-{index}" for index in range(3)]
+        if begins and name not in running:
+            running[name] = tier.begin(session(name, 10), blocks, float(now))
+        elif name in running:
+            tier.policy.finish(running.pop(name), session(name, 10), float(now))
+        held = len(tier.policy)
+        victims = tier.policy.evict(count, (), float(now), spared_until=math.inf)
+        assert all(victim.split("-")[0] in running for victim in victims or ())
+        assert len(tier.policy) == held - len(victims or ())

@@ -251,6 +251,7 @@ class Conversation:
             turn=self._turns,
             priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
             seed=None if seed is None else repeated_seed(seed, self._job.key),
+            lane=config.lane,
         )
 
     def _compaction(self) -> CompactContext | None:

@@ -190,6 +190,7 @@ def _traits(
         inflight=BEDROCK.inflight,
         strict_schema=strict_schema,
         managed_cache=managed_cache,
+        lanes=BEDROCK.lanes,
         unsupported_sampling=ignores,
         images=takes_images(BEDROCK, model),
         max_image_bytes=BEDROCK.max_image_bytes,

@@ -328,6 +328,7 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         takes_hints=info.plugin is not None and flavor.dialect == "openai",
         reports_rate_limits=flavor.rate_limit_headers,
         managed_cache=flavor.managed_cache,
+        lanes=flavor.lanes,
         unsupported_sampling=flavor.ignores,
         images=info.images if info.images is not None else takes_images(flavor, model.name),
         max_image_bytes=flavor.max_image_bytes,

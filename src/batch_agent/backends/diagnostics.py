@@ -11,11 +11,12 @@ import orjson
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
-from ..core.protocols import Backend
+from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
 from .connect import Notify, ProbedServer, connect, endpoints_of, probe_server
+from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
 CheckState = Literal["ok", "off", "unknown", "warning", "failed"]
@@ -204,7 +205,21 @@ def _identity(backend: Backend, probed: ProbedServer | None) -> list[DiagnosticC
         DiagnosticCheck("server", "ok", server),
         DiagnosticCheck("model", "ok", f"{traits.model}{other_models}"),
         DiagnosticCheck("context", "ok" if traits.context_tokens else "unknown", context),
+        *_price(traits),
     ]
+
+
+def _price(traits: Traits) -> list[DiagnosticCheck]:
+    """The price of a hosted model, and the date of the table that it is from."""
+    if traits.name not in PRICED_BACKENDS:
+        return []
+    if (price := known_price(traits.model, traits.name, {})) is None:
+        return [
+            DiagnosticCheck("price", "unknown", "not in the table of prices", "Pass prices= for max_usd and costs.")
+        ]
+    fresh, cached, output = (f"${number:g}" for number in price.numbers[:3])
+    found = f"{fresh} input, {cached} cached, {output} output per million tokens ({price.source})"
+    return [DiagnosticCheck("price", "ok", found)]
 
 
 def _settings(probed: ProbedServer | None) -> list[DiagnosticCheck]:
@@ -284,7 +299,8 @@ def _plugin(plugin: KvPlugin | None) -> DiagnosticCheck:
     if plugin.policy:
         found.append(f"host tier by {plugin.policy}")
     if plugin.host_tokens:
-        found.append(f"host tier of {plugin.host_tokens:,} tokens")
+        beside = " beside the device" if plugin.is_exclusive else ""
+        found.append(f"host tier of {plugin.host_tokens:,} tokens{beside}")
     return DiagnosticCheck("KV plugin", "ok", ", ".join(found))
 
 

@@ -5,16 +5,28 @@ that fails are sent to the others."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
 from .. import aio
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
 from ..core.messages import User
-from ..core.protocols import Backend, CountsTokens, EncodesRequests, ReportsLoad, ServerLoad, TakesHints, Traits
+from ..core.protocols import (
+    Backend,
+    CountsTokens,
+    EncodesRequests,
+    PaceKind,
+    ReportsLoad,
+    ServerLoad,
+    ServiceLimit,
+    TakesHints,
+    Traits,
+)
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request
+from ..schedule.pace import EndpointPaces, Grant
 from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Routing, Ticket
 from . import pool_member
@@ -51,6 +63,7 @@ class EndpointPool:
         endpoint."""
         self._slowest_seconds = 0.0
         """Duration of the slowest response."""
+        self.paces = self._pace_endpoints() if traits.reports_rate_limits else None
 
     @classmethod
     async def open(cls, urls: Sequence[str], open_backend: OpenBackend, notify: Notify) -> "EndpointPool":
@@ -81,6 +94,19 @@ class EndpointPool:
                 members[index].last_error = str(each)
                 notify(f"{urls[index]} cannot be used; its requests go to the other endpoints: {each}")
         return pool
+
+    def _pace_endpoints(self) -> EndpointPaces:
+        """Each endpoint has its own limits: deployments in several regions, or keys of several accounts."""
+        reports = [each.backend is None or each.backend.traits.reports_rate_limits for each in self.members]
+        paces = EndpointPaces(reports, self.routing.available)
+        for index, member in enumerate(self.members):
+            member.on_limits = partial(self._on_limits, paces, index)
+            member.observe_limits()
+        return paces
+
+    @staticmethod
+    def _on_limits(paces: EndpointPaces, index: int, limits: Mapping[PaceKind, ServiceLimit]) -> None:
+        paces.report(index, limits, aio.now())
 
     def stream(self, request: Request) -> "PooledRequest":
         return PooledRequest(self, request)
@@ -145,13 +171,16 @@ class EndpointPool:
         further = max(1, requests - self.routing.requests(endpoint))
         return self.routing.expected_wait(endpoint, float(further), aio.now())
 
-    def choose(self, request: Request, exclude: set[int]) -> int | None:
-        """The endpoint for a request. An endpoint on which the agent failed before is used only if there is no
-        other."""
-        avoided = self._avoided.get(request.agent)
-        index = self._choose(request, exclude | avoided) if avoided else None
-        if index is None:
-            index = self._choose(request, exclude)
+    def choose(self, request: Request, exclude: set[int], grant: Grant | None = None) -> int | None:
+        """The endpoint for a request. An endpoint on which the agent failed before, or whose pace does not allow the
+        request yet, is used only if there is no other. `grant`: of the pace."""
+        avoided = self._avoided.get(request.agent, set[int]())
+        early = set[int]() if self.paces is None or grant is None else self.paces.early(grant, aio.now())
+        preferred = (avoided | early, early, avoided) if early else (avoided,) if avoided else ()
+        chosen = (self._choose(request, exclude | each) for each in (*preferred, set()))
+        index = next((each for each in chosen if each is not None), None)
+        if self.paces is not None and grant is not None and index is not None:
+            self.paces.sent(grant, index, is_repeated=bool(exclude))
         if index is not None and self.on_routed is not None:
             self.on_routed(request.agent, index)
         return index
@@ -271,7 +300,8 @@ class PooledRequest:
 
     async def __aenter__(self) -> AsyncIterator[Delta]:
         pool, tried, errors, rejections = self._pool, set[int](), list[BackendError](), list[EndpointRejection]()
-        while (index := pool.choose(self._request, tried)) is not None:
+        grant = None if pool.paces is None else pool.paces.take()
+        while (index := pool.choose(self._request, tried, grant)) is not None:
             if errors and not self._may_pay_again(errors[-1]):
                 raise errors[-1]
             self._index, self._ticket, self._started = index, pool.begin(index), aio.now()

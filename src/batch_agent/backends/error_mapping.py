@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..core.errors import BackendError, ErrorKind
+from ..core.requests import Lane
 from .http.json_body import BadJson, loads
 from .http.transport import BodyTooLarge, ConnectError, ConnectTimeout, InvalidUrl, TlsError
 
@@ -65,11 +66,14 @@ _OVERFLOW_PHRASES = (
 )
 _DEAD_ENGINE = "enginecore encountered an issue"
 """What vLLM responds to each request once the process with its model has ended; its API follows soon."""
+_NO_CAPACITY_PHRASES = ("resource_unavailable", "resource unavailable", "capacity_exceeded")
 _UNPAID_PHRASES = ("insufficient_quota", "credit balance is too low")
 
 
-def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: str) -> BackendError:
-    """The BackendError for an error response, with the server's message."""
+def translate_status(
+    status: int, headers: Mapping[str, str], body: bytes, url: str, lane: Lane = "standard"
+) -> BackendError:
+    """The BackendError for an error response to a request in this lane, with the server's message."""
     try:
         parsed = loads(body)
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
@@ -77,7 +81,8 @@ def translate_status(status: int, headers: Mapping[str, str], body: bytes, url: 
         message = body.decode(errors="replace").strip() or "no error message"
     if 300 <= status < 400:
         message = f"redirect to {headers.get('Location', 'no location')}. If that is the server, use its URL."
-    kind = _kind(status, message + body[:2000].decode(errors="replace"))
+    content = message + body[:2000].decode(errors="replace")
+    kind = ErrorKind.CAPACITY if lane == "flex" and _lacks_capacity(status, content) else _kind(status, content)
     text = f"HTTP {status} from {url}: {_explain(message[:1000])}"
     return BackendError(kind, text, retry_after=_retry_after(headers), status=status)
 
@@ -139,6 +144,14 @@ def _explain(message: str) -> str:
     if _DEAD_ENGINE not in message.lower():
         return message
     return f"the engine has died, and the server has to be restarted. Its log says why. ({message})"
+
+
+def _lacks_capacity(status: int, text: str) -> bool:
+    """Whether the lane flex had no capacity. OpenAI and Azure say so with a 429, Gemini and Bedrock with a 503, Groq
+    with a 498. Other refusals are of the rate limits, which hold in all lanes."""
+    if status == 429:
+        return any(phrase in text.lower() for phrase in _NO_CAPACITY_PHRASES)
+    return status in (498, 503)
 
 
 def _kind(status: int, text: str) -> ErrorKind:

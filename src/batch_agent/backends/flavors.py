@@ -7,6 +7,7 @@ from typing import Literal
 
 from ..core.fast_dataclass import dataclass
 from ..core.images import MAX_IMAGE_TOKENS
+from ..core.requests import Lane
 
 DialectName = Literal["openai", "anthropic", "bedrock"]
 
@@ -65,6 +66,8 @@ class Flavor:
     """Its responses report limits per minute."""
     managed_cache: bool = False
     """A prefix is cached only after the first reply, so agents that start together all pay for it."""
+    lanes: tuple[Lane, ...] = ("standard",)
+    """Lanes that it offers. Of a server that is not known, all: it says itself what it does not offer."""
     ignores: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     extensions: OpenAIExtensions = field(default_factory=OpenAIExtensions)
@@ -139,6 +142,7 @@ OPENAI = Flavor(
     inflight=32,
     rate_limit_headers=True,
     managed_cache=True,
+    lanes=("standard", "flex", "batch"),
     extensions=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
     images=True,
     max_image_bytes=_OPENAI_IMAGE_BYTES,
@@ -157,6 +161,7 @@ ANTHROPIC = Flavor(
     inflight=32,
     rate_limit_headers=True,
     managed_cache=True,
+    lanes=("standard", "batch"),
     ignores=("seed",),
     images=True,
     max_image_bytes=5 * 1024 * 1024,
@@ -189,6 +194,7 @@ BEDROCK = Flavor(
     json_schema_with_tools=False,
     inflight=32,
     managed_cache=True,
+    lanes=("standard", "flex"),
     ignores=("seed",),
     images=True,
     max_image_bytes=3_932_160,
@@ -213,9 +219,17 @@ SIM = Flavor(
     images=True,
     json_schema_with_tools=True,
     inflight=128,
+    lanes=("standard", "flex", "batch"),
     tested_with="in each CI run",
 )
-COMPATIBLE = Flavor("openai-compatible", "http://127.0.0.1:8000/v1", "OPENAI_API_KEY", json_schema=False, inflight=32)
+COMPATIBLE = Flavor(
+    "openai-compatible",
+    "http://127.0.0.1:8000/v1",
+    "OPENAI_API_KEY",
+    json_schema=False,
+    inflight=32,
+    lanes=("standard", "flex", "batch"),
+)
 
 BY_SCHEME = {
     "vllm": VLLM,

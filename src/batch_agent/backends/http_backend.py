@@ -12,6 +12,7 @@ from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
 from ..media.image_files import has_images, with_image_data
 from .dialects.dialect import Dialect, StreamDecoder
+from .dialects.response_body import billed_lane
 from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.rate_limit_headers import read_rate_limits
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _STALE_TIMEOUT = 1.0
 """Seconds. A server that closes the connection later had received the request, and failed on it."""
 _STREAM_END_TIMEOUT = 0.5
+_TIER_HEADER = "x-gemini-service-tier"
+"""Header in which Gemini names the tier by which a request is billed. Others name it in the body."""
 _STREAM_REJECTED = (400, 422, 501)
 
 
@@ -45,7 +48,7 @@ class HttpBackend:
         """`observe` is called with each exchange, here and in requests that others send to `server`."""
         self.traits = traits
         self.server = server
-        self._dialect = dialect
+        self.dialect = dialect
         self._session_closer = session_closer
         self._on_close = on_close
         self._read_load = read_load
@@ -76,13 +79,13 @@ class HttpBackend:
 
     def _request(self, server: RequestClient, request: Request) -> "StreamingRequest":
         on_response = self._on_response if self._limit_observers and self.traits.reports_rate_limits else None
-        return StreamingRequest(server, self._dialect, request, self._stop_streaming, on_response)
+        return StreamingRequest(server, self.dialect, request, self._stop_streaming, on_response)
 
     def encode(self, request: Request) -> EncodedRequest:
         """The request as `stream` sends it. Sends nothing."""
         from .http.exchange_recorder import encoded
 
-        sent = StreamingRequest(self.server, self._dialect, request, self._stop_streaming)
+        sent = StreamingRequest(self.server, self.dialect, request, self._stop_streaming)
         return encoded(self.server, sent.url, sent.body, {**self.server.headers, **(sent.headers or {})})
 
     def _recorded(self, request: Request, observe: RequestObserver) -> "RecordedRequest":
@@ -131,6 +134,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         "_fallback",
         "_is_accepted",
         "_is_streamed",
+        "_lane",
         "_on_response",
         "_ready",
         "_response",
@@ -156,6 +160,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         self._dialect = dialect
         self._with_images = request if has_images(request.messages) else None
         self._charge = request.charge
+        self._lane = request.lane
         self._is_streamed = request.stream
         self.url = server.url(dialect.path(request))
         self.body = dialect.encode(request)
@@ -184,14 +189,17 @@ class StreamingRequest(AsyncIterator[Delta]):
                 body = redact_key(await response.read(), response.sent_headers)
                 if self._fallback is not None and response.status in _STREAM_REJECTED and b"stream" in body.lower():
                     return await self._without_stream(*self._fallback)
-                raise translate_status(response.status, response.headers, body, display_url(self.url))
+                raise translate_status(response.status, response.headers, body, display_url(self.url), self._lane)
             self._is_accepted = True
+            lane = (
+                self._lane if self._lane == "standard" else billed_lane(self._lane, response.headers.get(_TIER_HEADER))
+            )
             if self._is_streamed and response.content_type == dialect.stream_type:
-                self._decoder = dialect.decoder()
+                self._decoder = dialect.decoder(lane)
             else:
                 body = await response.read()
                 self._abort()  # the body was read to its end, so the connection can be reused
-                self._ready = dialect.decode_reply(body)
+                self._ready = dialect.decode_reply(body, lane)
                 self._ready.reverse()
         except BackendError as error:
             self._mark_billed(error)

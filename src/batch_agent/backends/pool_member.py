@@ -1,11 +1,11 @@
 """Endpoint of an endpoint pool, connected when it is needed, and the traits that all endpoints share."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ..core.errors import BackendError, ErrorKind, SpecError
-from ..core.protocols import Backend, Traits
+from ..core.protocols import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
 
 OPEN_TIMEOUT = 15.0
 """Seconds in which an endpoint must respond to the probe, once another one has."""
@@ -23,6 +23,8 @@ class PoolEndpoint:
         """Whether users were notified that it is down."""
         self.last_error = ""
         """Message of its last failure."""
+        self.on_limits: Callable[[Mapping[PaceKind, ServiceLimit]], None] | None = None
+        """Called with the limits per minute that its responses report."""
         self._open_backend = open_backend
         self._open_lock = asyncio.Lock()
         self._failed_attempts = 0
@@ -39,10 +41,15 @@ class PoolEndpoint:
             if self.backend is None:
                 try:
                     self.backend = await self._connect(model)
+                    self.observe_limits()
                 except BackendError as error:
                     self._failed_attempts, self._open_error = self._failed_attempts + 1, error
                     raise
             return self.backend
+
+    def observe_limits(self) -> None:
+        if self.on_limits is not None and isinstance(self.backend, ReportsRateLimits):
+            self.backend.observe_rate_limits(self.on_limits)
 
     async def _connect(self, model: str) -> Backend:
         try:
@@ -89,6 +96,13 @@ def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Tr
         max_image_bytes=_least([traits.max_image_bytes for traits in all_traits]),
         max_image_side=_least([traits.max_image_side for traits in all_traits]),
         image_tokens=max(traits.image_tokens for traits in all_traits),
+        lanes=tuple(
+            # A batch is at one server.
+            lane
+            for lane in first.lanes
+            if lane != "batch" and all(lane in traits.lanes for traits in all_traits)
+        ),
+        reports_rate_limits=any(traits.reports_rate_limits for traits in all_traits),
         has_agent_sessions=True,  # at least the routing of each agent
         detected=(f"{len(known)} of {len(urls)} endpoints", *first.detected),
     )

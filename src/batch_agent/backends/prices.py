@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from genai_prices.types import ModelPrice
 
 _PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "bedrock": "aws"}
+PRICED_BACKENDS = frozenset(_PROVIDERS)
+"""Backends whose models have a price in the table."""
 _TABLE = "genai-prices"
 _WRITTEN, _WRITTEN_HOUR = 1.25, 2.0
 """What Anthropic and Bedrock charge for input that they write to their cache, for five minutes and for an hour, as
@@ -55,7 +59,24 @@ def price_of(model: str, backend: str, given: Mapping[str, GivenPrice]) -> Price
             f"The price of {model!r} is unknown: pass prices={{{model!r}: (input, cached, output)}} in dollars per "
             "million tokens, or set max_total_tokens instead of max_usd."
         ) from error
-    return replace(parse_price(_listed(found), *factors), source=f"{_TABLE} {version(_TABLE)}")
+    return replace(parse_price(_listed(found), *factors), source=_table())
+
+
+@cache
+def _table() -> str:
+    """The table and how old it is at most. It has no date of its own: that of its newest price is the best there is."""
+    from genai_prices.data import providers
+    from genai_prices.types import StartDateConstraint
+
+    conditions = [
+        price.constraint
+        for provider in providers
+        for model in provider.models
+        for price in (model.prices if isinstance(model.prices, list) else ())
+    ]
+    starts = [each.start_date for each in conditions if isinstance(each, StartDateConstraint)]
+    newest = max((start for start in starts if start <= datetime.now(UTC).date()), default=None)
+    return f"{_TABLE} {version(_TABLE)}" + ("" if newest is None else f", with prices as of {newest}")
 
 
 def _listed(price: "ModelPrice") -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..schedule.backoff import Backoff
+from ..schedule.kv_tiers import KvTiers
 from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request
 from .flavors import Flavor
 from .http.client import ServerClient, display_url
@@ -73,6 +74,8 @@ class KvPlugin:
     policy: str | None = None
     """Eviction policy of the host tier that follows hints; empty: none."""
     host_tokens: int | None = None
+    is_exclusive: bool = False
+    """The host tier adds to the device instead of holding copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +87,8 @@ class ServerInfo:
     kv_tokens: int | None = None
     """Capacity of the KV cache in GPU memory, of all engines together."""
     kv_retained_tokens: int | None = None
-    """The same, or the capacity of a slower tier if that is larger: the tier holds copies, so the sizes are not added.
-    None for a tier whose size is unknown."""
+    """The same, or the capacity of a slower tier if that is larger: the tier holds copies, so the sizes are not added
+    (except those of an exclusive tier). None for a tier whose size is unknown."""
     metrics: bool | None = None
     sessions: bool | None = None
     """Whether it keeps an agent's cache until the agent's session is closed."""
@@ -283,11 +286,16 @@ async def _with_plugin(server: ServerClient, info: ServerInfo, plugin: KvPlugin)
         return info
     policy, host_tokens = fields.get("policy"), _count(fields.get("host_tokens"))
     plugin = KvPlugin(
-        plugin.version, fields.get("pins") is True, policy if isinstance(policy, str) else "", host_tokens
+        plugin.version,
+        fields.get("pins") is True,
+        policy if isinstance(policy, str) else "",
+        host_tokens,
+        fields.get("exclusive") is True,
     )
     if host_tokens is None or info.kv_tokens is None:
         return replace(info, plugin=plugin)
-    return replace(info, plugin=plugin, kv_retained_tokens=max(info.kv_tokens, host_tokens))
+    tiers = KvTiers(info.kv_tokens, host_tokens, plugin.is_exclusive)
+    return replace(info, plugin=plugin, kv_retained_tokens=tiers.retained)
 
 
 def _vllm_tier(labels: dict[str, str], metrics: str) -> str:

@@ -30,7 +30,7 @@ COMMANDS = (
     Command(
         "init",
         "batch_agent.cli.commands.init:init",
-        "Create a starter project: config file, schema, tool and inputs.\n\n"
+        "Create a starter project: config, schema, tool and inputs.\n\n"
         "It runs without changes, on the embedded model. Existing files are not overwritten.",
         ("batch-agent init reviews && cd reviews && batch-agent run",),
     ),
@@ -110,7 +110,7 @@ COMMANDS = (
     Command(
         "lint",
         "batch_agent.cli.commands.lint:lint",
-        "Show which prefix prompts share, and what prevents more sharing.\n\n"
+        "Show the prefix that prompts share, and what prevents more.\n\n"
         "Sends no requests to a model. The exit status is 1 if there are findings.",
     ),
     Command(
@@ -119,6 +119,22 @@ COMMANDS = (
         "Check what a backend supports, and suggest improvements.\n\n"
         "Sends a few short requests (about 1,300 tokens in total). The exit status is 1 if the backend cannot be used.",
         ("batch-agent doctor vllm://127.0.0.1:8000",),
+    ),
+    Command(
+        "run-batch",
+        "batch_agent.cli.commands.run_batch:run_batch_file",
+        "Answer the requests of a batch file on any backend.\n\n"
+        "The file has the format of OpenAI's batches and of vllm run-batch, and so has the output. Responses are "
+        "written as they arrive; to continue after a stop or a crash, run the same command again.",
+        ("batch-agent run-batch requests.jsonl -o responses.jsonl --backend vllm://127.0.0.1:8000",),
+    ),
+    Command(
+        "serve-batches",
+        "batch_agent.cli.commands.serve_batches:serve_batch_api",
+        "Serve OpenAI's batch API over any backend.\n\n"
+        "OpenAI's client works with it unchanged: /v1/files and /v1/batches. Files, batches and responses are kept "
+        "in a directory; after a crash, the server continues where it was.",
+        ("batch-agent serve-batches --backend vllm://127.0.0.1:8000 --folder batches",),
     ),
     Command(
         "sim",

@@ -142,7 +142,7 @@ class _BudgetSharing:
             raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
         self._reported = self._pending
         self._in_force = self._reported.leased
-        self._pool.lease(self._reported.leased, self._reported.elsewhere)
+        self._pool.lease(self._reported.leased, self._reported.elsewhere, self._reported.workers)
         if self._stopping is not None:
             self._stopping.cancel()
         self._stopping = asyncio.get_running_loop().call_at(stops_at, self._stop)

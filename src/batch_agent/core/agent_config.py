@@ -7,7 +7,7 @@ from .fast_dataclass import dataclass
 from .images import PlacedImage
 from .messages import Prompt
 from .options import ContextLimits
-from .requests import Sampling
+from .requests import Lane, Sampling
 from .results import AgentError
 from .schema import JsonSchema
 
@@ -93,6 +93,8 @@ class AgentConfig:
     starts_early: bool = False
     """Tool calls start while the model is still generating."""
     priority: int = 0
+    lane: Lane = "standard"
+    """Lane of requests, unless the turn runner chooses another one."""
     compaction: Compaction | None = None
     """None: conversations are never compacted."""
     takes_images: bool = True

@@ -22,6 +22,8 @@ class ErrorKind(StrEnum):
     CONTEXT_OVERFLOW = "context_overflow"
     """The conversation does not fit the context window."""
     RATE_LIMITED = "rate_limited"
+    CAPACITY = "capacity"
+    """The lane flex had no capacity for the request. It is sent again later, at last in the lane standard."""
     SERVER = "server"
     """Status 5xx, or a response that violates the protocol."""
     UNAVAILABLE = "unavailable"
@@ -66,7 +68,7 @@ RETRYABLE = frozenset(
 )
 
 
-_REFUSED = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422, 429, 503, 529})
+_REFUSED = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422, 429, 498, 503, 529})
 """Statuses of requests that the server did not begin to process."""
 _NOT_SENT = frozenset(
     {
@@ -76,6 +78,7 @@ _NOT_SENT = frozenset(
         ErrorKind.NOT_FOUND,
         ErrorKind.CONTEXT_OVERFLOW,
         ErrorKind.RATE_LIMITED,
+        ErrorKind.CAPACITY,
         ErrorKind.UNAVAILABLE,
         ErrorKind.TLS,
         ErrorKind.BUDGET,
@@ -137,6 +140,11 @@ class BackendError(BatchAgentError):
         if self.status is None:
             return self.kind not in _NOT_SENT
         return not (self.status in _REFUSED or 300 <= self.status < 400)
+
+
+class AnswerLimitChanged(BackendError):
+    """The limit of the answer that was derived from the budget did not fit the request. It may be sent again at once:
+    then it has another limit."""
 
 
 class StoreError(BatchAgentError):

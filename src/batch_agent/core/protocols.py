@@ -13,7 +13,7 @@ from .fast_dataclass import dataclass
 from .images import MAX_IMAGE_TOKENS
 from .messages import ToolCall, ToolResult, ToolSpec
 from .options.price import PriceNumbers
-from .requests import ContextHint, Delta, EncodedRequest, Request, Usage
+from .requests import ContextHint, Delta, EncodedRequest, Lane, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -47,6 +47,8 @@ class Traits:
     """It manages its KV cache by the hints in requests (`Request.hint`), and those of `TakesHints`."""
     managed_cache: bool = False
     """A prefix is cached only after the first answer, so warming it before a burst pays."""
+    lanes: tuple[Lane, ...] = ("standard",)
+    """Lanes that requests may take."""
     unsupported_sampling: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     images: bool | None = None
@@ -125,6 +127,21 @@ class ReportsRateLimits(Protocol):
 
     def observe_rate_limits(self, observer: Callable[[Mapping[PaceKind, ServiceLimit]], None]) -> Callable[[], None]:
         """Calls `observer` with the limits in each response that has some. Returns a function that ends this."""
+        ...
+
+
+@runtime_checkable
+class CollectsRequests(Protocol):
+    """Backend that collects the requests of many agents, and sends them together."""
+
+    def observe_agents(self, on_their_way: Callable[[], int]) -> Callable[[], None]:
+        """`on_their_way`: counts the agents that may send a request though no other one is answered: those that were
+        admitted, and whoever admits further ones, less those that wait for a slot or for the budget. Requests that
+        wait here are included. Returns a function to be called when the count may have changed."""
+        ...
+
+    def submitted(self, request: Request) -> "EarlierSubmission | None":
+        """Whether the request was submitted before: it is not sent again, but its result awaited."""
         ...
 
 
@@ -347,6 +364,63 @@ class Store(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedLine:
+    """A request in a submission."""
+
+    key: str
+    """Identifies the request: a hash of its agent, its turn and its body."""
+    input: int = 0
+    """Tokens that the budget has reserved for its prompt; 0 without a budget."""
+    output: int = 0
+    usd: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Requests that are submitted as one batch, recorded before the batch is created."""
+
+    wave: str
+    """Random id, by which the batch is found again."""
+    at: float
+    """When it was about to be created, in seconds since the epoch."""
+    lines: tuple[SubmittedLine, ...]
+    file: str = ""
+    """The provider's id of the file with the requests; empty if there is none, or not yet."""
+    batch: str = ""
+    """The provider's id of the batch; empty: it may or may not have been created."""
+    has_ended: bool = False
+    """The provider has reported its end. Results of it may have been counted against the budget."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierSubmission:
+    """A request that was submitted by an earlier process, or whose agent did not wait for the result. Its reservation
+    counts as spent."""
+
+    line: SubmittedLine
+    had_ended: bool
+    """The earlier process may have counted what it was billed instead."""
+
+
+@runtime_checkable
+class KeepsSubmissions(Protocol):
+    """Store that records what is submitted in batches."""
+
+    async def submissions(self) -> Sequence[Submission]:
+        """Submissions with lines that no agent has taken, oldest first, and only with those lines."""
+        ...
+
+    async def save_submission(self, submission: Submission) -> None:
+        """Records a submission, or what has become known of it, after all facts that were recorded before. Durable on
+        return, also against a power cut. Raises StoreError."""
+        ...
+
+    def take_lines(self, wave: str, keys: Sequence[str]) -> None:
+        """Records that agents have received these lines. May not be durable on return."""
+        ...
 
 
 class WorkSource(Protocol):

@@ -1,14 +1,19 @@
 """Request and reply of one turn, independent of a dialect."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from .fast_dataclass import dataclass
 from .messages import Message, Prompt, Thought, ToolCall
 from .schema import JsonSchema
 
 FinishReason = Literal["stop", "calls", "length", "refusal"]
+Lane = Literal["standard", "flex", "batch"]
+"""Service class of a request: as usual; at a lower price, but it may wait or be refused for lack of capacity; in files
+that the provider works off within hours."""
+LANES: tuple[Lane, ...] = get_args(Lane)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +37,14 @@ class Sampling:
 
 class Charge(Protocol):
     """Reservation of a request in the budget of its run. It covers one send."""
+
+    @property
+    def worst(self) -> "Usage":
+        """What is reserved."""
+        ...
+
+    @property
+    def usd(self) -> float: ...
 
     def again(self) -> bool:
         """Reserves one more send, after one that may have been billed. False: the budget has no room for it, and the
@@ -90,6 +103,15 @@ class Request:
     """Name of the stage in a flow, set where requests are logged; empty for a run of its own."""
     hint: ContextHint | None = None
     """Set only if the traits of the backend say that the server takes hints."""
+    lane: Lane = "standard"
+
+
+LONG_PROMPTS = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
+"""Tokens of a prompt above which some provider bills all of the request at higher prices."""
+OLD_LONG_PROMPT = 200_000
+"""The only such limit that earlier versions counted."""
+_OLD_COUNTS = 10
+"""Counts of earlier versions for a usage with long prompts: five of all, five of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +124,9 @@ class Usage:
     output: int = 0
     written: int = 0
     written_hour: int = 0
-    long: "Usage | None" = None
-    """The part that is of requests whose prompts had more than LONG_PROMPT tokens; None: there was none."""
+    parts: "tuple[UsagePart, ...]" = ()
+    """What is of requests in other lanes or with long prompts, in the order of their lanes and limits. The rest is of
+    the standard lane and of short prompts."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(
@@ -112,7 +135,7 @@ class Usage:
             self.output + other.output,
             self.written + other.written,
             self.written_hour + other.written_hour,
-            self.long + other.long if self.long is not None and other.long is not None else self.long or other.long,
+            _merged(self.parts, other.parts) if self.parts and other.parts else self.parts or other.parts,
         )
 
     @property
@@ -122,31 +145,86 @@ class Usage:
 
     @property
     def of_request(self) -> "Usage":
-        """The usage of one request, with its `long`."""
-        return self if self.input <= LONG_PROMPT else replace(self, long=replace(self, long=None))
+        """The usage of one request, with its part if the prompt was long."""
+        return self if self.parts or self.input <= LONG_PROMPTS[0] else self.in_lane("standard")
+
+    def in_lane(self, lane: Lane) -> "Usage":
+        """The usage of one request that was billed in this lane."""
+        tokens = replace(self, parts=()) if self.parts else self
+        above = bisect_left(LONG_PROMPTS, self.input)
+        if lane == "standard" and not above:
+            return tokens
+        return replace(tokens, parts=(UsagePart(lane, LONG_PROMPTS[above - 1] if above else 0, tokens),))
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the usage of one request."""
+        return self.parts[0].lane if self.parts else "standard"
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        """The lanes of a sum of requests."""
+        if not self.parts:
+            return ("standard",)
+        return tuple(lane for lane in LANES if (part := self.of_lane(lane)).input or part.output)
+
+    def of_lane(self, lane: Lane) -> "Usage":
+        """The part of the requests in this lane."""
+        parts = tuple(part for part in self.parts if part.lane == lane)
+        if lane != "standard":
+            return replace(sum((part.tokens for part in parts), NO_USAGE), parts=parts)
+        others = [part.tokens._five for part in self.parts if part.lane != "standard"]
+        rest = _of_five([count - sum(theirs) for count, *theirs in zip(self._five, *others, strict=True)])
+        return replace(rest, parts=parts)
+
+    @property
+    def _five(self) -> tuple[int, int, int, int, int]:
+        return self.input, self.cached, self.output, self.written, self.written_hour
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """As numbers, for compact formats: three, five if tokens were written, ten if prompts were long."""
-        plain = self.input, self.cached, self.output
-        if self.long is not None:
-            long = self.long
-            return (
-                *plain, self.written, self.written_hour,
-                long.input, long.cached, long.output, long.written, long.written_hour,
-            )  # fmt: skip
-        return (*plain, self.written, self.written_hour) if self.written or self.written_hour else plain
+        """As numbers, for compact formats: three, or five if tokens were written; of each part, five after the number
+        of its lane and its limit."""
+        if not self.parts:
+            return self._five if self.written or self.written_hour else self._five[:3]
+        parts = ((LANES.index(part.lane), part.above, *part.tokens._five) for part in self.parts)
+        return (*self._five, *(number for part in parts for number in part))
 
     @classmethod
     def of_counts(cls, counts: Sequence[int]) -> "Usage":
         """The usage that has these `counts`."""
-        prompt, cached, output, written, written_hour, *rest = (*counts, *(0,) * (_WITH_WRITTEN - len(counts)))
-        return cls(prompt, cached, output, written, written_hour, cls.of_counts(rest) if any(rest) else None)
+        total = _of_five(counts)
+        if len(counts) == _OLD_COUNTS:
+            counts = (*counts[:5], 0, OLD_LONG_PROMPT, *counts[5:])
+        parts = [counts[start : start + 7] for start in range(5, len(counts), 7)]
+        found = (UsagePart(LANES[lane], above, _of_five(five)) for lane, above, *five in parts if lane or above)
+        return replace(total, parts=tuple(found))
 
 
-LONG_PROMPT = 200_000
-"""Tokens of a prompt above which Anthropic and Google bill all of the request at higher prices."""
-_WITH_WRITTEN = 5
+@dataclass(frozen=True, slots=True)
+class UsagePart:
+    """Part of a usage that is billed at prices of its own."""
+
+    lane: Lane
+    above: int
+    """One of LONG_PROMPTS, the highest below the prompts; 0: they were short."""
+    tokens: Usage
+    """Without parts."""
+
+
+def _of_five(counts: Sequence[int]) -> Usage:
+    """The usage that begins with these counts, of which the last two may be missing."""
+    prompt, cached, output, written, written_hour = (*counts, 0, 0)[:5]
+    return Usage(prompt, cached, output, written, written_hour)
+
+
+def _merged(parts: tuple[UsagePart, ...], others: tuple[UsagePart, ...]) -> tuple[UsagePart, ...]:
+    sums = {(LANES.index(part.lane), part.above): part for part in parts}
+    for part in others:
+        key = LANES.index(part.lane), part.above
+        same = sums.get(key)
+        sums[key] = part if same is None else UsagePart(part.lane, part.above, same.tokens + part.tokens)
+    return tuple(sums[key] for key in sorted(sums))
 
 
 NO_USAGE = Usage()

@@ -6,6 +6,7 @@ from typing import Any
 
 from .fast_dataclass import dataclass
 from .messages import ToolSpec
+from .requests import Lane
 from .schema import JsonSchema
 
 
@@ -95,6 +96,30 @@ class Pacing:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneUse:
+    """Requests of a run by lane."""
+
+    requests: tuple[tuple[Lane, int], ...] = ()
+    """Answered requests of each lane that was used."""
+    refused: int = 0
+    """Flex requests that were refused for capacity, and sent again."""
+
+    def __str__(self) -> str:
+        counts = dict(self.requests)
+        standard = counts.pop("standard", 0)
+        parts = [f"{count:,} {_requests(count)} in lane {lane}" for lane, count in counts.items()]
+        if standard:
+            parts.append(f"{standard:,} {_requests(standard)} fell back to standard")
+        if self.refused:
+            parts.append(f"{self.refused:,} refused for capacity")
+        return ", ".join(parts)
+
+
+def _requests(count: int) -> str:
+    return "request" if count == 1 else "requests"
+
+
+@dataclass(frozen=True, slots=True)
 class Scheduling:
     """Scheduling report of a run."""
 
@@ -120,6 +145,8 @@ class Scheduling:
     """Results placed first, or what that would gain; None if that is little."""
     pace: Pacing | None = None
     """None if no limit per minute is set or reported."""
+    lanes: LaneUse | None = None
+    """None if all requests were to take the lane standard."""
 
 
 @dataclass(frozen=True, slots=True)

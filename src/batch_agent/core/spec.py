@@ -19,6 +19,8 @@ from .task_fields import Fields, check_inputs
 from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, valid_unicode
 
 _MAX_AGENTS = 10_000
+_MAX_AGENTS_IN_BATCHES = 50_000
+"""As many requests as OpenAI takes in one batch."""
 _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
@@ -43,6 +45,10 @@ class BatchSpec:
     backend: str | Sequence[str] | Backend = "local://"
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    lane: Literal["standard", "flex", "batch", "auto"] = "standard"
+    """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
+    provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
+    docs/lanes.md says which backends have which."""
     runtime: Runtime | None = None
     """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model
     override those of the run."""
@@ -84,6 +90,10 @@ class BatchSpec:
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
+        if self.lane not in ("standard", "flex", "batch", "auto"):
+            raise SpecError(f"lane must be 'standard', 'flex', 'batch' or 'auto'; got {self.lane!r}.")
+        if self.lane == "batch":
+            self._check_batch_lane()
         if self.plan_changed not in ("stop", "rerun"):
             raise SpecError(f"plan_changed must be 'stop' or 'rerun'; got {self.plan_changed!r}.")
         if self.on_result is not None and not callable(self.on_result):
@@ -92,7 +102,7 @@ class BatchSpec:
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
-        check_extra(self.sampling.extra, has_schema=self.output_schema is not None)
+        check_extra(self.sampling.extra, has_schema=self.output_schema is not None, has_lane=self.lane != "standard")
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
@@ -102,7 +112,9 @@ class BatchSpec:
 
     @property
     def max_dispatched(self) -> int:
-        return self.limits.max_agents or (_MAX_AGENTS if self.runtime is None else _MAX_PROGRAMS)
+        if self.runtime is not None:
+            return self.limits.max_agents or _MAX_PROGRAMS
+        return self.limits.max_agents or (_MAX_AGENTS_IN_BATCHES if self.lane == "batch" else _MAX_AGENTS)
 
     @property
     def max_turns(self) -> int:
@@ -125,6 +137,14 @@ class BatchSpec:
         for name in ("backend", "model"):
             if getattr(runtime, name) is not None:
                 object.__setattr__(self, name, getattr(runtime, name))
+
+    def _check_batch_lane(self) -> None:
+        if self.runtime is not None:
+            raise SpecError("lane='batch' is for agents without a runtime: a program cannot wait hours for each reply.")
+        if self.distribution.cluster is not None or self.distribution.store is not None:
+            raise SpecError(
+                "lane='batch' runs in one process, which does little but wait: leave out store= and cluster=."
+            )
 
     @classmethod
     def of(cls, **options: Unpack[SpecOptions]) -> Self:

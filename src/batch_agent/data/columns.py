@@ -17,7 +17,7 @@ _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, tim
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
-    "output_tokens", "cost", "seconds",
+    "output_tokens", "lane", "cost", "seconds",
 )  # fmt: skip
 
 
@@ -75,6 +75,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "cached_tokens": usage.cached,
         "written_tokens": usage.all_written,
         "output_tokens": usage.output,
+        "lane": "+".join(usage.lanes),
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }

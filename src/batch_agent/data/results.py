@@ -30,10 +30,10 @@ class Results(list[AgentResult[T]]):
     `key`, `ok`, `status`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of
     the inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
     strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
-    `input_tokens`, `cached_tokens`, `written_tokens` (to the provider's cache), `output_tokens`, `cost` (dollars, where
-    the price is known) and `seconds`. Nested values stay lists or objects; in Parquet and polars, a column with values
-    of several types is JSON. Files are replaced atomically. A path that cannot be written or a missing library raises
-    SpecError."""
+    `input_tokens`, `cached_tokens`, `written_tokens` (to the provider's cache), `output_tokens`, `lane` ("standard",
+    "flex", "batch", or several: "batch+standard"), `cost` (dollars, where the price is known) and `seconds`. Nested
+    values stay lists or objects; in Parquet and polars, a column with values of several types is JSON. Files are
+    replaced atomically. A path that cannot be written or a missing library raises SpecError."""
 
     def __init__(
         self,

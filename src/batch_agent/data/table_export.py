@@ -22,7 +22,7 @@ from .result_rows import as_row, cell, csv_lines, jsonable
 _MAX_ROWS = 10
 _MAX_COLUMNS = 12
 _MAX_CELL_CHARS = 80
-_HIDDEN = frozenset({"key", "text", "cached_tokens", "written_tokens"})
+_HIDDEN = frozenset({"key", "text", "cached_tokens", "written_tokens", "lane"})
 _STYLE = (
     "<style>.batch-agent {overflow-x: auto} .batch-agent td, .batch-agent th {text-align: left; vertical-align: top} "
     ".batch-agent th {white-space: nowrap} .batch-agent td {max-width: 24em; overflow-wrap: break-word}</style>"

@@ -1,6 +1,6 @@
 """Admission controller: a slot for each request in flight, and KV residency for each agent."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from types import TracebackType
@@ -14,6 +14,7 @@ from ..core.messages import ToolCall
 from ..core.protocols import (
     AssignsEndpoints,
     Backend,
+    CollectsRequests,
     CountsTokens,
     EventSink,
     PaceKind,
@@ -27,7 +28,7 @@ from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
-from ..schedule.pace import Pace
+from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
 from .residency import PoolResidency, Residency, ResidencyLease
@@ -78,6 +79,23 @@ class AdmissionController:
         """Usage of the first turns of all new agents, with what was found in the server's prefix cache."""
         self._new: set[str] = set()
         self._load: ServerLoad | None = None
+        self._live: set[str] = set()
+        """Agents that were admitted and have not ended."""
+        self.is_dispatching = False
+        """Whether further agents may be admitted without waiting for others."""
+        self._on_agents: Callable[[], None] | None = None
+
+    def observe(self, backend: CollectsRequests, waiting_for_budget: Callable[[], int]) -> None:
+        """Has the backend know how many agents may still send a request."""
+        self._on_agents = backend.observe_agents(
+            lambda: len(self._live) + self.is_dispatching - self.slots.waiting - waiting_for_budget()
+        )
+
+    def on_dispatch(self, *, is_dispatching: bool) -> None:
+        """`is_dispatching`: the engine reads inputs; otherwise it waits for an agent to end, or has read all."""
+        self.is_dispatching = is_dispatching
+        if self._on_agents is not None:
+            self._on_agents()
 
     def share(
         self, shared_chars: int, depth: int, *, has_later_turns: bool = True, server: object = None
@@ -118,11 +136,14 @@ class AdmissionController:
             raise
         if self._unstarted:
             self._unstarted -= 1
+        self._live.add(job.key)
         return slot
 
     async def readmit(self, job: Job, turns_left: int) -> HeldSlot:
         """Waits until a started agent has residency and a slot for its next turn."""
         priority = Priority(False, turns_left, job.index)
+        if self._on_agents is not None:
+            self._on_agents()
         if self.residency is not None:
             await self.residency.readmit(job.key, priority)
         return await self.slots.acquire(_IN_TURN if self._starts_new() else priority, self._expected(job))
@@ -254,6 +275,9 @@ class AdmissionController:
 
     def release(self, agent: str) -> None:
         self._new.discard(agent)
+        self._live.discard(agent)
+        if self._on_agents is not None:
+            self._on_agents()
         self._has_results = True
         if self._cost is not None:
             self._cost.contexts.pop(agent, None)
@@ -357,10 +381,10 @@ def build_admission(
     the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
     number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
     traits = backend.traits
-    pace = _pace(spec, traits)
+    pace = _pace(spec, traits, server)
     slots = Slots(_inflight_limit(spec, traits), events, pace, awaits_limits=traits.reports_rate_limits)
     cost = None if pace is None else CostEstimate(spec.sampling.max_tokens, chars_per_token)
-    if not has_later_turns or traits.managed_cache:
+    if not has_later_turns or traits.managed_cache or isinstance(server, CollectsRequests):
         # No agent reuses its context, or the service manages its cache itself.
         hints = ContextHints() if traits.takes_hints else None
         return AdmissionController(
@@ -408,14 +432,15 @@ def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
-def _pace(spec: BatchSpec, traits: Traits) -> Pace | None:
+def _pace(spec: BatchSpec, traits: Traits, server: object) -> Pace | None:
     """None: nothing limits the requests per minute, and no response may do so."""
     limits: dict[PaceKind, int] = {}
     if spec.limits.rpm is not None:
         limits["requests"] = spec.limits.rpm
     if spec.limits.tpm is not None:
         limits["tokens"] = spec.limits.tpm
-    return Pace(limits) if limits or traits.reports_rate_limits else None
+    endpoints = server.paces if isinstance(server, PacesEndpoints) else None
+    return Pace(limits, endpoints=endpoints) if limits or traits.reports_rate_limits else None
 
 
 async def measure_chars_per_token(server: Backend, text: str) -> float | None:

@@ -1,31 +1,39 @@
-"""Budget of a run in the engine: a pool that requests draw from, a backend that counts them, and a durable account.
-
-With a checkpoint, what a request may cost is durable before the request is sent."""
+"""Budget of a run in the engine: a pool that requests draw from, and a backend that counts and limits them."""
 
 import asyncio
 import itertools
+import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from ..core.errors import BackendError, ErrorKind, StoreError
+from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind, StoreError
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.options.price import FREE, Price
-from ..core.protocols import Account, Backend, Store, Traits
-from ..core.requests import NO_USAGE, Delta, Finished, Request, Usage
+from ..core.protocols import Backend, EarlierSubmission, Traits
+from ..core.requests import NO_USAGE, Delta, Finished, Request, Sampling, Usage
 from ..core.schema import JsonSchema
 from ..media.image_files import images_in
-from ..schedule.budget import Amount, Budget, Reservation
-from ..schedule.fair_share import lease
+from ..schedule.budget import Amount, AnswerLimits, Budget, Reservation
 
-_MAX_ANSWER_TOKENS = 32_768
-"""Assumed length of an answer if neither max_tokens nor the context window limits it."""
 _TEMPLATE_TOKENS = 64
 """Tokens that a chat template may add to a message."""
 _MAX_HIDDEN_TOKENS = 65_536
 """Tokens that a server may use beyond what it was sent, for instructions of its own. Higher reports are ignored."""
 
+_ANSWER_PART = 8
+"""One such part of the window is left for answers, also behind prompts that may be as long as the window."""
+_LEAST_ANSWER = 256
+"""The lowest limit that is tried with a server that refuses higher ones."""
+_SCHEMA_BYTES_PER_TOKEN = 2
+_TURNS_APART = 8
+"""Turns whose answers are learned apart: calls of tools are shorter than final answers."""
+_MAX_CONTEXTS = 10_000
+"""Agents whose last prompt is known; those of older requests are forgotten."""
+_GROWTH = 2
+"""The limit of an answer that was cut grows so many times."""
+_ABOUT_LIMIT = re.compile(r"max(imum)?[ _](\w+[ _])?tokens", re.IGNORECASE)
 _HOUR = "'1h'"
 """In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
 
@@ -43,7 +51,14 @@ class BudgetPool:
         self._numbers = itertools.count()
         self._request_lease: Callable[[], None] | None = None
         self._requests_again = False
+        self.workers = 1
+        """Workers that share the budget."""
         self._broken: StoreError | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait until others are settled."""
+        return len(self._waiting)
 
     @property
     def needs(self) -> list[Amount]:
@@ -57,8 +72,9 @@ class BudgetPool:
         self._request_lease, self._requests_again = request_lease, requests_again
         self.budget.lease(Amount())
 
-    def lease(self, allowed: Amount, elsewhere: Amount) -> None:
+    def lease(self, allowed: Amount, elsewhere: Amount, workers: int = 1) -> None:
         """Allows this process to spend `allowed` in total; other processes have spent `elsewhere`."""
+        self.workers = workers
         self.budget.lease(allowed)
         self.budget.set_spent_elsewhere(elsewhere)
         self._wake()
@@ -68,23 +84,25 @@ class BudgetPool:
         self._broken = error
         self._wake()
 
-    async def reserve(self, worst: Usage, price: Price) -> Reservation:
-        """Waits until the request fits. Raises BackendError if it never can, and StoreError if the account fails."""
-        return self.budget.reserve(worst, price) or await self._wait(worst, price)
+    async def reserve(self, worst: Callable[[], Usage], price: Price) -> Reservation:
+        """Waits until the request fits. `worst`: its worst case, which may have changed while it waited. Raises
+        BackendError if it never can, and StoreError if the account fails."""
+        first = worst()
+        return self.budget.reserve(first, price) or await self._wait(first, worst, price)
 
     def settle(self, reserved: Reservation, usage: Usage) -> None:
         self.budget.settle(reserved, usage)
         self._wake()
 
-    async def _wait(self, worst: Usage, price: Price) -> Reservation:
+    async def _wait(self, needed: Usage, worst: Callable[[], Usage], price: Price) -> Reservation:
         number, reserved, request_lease = next(self._numbers), None, self._request_lease
-        self._needs[number] = Amount.worst(worst, price)
         try:
             while reserved is None:
+                self._needs[number] = Amount.worst(needed, price)
                 if self._broken is not None:
                     raise self._broken
-                if self.budget.can_never_fit(worst, price):
-                    raise BackendError(ErrorKind.BUDGET, self._exhausted(worst))
+                if self.budget.can_never_fit(needed, price):
+                    raise BackendError(ErrorKind.BUDGET, self._exhausted(needed))
                 if request_lease is not None:
                     request_lease()
                     # Once by default: other workers may hold the budget for a while.
@@ -92,9 +110,10 @@ class BudgetPool:
                 settled = asyncio.get_running_loop().create_future()
                 self._waiting.append(settled)
                 await settled
-                reserved = self.budget.reserve(worst, price)
+                needed = worst()
+                reserved = self.budget.reserve(needed, price)
         finally:
-            del self._needs[number]
+            self._needs.pop(number, None)
         return reserved
 
     def _wake(self) -> None:
@@ -114,21 +133,41 @@ class BudgetPool:
 
 class BudgetedBackend:
     """Backend whose requests count against a budget. Requests that can never fit fail with a budget error. Everything
-    that may have been billed counts: with the usage that the server reports, or with its worst case."""
+    that may have been billed counts: with the usage that the server reports, or with its worst case.
+
+    Requests without `max_tokens` are sent with a limit that `AnswerLimits` derives. If it cuts an answer, or the server
+    refuses it, the request fails with AnswerLimitChanged, and the agent's next one has another limit."""
 
     def __init__(
-        self, backend: Backend, pool: BudgetPool, price: PriceOf | None = None, window: int | None = None
+        self,
+        backend: Backend,
+        pool: BudgetPool,
+        price: PriceOf | None = None,
+        window: int | None = None,
+        in_flight: int = 1,
+        submitted: Callable[[Request], EarlierSubmission | None] | None = None,
     ) -> None:
         """`price`: of each model; None if no price is needed. `window`: the user's value of the context window, used if
-        the server reports none."""
+        the server reports none. `in_flight`: requests that are expected to be in flight at once.
+        `submitted`: whether a request was submitted in a batch before."""
         self._backend = backend
         self._pool = pool
         self._price = price
         self._window = window
+        self._in_flight = in_flight
+        self._submitted = submitted
         self._prompt: tuple[Prompt, int] | None = None
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
         self._hidden = 0
         """Tokens that the server uses beyond what it is sent, as observed."""
+        self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
+        self._highest_limit = float("inf")
+        """Above this, the server refuses requests."""
+        self._contexts = _Contexts(backend.traits.image_tokens)
+        self._next_limits: dict[str, int] = {}
+        """Limits of agents whose last one did not fit."""
+        self._limited: tuple[Sampling, dict[int, Sampling]] | None = None
+        """The last sampling without max_tokens, and with each limit that was sent."""
 
     @property
     def traits(self) -> Traits:
@@ -136,19 +175,36 @@ class BudgetedBackend:
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Delta]]:
-        price = FREE if self._price is None else self._price(request.model)
-        worst = self._worst(request, price)
-        charge = _Charge(self._pool, worst, self._hidden, await self._pool.reserve(worst, price))
+        price = self.price(request.model)
+        earlier = None if self._submitted is None else self._submitted(request)
+        if earlier is not None and earlier.had_ended:
+            async with self._backend.stream(request) as deltas:
+                yield deltas  # the account of the earlier process has it
+            return
+        if earlier is not None and earlier.line.input:
+            reserved = self._pool.budget.take_over(_earlier_worst(earlier, request), earlier.line.usd, price)
+        else:
+            reserved = await self._pool.reserve(lambda: self.worst(request, price), price)
+        is_derived, limit = request.sampling.max_tokens is None, reserved.worst.output
+        sampling = self._with_limit(request.sampling, limit) if is_derived else request.sampling
+        charge = _Charge(self._pool, self._hidden, reserved)
         try:
-            async with self._backend.stream(replace(request, charge=charge)) as deltas:
+            async with self._backend.stream(replace(request, sampling=sampling, charge=charge)) as deltas:
                 yield charge.read(deltas)
+            if is_derived:
+                self._learn(request, charge, limit)
         except BackendError as error:
             if not error.may_be_billed:
                 charge.usage = charge.usage or NO_USAGE
+                if is_derived:
+                    self._lower(request, error, limit)
             raise
         finally:
             # Without reported usage, or if the answer was abandoned, the request may have cost its worst case.
-            self._pool.settle(charge.reserved, self._counted(charge))
+            counted = self._counted(charge)
+            self._pool.settle(charge.reserved, counted)
+            if request.agent and charge.usage is not None and charge.usage is not NO_USAGE:
+                self._contexts.remember(request, counted.input)
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)
@@ -159,7 +215,7 @@ class BudgetedBackend:
     def _counted(self, charge: "_Charge") -> Usage:
         """The usage that counts for a request. A number that the server does not report, or that is impossible, counts
         with its worst case."""
-        reported, worst = charge.usage, charge.worst
+        reported, worst = charge.usage, charge.reserved.worst
         if reported is None or reported is NO_USAGE:
             return worst if reported is None else reported
         is_known = 0 < reported.input <= worst.input + _MAX_HIDDEN_TOKENS
@@ -169,140 +225,186 @@ class BudgetedBackend:
         cached = min(reported.cached, input_tokens)
         if not is_known:
             fresh = input_tokens - cached
-            return Usage(input_tokens, cached, output_tokens, min(worst.written, fresh), min(worst.written_hour, fresh))
-        hour = min(reported.written_hour, input_tokens - cached)
-        return Usage(input_tokens, cached, output_tokens, min(reported.written, input_tokens - cached - hour), hour)
+            minutes, hour = min(worst.written, fresh), min(worst.written_hour, fresh)
+        else:
+            hour = min(reported.written_hour, input_tokens - cached)
+            minutes = min(reported.written, input_tokens - cached - hour)
+        return Usage(input_tokens, cached, output_tokens, minutes, hour).in_lane(reported.lane)
 
-    def _worst(self, request: Request, price: Price) -> Usage:
-        """Worst case of a request: every byte a token, all of them written to the cache if that costs more, and the
-        longest possible answer. A prompt is no longer than the
-        window that the server reports, or the server would reject it."""
-        window, messages = self.traits.context_tokens, request.messages
-        size = self._shared_bytes(request) + sum(map(_bytes, messages)) + _TEMPLATE_TOKENS * (len(messages) + 1)
-        size += self.traits.image_tokens * sum(len(images_in(message)) for message in messages)
-        longest = request.sampling.max_tokens or window or self._window or _MAX_ANSWER_TOKENS
+    def price(self, model: str) -> Price:
+        return FREE if self._price is None else self._price(model)
+
+    def worst(self, request: Request, price: Price) -> Usage:
+        """Worst case of a request: every byte a token that the agent has not sent before, all of them written to the
+        cache if that costs more, and the longest answer that it may have. A prompt is no longer than the window that
+        the server reports, or the server would reject it."""
+        window = self.traits.context_tokens
+        size = self._contexts.size(request)
+        if size is None:
+            size = self._prompt_size(request.prompt) + sum(self._contexts.sizes(request.messages))
+        size += self._schema_size(request.answer_schema)
         prompt = (size if window is None else min(size, window)) + self._hidden
-        return price.worst(prompt, longest, for_hour=_HOUR in str(request.sampling.extra))
+        answer = request.sampling.max_tokens or self._derived_limit(request, price, prompt)
+        return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=request.lane)
 
-    def _shared_bytes(self, request: Request) -> int:
-        """Bytes of the prompt and the schema, which most requests of a run share."""
-        if self._prompt is None or self._prompt[0] is not request.prompt:
-            self._prompt = request.prompt, _prompt_bytes(request.prompt)
-        if self._schema[0] is not request.answer_schema:
-            self._schema = request.answer_schema, _length(str(request.answer_schema))
-        return self._prompt[1] + self._schema[1]
+    def _derived_limit(self, request: Request, price: Price, prompt: int) -> int:
+        if (limit := self._next_limits.get(request.agent)) is not None:
+            return limit
+        budget, window = self._pool.budget, self.traits.context_tokens or self._window
+        requests = max(self._in_flight, budget.in_flight + 1) * self._pool.workers
+        affordable = budget.answer_tokens(requests, price.of_answer(prompt, request.lane))
+        room = self._highest_limit
+        if window is not None:
+            room = min(room, max(window - prompt, window // _ANSWER_PART))
+        return self._of_turn(request).limit(
+            affordable, self._schema_size(request.answer_schema) // _SCHEMA_BYTES_PER_TOKEN, room
+        )
+
+    def _of_turn(self, request: Request) -> AnswerLimits:
+        return self._limits[min(request.turn, _TURNS_APART - 1)]
+
+    def _with_limit(self, sampling: Sampling, limit: int) -> Sampling:
+        if self._limited is None or self._limited[0] is not sampling:
+            self._limited = sampling, {}
+        known = self._limited[1]
+        if limit not in known:
+            known[limit] = replace(sampling, max_tokens=limit)
+        return known[limit]
+
+    def _learn(self, request: Request, charge: "_Charge", limit: int) -> None:
+        """Learns from an answer. Raises AnswerLimitChanged if the derived limit has cut it."""
+        self._next_limits.pop(request.agent, None)
+        used = charge.usage or charge.reserved.worst
+        self._of_turn(request).observe(used.output)
+        window = self.traits.context_tokens or self._window
+        room = self._highest_limit if window is None else min(self._highest_limit, window - used.input)
+        higher = int(min(_GROWTH * limit, room))
+        if charge.is_cut and request.agent and used.output >= limit and higher > limit:
+            self._next_limits[request.agent] = higher
+            raise AnswerLimitChanged(
+                ErrorKind.TRUNCATED,
+                f"The answer was cut at {limit:,} tokens, a limit derived from the budget. It is requested again with "
+                f"{higher:,}.",
+            )
+
+    def _lower(self, request: Request, error: BackendError, limit: int) -> None:
+        """Raises AnswerLimitChanged if the server has refused the derived limit."""
+        is_overflow = error.kind is ErrorKind.CONTEXT_OVERFLOW
+        lower = _LEAST_ANSWER if is_overflow else limit // 2
+        if lower >= limit or lower < _LEAST_ANSWER or not request.agent:
+            return
+        if not (is_overflow or (error.kind is ErrorKind.BAD_REQUEST and _ABOUT_LIMIT.search(str(error)))):
+            return
+        if not is_overflow:
+            self._highest_limit = min(self._highest_limit, lower)
+        self._next_limits[request.agent] = lower
+        raise AnswerLimitChanged(
+            error.kind, f"The server refused a limit of {limit:,} tokens, derived from the budget: {error}"
+        ) from error
+
+    def _prompt_size(self, prompt: Prompt) -> int:
+        """Bytes of the prompt that most requests of a run share."""
+        if self._prompt is None or self._prompt[0] is not prompt:
+            self._prompt = prompt, _prompt_bytes(prompt)
+        return self._prompt[1]
+
+    def _schema_size(self, schema: JsonSchema | None) -> int:
+        if self._schema[0] is not schema:
+            self._schema = schema, _length(str(schema))
+        return self._schema[1]
+
+
+class _Contexts:
+    """What the prompts of agents took. The next one of an agent takes that, and no more than the bytes of its new
+    messages. An agent whose messages have changed is unknown."""
+
+    def __init__(self, image_tokens: int) -> None:
+        """`image_tokens`: most tokens of one image."""
+        self._image_tokens = image_tokens
+        self._known: dict[str, tuple[Prompt, int, int, int]] = {}
+        """Prompt, number of messages, their bytes, and tokens of it all, by agent."""
+
+    def sizes(self, messages: Iterable[Message]) -> list[int]:
+        """Most tokens of each message."""
+        return [_bytes(message) + self._image_tokens * len(images_in(message)) for message in messages]
+
+    def remember(self, request: Request, tokens: int) -> None:
+        self._known.pop(request.agent, None)
+        if len(self._known) >= _MAX_CONTEXTS:
+            del self._known[next(iter(self._known))]
+        size = sum(self.sizes(request.messages))
+        self._known[request.agent] = request.prompt, len(request.messages), size, tokens
+
+    def size(self, request: Request) -> int | None:
+        """Upper bound of the tokens of a prompt; None if it is unknown."""
+        if (known := self._known.get(request.agent)) is None:
+            return None
+        prompt, count, size, tokens = known
+        sizes = self.sizes(request.messages)
+        if request.prompt is not prompt or len(sizes) < count or sum(sizes[:count]) != size:
+            return None
+        return tokens + sum(sizes[count:])
 
 
 class _Charge:
     """Charge of one request."""
 
-    __slots__ = ("_pool", "hidden", "reserved", "usage", "worst")
+    __slots__ = ("_pool", "hidden", "is_cut", "reserved", "usage")
 
-    def __init__(self, pool: BudgetPool, worst: Usage, hidden: int, reserved: Reservation) -> None:
+    def __init__(self, pool: BudgetPool, hidden: int, reserved: Reservation) -> None:
         """`hidden`: tokens of the worst case that the server uses beyond what it is sent."""
         self._pool = pool
-        self.worst = worst
         self.hidden = hidden
+        self.is_cut = False
         self.reserved = reserved
         self.usage: Usage | None = None
         """As the server reports it; NO_USAGE if nothing was billed."""
 
+    @property
+    def worst(self) -> Usage:
+        return self.reserved.worst
+
+    @property
+    def usd(self) -> float:
+        return self.reserved.usd
+
     def again(self) -> bool:
-        reserved = self._pool.budget.reserve(self.worst, self.reserved.price)
+        reserved = self._pool.budget.reserve(self.reserved.worst, self.reserved.price)
         if reserved is None:
             return False
-        self._pool.settle(self.reserved, self.worst)
+        self._pool.settle(self.reserved, self.reserved.worst)
         self.reserved = reserved
         return True
 
     async def read(self, deltas: AsyncIterator[Delta]) -> AsyncIterator[Delta]:
         async for delta in deltas:
-            if isinstance(delta, Finished) and delta.usage != NO_USAGE:
-                self.usage = delta.usage
+            if isinstance(delta, Finished):
+                self.is_cut = delta.reason == "length"
+                self.usage = delta.usage if delta.usage != NO_USAGE else self.usage
             yield delta
+
+
+def _earlier_worst(earlier: EarlierSubmission, request: Request) -> Usage:
+    return Usage(earlier.line.input, 0, earlier.line.output).in_lane(request.lane)
 
 
 def _prompt_bytes(prompt: Prompt) -> int:
     tools = sum(_length(tool.name + tool.description + str(tool.parameters)) for tool in prompt.tools)
-    return _length(prompt.system) + tools + _TEMPLATE_TOKENS * len(prompt.tools)
+    return _length(prompt.system) + tools + _TEMPLATE_TOKENS * (len(prompt.tools) + 1)
 
 
 def _bytes(message: Message) -> int:
+    """Bytes of a message, and what the chat template may add."""
     match message:
         case User(text):
-            return _length(text)
+            return _length(text) + _TEMPLATE_TOKENS
         case Assistant():
             parts = [message.text, *(call.name + call.arguments for call in message.calls)]
             parts += [thought.text + thought.signature + thought.redacted for thought in message.thoughts]
-            return sum(map(_length, parts))
+            return sum(map(_length, parts)) + _TEMPLATE_TOKENS
         case ToolResults(results):
-            return sum(_length(result.content) for result in results)
+            return sum(_length(result.content) for result in results) + _TEMPLATE_TOKENS
 
 
 def _length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode(errors="replace"))
-
-
-_AHEAD_DIVISOR = 64
-"""One such part of the remaining budget is accounted for ahead, so that not every request waits for the disk. It is
-what a kill costs in addition to the requests in flight."""
-_UNLIMITED = float("inf")
-
-
-@asynccontextmanager
-async def persist_account(pool: BudgetPool, store: Store) -> AsyncIterator[None]:
-    """While the block runs, no request is sent that the store does not account for. After a kill, everything accounted
-    for counts as spent; at a regular end, the account is what was spent. Raises StoreError."""
-    account, requested = _KeptAccount(pool, store), asyncio.Event()
-    pool.require_leases(requested.set, requests_again=True)
-    keeping = asyncio.get_running_loop().create_task(account.keep(requested))
-    try:
-        yield
-    finally:
-        keeping.cancel()
-        await asyncio.wait([keeping])
-        await account.close()
-
-
-class _KeptAccount:
-    """The account in the store, raised as needed."""
-
-    def __init__(self, pool: BudgetPool, store: Store) -> None:
-        self._pool = pool
-        self._store = store
-        self._budget = pool.budget
-        self._kept = Amount()
-
-    async def keep(self, requested: asyncio.Event) -> None:
-        while True:  # until it is cancelled with the run
-            await requested.wait()
-            requested.clear()
-            needs = self._pool.needs
-            wanted, _ = lease(self._budget.limit, Amount(), (), self._budget.committed_here, needs, _AHEAD_DIVISOR)
-            raised = self._limited(wanted).maximum(self._kept)
-            if raised == self._kept:
-                continue  # waiters wait for requests in flight
-            try:
-                await self._write(raised)
-            except StoreError as error:
-                self._pool.fail(error)
-                return
-            self._kept = raised
-            self._pool.lease(raised, Amount())
-
-    async def close(self) -> None:
-        await self._write(self._budget.committed_here)
-
-    def _limited(self, amount: Amount) -> Amount:
-        """The amount without what is unlimited."""
-        limit = self._budget.limit
-        return Amount(0 if limit.tokens == _UNLIMITED else amount.tokens, 0 if limit.usd == _UNLIMITED else amount.usd)
-
-    async def _write(self, amount: Amount) -> None:
-        limit = self._budget.limit
-        await self._store.save_account(
-            Account(
-                None if limit.tokens == _UNLIMITED else amount.tokens,
-                None if limit.usd == _UNLIMITED else amount.usd,
-            )
-        )

@@ -75,7 +75,11 @@ class Engine:
         broken: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                broken = await self._dispatch(group)
+                self._admission.on_dispatch(is_dispatching=True)
+                try:
+                    broken = await self._dispatch(group)
+                finally:
+                    self._admission.on_dispatch(is_dispatching=False)
         except BaseExceptionGroup as failures:
             error = aio.unwrap_group(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
@@ -122,7 +126,7 @@ class Engine:
             group.create_task(self._agent(job, facts, slot))
 
     async def _slot(self, job: Job, facts: Sequence[Fact]) -> Slot:
-        await self._room.acquire()
+        await self._wait_for_room()
         return await self._admission.admit(job, facts)
 
     async def _slot_in_time(self, job: Job, facts: Sequence[Fact]) -> Slot | None:
@@ -133,12 +137,19 @@ class Engine:
         has_room = False
         try:
             async with self._deadline.limit():
-                has_room = await self._room.acquire()
+                has_room = await self._wait_for_room()
                 return await self._admission.admit(job, facts)
         except BackendError:
             if has_room:
                 self._room.release()
             return None
+
+    async def _wait_for_room(self) -> bool:
+        if self._room.locked():
+            self._admission.on_dispatch(is_dispatching=False)
+        await self._room.acquire()
+        self._admission.on_dispatch(is_dispatching=True)
+        return True
 
     async def _take_in_time(self, deadline: RunDeadline) -> Job | None:
         if self._source.is_bounded:

@@ -100,6 +100,7 @@ class KeepWarm:
         try:
             async with asyncio.timeout(_TIMEOUT), self._backend.stream(self._for_one_token(request)) as deltas:
                 reply, _ = await collect(deltas, lambda: 0.0)
+            slot.settle(reply.usage)
         except BackendError as error:
             self._pause(error.retry_after)
         except TimeoutError:

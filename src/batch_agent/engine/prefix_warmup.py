@@ -33,11 +33,14 @@ class PrefixWarmup:
         self._lock = asyncio.Lock()
         self.is_done = False
 
-    async def wait(self) -> None:
+    async def wait(self) -> bool:
+        """Whether this call sent the request."""
         async with self._lock:
-            if not self.is_done:
-                await self._warm()
-                self.is_done = True
+            if self.is_done:
+                return False
+            await self._warm()
+            self.is_done = True
+            return True
 
     async def _warm(self) -> None:
         config = self._config

@@ -8,7 +8,7 @@ from typing import Any, Protocol, assert_never
 from ..agent.conversation import Generate
 from ..aio import Deadlines
 from ..core.agent_config import Job
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind
 from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
@@ -22,6 +22,8 @@ from .admission import AdmissionController
 from .prefix_warmup import PrefixWarmup
 from .reply_assembly import OnCall, collect
 
+LANE_FAILURES = frozenset({ErrorKind.CAPACITY, ErrorKind.TURN_TIMEOUT})
+"""Failures for which a request may move to another lane. They say nothing about the backend."""
 OnAttempt = Callable[[Request], Awaitable[OnCall | None]]
 """Called before each attempt of a turn; returns the callback for the tool calls in its reply."""
 
@@ -79,7 +81,7 @@ class BackendTurnRunner:
             held = slot or await self.admission.readmit(job, step.turns_left)
             slot = None
             if self.warmup is not None and not self.warmup.is_done:
-                await _wait_for_warmup(self.warmup, held)
+                held = await self._after_warmup(self.warmup, held, job, step.turns_left)
             started = now()
             queued += started - waiting_since
             request = self.health.sent(started)
@@ -89,7 +91,12 @@ class BackendTurnRunner:
                 reply, ttft = await self._attempt(
                     self.admission.hinted(step.request, step.turns_left), task, started, on_call
                 )
+            except AnswerLimitChanged as change:
+                self._report_retry(job, change, 0.0)
+                retry = None
             except BackendError as error:
+                if step.request.lane == "flex" and error.kind in LANE_FAILURES:
+                    raise
                 retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
                 failed = failed if retry is None else (*failed, error)
             else:
@@ -107,6 +114,18 @@ class BackendTurnRunner:
                 held.release()
             if retry is not None:
                 await self._back_off(job, failed, retry)
+
+    async def _after_warmup(self, warmup: PrefixWarmup, slot: Slot, job: Job, turns_left: int) -> Slot:
+        """Waits for the warm-up request, and returns the slot for the turn. Where requests are paced, the agent that
+        sent the warm-up takes another slot: the pace allowed one request."""
+        try:
+            if not await warmup.wait() or self.admission.slots.pace is None:
+                return slot
+        except BaseException:
+            slot.release()
+            raise
+        slot.release()
+        return await self.admission.readmit(job, turns_left)
 
     async def _attempt(
         self, request: Request, task: "asyncio.Task[Any]", started: float, on_call: OnCall | None
@@ -177,11 +196,3 @@ def _turn_ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
     return TurnEnded(
         job.key, step.request.turn + 1, reply.usage, reply.finish, fact.queued, fact.seconds, fact.ttft, fact.attempts
     )
-
-
-async def _wait_for_warmup(warmup: PrefixWarmup, slot: Slot) -> None:
-    try:
-        await warmup.wait()
-    except BaseException:
-        slot.release()
-        raise

@@ -41,12 +41,16 @@ def behaviour_of(
     scale = counted / estimated if counted and estimated else 1.0
     later = [result for run in runs[1:] for result in run] or [result for run in runs for result in run][1:]
     cached = sum(result.usage.cached for result in later) / max(1, sum(result.usage.input for result in later))
+    usages = [result.usage for run in runs for result in run]
+    computed = max(1, sum(usage.input - usage.cached for usage in usages))
     return Behaviour(
         tuple(each.profile(scale) for each in measured),
         _source(sum(map(len, runs)), len(measured)),
         scale=scale,
         counts_cached=any(result.usage.cached for run in runs for result in run),
         cached=cached,
+        written=sum(usage.written for usage in usages) / computed,
+        written_hour=sum(usage.written_hour for usage in usages) / computed,
     )
 
 

@@ -40,6 +40,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             f"{distributed[0]}=; with checkpoint_dir=, a run reuses the results of the canary."
         )
     async with open_preview(RunSetup.validate(spec, events)) as preview:
+        lane, spec = spec.lane, replace(spec, lane="standard")  # a canary is awaited
         runs = await _canary(spec, preview, canary, events)
         report, traits = preview.report(), preview.server.traits
         scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
@@ -54,6 +55,8 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             behaviour = Behaviour.assumed(
                 has_tools=bool(preview.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
             )
+            if _KEPT_FOR_HOUR in str(spec.sampling.extra):
+                behaviour = replace(behaviour, written_hour=1.0)
         return await asyncio.to_thread(
             forecast,
             report,
@@ -62,7 +65,12 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             speeds=speeds,
             price=_price(spec, preview),
             max_inflight=spec.limits.max_inflight,
+            lane=lane,
         )
+
+
+_KEPT_FOR_HOUR = "'1h'"
+"""In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
 
 
 def _placements(spec: BatchSpec, tools: Sequence[Tool]) -> dict[str, Placement]:

@@ -5,13 +5,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 from statistics import fmean
+from typing import Literal
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement
 from ..core.options.price import Price
 from ..core.protocols import Traits
-from ..core.requests import Usage
+from ..core.requests import Lane, Usage
 from ..core.run_reports import PrefixReport, SharedResults
 from ..schedule.kv_ledger import KvLedger
 from ..schedule.reference_model import MAX_READERS, MIN_SHARE, Read, Reader, ReferenceModel, model_of, possible_results
@@ -21,6 +22,7 @@ from .calibration import ServerSpeeds
 from .forecast import AgentProfile, Behaviour, Forecast, prompts
 from .simulation import ConstantLatencyServer, SimulationResult, SimulationSetup, simulate, simulate_constant
 
+LaneOption = Literal["standard", "flex", "batch", "auto"]
 _MIN_SIMULATED_TURNS = 800
 _MAX_SIMULATED_TURNS = 2_400
 """About three seconds of CPU. Further agents are assumed to finish at the same rate."""
@@ -39,9 +41,11 @@ def forecast(
     price: Price | None = None,
     max_inflight: int | None = None,
     agents: int | None = None,
+    lane: LaneOption = "standard",
 ) -> Forecast:
     """Blocks for up to some seconds, and runs an event loop: from a coroutine, call it in a thread. `agents`: the
-    number of inputs, if the report could not count them. Raises SpecError if it is unknown."""
+    number of inputs, if the report could not count them. `lane`: that of the run. Raises SpecError if the number of
+    inputs is unknown."""
     count = report.agents if agents is None else agents
     if count is None:
         raise SpecError("The number of inputs is unknown: pass a list, or agents=...")
@@ -49,17 +53,21 @@ def forecast(
     if behaviour.places_results:
         work = replace(work, references=model_of(work.readers(), work.shared))
     simulated, basis = _simulated(work, speeds)
-    usage = work.usage(None if traits.managed_cache else simulated)
+    usage = _with_writes(work.usage(None if traits.managed_cache else simulated), behaviour, price)
+    costs = {} if price is None else {each: price.in_lane(each).of(usage) for each in traits.lanes}
+    cheapest: Lane = min(reversed(traits.lanes), key=lambda each: costs.get(each, 0.0)) if costs else "standard"
     return Forecast(
         agents=count,
         usage=usage,
         inflight=work.setup.inflight if simulated is None else simulated.inflight,
         behaviour=behaviour,
-        basis=(*_basis(work), *basis),
+        basis=(*_basis(work), *basis, *_lane_basis(lane, behaviour)),
         shared=work.shared_share,
         residents=work.residents,
-        seconds=None if simulated is None else _seconds(simulated, count),
-        cost=None if price is None else price.of(usage),
+        seconds=None if simulated is None or lane in ("batch", "auto") else _seconds(simulated, count),
+        cost=costs.get(cheapest if lane == "auto" else lane),
+        costs=tuple(costs.items()),
+        prices="" if price is None else price.source,
         shared_results=_shared_results(work),
     )
 
@@ -194,6 +202,19 @@ class _Workload:
         )
 
 
+def _with_writes(usage: Usage, behaviour: Behaviour, price: Price | None) -> Usage:
+    """The usage with what the provider writes to its cache: as in the canary, else all that is not cached, if it is
+    billed apart."""
+    computed = usage.input - usage.cached
+    minutes = behaviour.written
+    if minutes is None:
+        minutes = 1.0 - behaviour.written_hour if price is not None and price.bills_writes else 0.0
+    written = round(minutes * computed)
+    return replace(
+        usage, written=written, written_hour=min(computed - written, round(behaviour.written_hour * computed))
+    )
+
+
 def _placed(reads: tuple[Read, ...], placement: Placement) -> tuple[Read, ...]:
     return tuple(replace(read, placement=placement) for read in reads)
 
@@ -287,6 +308,24 @@ def _seconds(simulated: SimulationResult, agents: int) -> float:
         return simulated.seconds * agents / count
     span = last_start - simulated.ends[begin]
     return simulated.seconds + more * span / steady
+
+
+def _lane_basis(lane: LaneOption, behaviour: Behaviour) -> list[str]:
+    match lane:
+        case "standard":
+            return []
+        case "flex":
+            return ["The duration is that of the lane standard. Requests in lane flex may wait for minutes."]
+        case "batch":
+            return [
+                f"The duration is unknown: in lane batch, each of the {behaviour.turns:.1f} turns of an agent is part "
+                "of a wave, which takes minutes to 24 hours."
+            ]
+        case "auto":
+            return [
+                "The duration is unknown: it depends on the lanes. The cost is that of the cheapest one; requests near "
+                "the deadline cost as in lane standard."
+            ]
 
 
 def _basis(work: _Workload) -> list[str]:

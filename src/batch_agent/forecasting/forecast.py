@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import fmean, stdev
 
 from ..core.fast_dataclass import dataclass
-from ..core.requests import NO_USAGE, Usage
+from ..core.requests import NO_USAGE, Lane, Usage
 from ..core.run_reports import SharedResults
 from ..data.results import Results
 from ..schedule.reference_model import Read, ReadTurn
@@ -51,6 +51,11 @@ class Behaviour:
     """Whether the server reports cached tokens."""
     cached: float | None = None
     """Cached share of the canary's prompts, without its first agent; None without a canary."""
+    written: float | None = None
+    """Share of the prompt tokens that were not cached which the provider wrote to its cache; None: all, if it bills
+    them."""
+    written_hour: float = 0.0
+    """The same for an hour."""
 
     @classmethod
     def assumed(cls, *, has_tools: bool, max_turns: int = 10, max_tokens: int | None = None) -> "Behaviour":
@@ -133,6 +138,11 @@ class Forecast:
     """Agents whose contexts fit the KV cache at once; None if unknown, or if agents have a single turn."""
     seconds: float | None = None
     cost: float | None = None
+    """In the lane of the run."""
+    costs: tuple[tuple[Lane, float], ...] = ()
+    """In each lane that the backend has; empty if the price is unknown."""
+    prices: str = ""
+    """Table that the prices are from, with its version and date; empty if they are the user's."""
     shared_results: SharedResults | None = None
     """Tool results that are placed before the agents' own text; with `placed` 0 what that would save. None if the
     canary shows nothing of either."""
@@ -159,6 +169,7 @@ class Forecast:
                 Compared("prompt tokens", self.usage.input, used.input),
                 Compared("cached", self.usage.cached, used.cached),
                 Compared("computed", self.computed, used.input - used.cached),
+                Compared("written", self.usage.all_written or None, used.all_written or None),
                 Compared("output tokens", self.usage.output, used.output),
                 Compared("residents", self.residents, residents),
                 Compared("seconds", self.seconds, seconds),

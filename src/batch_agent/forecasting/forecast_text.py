@@ -9,10 +9,12 @@ from .forecast import Comparison, Forecast
 def forecast_lines(forecast: Forecast) -> list[str]:
     usage, behaviour = forecast.usage, forecast.behaviour
     shared = "" if forecast.shared is None else f", {forecast.shared:.0%} of first prompts shared"
+    written = f", {usage.all_written:,} written to the provider's cache" if usage.all_written else ""
+    source = f" ({forecast.prices})" if forecast.prices else ""
     lines = [
         f"agents   {forecast.agents:,} of {behaviour.turns:.1f} turns, {behaviour.output:,.0f} output tokens, "
         f"{behaviour.tool_seconds:.1f} s of tools each",
-        f"prompts  {usage.input:,} tokens, {usage.cached:,} cached, {forecast.computed:,} computed{shared}",
+        f"prompts  {usage.input:,} tokens, {usage.cached:,} cached, {forecast.computed:,} computed{written}{shared}",
         f"output   {usage.output:,} tokens",
     ]
     if forecast.shared_results is not None:
@@ -21,8 +23,16 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         lines.append(f"memory   contexts of {forecast.residents:,} agents fit the KV cache at once")
     duration = "unknown" if forecast.seconds is None else _duration(forecast.seconds)
     lines.append(f"time     {duration}, with up to {forecast.inflight:,} requests in flight")
-    lines.append(f"cost     {'unknown' if forecast.cost is None else dollars(forecast.cost)}")
+    lines.append(
+        f"cost     {'unknown' if forecast.cost is None else dollars(forecast.cost)}{_by_lane(forecast)}{source}"
+    )
     return [*lines, *(f"- {each}" for each in forecast.basis)]
+
+
+def _by_lane(forecast: Forecast) -> str:
+    """The cost in each lane, if there are several."""
+    costs = [f"{lane} {dollars(cost)}" for lane, cost in forecast.costs]
+    return f" ({', '.join(costs)})" if len(costs) > 1 else ""
 
 
 def _shared_results(shared: SharedResults) -> str:

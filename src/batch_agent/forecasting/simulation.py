@@ -104,7 +104,7 @@ class SimulatedServer:
         engine, scheduler = self.engine, self.engine.scheduler
         computed = scheduler.query_tokens - scheduler.hit_tokens + engine.counters.generation_tokens
         used = engine.pool.used / engine.pool.num_blocks
-        host = engine.config.host_blocks * engine.config.block_size or None
+        host = None if engine.config.host_exclusive else engine.config.host_blocks * engine.config.block_size or None
         return ServerLoad(len(scheduler.running), scheduler.waiting, used, scheduler.preemptions, computed, host)
 
     def _advance(self) -> None:

@@ -49,19 +49,19 @@ class Tokens:
     cached: int = 0
     output: int = 0
     billed: Usage = NO_USAGE
-    """What was written to a cache, and what was of long prompts: rare."""
+    """What was written to a cache, of long prompts, or in other lanes: rare."""
 
     def add(self, usage: Usage) -> None:
         self.input += usage.input
         self.cached += usage.cached
         self.output += usage.output
-        if usage.written or usage.written_hour or usage.long is not None:
+        if usage.written or usage.written_hour or usage.parts:
             self.billed += usage
 
     @property
     def usage(self) -> Usage:
         billed = self.billed
-        return Usage(self.input, self.cached, self.output, billed.written, billed.written_hour, billed.long)
+        return Usage(self.input, self.cached, self.output, billed.written, billed.written_hour, billed.parts)
 
 
 @dataclass(slots=True)

@@ -163,9 +163,10 @@ def _agent_config(
         last_turn_schema=last,
         max_turns=spec.max_turns,
         max_retries=spec.retry.max_retries,
-        stream=spec.context.streaming or starts_early,
+        stream=(spec.context.streaming or starts_early) and spec.lane != "batch",
         starts_early=starts_early,
         priority=spec.limits.priority,
+        lane="standard" if spec.lane == "auto" else spec.lane,
         compaction=_compaction(spec, prompt, traits) if tools else None,
         takes_images=traits.images is True,
     )

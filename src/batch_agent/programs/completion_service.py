@@ -13,7 +13,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
-from ..engine.turn_runner import BackendTurnRunner
+from ..engine.turn_runner import TurnRunner
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions
 
@@ -33,7 +33,7 @@ class _Turn:
 class GatewayService:
     """Answers the requests of a run's programs; a `CompletionService`."""
 
-    turn_runner: BackendTurnRunner
+    turn_runner: TurnRunner
     adapter: ActionAdapter
     sessions: ProgramSessions
     max_turns: int

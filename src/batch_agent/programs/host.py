@@ -11,7 +11,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeContext
 from ..core.protocols import Traits
 from ..core.spec import BatchSpec
-from ..engine.turn_runner import BackendTurnRunner
+from ..engine.turn_runner import TurnRunner
 from .action_adapter import ActionAdapter
 from .completion_service import GatewayService
 from .gateway import Gateway, open_gateway
@@ -25,7 +25,7 @@ _WITHOUT_ADDRESS = ("local", "bedrock", "hostfile")
 
 @asynccontextmanager
 async def open_program_host(
-    spec: BatchSpec, config: AgentConfig, traits: Traits, turn_runner: BackendTurnRunner, notify: Callable[[str], None]
+    spec: BatchSpec, config: AgentConfig, traits: Traits, turn_runner: TurnRunner, notify: Callable[[str], None]
 ) -> AsyncIterator[ProgramTurnRunner]:
     """Yields the turn runner that hands turns to programs; their requests go through `turn_runner`. Raises
     SpecError."""

@@ -17,13 +17,26 @@ from typing import TYPE_CHECKING, Any
 from ..aio import RunDeadline, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.http_backend import HttpBackend
+from ..backends.prices import known_price
 from ..backends.probe import probe_images
 from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, ErrorKind, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, ReportsLoad, ReportsRateLimits, Store, ToolSet, Traits
-from ..core.requests import NO_USAGE, RequestObserver, Usage
+from ..core.protocols import (
+    Backend,
+    CollectsRequests,
+    EventSink,
+    HasEndpoints,
+    KeepsSubmissions,
+    ReportsLoad,
+    ReportsRateLimits,
+    Store,
+    ToolSet,
+    Traits,
+)
+from ..core.requests import NO_USAGE, Lane, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
@@ -44,10 +57,11 @@ from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
 from .run_budget import RunBudget
-from .setup import ANY_SERVER, RunSetup
+from .setup import ANY_SERVER, RunSetup, check_lane
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
+    from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _log = logging.getLogger("batch_agent")
@@ -87,6 +101,12 @@ class RunResources:
     """Token counts of the server, by text digest; recorded if the store is durable."""
     reads: ReadRecorder | None = None
     """What agents read with tools whose results they share; None without such tools."""
+    lanes: "LaneStats | None" = None
+    """Set if requests may take another lane than the standard one."""
+    batch: Backend | None = None
+    """Serves the requests in lane batch of a run in lane auto."""
+    outlook: "SpendingOutlook | None" = None
+    """Set if they have a budget in dollars, too."""
 
     @property
     def shared_tools(self) -> frozenset[str]:
@@ -101,6 +121,7 @@ class RunResources:
             self.admission.report(),
             unavailable=server.unavailable() if isinstance(server, HasEndpoints) else (),
             shared_results=self._shared_results,
+            lanes=None if self.lanes is None else self.lanes.report(),
         )
 
     @property
@@ -152,8 +173,13 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
     """Backend, tools and plan of a run for inspection, without store, budget and tool executor. Raises SpecError and
     BackendError."""
     async with AsyncExitStack() as stack:
-        opener = _Opener([setup], stack, RunDeadline(None))
-        yield await opener.open_run(setup, *await setup.layout_inputs(), NoStore())
+        live = setup
+        if setup.spec.lane in ("batch", "auto"):  # batches need a checkpoint, and nothing is submitted here
+            live = replace(setup, spec=replace(setup.spec, lane="standard"))
+        opener = _Opener([live], stack, RunDeadline(None))
+        opened = await opener.open_run(live, *await setup.layout_inputs(), NoStore())
+        check_lane(setup.spec, opened.server.traits)
+        yield opened
 
 
 async def lint_prompts(setup: RunSetup, *, exact: bool = False) -> PrefixReport:
@@ -266,24 +292,34 @@ class _Opener:
         tools: Sequence[Tool] = ()
         scale: float | None = None
         server: Backend
+        batch: Backend | None = None
         if found is not None:
             plan, server = found
         else:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
+            check_lane(spec, server.traits)
             traits = await self._image_traits(setup, server, inputs, layout, tools)
-            plan = setup.compile(tools, layout, traits, kept)
+            server = await self._in_lane(setup, server, store)
+            batch = await self._batch_of_auto(setup, server, store)
+            plan = setup.compile(tools, layout, replace(server.traits, images=traits.images), kept)
             known = inputs.known
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline = _inline_tools(spec, tools)
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
-        backend = server if found is not None else self._observed(server, setup)
+        backend = server if found is not None else self._observed(batch or server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
-            backend = self._budget.backend(backend, spec)
+            if found is None:
+                lane = batch or server
+                submitted = lane.submitted if isinstance(lane, CollectsRequests) else None
+                backend = self._budget.backend(backend, spec, plan.config, inputs.total, setup.notify, submitted)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
+        for each in (server, batch):
+            if isinstance(each, CollectsRequests):
+                admission.observe(each, self._waiting_for_budget)
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -304,7 +340,33 @@ class _Opener:
             self._cluster,
             found is not None,
             counts=counts,
+            lanes=self._lanes(setup, server.traits, inputs.total, has_batch=batch is not None),
+            batch=batch,
+            outlook=self._outlook(spec, server, plan.config.model),
         )
+
+    def _lanes(self, setup: RunSetup, traits: Traits, agents: int | None, *, has_batch: bool) -> "LaneStats | None":
+        """Lanes of a run that may use others than the standard one."""
+        lane, offered = setup.spec.lane, list[Lane]()
+        if lane == "auto" and has_batch:
+            offered.append("batch")
+        if lane in ("flex", "auto") and "flex" in traits.lanes:
+            offered.append("flex")  # as cheap as batch, but with the rate limits of the lane standard
+        if not offered:
+            return None
+        from ..lanes.lane_turn_runner import LaneStats
+
+        known = agents if self._cluster is None and not setup.stage else None
+        max_turns = setup.spec.max_turns if _has_later_turns(setup.spec) else 1
+        return LaneStats((*offered, "standard"), known, self._deadline.at, max_turns)
+
+    def _outlook(self, spec: BatchSpec, server: Backend, model: str) -> "SpendingOutlook | None":
+        if self._budget is None or spec.spending.max_usd is None or spec.lane in ("standard", "batch"):
+            return None
+        from ..lanes.lane_turn_runner import SpendingOutlook
+
+        price = known_price(model, server.traits.name, spec.spending.prices)
+        return None if price is None else SpendingOutlook(self._budget.pool.budget, price)
 
     async def all_tools(self, setup: RunSetup) -> Sequence[Tool]:
         """The tools of a run, including those of providers, which are started."""
@@ -368,6 +430,36 @@ class _Opener:
         if traits.images is False and setup.first_has_images(inputs, layout):
             raise SpecError(f"{no_images(traits)}.{said}")
         return traits
+
+    async def _in_lane(self, setup: RunSetup, server: Backend, store: Store) -> Backend:
+        """The backend of the run's lane."""
+        if setup.spec.lane != "batch":
+            return server
+        from ..lanes.batch_lane import open_batch_lane  # only for runs in this lane
+
+        backend = await open_batch_lane(server, store, setup.notify)
+        self._stack.push_async_callback(backend.aclose)
+        return backend
+
+    async def _batch_of_auto(self, setup: RunSetup, server: Backend, store: Store) -> Backend | None:
+        """The backend for requests in lane batch of a run in lane auto, which also serves the others; None if it has
+        none. What is submitted outlives the process, so that needs a checkpoint."""
+        spec = setup.spec
+        if spec.lane != "auto" or "batch" not in server.traits.lanes or spec.runtime or self._cluster:
+            return None
+        from ..lanes.batch_lane import open_batch_lane
+        from ..lanes.batch_service import OffersBatches
+
+        if not isinstance(server, HttpBackend | OffersBatches):
+            return server
+        if not isinstance(store, KeepsSubmissions):
+            return None
+        backend = await open_batch_lane(server, store, setup.notify, is_mixed=True)
+        self._stack.push_async_callback(backend.aclose)
+        return backend
+
+    def _waiting_for_budget(self) -> int:
+        return 0 if self._budget is None else self._budget.pool.waiting
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
         """Observer of the requests of a run; None if they are not logged. Runs with the same file share it."""

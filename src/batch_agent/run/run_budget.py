@@ -1,19 +1,24 @@
-"""Budget of a run: what earlier runs have spent of it, and backends whose requests count against it."""
+"""Budget of a run: what earlier runs have spent of it, backends whose requests count against it, and its durable
+account."""
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from ..backends.connect import TrialRequest
 from ..backends.prices import price_of
+from ..core.agent_config import AgentConfig
+from ..core.errors import SpecError, StoreError
 from ..core.events import BudgetReported
 from ..core.options import SpendingLimits
 from ..core.options.price import FREE, Price
-from ..core.protocols import Backend, EventSink, Store
-from ..core.requests import NO_USAGE, Usage
+from ..core.protocols import Account, Backend, EarlierSubmission, EventSink, Store
+from ..core.requests import LANES, NO_USAGE, Request, Usage
 from ..core.spec import BatchSpec
-from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf, persist_account
+from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf
 from ..schedule.budget import Amount, Budget
+from ..schedule.fair_share import lease
 from ..store.memory_store import NoStore
 
 if TYPE_CHECKING:
@@ -57,8 +62,49 @@ class RunBudget:
             assume_tools=not used_action_mode,
         )
 
-    def backend(self, backend: Backend, spec: BatchSpec) -> Backend:
-        return BudgetedBackend(backend, self.pool, self._prices(backend), spec.context.context_tokens)
+    def backend(
+        self,
+        backend: Backend,
+        spec: BatchSpec,
+        config: AgentConfig,
+        agents: int | None,
+        notify: Callable[[str], None],
+        submitted: Callable[[Request], EarlierSubmission | None] | None = None,
+    ) -> Backend:
+        """The backend of a stage, whose requests count. Raises SpecError if the budget cannot pay one of them."""
+        in_flight = spec.limits.max_inflight or backend.traits.inflight
+        budgeted = BudgetedBackend(
+            backend,
+            self.pool,
+            self._prices(backend),
+            spec.context.context_tokens,
+            in_flight if agents is None else max(1, min(in_flight, agents)),
+            submitted,
+        )
+        request = Request(config.prompt, (), config.model, config.sampling, config.last_turn_schema)
+        price = budgeted.price(config.model)
+        worst = budgeted.worst(request, price)
+        self._check(worst, price)
+        if config.sampling.max_tokens is None:
+            notify(
+                f"max_tokens is not set: the budget limits answers to {worst.output:,} tokens at first. One that needs "
+                "more is requested again with more. Set max_tokens for a limit of your own."
+            )
+        return budgeted
+
+    def _check(self, worst: Usage, price: Price) -> None:
+        limit = self.pool.budget.limit
+        tokens, usd = worst.input + worst.output, min(price.at_most(worst.in_lane(lane)) for lane in LANES)
+        if tokens > limit.tokens:
+            name, least = f"max_total_tokens={limit.tokens:,.0f}", f"{tokens:,}"
+        elif usd > limit.usd:
+            name, least = f"max_usd={limit.usd:g}", f"${usd:.2g}"
+        else:
+            return
+        raise SpecError(
+            f"{name} does not pay for one request: without its input, it may take {worst.input:,} tokens of prompt and "
+            f"{worst.output:,} of answer. Allow more than {least}, or set a lower max_tokens."
+        )
 
     def price_earlier(self, backend: Backend, spec: BatchSpec, model: str, stage: int) -> None:
         """Adds what earlier runs of the stage have cost, if they did not count dollars. Raises SpecError for a model
@@ -100,3 +146,68 @@ class RunBudget:
             return known[model]
 
         return price
+
+
+_AHEAD_DIVISOR = 64
+"""One such part of the remaining budget is accounted for ahead, so that not every request waits for the disk. It is
+what a kill costs in addition to the requests in flight."""
+_UNLIMITED = float("inf")
+
+
+@asynccontextmanager
+async def persist_account(pool: BudgetPool, store: Store) -> AsyncIterator[None]:
+    """While the block runs, no request is sent that the store does not account for. After a kill, everything accounted
+    for counts as spent; at a regular end, the account is what was spent. Raises StoreError."""
+    account, requested = _KeptAccount(pool, store), asyncio.Event()
+    pool.require_leases(requested.set, requests_again=True)
+    keeping = asyncio.get_running_loop().create_task(account.keep(requested))
+    try:
+        yield
+    finally:
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await account.close()
+
+
+class _KeptAccount:
+    """The account in the store, raised as needed."""
+
+    def __init__(self, pool: BudgetPool, store: Store) -> None:
+        self._pool = pool
+        self._store = store
+        self._budget = pool.budget
+        self._kept = Amount()
+
+    async def keep(self, requested: asyncio.Event) -> None:
+        while True:  # until it is cancelled with the run
+            await requested.wait()
+            requested.clear()
+            needs = self._pool.needs
+            wanted, _ = lease(self._budget.limit, Amount(), (), self._budget.committed_here, needs, _AHEAD_DIVISOR)
+            raised = self._limited(wanted).maximum(self._kept)
+            if raised == self._kept:
+                continue  # waiters wait for requests in flight
+            try:
+                await self._write(raised)
+            except StoreError as error:
+                self._pool.fail(error)
+                return
+            self._kept = raised
+            self._pool.lease(raised, Amount())
+
+    async def close(self) -> None:
+        await self._write(self._budget.committed_here)
+
+    def _limited(self, amount: Amount) -> Amount:
+        """The amount without what is unlimited."""
+        limit = self._budget.limit
+        return Amount(0 if limit.tokens == _UNLIMITED else amount.tokens, 0 if limit.usd == _UNLIMITED else amount.usd)
+
+    async def _write(self, amount: Amount) -> None:
+        limit = self._budget.limit
+        await self._store.save_account(
+            Account(
+                None if limit.tokens == _UNLIMITED else amount.tokens,
+                None if limit.usd == _UNLIMITED else amount.usd,
+            )
+        )

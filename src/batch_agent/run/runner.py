@@ -2,13 +2,14 @@
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..aio import Deadlines
 from ..backends.prices import known_price
 from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
 from ..core.protocols import EventSink, Prices, WorkSource
+from ..core.requests import Lane
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
 from ..engine.chunking_executor import ChunkingExecutor
@@ -24,6 +25,9 @@ from ..store.memory_store import NoStore
 from .complete_checkpoint import mark_finished
 from .resources import RunResources, format_findings, open_resources
 from .setup import RunSetup, input_order
+
+if TYPE_CHECKING:
+    from ..lanes.lane_turn_runner import LaneStats
 
 _WORTH_WARMING = 4096
 """Characters. Services that benefit from a warm-up do not cache prefixes of less than a thousand tokens."""
@@ -142,7 +146,9 @@ class _Execution:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
         source = InputSource(resources.inputs, resources.plan.job, order, resources.plan.reads_images)
-        deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
+        deliver: Deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
+        if resources.lanes is not None:
+            deliver = resources.lanes.counting(deliver)
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
@@ -217,15 +223,16 @@ class _Execution:
     async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
         """Runs agents whose turns are run by the model or by programs."""
         resources, spec = self._resources, self._spec
-        turns = BackendTurnRunner(
+        standard = BackendTurnRunner(
             resources.backend,
             resources.admission,
             resources.health,
-            Deadlines(spec.timeouts.turn),
+            Deadlines(None if spec.lane == "batch" else spec.timeouts.turn),
             spec.retry,
             self._warmup(),
             self._events,
         )
+        turns = standard if resources.lanes is None else self._in_lanes(standard, resources.lanes)
         if spec.runtime is None or resources.is_complete:
             await run_agents(turns, resources.backend.leave if resources.server.traits.has_agent_sessions else None)
             return
@@ -235,6 +242,21 @@ class _Execution:
         async with open_program_host(spec, config, traits, turns, resources.setup.notify) as program_turns:
             await run_agents(program_turns, program_turns.leave)
 
+    def _in_lanes(self, standard: BackendTurnRunner, lanes: "LaneStats") -> TurnRunner:
+        """The turn runner of a run that may use other lanes than the standard one."""
+        from ..lanes.batch_backend import BatchBackend
+        from ..lanes.lane_turn_runner import LaneTurnRunner, turns_in_batches
+
+        runners: dict[Lane, TurnRunner] = {"standard": standard}
+        if "flex" in lanes.lanes:
+            runners["flex"] = replace(standard, turn_time=Deadlines(self._spec.timeouts.in_lane("flex").turn))
+        if "batch" in lanes.lanes:
+            runners["batch"] = turns_in_batches(standard)
+        turns, batch = LaneTurnRunner(runners, lanes, self._resources.outlook), self._resources.batch
+        if isinstance(batch, BatchBackend):
+            batch.is_worth_a_wave = turns.is_worth_a_wave
+        return turns
+
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
         resources, spec = self._resources, self._spec
         loop = AgentLoop(
@@ -242,7 +264,7 @@ class _Execution:
             turns,
             resources.tool_set,
             resources.store,
-            Deadlines(spec.timeouts.agent, resources.deadline.at),
+            Deadlines(spec.timeouts.in_lane(spec.lane).agent, resources.deadline.at),
             spec.retry.retry_failed,
             resources.summarizer,
             resources.deadline,
@@ -302,7 +324,7 @@ class _Execution:
             several = total is None or total > 1
             is_managed = resources.backend.traits.managed_cache
             wanted = is_managed and several and prefix_chars(config.prompt) + len(lead) >= _WORTH_WARMING
-        if not wanted:
+        if not wanted or self._spec.lane == "batch":
             return None
         return PrefixWarmup(resources.backend, config, resources.setup.notify, self._spec.timeouts.turn, lead)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..agent.output import output_type
 from ..core.agent_config import OutputType, ToolMode
-from ..core.errors import PlanMismatch
+from ..core.errors import PlanMismatch, SpecError
 from ..core.events import Notice
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
@@ -149,9 +149,11 @@ class RunSetup:
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
         """Traits of the server of a checkpoint, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
-            known = (each.name for each in fields(Traits) if each.name in kept_traits)  # older versions knew fewer
-            traits: dict[str, Any] = {name: kept_traits[name] for name in known}
-            return Traits(**{**traits, "unsupported_sampling": tuple(traits["unsupported_sampling"]), "detected": ()})
+            names = [each.name for each in fields(Traits) if each.name in kept_traits]  # an earlier version has fewer
+            traits: dict[str, Any] = {
+                name: tuple(value) if isinstance(value := kept_traits[name], list) else value for name in names
+            }
+            return Traits(**{**traits, "detected": ()})
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
 
     def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:
@@ -211,6 +213,17 @@ def input_order(layout: Layout, inputs: JobSource) -> Iterator[int] | None:
     if layout.run_order is None or inputs.rows is None:
         return None
     return chain(layout.run_order, takewhile(lambda row: row < len(inputs.rows or ()), count(len(layout.run_order))))
+
+
+def check_lane(spec: BatchSpec, traits: Traits) -> None:
+    """Raises SpecError for a lane that the backend does not offer."""
+    if spec.lane == "auto" or spec.lane in traits.lanes:
+        return
+    offered = " and ".join(repr(lane) for lane in traits.lanes)
+    raise SpecError(
+        f"lane={spec.lane!r}: {traits.name} has no such lane, only {offered}. docs/lanes.md lists the lanes of each "
+        "backend."
+    )
 
 
 def _warn_caller(text: str) -> None:

@@ -1,5 +1,10 @@
 """Budget of tokens and dollars. The worst case of a request is reserved before it is sent and its actual usage settled
-afterwards, so that requests in flight can never exceed the budget together."""
+afterwards, so that requests in flight can never exceed the budget together.
+
+What an answer may take is most of a worst case. Where the user gave no `max_tokens`, `AnswerLimits` derives a limit
+that is sent with the request, so that the budget pays many requests at once."""
+
+from collections import deque
 
 from ..core.fast_dataclass import dataclass
 from ..core.options.price import Price
@@ -45,9 +50,13 @@ class Amount:
 class Reservation:
     """Worst case of one request, counted against the budget until it is settled."""
 
-    tokens: int
+    worst: Usage
     usd: float
     price: Price
+
+    @property
+    def tokens(self) -> int:
+        return self.worst.input + self.worst.output
 
 
 class Budget:
@@ -60,6 +69,8 @@ class Budget:
         )
         self._allowed = self.limit
         self._elsewhere = Amount()
+        self.in_flight = 0
+        """Requests whose worst case is reserved."""
         self._reserved_tokens = 0
         self._reserved_usd = 0.0
         self._tokens = 0
@@ -97,21 +108,40 @@ class Budget:
     def reserve(self, worst: Usage, price: Price) -> Reservation | None:
         """Reserves the worst case of a request. None if it does not fit now; `can_never_fit` tells whether waiting can
         help."""
-        wanted = Reservation(worst.input + worst.output, price.at_most(worst), price)
+        wanted = Reservation(worst, price.at_most(worst), price)
         if (
             self._tokens + self._reserved_tokens + wanted.tokens > self._allowed.tokens
             or self._usd + self._reserved_usd + wanted.usd > self._allowed.usd
         ):
             return None
+        self.in_flight += 1
         self._reserved_tokens += wanted.tokens
         self._reserved_usd += wanted.usd
         return wanted
+
+    def take_over(self, worst: Usage, usd: float, price: Price) -> Reservation:
+        """Reserves what counts as spent, because an earlier process has reserved it for the same request: settling
+        it corrects what was spent."""
+        taken = Reservation(worst, usd, price)
+        self._tokens -= taken.tokens
+        self._usd -= usd
+        self.in_flight += 1
+        self._reserved_tokens += taken.tokens
+        self._reserved_usd += usd
+        return taken
 
     def can_never_fit(self, worst: Usage, price: Price) -> bool:
         """Whether the request exceeds the budget even if all requests in flight cost nothing."""
         return not (self._elsewhere + (self.spent_here + Amount.worst(worst, price))).fits(self.limit)
 
+    def answer_tokens(self, requests: int, price: float) -> float:
+        """Tokens of an answer such that so many requests take a part of the remainder only. `price`: of a token."""
+        left = self.limit - (self._elsewhere + self.spent_here)
+        tokens = min(left.tokens, left.usd / price if price else _UNLIMITED)
+        return max(0.0, tokens) * _SHARE_IN_FLIGHT / requests
+
     def settle(self, reserved: Reservation, usage: Usage) -> None:
+        self.in_flight -= 1
         self._reserved_tokens -= reserved.tokens
         self._reserved_usd = max(0.0, self._reserved_usd - reserved.usd) if self._reserved_tokens else 0.0
         self.spend(usage, reserved.price)
@@ -125,3 +155,45 @@ class Budget:
         """Adds what earlier runs with the same checkpoint have spent."""
         self._tokens += int(amount.tokens)
         self._usd += amount.usd
+
+
+_SHARE_IN_FLIGHT = 0.25
+"""Share of the remaining budget that answers in flight may take together if all are as long as they may be."""
+_FIRST_LIMIT = 1_024
+"""Lowest limit before answers were seen."""
+_HIGHEST_FIRST_LIMIT = 16_384
+"""Highest limit that is sent unless an answer needs more: some models refuse a higher one."""
+_LOWEST_LIMIT = 64
+_ENOUGH_ANSWERS = 8
+_RECENT_ANSWERS = 256
+_MARGIN, _MAX_MARGIN = 2, 8
+"""A limit is so many times the longest of the recent answers: at least, and at most if the budget has room."""
+_STEP = 64
+
+
+class AnswerLimits:
+    """Limits of answers in a run whose user gave none. Never below what the recent answers have needed; above that, as
+    much as the budget pays without that requests wait for one another."""
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=_RECENT_ANSWERS)
+        self._learned: int | None = None
+
+    def limit(self, affordable: float, needed: int, room: float) -> int:
+        """Limit of the next answer. `affordable`: tokens that the budget pays for each of many answers; `needed`:
+        tokens that the output schema needs; `room`: those that fit into the context window behind the prompt."""
+        if self._learned is None:
+            lowest = max(_FIRST_LIMIT, needed)
+            highest = max(_HIGHEST_FIRST_LIMIT, needed)
+        else:
+            lowest = max(_LOWEST_LIMIT, _MARGIN * self._learned)
+            highest = max(_FIRST_LIMIT, _MAX_MARGIN * self._learned)
+        wanted = min(max(affordable, lowest), highest, room)
+        # Few different limits: requests with the same one share their encoding.
+        return max(1, int(wanted // _STEP * _STEP if wanted > _STEP else wanted))
+
+    def observe(self, output: int) -> None:
+        """An answer had so many tokens, or at least so many if it was cut."""
+        self._recent.append(output)
+        if len(self._recent) >= _ENOUGH_ANSWERS or output >= _FIRST_LIMIT:
+            self._learned = max(self._recent)

@@ -17,19 +17,17 @@ class KvTiers:
     """Tokens that the tiers of a KV cache hold.
 
     The host tier of vLLM and SGLang is inclusive: what the device computes is copied to it at once, and it evicts the
-    least recently used. So the tiers together keep what the larger one keeps, and not the sum."""
+    least recently used. So the tiers together keep what the larger one keeps, and not the sum. That of batch-agent-vllm
+    may be exclusive: it has the contexts of agents that wait, the device those of agents that generate."""
 
     device: int
     host: int = 0
+    is_exclusive: bool = False
 
     @property
     def retained(self) -> int:
         """Tokens that a returning agent may find in either tier."""
-        return max(self.device, self.host)
-
-    @property
-    def has_slower_tier(self) -> bool:
-        return self.host > self.device
+        return self.device + self.host if self.is_exclusive else max(self.device, self.host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,6 @@
 
 from .listener import serve
 from .process import SimServer
-from .sim_config import FaultRates, RateLimits, Script, SimConfig
+from .sim_config import BatchConfig, FaultRates, RateLimits, Script, SimConfig
 
-__all__ = ["FaultRates", "RateLimits", "Script", "SimConfig", "SimServer", "serve"]
+__all__ = ["BatchConfig", "FaultRates", "RateLimits", "Script", "SimConfig", "SimServer", "serve"]

@@ -48,6 +48,7 @@ class Faults:
             (rates.garbage, parse("garbage", rates)),
             (rates.truncated, parse("truncated", rates)),
         ]
+        self._flex_requests = 0
         self._any = any(share for share, _ in self._shares)
 
     def of_order(self, order: FaultOrder, prompt: bytes) -> Fault | None:
@@ -66,6 +67,15 @@ class Faults:
             if draw < 0:
                 return fault
         return None
+
+    def refuses_flex(self) -> bool:
+        """Whether a flex request finds no capacity."""
+        if not self._rates.flex_unavailable:
+            return False
+        self._flex_requests += 1
+        return (
+            zlib.crc32(b"flex:%d:%d" % (self._rates.seed, self._flex_requests)) / 2**32 < self._rates.flex_unavailable
+        )
 
 
 def parse(name: str, rates: FaultRates, retry_after_s: float | None = None, stall_s: float | None = None) -> Fault:

@@ -1,7 +1,7 @@
 """A parsed request for generation, ready to run."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..core.fast_dataclass import dataclass
 from .answer import SimReply
@@ -17,6 +17,17 @@ class PromptFault:
     index: int
     prompt: bytes
     order: FaultOrder
+
+
+class ResponseEncoder(Protocol):
+    """Encoder of a response without streaming, and of its errors."""
+
+    @property
+    def content_type(self) -> bytes: ...
+
+    def plain(self, replies: Sequence[SimReply], usage: dict[str, Any]) -> bytes: ...
+
+    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes: ...
 
 
 class Generation(NamedTuple):
@@ -35,3 +46,9 @@ class Generation(NamedTuple):
     reports_cached: bool
     chunk_tokens: int
     """Tokens in one event."""
+    foreign_encoder: ResponseEncoder | None = None
+    """Encoder of a response that has not OpenAI's format, and is never streamed token by token."""
+
+    @property
+    def body_encoder(self) -> ResponseEncoder:
+        return self.foreign_encoder or self.encoder

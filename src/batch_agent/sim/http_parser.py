@@ -1,12 +1,14 @@
 """HTTP/1.1 request parser without I/O."""
 
 import functools
+import re
 from typing import NamedTuple
 
 from ..core.fast_dataclass import dataclass
 
 MAX_HEAD_BYTES = 64 * 1024
-MAX_BODY_BYTES = 64 * 1024 * 1024
+MAX_BODY_BYTES = 201 * 1024 * 1024
+"""A file of 200 MB, as OpenAI takes it for a batch, and the form around it."""
 
 
 class BadRequest(ValueError):
@@ -18,12 +20,22 @@ class HttpRequest(NamedTuple):
     path: bytes
     body: bytes
     keep_alive: bool
+    query: bytes
+    fields: bytes
+    """The header lines as they were received, each after its line end."""
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header; empty if there is none. `name` is in lower case."""
+        found = re.search(rb"\r\n%b:([^\r]*)" % re.escape(name), self.fields, re.IGNORECASE)
+        return found[1].strip() if found else b""
 
 
 @dataclass(frozen=True, slots=True)
 class _Head:
     method: bytes
     path: bytes
+    query: bytes
+    fields: bytes
     keep_alive: bool
     length: int
     chunked: bool
@@ -54,7 +66,7 @@ class RequestReader:
         head = _parse_head(data[:end])
         if head.chunked or len(data) != end + 4 + head.length:
             return None
-        return HttpRequest(head.method, head.path, data[end + 4 :], head.keep_alive)
+        return HttpRequest(head.method, head.path, data[end + 4 :], head.keep_alive, head.query, head.fields)
 
     def next(self) -> HttpRequest | None:
         """The next complete request, or None if more bytes are needed."""
@@ -66,7 +78,7 @@ class RequestReader:
             self._head = head
             return None
         self._head = None
-        return HttpRequest(head.method, head.path, body, head.keep_alive)
+        return HttpRequest(head.method, head.path, body, head.keep_alive, head.query, head.fields)
 
     def wants_continue(self) -> bool:
         """Whether the client waits for `100 Continue` before it sends the body."""
@@ -114,14 +126,18 @@ def _parse_head(raw: bytes) -> _Head:
     parts = line.split(b" ")
     if len(parts) != 3 or not parts[2].startswith(b"HTTP/1."):
         raise BadRequest("the request line is not HTTP/1.1")
-    fields = b"\r\n" + fields.lower() + b"\r\n"
+    received = b"\r\n" + fields
+    fields = received.lower() + b"\r\n"
+    path, _, query = parts[1].partition(b"?")
     length = _field(fields, b"\r\ncontent-length:") or b"0"
     if not length.isdigit() or int(length) > MAX_BODY_BYTES:
         raise BadRequest("the content length is invalid or too large")
     connection = _field(fields, b"\r\nconnection:")
     return _Head(
         method=parts[0],
-        path=parts[1].partition(b"?")[0],
+        path=path,
+        query=query,
+        fields=received,
         keep_alive=connection != b"close" if parts[2] == b"HTTP/1.1" else connection == b"keep-alive",
         length=int(length),
         chunked=_field(fields, b"\r\ntransfer-encoding:") == b"chunked",

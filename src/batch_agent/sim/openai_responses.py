@@ -17,6 +17,16 @@ class OpenAIBytes(NamedTuple):
     created: int
     model: str
     is_chat: bool
+    service_tier: str | None = None
+    """The tier that the response names."""
+
+    @property
+    def content_type(self) -> bytes:
+        """Of the response without streaming."""
+        return b"application/json"
+
+    def error(self, status: int, message: str, kind: str, param: str | None = None) -> bytes:
+        return error_body(status, message, kind, param)
 
     def plain(self, replies: Sequence[SimReply], usage: dict[str, Any]) -> bytes:
         """The response without streaming."""
@@ -67,7 +77,8 @@ class OpenAIBytes(NamedTuple):
 
     def _head(self, shape: bytes) -> bytes:
         names = (b"chatcmpl" if self.is_chat else b"cmpl", self.number, shape, self.created, orjson.dumps(self.model))
-        return b'{"id":"%b-%d","object":"%b","created":%d,"model":%b,"choices":' % names
+        tier = b"" if self.service_tier is None else b'"service_tier":"%b",' % self.service_tier.encode()
+        return b'{"id":"%b-%d","object":"%b","created":%d,"model":%b,%b"choices":' % (*names, tier)
 
     def _event(
         self, choice: dict[str, Any], finish_reason: str | None, prompt_tokens: int | None, tokens: int
@@ -102,6 +113,13 @@ def usage_body(prompt_tokens: int, completion_tokens: int, cached_tokens: int | 
 
 def error_body(status: int, message: str, kind: str, param: str | None = None) -> bytes:
     return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": status}})
+
+
+def flex_unavailable() -> bytes:
+    """Body of the 429 for a flex request that finds no capacity, with OpenAI's code."""
+    message = "Flex processing has no capacity for this request now. Try again later, or use another service tier."
+    code = "resource_unavailable"
+    return orjson.dumps({"error": {"message": message, "type": code, "param": None, "code": code}})
 
 
 def _closing(prompt_tokens: int | None, tokens: int) -> bytes:

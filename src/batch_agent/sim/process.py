@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from ..core.fast_dataclass import dataclass
-from .sim_config import FaultRates, RateLimits, Script, SimConfig
+from .sim_config import BatchConfig, FaultRates, RateLimits, Script, SimConfig
 
 # The simulator needs nothing that `import batch_agent` loads, which takes longer than the rest of its start: the new
 # process sees the package as a bare namespace.
@@ -47,7 +47,9 @@ class Launch:
         config: dict[str, Any] = fields.pop("config", {})
         faults = FaultRates(**config.pop("faults", {}))
         limits = RateLimits(**config.pop("rate_limits", {}))
-        return cls(SimConfig(**config, faults=faults, rate_limits=limits), Script(**fields.pop("script", {})), **fields)
+        batches = BatchConfig(**config.pop("batches", {}))
+        engine = SimConfig(**config, faults=faults, rate_limits=limits, batches=batches)
+        return cls(engine, Script(**fields.pop("script", {})), **fields)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -123,13 +125,26 @@ class SimServer:
         """CPU time the server process has used so far."""
         return self.metrics()["process_cpu_seconds_total"]
 
+    def billed(self, lane: str) -> dict[str, int]:
+        """What was billed in a lane: `requests` (lines of batches that succeeded), `prompt_tokens`,
+        `completion_tokens`."""
+        found = {}
+        for line in self.get("/metrics").decode().splitlines():
+            name, _, rest = line.partition(f'_total{{lane="{lane}"}} ')
+            if rest:
+                found[name.removeprefix("sim:lane_")] = int(float(rest))
+        return found
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock of the batches forward."""
+        self._post("/sim/clock", {"advance_s": seconds})
+
+    def arm(self, fault: str, *, times: int = 1, share: float = 0.5) -> None:
+        """Let the next batches, or flex requests, fail: see docs/simulator.md."""
+        self._post("/sim/faults", {"fault": fault, "times": times, "share": share})
+
     def get(self, path: str) -> bytes:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", path)
-            return connection.getresponse().read()
-        finally:
-            connection.close()
+        return self._request("GET", path)[1]
 
     def __enter__(self) -> Self:
         return self.start()
@@ -138,6 +153,20 @@ class SimServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _post(self, path: str, body: dict[str, Any]) -> None:
+        status, answer = self._request("POST", path, json.dumps(body).encode())
+        if status != 200:
+            raise ValueError(answer.decode(errors="replace"))
+
+    def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path, body)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
 
     def _read_port(self) -> int:
         assert self._process is not None

@@ -16,6 +16,7 @@ from .sim_config import Script, SimConfig
 from .tokens import TOKEN_BYTES, block_hashes
 
 Part = tuple[bytes, SimReply]
+_TIERS = ("auto", "default", "flex", "priority")
 
 
 class Requests:
@@ -102,7 +103,7 @@ class Requests:
         if not isinstance(chunk_tokens, int) or chunk_tokens < 1:
             raise RequestError(f"stream_interval must be at least 1, got {chunk_tokens}.", param="stream_interval")
         return Generation(
-            encoder=OpenAIBytes(next(self._numbers), int(time.time()), self._config.model, is_chat),
+            encoder=OpenAIBytes(next(self._numbers), int(time.time()), self._config.model, is_chat, _tier(body)),
             replies=[reply for _, reply in parts],
             sequences=self._sequences(body, parts, chunk_tokens if is_stream else 0),
             prompt_faults=[
@@ -129,3 +130,13 @@ class Requests:
             hashes = block_hashes(data + reply.data, config.block_size, salt) if config.prefix_caching else ()
             sequences.append(Sequence(len(data) // TOKEN_BYTES, reply.tokens, hashes, priority, emit_every))
         return sequences
+
+
+def _tier(body: dict[str, Any]) -> str | None:
+    """The service tier that a request is processed in; None if it names none."""
+    tier = body.get("service_tier")
+    if tier is None:
+        return None
+    if tier not in _TIERS:
+        raise RequestError(f"service_tier must be one of {', '.join(_TIERS)}, got {tier!r}", param="service_tier")
+    return "default" if tier == "auto" else str(tier)

@@ -54,7 +54,8 @@ class SimResponseWriter:
 
     def _send_body(self) -> None:
         # As in vLLM, the cached tokens of a list are those of its last prompt.
-        body = self._generation.encoder.plain(self._generation.replies, self._usage(-1))
+        encoder = self._generation.body_encoder
+        body = encoder.plain(self._generation.replies, self._usage(-1))
         match self._fault:
             case Kind.RESET:
                 self._connection.reset()
@@ -63,7 +64,7 @@ class SimResponseWriter:
             case Kind.TRUNCATED:
                 self._connection.reply_short(body)
             case _:
-                self._connection.reply(200, body)
+                self._connection.reply(200, body, encoder.content_type)
 
     def _send_events(self, index: int, start: int, stop: int, finished: bool) -> None:
         self.open()

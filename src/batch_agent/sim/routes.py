@@ -10,13 +10,16 @@ from typing import Any, Protocol
 
 import orjson
 
+from .batches.anthropic_messages import anthropic_error, read_message
+from .batches.batch_routes import BatchRoutes
+from .batches.lane_counters import Billing
 from .faults import Fault, Faults, Kind
 from .generation import Generation
 from .http import ClientConnection
 from .http_parser import HttpRequest
 from .kv_engine.engine_driver import EngineDriver
 from .kv_engine.sim_engine import SimEngine
-from .openai_responses import DONE, error_body
+from .openai_responses import DONE, error_body, flex_unavailable
 from .prompts import UNREADABLE, chat_prompt
 from .rate_limiter import RateLimiter
 from .request_errors import RequestError, invalid, unknown_model
@@ -70,7 +73,7 @@ def _text(body: dict[str, Any]) -> bytes:
         raise invalid(f"prompt must be a string: {error!r}", "body.prompt") from error
 
 
-def metrics_text(engine: SimEngine, http_requests: int, refused: int = 0) -> bytes:
+def metrics_text(engine: SimEngine, http_requests: int, refused: int, billing: Billing) -> bytes:
     """`http_requests`: HTTP requests for generation; a list of prompts is one of them, and many for the engine.
     `refused`: those beyond a limit per minute."""
     config, scheduler, counters = engine.config, engine.scheduler, engine.counters
@@ -93,6 +96,7 @@ def metrics_text(engine: SimEngine, http_requests: int, refused: int = 0) -> byt
         *_metric("sim:http_requests_total", "counter", labels, http_requests),
         *_metric("sim:rate_limited_total", "counter", labels, refused),
         *_host_metrics(engine, labels),
+        *_billing_metrics(billing),
         *_metric("process_cpu_seconds_total", "counter", "", time.process_time()),
     ]
     return ("\n".join(lines) + "\n").encode()
@@ -108,6 +112,14 @@ def _host_metrics(engine: SimEngine, labels: str) -> list[str]:
         *_metric("vllm:kv_offload_load_bytes_total", "counter", labels, host.loaded_blocks * block_bytes),
         *_metric("vllm:kv_offload_store_bytes_total", "counter", labels, host.stored_blocks * block_bytes),
     ]
+
+
+def _billing_metrics(billing: Billing) -> list[str]:
+    lines: list[str] = []
+    for name, labels, value in billing.samples():
+        title, sample = _metric(name, "counter", labels, value)
+        lines += [sample] if title in lines else [title, sample]
+    return lines
 
 
 def _metric(name: str, kind: str, labels: str, value: float) -> tuple[str, str]:
@@ -146,6 +158,7 @@ class FrontEnd:
 
 
 Post = Callable[[dict[str, Any]], Generation | bytes]
+_MESSAGES = b"/v1/messages"
 
 
 class SimRoutes:
@@ -159,9 +172,11 @@ class SimRoutes:
         self._faults = Faults(config.faults)
         self._limiter = RateLimiter(config.rate_limits, loop.time())
         requests, info = Requests(config, script), InfoRoutes(config)
+        self._batches = BatchRoutes(config.batches, requests, self._faults)
         self._posts: dict[bytes, Post] = {
             b"/v1/chat/completions": requests.chat,
             b"/v1/completions": requests.completion,
+            _MESSAGES: functools.partial(read_message, requests),
             b"/tokenize": info.tokenize,
             b"/detokenize": info.detokenize,
         }
@@ -178,23 +193,28 @@ class SimRoutes:
     def handle(self, request: HttpRequest, connection: ClientConnection) -> None:
         post = self._posts.get(request.path)
         if post and request.method == b"POST":
-            self._post(post, request.body, connection)
+            self._post(post, request, connection)
             return
         get = self._gets.get(request.path)
         if get and request.method == b"GET":
             connection.reply(200, *get())
+        elif self._batches.handle(request, connection):
+            return
         elif post or get:
             connection.reply(405, b'{"detail":"Method Not Allowed"}')
         else:
             connection.reply(404, b'{"detail":"Not Found"}')
 
-    def _post(self, route: Post, raw: bytes, connection: ClientConnection) -> None:
+    def _post(self, route: Post, request: HttpRequest, connection: ClientConnection) -> None:
         body: dict[str, Any] = {}
         try:
-            body = _object(raw)
+            body = _object(request.body)
             answer = route(body)
         except RequestError as error:
-            reject = functools.partial(_reject, connection, error, in_stream=error.late and bool(body.get("stream")))
+            encode = anthropic_error if request.path == _MESSAGES else error_body
+            content = encode(error.status, str(error), error.kind, error.param)
+            in_stream = error.late and bool(body.get("stream"))
+            reject = functools.partial(_reject, connection, error.status, content, in_stream=in_stream)
             self._front_end.schedule(0, connection, reject)
             return
         if isinstance(answer, Generation):
@@ -205,7 +225,8 @@ class SimRoutes:
 
     def _metrics(self) -> tuple[bytes, bytes]:
         self._driver.run()
-        text = metrics_text(self._driver.engine, self._faults.requests, self._limiter.refused)
+        counts = self._faults.requests, self._limiter.refused
+        text = metrics_text(self._driver.engine, *counts, self._batches.billing)
         return text, b"text/plain; version=0.0.4; charset=utf-8"
 
     def _generate(self, generation: Generation, connection: ClientConnection) -> None:
@@ -215,12 +236,17 @@ class SimRoutes:
             lines = "".join(f"{name}: {value}\r\n" for name, value in self._limiter.headers().items())
             connection.header_lines = lines.encode()
             if retry_after is not None:
-                _reply_status(connection, Fault(Kind.STATUS, status=429, retry_after_s=retry_after))
+                _reply_status(generation, connection, Fault(Kind.STATUS, status=429, retry_after_s=retry_after))
                 return
         fault, fault_index = self._fault(generation)
         if fault and fault.kind is Kind.STATUS:
-            _reply_status(connection, fault)
+            _reply_status(generation, connection, fault)
             return
+        is_flex = generation.encoder.service_tier == "flex"
+        if is_flex and (self._batches.armed.take_for_flex() or self._faults.refuses_flex()):
+            connection.reply(429, flex_unavailable())
+            return
+        self._bill("flex" if is_flex else "standard", generation)
         writer = SimResponseWriter(generation, connection, fault, fault_index, self._driver.abort)
         if fault and fault.kind is Kind.STALL:
             writer.open()
@@ -228,6 +254,10 @@ class SimRoutes:
             connection.on_disconnect = timer.cancel
         else:
             self._driver.submit(generation, writer, connection)
+
+    def _bill(self, lane: str, generation: Generation) -> None:
+        for sequence in generation.sequences:
+            self._batches.billing.count(lane, sequence.prompt_tokens, sequence.output_tokens)
 
     def _fault(self, generation: Generation) -> tuple[Fault | None, int]:
         """The fault of a request, and the index of its prompt: the first prompt whose directive still applies,
@@ -249,17 +279,17 @@ def _object(raw: bytes) -> dict[str, Any]:
     return body
 
 
-def _reject(connection: ClientConnection, error: RequestError, *, in_stream: bool) -> None:
-    body = error_body(error.status, str(error), error.kind, error.param)
+def _reject(connection: ClientConnection, status: int, body: bytes, *, in_stream: bool) -> None:
     if in_stream:
         connection.open_stream(b"data: %b\n\n" % body)
         connection.end_stream(DONE)
     else:
-        connection.reply(error.status, body)
+        connection.reply(status, body)
 
 
-def _reply_status(connection: ClientConnection, fault: Fault) -> None:
+def _reply_status(generation: Generation, connection: ClientConnection, fault: Fault) -> None:
     kinds = {400: "BadRequestError", 429: "RateLimitError", 500: "InternalServerError"}
     extra = b"" if fault.retry_after_s is None else b"retry-after: %b\r\n" % f"{fault.retry_after_s:g}".encode()
     message = f"simulated failure with status {fault.status}"
-    connection.reply(fault.status, error_body(fault.status, message, kinds.get(fault.status, "APIError")), extra=extra)
+    body = generation.body_encoder.error(fault.status, message, kinds.get(fault.status, "APIError"))
+    connection.reply(fault.status, body, extra=extra)

@@ -25,6 +25,8 @@ class FaultRates:
     """Share answered with a body that is not JSON."""
     truncated: float = 0.0
     """Share whose response ends in the middle."""
+    flex_unavailable: float = 0.0
+    """Share of the flex requests that are refused for want of capacity."""
     retry_after_s: float = 1.0
     """Seconds in the Retry-After header of a 429."""
     stall_s: float = 5.0
@@ -36,6 +38,8 @@ class FaultRates:
         shares = (self.error_500, self.error_429, self.reset, self.stall, self.garbage, self.truncated)
         if min(shares) < 0 or sum(shares) > 1:
             raise ValueError(f"fault rates are shares of all requests: each >= 0, together <= 1, got {shares}")
+        if not 0 <= self.flex_unavailable <= 1:
+            raise ValueError(f"flex_unavailable must be between 0 and 1, got {self.flex_unavailable!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,25 @@ class RateLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchConfig:
+    """Batches of the simulated service."""
+
+    seconds: float = 2.0
+    """Seconds from the creation of a batch to its end, by a clock that tests can move."""
+    max_lines: int = 50_000
+    """Most requests in one batch of OpenAI's API."""
+    enqueued_tokens: int | None = None
+    """Most prompt tokens in batches that have not ended; more are refused. None: not limited."""
+
+    def __post_init__(self) -> None:
+        if self.seconds < 0:
+            raise ValueError(f"seconds must not be negative, got {self.seconds!r}")
+        for name in ("max_lines", "enqueued_tokens"):
+            if (limit := getattr(self, name)) is not None and limit < 1:
+                raise ValueError(f"{name} must be at least 1, got {limit!r}")
+
+
+@dataclass(frozen=True, slots=True)
 class SimConfig:
     """One engine: its memory, its batch limits and its step times. The defaults are a 3B model on a 24 GB card.
 
@@ -81,6 +104,9 @@ class SimConfig:
     """Tokens per block."""
     host_blocks: int = 0
     """Blocks of KV cache in host memory, which has a copy of every computed block until it is full. 0: none."""
+    host_exclusive: bool = False
+    """The host memory has contexts of agents that wait instead, as with batch-agent-vllm. For sequences that name their
+    agent, which requests over HTTP do not."""
     host_us_per_token: float = 1.3
     """Time to copy a token's KV cache between host memory and the device, in microseconds. Steps wait for it."""
     prefix_caching: bool = True
@@ -119,6 +145,7 @@ class SimConfig:
     """Serve /v1/chat/completions/batch."""
     faults: FaultRates = field(default_factory=FaultRates)
     rate_limits: RateLimits = field(default_factory=RateLimits)
+    batches: BatchConfig = field(default_factory=BatchConfig)
 
     def __post_init__(self) -> None:
         for name in (

@@ -1,7 +1,7 @@
 """Encoding of facts, jobs and completions. It is a stable format: later versions read what earlier versions wrote."""
 
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from ..core.errors import ErrorKind
 from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
 from ..core.images import ImageRef, PlacedImage
 from ..core.json import dumps
+from ..core.requests import OLD_LONG_PROMPT, Usage, UsagePart
 from ..core.results import AgentError
 from ..plan.jsonable import to_jsonable
 
@@ -39,7 +40,21 @@ def decode(kind: str, data: bytes) -> Fact:
     """Raises ValueError for an unknown kind and for data that does not match it."""
     if kind not in _KINDS:
         raise ValueError(f"unknown kind of fact: {kind!r}")
-    return _reader(kind).validate_json(data)
+    fact = _reader(kind).validate_json(data)
+    return _with_long_prompt(fact, data) if isinstance(fact, Replied) and _OLD_LONG in data else fact
+
+
+_OLD_LONG = b'"long":{'
+"""In replies to long prompts that earlier versions stored."""
+
+
+def _with_long_prompt(fact: Replied, data: bytes) -> Replied:
+    reply, long = fact.reply, orjson.loads(data)["reply"]["usage"].get("long")
+    if long is None:
+        return fact  # the text was in the answer
+    tokens = Usage(*(long[kind] for kind in ("input", "cached", "output", "written", "written_hour")))
+    parts = (UsagePart("standard", OLD_LONG_PROMPT, tokens),)
+    return replace(fact, reply=replace(reply, usage=replace(reply.usage, parts=parts)))
 
 
 @cache

@@ -2,10 +2,11 @@
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.facts import Fact, Replied
-from ..core.protocols import Account, Prices
+from ..core.protocols import Account, Prices, Submission
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 
@@ -72,6 +73,7 @@ class MemoryStore:
         self._plan: Mapping[str, Any] | None = None
         self._discarded_usage = NO_USAGE
         self._account: Account | None = None
+        self._submissions: dict[str, Submission] = {}
 
     async def open(self) -> None:
         pass
@@ -97,6 +99,18 @@ class MemoryStore:
 
     async def save_account(self, account: Account) -> None:
         self._account = account
+
+    async def submissions(self) -> Sequence[Submission]:
+        return [each for each in self._submissions.values() if each.lines]
+
+    async def save_submission(self, submission: Submission) -> None:
+        known = self._submissions.get(submission.wave)
+        lines = submission.lines if known is None else known.lines
+        self._submissions[submission.wave] = replace(submission, lines=lines)
+
+    def take_lines(self, wave: str, keys: Sequence[str]) -> None:
+        known, taken = self._submissions[wave], set(keys)
+        self._submissions[wave] = replace(known, lines=tuple(each for each in known.lines if each.key not in taken))
 
     def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         """Does nothing: only the store itself reads it."""

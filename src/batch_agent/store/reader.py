@@ -16,12 +16,12 @@ from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
 from ..core.json import loads
 from ..core.protocols import Prices
-from ..core.requests import NO_USAGE, Usage
+from ..core.requests import Usage
 from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
 from ..plan.row_keys import is_of_question, key_of_row, row_id, row_key
 from .codec import decode, decode_error, encode_input
-from .sqlite import FORGOTTEN_USAGE, SCHEMA_VERSION, TOTAL_USAGE
+from .sqlite import FORGOTTEN_USAGE, SCHEMA_VERSION, TOTAL_USAGE, sum_of_rows
 
 _AGENTS = """
 SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key, seq FROM facts
@@ -141,8 +141,7 @@ class CheckpointReader:
         """Tokens of all replies, of all plans, including those of agents that failed and were restarted."""
         replies, discarded, end = TOTAL_USAGE
         query = replies + (discarded if self._has("discarded") else "") + end
-        totals = [*self._rows(query), *self._rows(FORGOTTEN_USAGE)]
-        return sum((Usage.of_counts(list(map(int, each))) for each in totals), NO_USAGE)
+        return sum_of_rows([*self._rows(query), *self._rows(FORGOTTEN_USAGE)])
 
     def prices(self) -> Prices | None:
         """Prices of the run's model; None if they are unknown."""

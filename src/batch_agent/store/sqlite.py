@@ -4,7 +4,7 @@ import asyncio
 import os
 import secrets
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import orjson
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.protocols import Account, Prices
-from ..core.requests import NO_USAGE, Usage
+from ..core.protocols import Account, Prices, Submission, SubmittedLine
+from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
 from ..core.results import AgentError
 from ..plan.row_keys import row_key
 from .codec import MAX_INPUT_BYTES, decode, encode, encode_error, encode_input
@@ -33,20 +33,40 @@ CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), token
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS inputs (position INTEGER PRIMARY KEY, data BLOB, error BLOB);
 CREATE TABLE IF NOT EXISTS price (id INTEGER PRIMARY KEY CHECK (id = 0), numbers TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS submissions (
+  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL UNIQUE, at REAL NOT NULL, file TEXT NOT NULL, batch TEXT NOT NULL,
+  has_ended INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS submitted_lines (
+  seq INTEGER PRIMARY KEY, wave TEXT NOT NULL, key TEXT NOT NULL, input INTEGER NOT NULL, output INTEGER NOT NULL,
+  usd REAL NOT NULL
+);
+CREATE INDEX IF NOT EXISTS submitted_by_key ON submitted_lines (wave, key);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
 
 _REPLIES = "SELECT json_extract(CAST(data AS TEXT), '$.reply.usage') AS usage FROM facts WHERE kind = 'replied'"
-_KINDS = ("input", "cached", "output", "written", "written_hour")
-_SUMS = ", ".join(f"total(json_extract(usage, '$.{part}{kind}'))" for part in ("", "long.") for kind in _KINDS)
+
+
+def _sums(record: str, path: str) -> str:
+    kinds = ("input", "cached", "output", "written", "written_hour")
+    return ", ".join(f"total(json_extract({record}, '$.{path}{kind}'))" for kind in kinds)
+
+
+_LANE = "CASE json_extract(value, '$.lane') WHEN 'flex' THEN 1 WHEN 'batch' THEN 2 ELSE 0 END"
 TOTAL_USAGE = (
-    f"SELECT {_SUMS} FROM ({_REPLIES}",  # noqa: S608 - not from outside
+    f"WITH replies AS ({_REPLIES}",
     " UNION ALL SELECT usage FROM discarded",
-    ")",
+    f") SELECT {_sums('usage', '')}, 0, 0, 0, 0, 0, 0, 0 FROM replies UNION ALL "  # noqa: S608 - not from outside
+    f"SELECT 0, 0, 0, 0, 0, {_LANE} AS lane, json_extract(value, '$.above') AS above, {_sums('value', 'tokens.')} "
+    "FROM replies, json_each(usage, '$.parts') GROUP BY lane, above UNION ALL "
+    f"SELECT 0, 0, 0, 0, 0, 0, {OLD_LONG_PROMPT}, {_sums('usage', 'long.')} FROM replies "
+    "WHERE json_extract(usage, '$.long') IS NOT NULL GROUP BY 1",
 )
-"""Query of the usage of all replies as `Usage.of_counts` reads it; the second part is of a table that checkpoints of
-older versions do not have."""
+"""Query of the usage of all replies in rows as `Usage.of_counts` reads them: in total, of each part, and of long
+prompts as earlier versions stored them. The second text is of a table that checkpoints of older versions do not
+have."""
 _FLUSH_DELAY = 0.005
 _LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
 """Seconds between attempts to take the lock: a killed process holds its files for a moment longer."""
@@ -57,6 +77,11 @@ _INPUTS_PER_STATEMENT = 256
 _NOT_OPEN = "The checkpoint is not open."
 FORGOTTEN_USAGE = "SELECT total(input), total(cached), total(output) FROM forgotten"
 """Of agents that an older version restarted."""
+
+
+def sum_of_rows(rows: Iterable[Sequence[float]]) -> Usage:
+    """The sum of what the queries of usage return."""
+    return sum((Usage.of_counts(list(map(int, row))) for row in rows), NO_USAGE)
 
 
 class SqliteStore:
@@ -131,10 +156,11 @@ class SqliteStore:
 
     async def spent(self) -> Usage:
         totals = [
-            await self._wait(lambda db, query=query: db.execute(query).fetchone())  # type: ignore[misc]
+            row
             for query in ("".join(TOTAL_USAGE), FORGOTTEN_USAGE)
+            for row in await self._wait(lambda db, query=query: db.execute(query).fetchall())  # type: ignore[misc]
         ]
-        return sum((Usage.of_counts(list(map(int, each))) for each in totals), NO_USAGE)
+        return sum_of_rows(totals)
 
     async def account(self) -> Account | None:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
@@ -143,6 +169,24 @@ class SqliteStore:
     async def save_account(self, account: Account) -> None:
         row = (account.tokens, account.usd)
         await self._wait(lambda db: db.execute("INSERT OR REPLACE INTO account VALUES (0, ?, ?)", row))
+
+    async def submissions(self) -> Sequence[Submission]:
+        found: Sequence[Submission] = await self._wait(_submissions)
+        return found
+
+    async def save_submission(self, submission: Submission) -> None:
+        self._flush()
+        saved = asyncio.get_running_loop().create_future()
+        self._opened.wait_for(lambda db: _save_submission(db, submission), [saved], synced=self._marker.record)
+        try:
+            await saved
+        except (sqlite3.Error, OSError) as error:
+            raise self._failure(error) from error
+
+    def take_lines(self, wave: str, keys: Sequence[str]) -> None:
+        rows = [(wave, key) for key in keys]
+        self._flush()
+        self._opened.post(lambda db: db.executemany("DELETE FROM submitted_lines WHERE wave = ? AND key = ?", rows))
 
     def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         self._opened.post(lambda db: _save_run(db, inputs, prices))
@@ -279,6 +323,33 @@ def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
 def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:
     """Returns the number of the synchronous commit."""
     _insert(db, rows)
+    db.execute("UPDATE run SET syncs = syncs + 1")
+    return _syncs(db)
+
+
+def _submissions(db: sqlite3.Connection) -> list[Submission]:
+    lines: dict[str, list[SubmittedLine]] = {}
+    for wave, *line in db.execute("SELECT wave, key, input, output, usd FROM submitted_lines ORDER BY seq"):
+        lines.setdefault(wave, []).append(SubmittedLine(*line))
+    rows = db.execute("SELECT wave, at, file, batch, has_ended FROM submissions ORDER BY seq")
+    return [
+        Submission(wave, at, tuple(lines[wave]), file, batch, bool(has_ended))
+        for wave, at, file, batch, has_ended in rows
+        if wave in lines
+    ]
+
+
+def _save_submission(db: sqlite3.Connection, submission: Submission) -> int:
+    """Returns the number of the synchronous commit. Lines are written only with a new submission."""
+    wave, known = submission.wave, (submission.file, submission.batch, submission.has_ended)
+    updated = db.execute("UPDATE submissions SET file = ?, batch = ?, has_ended = ? WHERE wave = ?", (*known, wave))
+    if not updated.rowcount:
+        db.execute(
+            "INSERT INTO submissions (wave, at, file, batch, has_ended) VALUES (?, ?, ?, ?, ?)",
+            (wave, submission.at, *known),
+        )
+        rows = [(wave, line.key, line.input, line.output, line.usd) for line in submission.lines]
+        db.executemany("INSERT INTO submitted_lines (wave, key, input, output, usd) VALUES (?, ?, ?, ?, ?)", rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
 

@@ -2,7 +2,7 @@
 
 import io
 import tracemalloc
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -354,3 +354,13 @@ async def test_results_name_the_images_of_their_inputs(sim: str, png: Path, tmp_
     assert inputs[0] == f"Image('{png}')"
     assert inputs[1].startswith(data)
     assert inputs[2][0].startswith(data)
+
+
+async def test_the_upload_of_a_batch_has_the_images(
+    server: RawServer, png: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    address = f"openai://{server.url.removeprefix('http://')}"
+    await run(address, [Image(png)], lane="batch", checkpoint_dir=tmp_path / "run")  # the proxy passes on only JSON
+    [upload] = [request.body for request in server.requests if request.path.endswith("/files")]
+    assert b64encode(picture()) in upload

@@ -1,24 +1,28 @@
 """Runs against a server that enforces requests and tokens per minute, over HTTP."""
 
+import asyncio
 import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from tests.support.redis_server import redis_of_its_own
 
 from batch_agent import BatchAgent, Results
-from batch_agent.core.events import Event, Notice
+from batch_agent.core.events import Event, Notice, TurnEnded
 from batch_agent.sim import RateLimits, SimConfig, SimServer
 
 
 class Log:
     def __init__(self) -> None:
         self.notices: list[str] = []
+        self.turns = 0
 
     def emit(self, event: Event) -> None:
         if isinstance(event, Notice):
             self.notices.append(event.text)
+        self.turns += isinstance(event, TurnEnded)
 
 
 def refused(sim: SimServer) -> int:
@@ -39,11 +43,12 @@ def service() -> Iterator[SimServer]:
         yield sim
 
 
-def run(sim: SimServer, scheme: str = "openai", log: Log | None = None, **options: Any) -> Results[str]:
+def run(*sims: SimServer, scheme: str = "openai", log: Log | None = None, **options: Any) -> Results[str]:
+    endpoints = [sim.url.replace("http", scheme, 1) + "/v1" for sim in sims]
     results: Results[str] = BatchAgent.run_sync(
         task="Answer: {text}",
         inputs=[f"question {index}" for index in range(200)],
-        backend=sim.url.replace("http", scheme, 1) + "/v1",
+        backend=endpoints if len(endpoints) > 1 else endpoints[0],
         model="sim",
         max_tokens=8,
         progress=False,
@@ -73,7 +78,7 @@ def test_streamed_responses_report_limits_too(service: SimServer) -> None:
 def test_200_agents_keep_to_an_option_without_a_refusal() -> None:
     limits = RateLimits(rpm=3000, burst_s=2, headers=False)
     with SimServer(SimConfig(zero_latency=True, rate_limits=limits)) as sim:
-        results = run(sim, "http", rpm=3000)
+        results = run(sim, scheme="http", rpm=3000)
         assert refused(sim) == 0
         assert results.scheduling.pace is not None
         assert not results.scheduling.pace.is_reported
@@ -87,9 +92,42 @@ def test_200_agents_keep_to_tokens_per_minute_without_a_refusal() -> None:
         assert results.scheduling.pace.tpm == 100_000
 
 
+def test_each_of_several_endpoints_is_paced_by_its_own_headers() -> None:
+    small, large = RateLimits(rpm=600, burst_s=2), RateLimits(rpm=2400, burst_s=2)
+    with (
+        SimServer(SimConfig(zero_latency=True, rate_limits=small)) as first,
+        SimServer(SimConfig(zero_latency=True, rate_limits=large)) as second,
+    ):
+        log = Log()
+        results = run(first, second, log=log)
+        assert (refused(first), refused(second)) == (0, 0)
+        pace = results.scheduling.pace
+        assert pace is not None
+        assert (pace.rpm, pace.is_reported) == (3000, True)
+        assert pace.delayed > 50
+
+
+@pytest.mark.slow
+async def test_two_workers_with_a_real_redis_together_keep_to_one_limit() -> None:
+    """Each has a burst of one second of its part, and a worker may send more in the half second in which it joins."""
+    limits = RateLimits(rpm=1800, burst_s=3, headers=False)
+    caller, helper = Log(), Log()
+    with SimServer(SimConfig(zero_latency=True, rate_limits=limits)) as sim, redis_of_its_own() as redis:
+        options: dict[str, Any] = {"task": "Answer: {it}", "backend": sim.url, "model": "sim", "max_tokens": 8}
+        options |= {"store": redis.url, "run_id": "paced", "rpm": 1800, "max_agents": 40}
+        inputs = [f"question {index}" for index in range(300)]
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(BatchAgent.run(**options, inputs=inputs, progress=False, events=caller))
+            group.create_task(BatchAgent.work(**options, events=helper))
+        assert sum(result.ok for result in asked.result()) == 300
+        assert refused(sim) == 0
+    assert helper.turns > 30
+    assert caller.turns > 30  # with those of the worker, which it hears of
+
+
 def test_without_headers_and_options_requests_are_not_paced_and_refusals_are_retried() -> None:
     limits = RateLimits(rpm=3000, burst_s=2, headers=False)
     with SimServer(SimConfig(zero_latency=True, rate_limits=limits)) as sim:
-        results = run(sim, "http")
+        results = run(sim, scheme="http")
         assert refused(sim) > 0
         assert results.scheduling.pace is None

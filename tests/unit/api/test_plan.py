@@ -1,6 +1,7 @@
 """Plans of whole runs, through the public API, on a simulated server."""
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from batch_agent import BatchAgent, Fields, SpecError, Tool
 from batch_agent.core.events import Event, Notice
+from batch_agent.forecasting.forecast_text import forecast_lines
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, say
@@ -65,6 +67,26 @@ async def test_a_plan_with_prices_has_a_cost(sim: SimServer) -> None:
     forecast = await BatchAgent.plan(**options(sim, prices={"sim": (1.0, 0.5, 2.0)}))
     used = forecast.usage
     assert forecast.cost == pytest.approx((used.input - used.cached + 0.5 * used.cached + 2 * used.output) / 1e6)
+
+
+async def test_a_plan_shows_the_cost_of_each_lane(sim: SimServer) -> None:
+    standard = await BatchAgent.plan(canary=2, **options(sim, prices={"sim": {"input": 10, "output": 40}}))
+    assert standard.cost is not None
+    prices = {"sim": {"input": 10, "output": 40, "batch": {"input": 2.5, "cached": 2.5, "output": 10}}}
+    costs = {"standard": standard.cost, "flex": standard.cost / 2, "batch": standard.cost / 4}
+    for lane, cost in {**costs, "auto": costs["batch"]}.items():
+        forecast = await BatchAgent.plan(canary=2, **options(sim, prices=prices, lane=lane))
+        assert dict(forecast.costs) == {name: pytest.approx(each, rel=0.05) for name, each in costs.items()}
+        assert forecast.cost == pytest.approx(cost, rel=0.05)
+        [line] = [line for line in forecast_lines(forecast) if line.startswith("cost")]
+        assert re.fullmatch(r"cost     \$[\d.]+ \(standard \$[\d.]+, flex \$[\d.]+, batch \$[\d.]+\)", line)
+        assert (forecast.seconds is None) == (lane in ("batch", "auto"))
+
+
+async def test_a_plan_for_a_lane_that_the_backend_does_not_have_is_refused() -> None:
+    backend = ScriptedBackend(lambda request: say("x"))
+    with pytest.raises(SpecError, match="lane='batch': scripted has no such lane"):
+        await BatchAgent.plan(task=TASK, inputs=ROWS, backend=backend, lane="batch")
 
 
 async def test_a_canary_of_more_agents_than_there_are_is_all_of_them(sim: SimServer) -> None:

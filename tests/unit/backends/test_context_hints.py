@@ -99,7 +99,15 @@ async def test_the_users_own_transfer_parameters_are_kept() -> None:
         assert request.body.count(b"kv_transfer_params") == 1
 
 
-@pytest.mark.parametrize(("capabilities", "capacity"), [(ABLE, 64_000), (ABLE | {"host_tokens": None}, 3200)])
+@pytest.mark.parametrize(
+    ("capabilities", "capacity"),
+    [
+        (ABLE, 64_000),
+        (ABLE | {"host_tokens": None}, 3200),
+        (ABLE | {"exclusive": True, "host_tokens": 3000}, 6200),
+        (ABLE | {"exclusive": True, "host_tokens": None}, 3200),
+    ],
+)
 async def test_the_capacity_includes_the_host_tier_that_the_plugin_reports(
     capabilities: dict[str, Any], capacity: int
 ) -> None:
@@ -128,6 +136,7 @@ async def test_a_hint_without_a_request_of_the_agent_is_an_update() -> None:
             "ok",
             "batch-agent-vllm 0.1.0, pins contexts of waiting agents, host tier by next use, host tier",
         ),
+        (PLUGIN, ABLE | {"exclusive": True}, "ok", "host tier of 64,000 tokens beside the device"),
         (PLUGIN, None, "ok", "too busy to say more"),
         (METRICS, None, "off", "not active"),
     ],

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -623,6 +624,26 @@ async def test_doctor_reports_a_server_without_chat_completions() -> None:
         found = await checks(server.url)
     assert found["model"].found == "m"
     assert found["answers"].state == "failed"
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        ("gpt-5-mini", r"\$0.25 input, \$0.025 cached, \$2 output .*, with prices as of 20\d\d-"),
+        ("m", "not in the table"),
+    ],
+)
+async def test_doctor_shows_the_price_of_a_hosted_model_and_its_date(
+    model: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer(request: RawRequest, line: Line) -> None:
+        await (models(line, model) if request.path.startswith("/v1/models") else line.reply(404, b"{}"))
+
+    async with raw_server(answer) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{server.url}/v1")
+        monkeypatch.setenv("OPENAI_API_KEY", "key")
+        found = await checks("openai://")
+    assert re.search(words, found["price"].found)
 
 
 def free_port() -> int:

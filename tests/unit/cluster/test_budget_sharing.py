@@ -36,7 +36,7 @@ class Worker:
         return self.before
 
     async def reserve(self, tokens: int, price: Price = FREE) -> Reservation:
-        return await self.purse.reserve(Usage(tokens), price)
+        return await self.purse.reserve(lambda: Usage(tokens), price)
 
     def begin(self, tokens: int) -> "asyncio.Task[Reservation]":
         return asyncio.get_running_loop().create_task(self.reserve(tokens))

@@ -27,7 +27,7 @@ from batch_agent.data.results import AgentsFailed
 BOOM = AgentError(ErrorKind.SERVER, "boom", retryable=True)
 COLUMNS_AFTER = [
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
-    "output_tokens", "cost", "seconds",
+    "output_tokens", "lane", "cost", "seconds",
 ]  # fmt: skip
 
 

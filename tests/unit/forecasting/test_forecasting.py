@@ -68,6 +68,34 @@ def test_tokens_are_counted_from_the_plan_alone() -> None:
     assert any("canary" in words for words in told.basis)
 
 
+WRITES_COST = Price(3e-6, 0.3e-6, 15e-6, 3.75e-6, 6e-6, source="a table, with prices as of 2026-11-01")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "minutes", "hour"),
+    [
+        (once(7), 1.0, 0.0),
+        (replace(once(7), written_hour=1.0), 0.0, 1.0),
+        (replace(once(7), cached=0.5, written=0.25), 0.25, 0.0),
+    ],
+)
+def test_what_the_provider_writes_to_its_cache_is_in_the_cost(
+    behaviour: Behaviour, minutes: float, hour: float
+) -> None:
+    known = forecast(REPORT, behaviour, traits(managed_cache=True), price=WRITES_COST)
+    expected = round(minutes * known.computed), round(hour * known.computed)
+    assert (known.usage.written, known.usage.written_hour) == expected
+    assert known.cost == pytest.approx(WRITES_COST.of(known.usage))
+    lines = "\n".join(forecast_lines(known))
+    assert f"{known.usage.all_written:,} written to the provider's cache" in lines
+    assert "(a table, with prices as of 2026-11-01)" in lines
+
+
+def test_writes_that_cost_no_more_than_input_are_not_expected() -> None:
+    known = forecast(REPORT, once(7), traits(managed_cache=True), price=Price(3e-6, 3e-7, 15e-6))
+    assert known.usage.all_written == 0
+
+
 def test_profiles_that_vary_are_counted_as_measured() -> None:
     told = forecast(REPORT, Behaviour((TWO_TURNS, (ExpectedTurn(7, 0),))), traits())
     assert told.usage.input == 5 * 230 + 5 * 100

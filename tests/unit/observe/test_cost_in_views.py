@@ -1,5 +1,6 @@
 """What a run costs has one name, `cost`, and is in every view where the price of the model is known."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from batch_agent.core.results import dollars
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.page_model import model_of
 from batch_agent.observe.report.run_view import RunView
-from batch_agent.sim import Script, SimConfig, SimServer
+from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 PRICES = {"sim": (10.0, 1.0, 40.0)}
 INPUTS = ["one", "two", "three"]
@@ -76,3 +77,42 @@ def test_workers_have_the_cost_of_their_turns(prices: tuple[float, float, float]
     view.take(1.0, WorkerEvent("east", TurnEnded("a", 1, Usage(2000, 1000, 500), "stop", 0.0, 1.0, None, 1)))
     model = model_of(view, title="", began=None, now=0.0, is_running=True, is_closed=False)
     assert [worker["cost"] for worker in model["workers"]] == [cost]
+
+
+async def test_views_show_what_was_spent_in_each_lane(
+    sim: SimServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"task": "{it}", "backend": sim.url, "prices": PRICES, "checkpoint_dir": tmp_path}
+    await BatchAgent.run(inputs=INPUTS[:1], lane="flex", **options)
+    results = await BatchAgent.run(inputs=INPUTS, progress=True, **options)
+    costs = [result.cost or 0.0 for result in results]
+    assert costs[0] == pytest.approx(costs[1] / 2, rel=0.1)
+    [stage] = model_in(tmp_path)["stages"]
+    lanes = {lane["lane"]: lane["cost"] for lane in stage["lanes"]}
+    assert lanes == {"standard": pytest.approx(sum(costs[1:])), "flex": pytest.approx(costs[0])}
+    spent = f"{dollars(sum(costs[1:]))} in standard, {dollars(costs[0])} in flex"
+    assert f"Cost: {dollars(sum(costs))} ({spent})." in capsys.readouterr().err
+    inspect(tmp_path)
+    assert f"cost      {dollars(sum(costs))} ({spent})\n" in capsys.readouterr().out
+    assert [row["lane"] for row in results.to_pandas().to_dict("records")] == ["flex", "standard", "standard"]
+
+
+async def test_the_summary_counts_requests_that_fell_back_and_those_that_were_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with SimServer(
+        SimConfig(zero_latency=True, faults=FaultRates(flex_unavailable=1.0)), Script(answer_tokens=8)
+    ) as sim:
+        await BatchAgent.run(
+            task="{it}",
+            inputs=INPUTS,
+            backend=sim.url,
+            lane="flex",
+            deadline=91,
+            progress=True,
+            checkpoint_dir=tmp_path,
+        )
+    shown = capsys.readouterr().err
+    assert re.search(r"^Lanes: 3 requests fell back to standard, \d+ refused for capacity\.$", shown, re.MULTILINE)
+    assert "Retried requests" not in shown
+    assert model_in(tmp_path)["scheduling"]["lanes"].startswith("3 requests fell back to standard, ")

@@ -16,7 +16,7 @@ from batch_agent.core.events import (
     TurnStarted,
 )
 from batch_agent.core.results import CallRecord, ToolUse
-from batch_agent.core.run_reports import Scheduling, SharedResults
+from batch_agent.core.run_reports import Pacing, Scheduling, SharedResults
 
 AFTER_ERRORS = "tokens not paid again after errors"
 AFTER_RESTARTS = "tokens not paid again after a restart"
@@ -148,6 +148,13 @@ def shared_results(folder: Path, shared: SharedResults | None) -> tuple[dict[str
     model = seen(written(folder, [*started(("a", 0)), (1.0, SchedulingReported(Scheduling(shared_results=shared)))]))
     rows = {row["name"]: row for row in model["savings"]}
     return rows.get("prompt tokens of shared results not computed again", {}), model["scheduling"]["shared_results"]
+
+
+def test_the_report_says_at_which_pace_requests_waited(tmp_path: Path) -> None:
+    pace = Pacing(500, is_reported=True, delayed=1)
+    model = seen(written(tmp_path, [*started(("a", 0)), (1.0, SchedulingReported(Scheduling(pace=pace)))]))
+    note = "Paced at 500 requests/min (the service's limit): 1 request waited for it."
+    assert model["scheduling"]["pace"] == note
 
 
 def test_shared_results_save_what_a_prefix_cache_need_not_compute(tmp_path: Path) -> None:

@@ -22,6 +22,11 @@ def test_an_inclusive_host_tier_retains_what_the_larger_tier_holds() -> None:
     assert KvTiers(1000, 4000).retained == 4000
 
 
+def test_an_exclusive_tier_adds_to_the_device() -> None:
+    assert KvTiers(1000, 800, is_exclusive=True).retained == 1800
+    assert KvTiers(1000, 0, is_exclusive=True).retained == 1000
+
+
 @given(device=st.integers(1, 10**7), host=st.integers(0, 10**7), more=st.integers(0, 10**7))
 def test_more_memory_never_retains_less(device: int, host: int, more: int) -> None:
     assert KvTiers(device, host + more).retained >= KvTiers(device, host).retained

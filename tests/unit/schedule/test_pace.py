@@ -1,13 +1,14 @@
 """The pace in virtual time: what may be sent when, and what a service's reports change."""
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.protocols import ServiceLimit
 from batch_agent.core.requests import Usage
-from batch_agent.schedule.pace import Pace
+from batch_agent.schedule.pace import EndpointPaces, Pace
 
 ONE = Usage(10, 0, 10)
 ROUNDING = 1e-6
@@ -113,6 +114,20 @@ def test_a_service_with_little_left_gets_time_to_recover() -> None:
     assert pace.ready_at(ONE, recovered) == recovered
 
 
+def test_a_service_that_counts_over_ten_seconds_reports_little_left_and_is_not_slowed_down() -> None:
+    pace = Pace()
+    pace.report({"requests": ServiceLimit(120, 9, 5.0)}, 0.0)  # as Azure does: 9 of 20 in this window
+    assert pace.ready_at(ONE, 0.0) == 0.0
+    pace.report({"requests": ServiceLimit(120, 1, 9.0)}, 0.0)
+    assert pace.ready_at(ONE, 0.0) > 0.0
+
+
+def test_replies_to_requests_without_an_estimate_say_nothing_about_turns() -> None:
+    pace = Pace({"tokens": 6000})
+    pace.settle(Usage(), Usage(10, 0, 1))
+    assert pace.expected_output(None) == 256
+
+
 def test_a_limit_per_day_is_not_taken_for_one_per_minute() -> None:
     pace = Pace()
     pace.report({"requests": ServiceLimit(200, 190, 4320.0)}, 0.0)
@@ -126,6 +141,100 @@ def test_input_and_output_are_paced_apart_where_the_service_counts_them_apart() 
     assert sent(pace, 5, cached) == [0.0] * 5
     assert sent(pace, 2, Usage(0, 0, 10))[-1] > 0.9
     assert str(pace.pacing()) == "6,000 prompt tokens/min and 600 generated tokens/min (the service's limit)"
+
+
+def of_endpoints(limits: list[int], available: list[int] | None = None) -> EndpointPaces:
+    """Endpoints that have reported requests per minute."""
+    paces = EndpointPaces([True] * len(limits), lambda now: range(len(limits)) if available is None else available)
+    for endpoint, limit in enumerate(limits):
+        paces.report(endpoint, {"requests": ServiceLimit(limit)}, 0.0)
+    return paces
+
+
+def sent_to_endpoints(
+    paces: EndpointPaces, requests: int, wishes: Sequence[int], options: int = 0
+) -> list[list[float]]:
+    """When requests are sent to each endpoint, if all are ready at once. Each goes to the endpoint that it wishes for,
+    if its pace allows that."""
+    pace = Pace({"requests": options} if options else {}, endpoints=paces)
+    times: list[list[float]] = [[] for _ in range(max(wishes) + 1)]
+    now = 0.0
+    for at in range(requests):
+        while (ready := pace.ready_at(ONE, now)) > now:
+            now = ready
+        pace.reserve(ONE)
+        grant, wish = paces.take(), wishes[at % len(wishes)]
+        assert grant is not None
+        endpoint = grant.endpoint if wish in paces.early(grant, now) else wish
+        paces.sent(grant, endpoint)
+        times[endpoint].append(now)
+    return times
+
+
+@given(st.lists(st.integers(1, 300), min_size=2, max_size=5), st.integers(1, 400), st.data())
+def test_no_minute_has_more_requests_at_any_endpoint_than_its_limit(
+    limits: list[int], requests: int, data: st.DataObject
+) -> None:
+    wishes = data.draw(st.lists(st.integers(0, len(limits) - 1), min_size=1, max_size=10))
+    times = sent_to_endpoints(of_endpoints(limits), requests, [*wishes, len(limits) - 1])
+    for endpoint, limit in zip(times, limits, strict=True):
+        assert not endpoint or most_in_a_minute(endpoint) <= limit
+
+
+@given(st.lists(st.integers(2, 300), min_size=2, max_size=5))
+def test_the_limits_of_all_endpoints_are_nearly_used_up(limits: list[int]) -> None:
+    times = sent_to_endpoints(of_endpoints(limits), 3 * sum(limits), range(len(limits)))
+    assert max(each[-1] for each in times) <= 3 * 60 * 1.05
+
+
+def test_options_count_for_all_endpoints_together() -> None:
+    times = sent_to_endpoints(of_endpoints([600, 600]), 120, [0, 1], options=60)
+    assert most_in_a_minute([*times[0], *times[1]]) <= 60
+
+
+def test_an_endpoint_that_is_down_grants_nothing() -> None:
+    paces = of_endpoints([600, 60], available=[1])
+    assert len(sent_to_endpoints(paces, 3, [1])[1]) == 3
+    assert paces.ready_at(ONE, 0.0) > 0.0
+
+
+def test_the_limits_of_the_first_endpoint_that_reports_are_assumed_for_the_others() -> None:
+    paces = EndpointPaces([True, True, False], lambda now: [0, 1])
+    paces.report(0, {"requests": ServiceLimit(60, 60)}, 0.0)
+    times = sent_to_endpoints(paces, 6, [0, 1])
+    assert len(times[0]) == len(times[1]) == 3
+    assert times[1][-1] > 1.9
+    paces.report(1, {"requests": ServiceLimit(6000, 6000)}, 10.0)
+    grant = [paces.ready_at(ONE, 10.0), paces.reserve(ONE), paces.take()][-1]
+    assert grant is not None
+    assert Pace(endpoints=paces).pacing() is None  # the third has no limit
+    both = of_endpoints([60, 600])
+    assert str(Pace(endpoints=both).pacing()) == "660 requests/min (the service's limit)"
+
+
+def test_a_grant_that_is_not_sent_takes_nothing_from_any_endpoint() -> None:
+    paces = of_endpoints([60, 60])
+    pace = Pace(endpoints=paces)
+    for _ in range(2):
+        assert pace.ready_at(ONE, 0.0) == 0.0
+        pace.reserve(ONE)
+    assert pace.ready_at(ONE, 0.0) > 0.0
+    pace.refund(ONE)
+    assert pace.ready_at(ONE, 0.0) == 0.0
+
+
+def test_tokens_are_corrected_at_all_endpoints() -> None:
+    paces = EndpointPaces([True, True], lambda now: [0, 1])
+    for endpoint in (0, 1):
+        paces.report(endpoint, {"tokens": ServiceLimit(6000)}, 0.0)
+    pace = Pace(endpoints=paces)
+    for _ in range(2):
+        assert pace.ready_at(Usage(90, 0, 10), 0.0) == 0.0
+        pace.reserve(Usage(90, 0, 10))
+    assert pace.ready_at(ONE, 0.0) > 0.0
+    for _ in range(2):
+        pace.settle(Usage(90, 0, 10), Usage(10, 0, 10))
+    assert pace.ready_at(ONE, 0.0) == 0.0
 
 
 @given(st.integers(60, 600), st.integers(1, 8))

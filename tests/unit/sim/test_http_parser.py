@@ -20,21 +20,30 @@ def test_requests_are_the_same_however_the_bytes_arrive(cuts: list[int]) -> None
         while request := reader.next():
             requests.append(request)
     assert requests == [
-        HttpRequest(b"POST", b"/v1/x", b"hello", True),
-        HttpRequest(b"POST", b"/c", b"abcde", True),
-        HttpRequest(b"GET", b"/health", b"", False),
+        HttpRequest(b"POST", b"/v1/x", b"hello", True, b"y=1", b"\r\nHost: a\r\nContent-Length: 5"),
+        HttpRequest(b"POST", b"/c", b"abcde", True, b"", b"\r\nTransfer-Encoding: chunked"),
+        HttpRequest(b"GET", b"/health", b"", False, b"", b"\r\nConnection: close"),
     ]
     assert not reader.has_bytes
 
 
 def test_a_piece_that_is_one_request_needs_no_buffer() -> None:
     reader = RequestReader()
-    assert reader.parse_single(PLAIN) == HttpRequest(b"POST", b"/v1/x", b"hello", True)
+    request = reader.parse_single(PLAIN)
+    assert request is not None
+    assert request[:5] == (b"POST", b"/v1/x", b"hello", True, b"y=1")
     assert reader.parse_single(PLAIN[:-1]) is None
     assert reader.parse_single(PLAIN + b"P") is None
     assert reader.parse_single(CHUNKED) is None
     reader.feed(PLAIN[:3])
     assert reader.parse_single(PLAIN) is None
+
+
+def test_a_header_keeps_its_case_and_is_found_in_any() -> None:
+    request = RequestReader().parse_single(b"GET / HTTP/1.1\r\nCONTENT-Type: x; boundary=AbC\r\nHost: a:1\r\n\r\n")
+    assert request is not None
+    assert (request.header(b"content-type"), request.header(b"host")) == (b"x; boundary=AbC", b"a:1")
+    assert request.header(b"type") == b""
 
 
 def test_an_old_client_closes_unless_it_says_otherwise() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from tests.support.forked_programs import Programs
 
 from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.core.facts import Replied, Started
-from batch_agent.core.requests import Request
+from batch_agent.core.requests import Request, UsagePart
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.store.sqlite import SCHEMA_VERSION, SqliteStore
 from batch_agent.testing import Answer, ScriptedBackend, say
@@ -186,7 +187,8 @@ async def test_a_run_that_could_not_start_leaves_a_checkpoint_that_says_so(tmp_p
 
 
 async def test_written_tokens_and_prices_are_kept_also_of_restarted_agents(tmp_path: Path) -> None:
-    usage = Usage(500_000, 10, 5, 20, 30).of_request
+    long = Usage(500_000, 10, 5, 20, 30)
+    usage = long.of_request + long.in_lane("flex") + Usage(9, 1, 2).in_lane("batch") + Usage(7, 0, 1).in_lane("batch")
     store = SqliteStore(tmp_path)
     await store.open()
     store.save_run([], (3.0, 0.3, 15.0, 3.75, 6.0))
@@ -199,6 +201,23 @@ async def test_written_tokens_and_prices_are_kept_also_of_restarted_agents(tmp_p
     with CheckpointReader(tmp_path) as reader:
         assert reader.usage() == usage + Usage(7, 0, 1, 2)
         assert reader.prices() == (3.0, 0.3, 15.0, 3.75, 6.0)
+
+
+async def test_long_prompts_in_a_checkpoint_from_before_lanes_are_read(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.aclose()
+    long = '{"input":300000,"cached":2,"output":1,"written":0,"written_hour":0,"long":'
+    reply = '{"reply":{"text":"x","finish":"stop","usage":' + long + long + 'null}}},"queued":0,"seconds":0}'
+    with closing(sqlite3.connect(tmp_path / "run.sqlite3")) as db, db:
+        db.execute("INSERT INTO facts (key, kind, data) VALUES ('a', 'replied', ?)", (reply.encode(),))
+    tokens = Usage(300_000, 2, 1)
+    expected = replace(tokens, parts=(UsagePart("standard", 200_000, tokens),))
+    with CheckpointReader(tmp_path) as reader:
+        assert reader.usage() == expected
+        [fact] = reader.facts("a")
+        assert isinstance(fact, Replied)
+        assert fact.reply.usage == expected
 
 
 async def test_a_checkpoint_from_before_cache_writes_were_counted_is_read(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ class Capabilities:
     """Device blocks of waiting sessions are kept."""
     policy: str | None = None
     """Eviction policy of the host tier that follows hints."""
+    exclusive: bool = False
+    """The host tier adds to the device: together they keep what fits into both."""
     device_tokens: int | None = None
     host_tokens: int | None = None
 

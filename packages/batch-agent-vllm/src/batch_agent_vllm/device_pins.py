@@ -64,6 +64,8 @@ class PinCounts:
     given_up: int = 0
     """Pins that were released because a request needed the memory, or a session with an earlier next use."""
     expired: int = 0
+    stored: int = 0
+    """Pins that ended because an exclusive host tier has the context."""
     dropped_blocks: int = 0
     """Blocks of ended sessions that were made the next ones to be reused."""
 
@@ -91,6 +93,8 @@ class _Session:
     """When its pin ends; None: it has none."""
     is_back: bool = False
     """Its next request waits to be scheduled: its pin does not expire."""
+    is_stored: bool = False
+    """An exclusive host tier has it, so that it needs no pin."""
 
 
 class DevicePins:
@@ -162,10 +166,20 @@ class DevicePins:
             return
         wait = self._limits.unknown_wait if hints.next_use_s is None else hints.next_use_s
         session.next_use = now + wait
+        if session.is_stored:
+            return
         if wait > self._limits.max_wait:
             self._unpin(name, session)
             return
         self._pin(name, session, now + max(_MIN_PIN_SECONDS, _OVERDUE * wait))
+
+    def on_stored(self, name: str) -> None:
+        """An exclusive host tier has the context of the session: the device may evict it."""
+        session = self._sessions.get(name)
+        if session is not None and not session.is_back:
+            session.is_stored = True
+            if self._unpin(name, session):
+                self.counts.stored += 1
 
     def pinned_of(self, name: str) -> int:
         """Blocks that are pinned for the session."""

@@ -10,8 +10,13 @@ last:
 4. blocks that several live sessions use, the least recently used first.
 
 Within a session the tail goes before the head: a block is of use only together with all blocks before it.
+
+An exclusive tier adds to the device instead of mirroring it: it holds the contexts of sessions that wait, and the
+device those of sessions that run. There 2. is the copies of sessions that run, and a new context displaces only that of
+a session that returns later; none at all if the device keeps the new one.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import dataclass
@@ -41,8 +46,9 @@ class NextUsePolicy(Generic[K]):
     block is pinned from `add` until its store has completed, and while a load reads it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_exclusive: bool = False) -> None:
         self.residency = DeviceResidency()
+        self._is_exclusive = is_exclusive
         self._request_s = 0.0
         self.clear()
 
@@ -93,6 +99,7 @@ class NextUsePolicy(Generic[K]):
         self._observe_return(session, was_resident=True)
         session.is_over = hints.drop or hints.once
         session.use(hints.next_use_s, now if hints.next_use_s is None else now + self._request_s)
+        session.is_on_device = self._is_exclusive
         self._queue.file(session, now)
 
     def finish(self, request: str, hints: Hints, now: float) -> None:
@@ -108,11 +115,18 @@ class NextUsePolicy(Generic[K]):
         if started_at is not None:
             self._request_s += (now - started_at - self._request_s) / SMOOTHING
         session.ended_at = now
+        session.is_on_device = self._is_exclusive and bool(session.requests)
         session.use(hints.next_use_s, now)
         if hints.drop or hints.once or hints.session is None:
             self._forget(hints.session or request, is_over=hints.drop or hints.once, now=now)
         else:
             self._queue.file(session, now)
+
+    def keep_on_device(self, session: str, now: float) -> None:
+        """An exclusive tier did not store the context of this waiting session: what it has of it is of no use."""
+        if (known := self._sessions.get(session)) is not None:
+            known.is_on_device = True
+            self._queue.file(known, now)
 
     def has_ended(self, request: str) -> bool:
         """Whether the request ended lately."""
@@ -160,15 +174,25 @@ class NextUsePolicy(Generic[K]):
         block.is_pinned = False
         self._offer(key, block)
 
-    def evict(self, count: int, protected: Collection[K], now: float) -> list[K] | None:
-        """Removes `count` blocks that are neither pinned nor protected. None, and no change, if there are fewer."""
+    def evict(
+        self, count: int, protected: Collection[K], now: float, *, spared_until: float | None = None
+    ) -> list[K] | None:
+        """Removes `count` blocks that are neither pinned nor protected. None, and no change, if there are fewer.
+        `spared_until`: sessions that wait and return before this time keep theirs."""
         spared = sum(1 for key in protected if key in self._blocks and not self._blocks[key].is_pinned)
         if count > self._evictable - spared:
             return None
         victims: list[K] = []
         passed_over: list[K] = []
         while len(victims) < count and (session := self._queue.first(now)) is not None:
+            if spared_until is not None and session.waits_until(now) < spared_until:
+                break
             self._take_tail(session, count - len(victims), protected, victims, passed_over)
+        if len(victims) < count and spared_until is not None:
+            for key in (*victims, *passed_over):
+                self._blocks[key].is_offered = False
+                self._offer(key, self._blocks[key])
+            return None
         if len(victims) < count:
             free = (key for key in self._shared if not self._blocks[key].is_pinned and key not in protected)
             victims += islice(free, count - len(victims))
@@ -206,7 +230,7 @@ class NextUsePolicy(Generic[K]):
         return session
 
     def _observe_return(self, session: "_Session[K]", was_resident: bool) -> None:
-        if session.pause_s is not None and session.known:
+        if session.pause_s is not None and session.known and not self._is_exclusive:
             self.residency.observe(session.pause_s, was_resident)
         session.pause_s = None
 
@@ -264,6 +288,7 @@ class _Session(Generic[K]):
         "ended_at",
         "filing",
         "is_named",
+        "is_on_device",
         "is_over",
         "known",
         "next_use_s",
@@ -277,6 +302,8 @@ class _Session(Generic[K]):
     def __init__(self, *, is_named: bool, is_over: bool = False) -> None:
         self.is_named = is_named
         self.is_over = is_over
+        self.is_on_device = False
+        """Its request runs: an exclusive tier need not keep its copy."""
         self.requests: dict[str, float | None] = {}
         """Requests that have not ended, and since when they run."""
         self.tail: list[tuple[int, int, K]] = []
@@ -290,6 +317,13 @@ class _Session(Generic[K]):
         self.pause_s: float | None = None
         """Of a request that has just arrived: how long its session was away."""
         self.filing = 0
+
+    def waits_until(self, now: float) -> float:
+        """When it is expected to need the tier: never, if it has ended or runs. If it is overdue, as far ahead as it is
+        late."""
+        if self.is_over or self.is_on_device:
+            return math.inf
+        return max(self.due, 2 * now - self.due)
 
     def use(self, next_use_s: float | None, now: float) -> None:
         self.next_use_s = next_use_s
@@ -322,6 +356,8 @@ class _VictimQueue(Generic[K]):
             return
         if session.is_over:
             self._over.append(session)
+        elif session.is_on_device:
+            self._push(self._on_device, -now, session)  # the one that started last ends last
         elif session.next_use_s is not None and now <= session.since + self._residency.seconds > session.due:
             self._push(self._on_device, session.next_use_s, session)
         elif session.due > now:
@@ -333,11 +369,13 @@ class _VictimQueue(Generic[K]):
     def first(self, now: float) -> _Session[K] | None:
         """The session whose tail goes next; None if no session has one."""
         while self._over:
-            if self._over[-1].tail:
-                return self._over[-1]
-            self._over.pop().filing = 0
+            if (over := self._over[-1]).is_over and over.tail:
+                return over
+            self._over.pop()
+            if over.is_over:
+                over.filing = 0
         while (soon := _top(self._on_device)) is not None:
-            if now <= soon.since + self._residency.seconds:
+            if soon.is_on_device or now <= soon.since + self._residency.seconds:
                 return soon
             self.file(soon, now)  # the device has probably evicted it by now
         while (passed := _top(self._next_due)) is not None and passed.due <= now:

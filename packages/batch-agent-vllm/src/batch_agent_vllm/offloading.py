@@ -10,6 +10,7 @@ From 0.27 on also as a policy alone, for instance with secondary tiers: `"evicti
 `"cache_policy_module_path": "batch_agent_vllm.offloading"`.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from importlib.util import find_spec
@@ -33,10 +34,16 @@ class NextUseCachePolicy(CachePolicy):
     """vLLM's cache policy on top of NextUsePolicy: holds the state of each block, reads the hints, keeps the time."""
 
     def __init__(
-        self, cache_capacity: int, tokens_per_chunk: int = 1, clock: Callable[[], float] = time.monotonic
+        self,
+        cache_capacity: int,
+        tokens_per_chunk: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_exclusive: bool = False,
     ) -> None:
         super().__init__(cache_capacity)
-        self._policy: NextUsePolicy[OffloadKey] = NextUsePolicy()
+        self._policy: NextUsePolicy[OffloadKey] = NextUsePolicy(is_exclusive=is_exclusive)
+        self._spared_until: float | None = None
         self._chunks: dict[OffloadKey, Any] = {}
         self._hints: dict[str, Hints] = {}
         self._storing: tuple[ReqContext, dict[OffloadKey, int]] | None = None
@@ -78,7 +85,7 @@ class NextUseCachePolicy(CachePolicy):
         self.request_finished(req_context)
 
     def evict(self, n: int, protected: set[OffloadKey]) -> list[tuple[OffloadKey, Any]] | None:
-        victims = self._policy.evict(n, protected, self._clock())
+        victims = self._policy.evict(n, protected, self._clock(), spared_until=self._spared_until)
         return None if victims is None else [(key, self._chunks.pop(key)) for key in victims]
 
     def clear(self) -> None:
@@ -112,6 +119,28 @@ class NextUseCachePolicy(CachePolicy):
 
     def store_prepared(self) -> None:
         self._storing = None
+        self._spared_until = None
+
+    def request_starts(self, request: str) -> None:
+        """The request is scheduled for the first time."""
+        if (hints := self._hints.get(request)) is not None and not hints.update:
+            self._policy.run(request, hints, self._clock())
+
+    def keep_on_device(self, session: str) -> None:
+        self._policy.keep_on_device(session, self._clock())
+
+    def request_ends(self, keys: Iterable[OffloadKey], req_context: ReqContext, *, is_kept: bool) -> None:
+        """The request has ended, and all of its blocks are offered, beginning with the first. `is_kept`: the device
+        keeps them."""
+        hints, now = self._hints_of(req_context), self._clock()
+        if not self._policy.has_ended(req_context.req_id):
+            self._policy.finish(req_context.req_id, hints, now)
+        if is_kept:
+            self._spared_until = math.inf
+        elif hints.next_use_s is not None:
+            self._spared_until = now + hints.next_use_s
+        by_index = {key: (index + 1) * self._tokens_per_chunk for index, key in enumerate(keys)}
+        self._storing = req_context, by_index
 
     def request_finished(self, req_context: ReqContext) -> None:
         self._policy.finish(req_context.req_id, self._hints_of(req_context), self._clock())
@@ -179,13 +208,14 @@ class NextUseOffloadingManager(CPUOffloadingManager):
 class NextUseOffloadingSpec(CPUOffloadingSpec):
     """vLLM's host tier with the next-use policy."""
 
+    manager_class = NextUseOffloadingManager
     _manager: OffloadingManager | None
 
     def get_manager(self) -> OffloadingManager:
         if not self._manager:
             chunks, tokens = (self.num_chunks if LOADS_POLICIES else self.num_blocks), self.tokens_per_block[0]
             capabilities.declare(policy="next use", host_tokens=chunks * tokens * self.blocks_per_chunk)
-            self._manager = NextUseOffloadingManager(
+            self._manager = self.manager_class(
                 self.num_chunks if LOADS_POLICIES else self.num_blocks,
                 self.tokens_per_block[0] * self.blocks_per_chunk,
                 enable_events=self.kv_events_config.enable_kv_cache_events,

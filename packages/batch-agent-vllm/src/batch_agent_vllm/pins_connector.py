@@ -20,7 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from batch_agent_vllm import capabilities
+from batch_agent_vllm import capabilities, device_tier
 from batch_agent_vllm.device_pins import DevicePins, PinLimits
 from batch_agent_vllm.hints import KEY, parse_hints
 from batch_agent_vllm.pin_metrics import PinPromMetrics, PinStats
@@ -73,6 +73,7 @@ class BatchAgentPins(KVConnectorBase_V1, SupportsHMA):
     def bind_gpu_block_pool(self, gpu_block_pool: "BlockPool") -> None:
         self._pool_blocks = gpu_block_pool.num_gpu_blocks
         self._pins = DevicePins(gpu_block_pool, self._block_size, self._limits)
+        device_tier.bind(self._pins)
         capabilities.declare(pins=True, device_tokens=self._pool_blocks * self._block_size)
 
     def on_new_request(self, request: "Request") -> None:

@@ -14,7 +14,7 @@ from ...core.fast_dataclass import dataclass
 from ...core.images import ImageRef, PlacedImage, split_at_images
 from ...core.json import dumps
 from ...core.messages import ToolCall, User
-from ...core.requests import Delta, Request
+from ...core.requests import Delta, Lane, Request
 
 _MIN_SHARED_CHARACTERS = 1024
 """Characters below which a cache mark is useless: caches keep no prefix under about a thousand tokens, and the system
@@ -53,9 +53,11 @@ class Dialect(Protocol):
 
     def encode(self, request: Request) -> bytes: ...
 
-    def decode_reply(self, body: bytes) -> list[Delta]: ...
+    def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
+        """`lane`: of the request, by which it is billed unless the response names another one."""
+        ...
 
-    def decoder(self) -> StreamDecoder: ...
+    def decoder(self, lane: Lane = "standard") -> StreamDecoder: ...
 
 
 class EncodingCache:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
-from ...core.requests import Usage
+from ...core.requests import Lane, Usage
 from ..error_mapping import reported_error
 from ..http.json_body import BadJson, loads
 
@@ -60,3 +60,16 @@ def openai_usage(usage: Any) -> Usage | None:
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
     input_tokens = token_count(usage.get("prompt_tokens"))  # including cached tokens
     return Usage(input_tokens, min(input_tokens, token_count(cached)), token_count(usage.get("completion_tokens")))
+
+
+def billed_lane(lane: Lane, tier: Any) -> Lane:
+    """The lane by which a request in `lane` is billed, if the response names this service tier."""
+    if lane == "batch" or not isinstance(tier, str) or tier == "auto":
+        return lane
+    return "flex" if tier.lower() == "flex" else "standard"
+
+
+def billed_usage(usage: Usage, lane: Lane, tier: Any = None) -> Usage:
+    """The usage of a request in `lane`, in the lane by which it is billed."""
+    billed = billed_lane(lane, tier)
+    return usage if billed == "standard" else usage.in_lane(billed)

@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from typing import Protocol
 
 from yarl import URL
@@ -15,6 +15,8 @@ from .transport import MAX_BODY_BYTES, MAX_PAGE_BYTES, ConnectionDropped, Header
 _MIN_SECRET_LENGTH = 12
 _MIN_MASKED_LENGTH = 8
 """Characters. A shorter key, such as the "EMPTY" of local servers, is no secret, and occurs in ordinary text."""
+_MAX_FILE_BYTES = 4 * 2**30
+"""Limit of a file that is read line by line."""
 _KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
 
 
@@ -62,17 +64,52 @@ class ServerClient:
 
     async def get(self, url: URL, timeout: float) -> bytes:
         """The body of a GET. Raises BackendError, also for any status other than 200."""
+        return await self.call("GET", url, timeout)
+
+    async def call(
+        self, method: str, url: URL, timeout: float, body: bytes = b"", headers: Headers | None = None
+    ) -> bytes:
+        """The body of a response outside of the inference API. A POST is sent once. Raises BackendError, also for any
+        status other than 200."""
         try:
             async with asyncio.timeout(timeout):
                 try:
-                    response = await self._send("GET", url, b"", None)
+                    response = await self._send(method, url, body, headers)
                 except ConnectionDropped:  # an idle connection that the server has closed: a GET may be repeated
-                    response = await self._send("GET", url, b"", None)
+                    if method != "GET":
+                        raise
+                    response = await self._send(method, url, body, headers)
                 return await _read_ok(response, url, MAX_PAGE_BYTES)
         except BackendError as error:
             raise self.redact(error) from None
         except OSError as error:
             raise self.redact(translate_failure(error, display_url(url))) from None
+
+    async def lines(self, url: URL, timeout: float) -> AsyncIterator[bytes]:
+        """The lines of the body of a GET, as they arrive. `timeout`: seconds between two parts of it. Raises
+        BackendError, also for any status other than 200, and for a body that is truncated."""
+        response: TransportResponse | None = None
+        rest = b""
+        try:
+            async with asyncio.timeout(timeout):
+                response = await self._send("GET", url, b"", None)
+                if response.status != 200:
+                    await _read_ok(response, url)
+            while True:
+                async with asyncio.timeout(timeout):
+                    chunk = await response.chunk(_MAX_FILE_BYTES)
+                *lines, rest = (rest + chunk).split(b"\n") if chunk else (rest, b"")
+                for line in filter(bytes.strip, lines):
+                    yield line
+                if not chunk:
+                    return
+        except BackendError as error:
+            raise self.redact(error) from None
+        except OSError as error:
+            raise self.redact(translate_failure(error, display_url(url))) from None
+        finally:
+            if response is not None:
+                response.close()
 
     async def post_or_none(self, url: URL, body: bytes, timeout: float, headers: Headers | None = None) -> bytes | None:
         """The body of a POST; None if it fails in any way."""

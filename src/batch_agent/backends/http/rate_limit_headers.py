@@ -23,12 +23,12 @@ def read_rate_limits(headers: Mapping[str, str], now: datetime | None = None) ->
     for kind, name in _OPENAI:
         limit = _count(headers.get(f"x-ratelimit-limit-{name}"))
         if limit is not None:
-            remaining = _count(headers.get(f"x-ratelimit-remaining-{name}"))
+            remaining = _remaining(headers.get(f"x-ratelimit-remaining-{name}"))
             found[kind] = ServiceLimit(limit, remaining, _duration(headers.get(f"x-ratelimit-reset-{name}")))
     for kind, name in _ANTHROPIC:
         limit = _count(headers.get(f"anthropic-ratelimit-{name}-limit"))
         if limit is not None:
-            remaining = _count(headers.get(f"anthropic-ratelimit-{name}-remaining"))
+            remaining = _remaining(headers.get(f"anthropic-ratelimit-{name}-remaining"))
             reset = _until(headers.get(f"anthropic-ratelimit-{name}-reset"), now)
             found[kind] = ServiceLimit(limit, remaining, reset)
     return found
@@ -38,6 +38,12 @@ def _count(value: str | None) -> int | None:
     """Azure sends -1 where it has no limit."""
     value = (value or "").strip()
     return int(value) if value.isascii() and value.isdigit() and len(value) < 16 else None
+
+
+def _remaining(value: str | None) -> int | None:
+    """Azure sends a negative number for a limit that was exceeded."""
+    value = (value or "").strip()
+    return _count(value) if not value.startswith("-") or _count(value[1:]) is None else 0
 
 
 def _duration(value: str | None) -> float | None:

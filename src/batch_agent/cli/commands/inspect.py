@@ -17,6 +17,7 @@ from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import part, prompt_lines, tokens
 from ...observe.text.formatting import one_line, status_counts
 from ...observe.text.prefix import shared_results_line
+from ...observe.text.summary import cost_by_lane
 from ...plan.row_keys import row_key
 from ...store.reader import CheckpointReader
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
@@ -108,7 +109,8 @@ def _state_lines(summary: CheckpointSummary, usage: Usage, prices: Prices | None
         yield _line("", truncation_note(summary.truncated), "yellow")
     yield _line("usage", tokens(usage))
     if prices is not None:
-        yield _line("cost", dollars(price_from_numbers(prices).of(usage)))
+        price = price_from_numbers(prices)
+        yield _line("cost", dollars(price.of(usage)) + cost_by_lane(price.of, usage))
     if summary.calls:
         sources = ", ".join(f"{count:,} {source}" for source, count in summary.calls.most_common())
         failed = f"; {summary.failed_calls:,} failed" if summary.failed_calls else ""

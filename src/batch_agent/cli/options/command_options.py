@@ -25,6 +25,7 @@ PASSED_THROUGH = (
     "shared_results",
     "backend",
     "model",
+    "lane",
     "max_inflight",
     "rpm",
     "tpm",
@@ -131,6 +132,14 @@ class CommandOptions:
         ),
     ] = "local://"
     model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
+    lane: Annotated[
+        Literal["standard", "flex", "batch", "auto"],
+        _option(
+            "flex: requests at half the price, which may wait; batch: half the price, within hours; auto: the cheapest "
+            "that the deadline leaves time for.",
+            MODEL,
+        ),
+    ] = "standard"
     temperature: Annotated[float | None, _option("Sampling temperature. By default, the server's.", MODEL)] = None
     top_p: Annotated[float | None, _option("Nucleus sampling: above 0, up to 1.", MODEL)] = None
     max_tokens: Annotated[int | None, _option("Maximum length of one turn's answer, in tokens.", MODEL)] = None
@@ -148,7 +157,9 @@ class CommandOptions:
     prices: Annotated[
         list[str] | None,
         _option(
-            "Prices in dollars for a million tokens, as MODEL=INPUT,CACHED,OUTPUT or a JSON object.",
+            "Prices in dollars for a million tokens: MODEL=INPUT,CACHED,OUTPUT, or with two more numbers "
+            "WRITTEN,WRITTEN_HOUR for input written to the provider's cache, or a JSON object with these names in "
+            "lower case, long (prices of long prompts, with above), flex and batch.",
             MODEL,
             consume_multiple=True,
         ),

@@ -52,6 +52,6 @@ def _price(text: str) -> dict[str, list[float]]:
     if not model or len(price) not in (3, 5):
         raise SpecError(
             f"--prices {text!r}: expected MODEL=INPUT,CACHED,OUTPUT in dollars for a million tokens, such as "
-            "my-model=0.5,0.1,2, or a JSON object."
+            "my-model=0.5,0.1,2, or MODEL=INPUT,CACHED,OUTPUT,WRITTEN,WRITTEN_HOUR, or a JSON object."
         )
     return {model: price}

@@ -12,6 +12,13 @@ from ..validation import at_least, flags, is_number, is_whole, path, seconds, te
 from .price import PRICE_FORMAT, parse_price
 
 _MAX_SHOWN = 20
+_AGENT_TIMEOUT, _TURN_TIMEOUT = 1800.0, 300.0
+_LANE_TIMEOUTS: Mapping[str, tuple[float | None, float | None]] = {
+    "flex": (14_400.0, 900.0),
+    "batch": (None, None),
+    "auto": (None, _TURN_TIMEOUT),
+}
+"""Default limits of an agent and of a turn. OpenAI and Google answer flex requests within 15 minutes as a rule."""
 INPUT_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "lines")
 _STORES = ("redis://", "rediss://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
@@ -118,16 +125,27 @@ class Limits:
 class Timeouts:
     """Time limits in seconds; None for no limit. An agent's clock starts with its first turn."""
 
-    agent: float | None = 1800.0
-    """Seconds for an agent, from its first turn on."""
-    turn: float | None = 300.0
-    """Seconds for a request to the model."""
+    agent: float | None = _AGENT_TIMEOUT
+    """Seconds for an agent, from its first turn on. By default 4 hours in lane flex, unlimited in batch and auto."""
+    turn: float | None = _TURN_TIMEOUT
+    """Seconds for a request to the model. By default 900 in lane flex, and unlimited in lane batch."""
     tool: float | None = 60.0
     """Seconds for a tool call."""
 
     def __post_init__(self) -> None:
         for name in ("agent", "turn", "tool"):
             seconds(f"timeout_per_{name}", getattr(self, name), or_none=True)
+
+    def in_lane(self, lane: str) -> "Timeouts":
+        """The limits in a lane: defaults of the lane standard become those of this one."""
+        if lane == "standard":
+            return self
+        agent, turn = _LANE_TIMEOUTS[lane]
+        return Timeouts(
+            agent if self.agent == _AGENT_TIMEOUT else self.agent,
+            turn if self.turn == _TURN_TIMEOUT else self.turn,
+            self.tool,
+        )
 
 
 @dataclass(frozen=True, slots=True)

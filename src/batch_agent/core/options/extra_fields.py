@@ -38,12 +38,14 @@ _INSTEAD = {
     "audio": "answers are text, and any others would be paid for and dropped",
 }
 """What to do instead, by field. The names are those of all dialects: a run may move from one to another."""
+_TIER_FIELDS = frozenset({"service_tier", "serviceTier"})
+_FLEX = ("flex", {"type": "flex"})
 _SCHEMA_FIELDS = frozenset({"response_format", "output_format"})
 
 
-def check_extra(extra: Any, *, has_schema: bool = False) -> None:
+def check_extra(extra: Any, *, has_schema: bool = False, has_lane: bool = False) -> None:
     """Raises SpecError for a field that is not the caller's, and for what JSON cannot hold. `has_schema`: the answers
-    have a schema, which the run puts into the request."""
+    have a schema, which the run puts into the request. `has_lane`: it also puts the service tier there."""
     if not isinstance(extra, Mapping) or not all(isinstance(name, str) for name in extra):
         raise SpecError(f"extra must be a dict of request fields; got {extra!r}.")
     for name, value in extra.items():
@@ -54,6 +56,8 @@ def check_extra(extra: Any, *, has_schema: bool = False) -> None:
             )
         if name in _INSTEAD:
             raise SpecError(f"extra must not hold {name!r}, which the run sets itself: {_INSTEAD[name]}.")
+        if name in _TIER_FIELDS and (has_lane or value in _FLEX):
+            raise SpecError(f"extra must not hold {name!r}, which lane= sets: pass lane='flex' for flex requests.")
         if name in _SCHEMA_FIELDS and has_schema:
             raise SpecError(f"extra must not hold {name!r}, which output_schema= sets: keep one of them.")
     try:

@@ -67,9 +67,9 @@ class AgentOptions(TypedDict, total=False):
     limits: Limits
     """The options of `Limits` as a group, instead of one by one."""
     timeout_per_agent: float | None
-    """Seconds for an agent, from its first turn on."""
+    """Seconds for an agent, from its first turn on. By default 4 hours in lane flex, unlimited in batch and auto."""
     timeout_per_turn: float | None
-    """Seconds for a request to the model."""
+    """Seconds for a request to the model. By default 900 in lane flex, and unlimited in lane batch."""
     timeout_per_tool: float | None
     """Seconds for a tool call."""
     timeouts: Timeouts
@@ -183,6 +183,10 @@ class CommonOptions(AgentOptions, total=False):
     backend: str | Sequence[str] | Backend
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    lane: Literal["standard", "flex", "batch", "auto"]
+    """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
+    provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
+    docs/lanes.md says which backends have which."""
     checkpoint_dir: str | PathLike[str] | None
     """Directory that records every turn. A run with the same directory continues where the last one stopped."""
     on_result: OnResult | None

@@ -7,6 +7,7 @@ from typing import Any
 from ...core.run_reports import Scheduling
 from ...version import __version__
 from ..text.prefix import shared_results_line
+from ..text.summary import pace_line
 from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
@@ -137,5 +138,7 @@ def _scheduling(how: Scheduling) -> dict[str, Any]:
         "evictions": how.evictions,
         "overcommitted": how.overcommitted,
         "cache_misses": how.cache_misses,
+        "lanes": None if how.lanes is None else str(how.lanes) or None,
+        "pace": pace_line(how.pace) if how.pace is not None and how.pace.delayed else None,
         "shared_results": None if how.shared_results is None else shared_results_line(how.shared_results),
     }

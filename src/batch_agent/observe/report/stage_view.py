@@ -119,11 +119,21 @@ class StageView:
                 "output": usage.output,
             },
             "cost": self.cost(usage),
+            "lanes": self._lanes(usage),
             "prefix": None if self.prefix is None else _prefix(self.prefix),
             "failures": self._failures_as_json(is_shown),
             "latest": [_latest(at, result) for at, result in reversed(self._latest)],
             "slowest": [shown for _, row, shown in self._slowest if is_shown(row)],
         }
+
+    def _lanes(self, usage: Usage) -> list[dict[str, Any]]:
+        """Tokens and cost of each lane; empty if all is of the lane standard."""
+        if usage.lanes == ("standard",):
+            return []
+        parts = [(lane, usage.of_lane(lane)) for lane in usage.lanes]
+        return [
+            {"lane": lane, "input": part.input, "output": part.output, "cost": self.cost(part)} for lane, part in parts
+        ]
 
     def _failed(self, row: int, result: AgentResult, kind: str, message: str) -> None:
         self._kinds[row] = kind

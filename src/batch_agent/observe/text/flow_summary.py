@@ -8,7 +8,15 @@ from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
 from .formatting import duration, plural
-from .summary import callback_lines, failed_tool_lines, saved_by_sharing, shared_results_lines, unavailable_lines
+from .summary import (
+    callback_lines,
+    failed_tool_lines,
+    lane_lines,
+    pace_lines,
+    saved_by_sharing,
+    shared_results_lines,
+    unavailable_lines,
+)
 
 
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
@@ -23,13 +31,14 @@ def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
 
 
 def flow_tool_lines(state: LiveState) -> list[str]:
-    """Lines about shared tool calls, failed tools and unavailable endpoints."""
+    """Lines about shared tool calls, failed tools, the pace and unavailable endpoints."""
     stats = [stage.stats for stage in state.stages.values()]
     sources: Counter[str] = sum((each.tool_sources for each in stats), Counter())
     saved = saved_by_sharing(sources, state.tools)
     shared = [f"Tool calls: {sources.total():,}{saved}."] if saved else []
     reports = [each.scheduling for each in stats]
-    return [*shared, *failed_tool_lines(stats), *shared_results_lines(reports), *unavailable_lines(reports)]
+    limits = [*lane_lines(reports), *pace_lines(reports), *shared_results_lines(reports), *unavailable_lines(reports)]
+    return [*shared, *failed_tool_lines(stats), *limits]
 
 
 def _partial_stage_line(name: str, stage: LiveStage) -> str:

@@ -1,10 +1,12 @@
 """Summary of a run in a few lines."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from ...core.errors import ErrorKind
+from ...core.requests import Usage
 from ...core.results import dollars, truncation_note
-from ...core.run_reports import Scheduling
+from ...core.run_reports import Pacing, Scheduling
 from ..live.state import LiveState
 from ..run_stats import RunStats
 from ..tool_counts import ToolCounts
@@ -29,7 +31,7 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
     if stats.prefix is not None and (outcome := prefix_outcome_line(stats.prefix)) is not None:
         lines.append(outcome)
     if cost := stats.spent or (stats.run.cost(usage) if stats.run else None):  # of restored answers, too
-        lines.append(f"Cost: {dollars(cost)}.")
+        lines.append(f"Cost: {dollars(cost)}{cost_by_lane(stats.run.cost, usage) if stats.run else ''}.")
     if stats.tool_calls:
         lines.append(f"Tool calls: {stats.tool_calls:,}{saved_by_sharing(stats.tool_sources, state.tools)}.")
     lines += failed_tool_lines([stats])
@@ -37,8 +39,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines.append(
             f"Agents that changed files: {stats.agents_with_changes:,}. The patches are in `changes` of the results."
         )
-    if stats.retries:
-        lines.append(f"Retried requests: {stats.retries.total():,}.")
+    if retried := stats.retries.total() - stats.retries[ErrorKind.CAPACITY]:
+        lines.append(f"Retried requests: {retried:,}.")
     if stats.scheduling is not None:
         lines += _scheduling(stats.scheduling, stats.done)
     for kind, count, example in stats.failures.groups:
@@ -56,6 +58,13 @@ def _counts(state: LiveState, is_stopped: bool) -> str:
     else:
         left, of = f"{total - stats.done:,} not finished after", f"{stats.ok:,} of {plural(total, 'agent')}"
     return ", ".join([f"{of} answered", *([f"{stats.failed:,} failed"] if stats.failed else []), left])
+
+
+def cost_by_lane(cost: Callable[[Usage], float | None], usage: Usage) -> str:
+    """What was spent in each lane; empty if all was in the lane standard."""
+    if usage.lanes == ("standard",):
+        return ""
+    return f" ({', '.join(f'{dollars(cost(usage.of_lane(lane)) or 0.0)} in {lane}' for lane in usage.lanes)})"
 
 
 def callback_lines(state: LiveState) -> list[str]:
@@ -96,6 +105,7 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
         lines.append(
             f"Limit of requests in flight: {how.inflight:,} at the end (changed after {last.at:.1f} s: {last.reason})."
         )
+    lines += pace_lines([how])
     if how.max_residents is not None and how.kv_limit is not None and how.max_residents < agents:
         lost = f"; {how.cache_misses:,} turns missed the cache" if how.cache_misses else ""
         size = f" of {how.kv_tokens:,} tokens" if how.kv_tokens else ""
@@ -103,13 +113,29 @@ def _scheduling(how: Scheduling, agents: int) -> list[str]:
     if how.keep_warm is not None and how.keep_warm.requests:
         warmth = how.keep_warm
         lines.append(f"Keep-warm requests: {warmth.requests:,} for {warmth.tokens:,} tokens, {warmth.hits:,} hits.")
-    return [*lines, *shared_results_lines([how]), *unavailable_lines([how])]
+    return [*lines, *lane_lines([how]), *shared_results_lines([how]), *unavailable_lines([how])]
+
+
+def lane_lines(reports: Iterable[Scheduling | None]) -> list[str]:
+    """A line per run, or stage of a flow, that used other lanes than the standard one."""
+    found = [str(how.lanes) for how in reports if how is not None and how.lanes is not None]
+    return [f"Lanes: {each}." for each in found if each]
 
 
 def shared_results_lines(reports: Iterable[Scheduling | None]) -> list[str]:
     """A line per run, or stage of a flow, whose agents read the same tool results."""
     found = [how.shared_results for how in reports if how is not None]
     return [shared_results_line(each) for each in found if each is not None]
+
+
+def pace_lines(reports: Iterable[Scheduling | None]) -> list[str]:
+    """A line per limit per minute that delayed requests. Stages of a flow may share one."""
+    found = [how.pace for how in reports if how is not None and how.pace is not None]
+    return list(dict.fromkeys(pace_line(each) for each in found if each.delayed))
+
+
+def pace_line(pace: Pacing) -> str:
+    return f"Paced at {pace}: {plural(pace.delayed, 'request')} waited for it."
 
 
 def unavailable_lines(reports: Iterable[Scheduling | None]) -> list[str]:

@@ -43,7 +43,7 @@ def gateway_error_for(error: BatchAgentError) -> GatewayError:
             return GatewayError(message)
         case ErrorKind.MAX_TURNS | ErrorKind.BUDGET | ErrorKind.AGENT_TIMEOUT:
             return GatewayError(message)  # every later request of this agent fails too
-        case ErrorKind.RATE_LIMITED:
+        case ErrorKind.RATE_LIMITED | ErrorKind.CAPACITY:
             return GatewayError(message, status=429, code="rate_limit_exceeded", retry_after=retry_after)
         case ErrorKind.TURN_TIMEOUT:
             return GatewayError(message, status=504)

@@ -34,6 +34,12 @@ class HostTier:
         self.loaded_blocks += blocks
         self.touch([key for key in hashes if key in self._blocks])
 
+    def begin(self, agent: str) -> None:
+        """A request of this agent starts."""
+
+    def end(self, agent: str, hashes: Sequence[int]) -> None:
+        """A request with these blocks has ended; none: the agent does not return to them."""
+
     def touch(self, hashes: Sequence[int]) -> None:
         """Makes blocks the most recently used, the first of a sequence last: its tail is evicted before its head."""
         for key in reversed(hashes):

@@ -43,6 +43,9 @@ class Scheduler:
         """Remove a finished or aborted sequence, and free its blocks."""
         if sequence in self.running:
             self.running.remove(sequence)
+            if self._host is not None:
+                kept = 0 if sequence.is_last else sequence.prompt_tokens // self._config.block_size
+                self._host.end(sequence.agent, sequence.hashes[: min(kept, sequence.published)])
         else:
             self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
             heapq.heapify(self._waiting)
@@ -167,6 +170,7 @@ class Scheduler:
             sequence.blocks.extend(blocks)
         if self._host is not None:
             self._host.load(sequence.hashes[:found], loaded)
+            self._host.begin(sequence.agent)
         sequence.computed = found * self._config.block_size
         sequence.published = found
         if not sequence.preemptions:

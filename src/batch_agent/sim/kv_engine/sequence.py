@@ -11,6 +11,7 @@ class Sequence:
     """A prompt, the tokens it will generate, and how far both are computed. Changed by the engine only.
 
     `hashes` are the chained hashes of the full blocks of prompt and answer together; none without a prefix cache.
+    `agent` names the agent to an exclusive host tier, and `is_last` says that it has no later sequence.
     `emit_every` is how many tokens may gather before the engine reports them; 0 reports only the end.
     """
 
@@ -28,6 +29,8 @@ class Sequence:
     published: int = 0
     finished: bool = False
     blocks: list[int] = field(default_factory=list)
+    agent: str = ""
+    is_last: bool = False
 
     @property
     def known(self) -> int:

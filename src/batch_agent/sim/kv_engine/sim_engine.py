@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..sim_config import SimConfig
 from .blocks import BlockPool
+from .exclusive_tier import ExclusiveTier
 from .host_tier import HostTier
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceProgress, Stride
@@ -28,7 +29,8 @@ class SimEngine:
     def __init__(self, config: SimConfig) -> None:
         self.config = config
         self.pool = BlockPool(config.num_blocks)
-        self.host = HostTier(config.host_blocks) if config.host_blocks else None
+        tier = ExclusiveTier if config.host_exclusive else HostTier
+        self.host = tier(config.host_blocks) if config.host_blocks else None
         self.scheduler = Scheduler(config, self.pool, self.host)
         self.counters = Counters()
         self._stride: Stride | None = None

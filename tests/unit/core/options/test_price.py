@@ -1,5 +1,7 @@
 """Prices are read as users write them, and stored as numbers."""
 
+import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.options.price import Price, parse_price, price_from_numbers
-from batch_agent.core.requests import LONG_PROMPT, NO_USAGE, Usage
+from batch_agent.core.requests import LANES, LONG_PROMPTS, NO_USAGE, Lane, Usage
 
 DOLLARS = st.integers(0, 100_000).map(lambda cents: cents / 100)
 
@@ -23,7 +25,9 @@ def prices(depth: int = 2) -> st.SearchStrategy[Price]:
         ]
         return price_from_numbers((*numbers, *tiers))
 
-    return st.builds(build, five, starts)
+    tiered = st.builds(build, five, starts)
+    lanes = st.dictionaries(st.sampled_from(LANES[1:]), tiered).map(lambda given: tuple(sorted(given.items())))
+    return st.builds(lambda price, given: replace(price, lanes=given), tiered, lanes)
 
 
 @st.composite
@@ -32,7 +36,8 @@ def usages(draw: st.DrawFn, most: int = 1_500_000) -> Usage:
     cached = draw(st.integers(0, prompt))
     written = draw(st.integers(0, prompt - cached))
     hour = draw(st.integers(0, prompt - cached - written))
-    return Usage(prompt, cached, draw(st.integers(0, 10_000)), written, hour)
+    usage = Usage(prompt, cached, draw(st.integers(0, 10_000)), written, hour)
+    return usage.in_lane(draw(st.sampled_from(LANES)))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,9 @@ def test_a_price_is_read_in_every_format(written: Any, read: Price) -> None:
         {"input": 1, "output": 2, "inputs": 3}, {"input": 1, "output": 2, "above": 5},
         {"input": 1, "output": 2, "long": {"input": 2, "output": 3}},
         {"input": 1, "output": 2, "long": {"above": 0, "input": 2, "output": 3}},
-        {"input": 1, "output": 2, "long": [2, 2, 3]},
+        {"input": 1, "output": 2, "long": [2, 2, 3]}, {"input": 1, "output": 2, "batch": [1, 1, 1]},
+        {"input": 1, "output": 2, "flex": {"input": -1}}, {"input": 1, "output": 2, "flex": {"above": 5}},
+        {"input": 1, "output": 2, "flex": {"batch": {"input": 1}}}, {"input": 1, "output": 2, "standard": {"input": 1}},
     ],
 )  # fmt: skip
 def test_a_price_that_is_not_one_is_refused(wrong: Any) -> None:
@@ -75,15 +82,59 @@ def test_a_stored_price_is_read_back(price: Price) -> None:
 def test_no_request_costs_more_than_the_worst_case_of_its_tokens(
     price: Price, usage: Usage, prompt: int, answer: int
 ) -> None:
-    worst = price.worst(usage.input + prompt, usage.output + answer, for_hour=usage.written_hour > 0)
+    for_hour = usage.written_hour > 0
+    worst = price.worst(usage.input + prompt, usage.output + answer, for_hour=for_hour, lane=usage.lane)
     bound = price.at_most(worst)
     assert price.of_request(usage) <= bound * (1 + 1e-9)
     assert price.of_request(worst) <= bound * (1 + 1e-9)
 
 
-@given(st.lists(usages(), max_size=8), DOLLARS, DOLLARS)
-def test_a_sum_of_requests_costs_what_they_cost_one_by_one(requests: list[Usage], low: float, high: float) -> None:
-    price = price_from_numbers((low, low / 10, low * 5, low * 1.25, low * 2, LONG_PROMPT, high, high, high, high, high))
+@pytest.mark.parametrize("limit", LONG_PROMPTS)
+@given(requests=st.lists(usages(), max_size=8), low=DOLLARS, high=DOLLARS, lanes=st.booleans())
+def test_a_sum_of_requests_costs_what_they_cost_one_by_one(
+    limit: int, requests: list[Usage], low: float, high: float, *, lanes: bool
+) -> None:
+    numbers = (low, low / 10, low * 5, low * 1.25, low * 2, limit, high, high, high, high, high)
+    price = price_from_numbers((*numbers, -1, *numbers, -2, 1, 2, 3) if lanes else numbers)
     total = sum((each.of_request for each in requests), NO_USAGE)
     assert price.of(total) == pytest.approx(sum(map(price.of_request, requests)), abs=1e-9)
     assert Usage.of_counts(total.counts) == total
+
+
+@given(st.lists(usages(), max_size=8), st.randoms())
+def test_a_sum_of_usages_does_not_depend_on_their_order(requests: list[Usage], order: random.Random) -> None:
+    total = sum(requests, NO_USAGE)
+    shuffled = order.sample(requests, len(requests))
+    assert sum(shuffled, NO_USAGE) == total
+    assert sum(map(total.of_lane, LANES), NO_USAGE) == total
+    for lane in LANES:
+        assert total.of_lane(lane) == sum((each for each in requests if each.lane == lane), NO_USAGE)
+
+
+@pytest.mark.parametrize("lane", ["flex", "batch"])
+@given(price=prices(), usage=usages())
+def test_a_lane_without_a_price_costs_half(lane: Lane, price: Price, usage: Usage) -> None:
+    standard = replace(price, lanes=())
+    cost = standard.of_request(usage.in_lane(lane))
+    assert cost == pytest.approx(standard.of_request(usage.in_lane("standard")) / 2)
+
+
+def test_what_is_not_given_for_a_lane_is_half_of_the_standard_price() -> None:
+    price = parse_price(
+        {
+            "input": 4, "cached": 1, "output": 8, "flex": {"input": 3},
+            "long": {"above": 200_000, "input": 8, "cached": 2, "output": 16},
+        }
+    )  # fmt: skip
+    assert price.in_lane("flex").numbers == pytest.approx((3, 0.5, 4, 2, 2, 200_000, 4, 1, 8, 4, 4))
+    assert price.in_lane("batch").numbers == pytest.approx((2, 0.5, 4, 2, 2, 200_000, 4, 1, 8, 4, 4))
+
+
+def test_counts_of_earlier_versions_are_read() -> None:
+    long = Usage(300_000, 0, 20).in_lane("standard").parts[0].tokens
+    old = Usage.of_counts((300_010, 0, 30, 0, 0, 300_000, 0, 20, 0, 0))
+    price = price_from_numbers((1, 1, 1, 1, 1, 200_000, 2, 2, 2, 2, 2))
+    assert (old.input, old.output, [part.tokens for part in old.parts]) == (300_010, 30, [long])
+    assert price.of(old) == pytest.approx((20 + 2 * 300_020) / 1e6)
+    assert Usage.of_counts((1, 0, 2)) == Usage(1, 0, 2)
+    assert Usage.of_counts((3, 0, 2, 1, 1)) == Usage(3, 0, 2, 1, 1)

@@ -11,11 +11,13 @@ from batch_agent.core.events import (
     Notice,
     RequestRetried,
     RunStarted,
+    SchedulingReported,
     ToolsUsed,
     TurnEnded,
 )
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse, dollars
+from batch_agent.core.run_reports import Pacing, Scheduling
 from batch_agent.observe.live import progress as progress_module
 from batch_agent.observe.live.detection import progress_if_interactive
 from batch_agent.observe.live.progress import PlainProgress, progress_for
@@ -89,6 +91,19 @@ def test_the_summary_of_a_stopped_run_counts_all_its_agents_and_their_tokens(tot
     said = summary_lines(stopped_run(total), 5, is_stopped=True)
     assert said[0] == line
     assert "Tokens: 407 in, 43 out." in said
+
+
+def test_the_summary_says_at_which_pace_requests_waited() -> None:
+    state = a_board()
+    state.emit(SchedulingReported(Scheduling(8, pace=Pacing(500, 30_000, is_reported=True, delayed=1234))))
+    line = "Paced at 500 requests/min and 30,000 tokens/min (the service's limit): 1,234 requests waited for it."
+    assert line in summary_lines(state, 1)
+
+
+def test_a_pace_that_delayed_nothing_is_not_in_the_summary() -> None:
+    state = a_board()
+    state.emit(SchedulingReported(Scheduling(8, pace=Pacing(500, is_reported=True))))
+    assert "Paced" not in "\n".join(summary_lines(state, 1))
 
 
 def test_the_summary_names_tools_that_failed_and_how_often() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 from ....core.errors import BackendError, ErrorKind
 from ....core.json import dumps
 from ....core.messages import ToolCall
-from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, ReasoningDelta, TextDelta, Usage
 from ...error_mapping import reported_error
 from ...http.sse import SseParser
-from ..response_body import object_or_empty, parse_object, text_or_empty, token_count
+from ..response_body import billed_usage, object_or_empty, parse_object, text_or_empty, token_count
 
 _FINISH: Mapping[str, FinishReason] = {
     "tool_use": "calls",
@@ -20,7 +20,7 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 
 
-def decode_reply(body: bytes) -> list[Delta]:
+def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
     """Decodes a response that is not streamed. Raises BackendError if it does not have the format."""
     reply = _object(body)
     content, reason = reply.get("content"), reply.get("stop_reason")
@@ -39,7 +39,7 @@ def decode_reply(body: bytes) -> list[Delta]:
     made_calls = any(isinstance(delta, CallDelta) for delta in deltas)
     counts: dict[str, int] = {}
     _count(reply.get("usage"), counts)
-    return [*deltas, Finished(_finish(reason, made_calls), _usage(counts))]
+    return [*deltas, Finished(_finish(reason, made_calls), billed_usage(_usage(counts), lane))]
 
 
 @dataclass(slots=True)
@@ -66,7 +66,8 @@ class _OpenCall:
 class AnthropicStreamDecoder:
     """Incremental decoder of a streamed response. A tool call is emitted as soon as it is known to be complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane = "standard") -> None:
+        self._lane = lane
         self._events = SseParser()
         self._call: _OpenCall | None = None
         self._made_calls = False
@@ -89,7 +90,7 @@ class AnthropicStreamDecoder:
                 ErrorKind.CONNECTION, "The response was truncated: the stream ended before the reply was complete."
             )
         yield from self._close_call(is_truncated=_FINISH.get(str(self._reason)) == "length")
-        yield Finished(_finish(self._reason, self._made_calls), _usage(self._counts))
+        yield Finished(_finish(self._reason, self._made_calls), billed_usage(_usage(self._counts), self._lane))
 
     @property
     def ended(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from ....core.images import ImageRef
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, Thought, ToolCall, ToolResult, ToolResults, User
-from ....core.requests import Delta, Request, Sampling
+from ....core.requests import Delta, Lane, Request, Sampling
 from ....core.schema import JsonSchema, strict_form
 from ..dialect import EncodingCache, ImageBlock, TextBlock, arguments_object, base64_of, cache_blocks, sanitized_id
 from .decoder import AnthropicStreamDecoder, decode_reply
@@ -54,11 +54,11 @@ class AnthropicMessages:
         cache_control = sampling.extra.get("cache_control", _EPHEMERAL)
         return head + b",".join([self._message(message, cache_control) for message in request.messages]) + tail
 
-    def decode_reply(self, body: bytes) -> list[Delta]:
-        return decode_reply(body)
+    def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
+        return decode_reply(body, lane)
 
-    def decoder(self) -> AnthropicStreamDecoder:
-        return AnthropicStreamDecoder()
+    def decoder(self, lane: Lane = "standard") -> AnthropicStreamDecoder:
+        return AnthropicStreamDecoder(lane)
 
     def _head(self, request: Request) -> bytes:
         prompt, sampling = request.prompt, request.sampling

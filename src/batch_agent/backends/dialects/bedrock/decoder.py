@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from ....core.errors import BackendError, ErrorKind
 from ....core.json import dumps
 from ....core.messages import ToolCall
-from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, ReasoningDelta, TextDelta, Usage
 from ...error_mapping import error_message, named_error
-from ..response_body import list_or_empty, object_or_empty, parse_object, text_or_empty, token_count
+from ..response_body import billed_usage, list_or_empty, object_or_empty, parse_object, text_or_empty, token_count
 
 if TYPE_CHECKING:
     from botocore.eventstream import EventStreamBuffer, EventStreamMessage  # type: ignore[import-untyped]
@@ -25,7 +25,7 @@ _FINISH: Mapping[str, FinishReason] = {
 }
 
 
-def decode_reply(body: bytes) -> list[Delta]:
+def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
     """Decodes a response that is not streamed. Raises BackendError if it does not have the format."""
     reply = parse_object(body)
     content = object_or_empty(object_or_empty(reply.get("output")).get("message")).get("content")
@@ -33,15 +33,16 @@ def decode_reply(body: bytes) -> list[Delta]:
         raise BackendError(ErrorKind.SERVER, f"The response has no message: {body[:200]!r}")
     deltas = [delta for block in content for delta in _block_deltas(object_or_empty(block))]
     made_calls = any(isinstance(delta, CallDelta) for delta in deltas)
-    return [*deltas, Finished(_finish(reply.get("stopReason"), made_calls), _usage(reply.get("usage")))]
+    return [*deltas, Finished(_finish(reply.get("stopReason"), made_calls), _usage(reply, lane))]
 
 
 class BedrockStreamDecoder:
     """Incremental decoder of a streamed response. A tool call is emitted as soon as it is complete."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane = "standard") -> None:
         """Raises BackendError if botocore, which parses the frames, is missing."""
         self._frames = _new_buffer()
+        self._lane = lane
         self._calls: dict[int, _OpenCall] = {}
         self._made_calls = False
         self._finish: Any = None
@@ -79,7 +80,7 @@ class BedrockStreamDecoder:
                     yield from self._close_call(index)
                 self._finish = str(event.get("stopReason"))
             case "metadata":  # comes after the stop
-                self._usage = _usage(event.get("usage"))
+                self._usage = _usage(event, self._lane)
         if self._finish is not None and self._usage is not None:
             yield from self.close()
 
@@ -174,15 +175,16 @@ def _finish(reason: Any, made_calls: bool) -> FinishReason:
     return _FINISH.get(str(reason)) or ("calls" if made_calls else "stop")
 
 
-def _usage(usage: Any) -> Usage:
+def _usage(reply: dict[str, Any], lane: Lane) -> Usage:
     """The service counts cache reads and cache writes separately from the input."""
-    counts = object_or_empty(usage)
+    counts = object_or_empty(reply.get("usage"))
     new, read, written, output = (
         token_count(counts.get(name))
         for name in ("inputTokens", "cacheReadInputTokens", "cacheWriteInputTokens", "outputTokens")
     )
     hour = min(written, sum(map(_hour_tokens, list_or_empty(counts.get("cacheDetails")))))
-    return Usage(new + read + written, read, output, written - hour, hour)
+    usage = Usage(new + read + written, read, output, written - hour, hour)
+    return billed_usage(usage, lane, object_or_empty(reply.get("serviceTier")).get("type"))
 
 
 def _hour_tokens(detail: Any) -> int:

@@ -10,7 +10,7 @@ from ....core.fast_dataclass import dataclass
 from ....core.images import ImageRef
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
-from ....core.requests import Delta, Request
+from ....core.requests import Delta, Lane, Request
 from ....core.schema import JsonSchema, strict_form
 from ..dialect import EncodingCache, TextBlock, arguments_object, base64_of, cache_blocks, sanitized_id
 from .decoder import BedrockStreamDecoder, decode_reply
@@ -93,13 +93,15 @@ class BedrockConverse:
         shared = (request.prompt, request.model, request.sampling)
         head = self._cache.get(shared, lambda: _head(request)) if request.must_call is None else _head(request)
         tail = self._cache.get((request.sampling, request.answer_schema), lambda: _tail(request))
+        if request.lane == "flex":
+            tail = tail[:-1] + b',"serviceTier":{"type":"flex"}}'
         return head + _messages(request) + tail
 
-    def decode_reply(self, body: bytes) -> list[Delta]:
-        return decode_reply(body)
+    def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
+        return decode_reply(body, lane)
 
-    def decoder(self) -> BedrockStreamDecoder:
-        return BedrockStreamDecoder()
+    def decoder(self, lane: Lane = "standard") -> BedrockStreamDecoder:
+        return BedrockStreamDecoder(lane)
 
 
 def _head(request: Request) -> bytes:

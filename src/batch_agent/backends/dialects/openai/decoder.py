@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 from ....core.errors import BackendError, ErrorKind
 from ....core.json import dumps
 from ....core.messages import ToolCall
-from ....core.requests import CallDelta, Delta, Finished, FinishReason, ReasoningDelta, TextDelta, Usage
+from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, ReasoningDelta, TextDelta, Usage
 from ...http.sse import SseParser
-from ..response_body import openai_usage, read_object
+from ..response_body import billed_usage, openai_usage, read_object
 from .chunk_fast_path import ChunkFastPath, ChunkText
 
 _FINISH: Mapping[str, FinishReason] = {
@@ -25,7 +25,7 @@ _ABORTED_REASONS = ("abort", "error")
 """Finish reasons of a reply that the server could not complete."""
 
 
-def decode_reply(body: bytes) -> list[Delta]:
+def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
     """Decodes a response that is not streamed. Raises BackendError if it does not have the format."""
     reply = read_object(body)
     choice = _first_choice(reply)
@@ -46,7 +46,8 @@ def decode_reply(body: bytes) -> list[Delta]:
         deltas += calls
         made_calls = bool(calls)
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
-    deltas.append(Finished(finish, openai_usage(reply.get("usage")) or Usage()))
+    usage = openai_usage(reply.get("usage")) or Usage()
+    deltas.append(Finished(finish, billed_usage(usage, lane, reply.get("service_tier"))))
     return deltas
 
 
@@ -78,7 +79,9 @@ class OpenAIStreamDecoder:
     """Incremental decoder of a streamed response. A tool call is emitted as soon as it is complete. Tokens that arrive
     in one chunk are joined into one delta."""
 
-    def __init__(self) -> None:
+    def __init__(self, lane: Lane = "standard") -> None:
+        self._lane = lane
+        self._tier: Any = None
         self._events = SseParser()
         self._fast_path = ChunkFastPath(_text_only_chunk)
         self._kind: type[TextDelta | ReasoningDelta] = TextDelta
@@ -136,11 +139,14 @@ class OpenAIStreamDecoder:
             )
         self._close_call(deltas)
         self._join(deltas)
-        deltas.append(Finished(_finish(self._finish, self._made_calls, self._refused), self._usage))
+        usage = billed_usage(self._usage, self._lane, self._tier)
+        deltas.append(Finished(_finish(self._finish, self._made_calls, self._refused), usage))
 
     def _chunk(self, chunk: dict[str, Any], deltas: list[Delta]) -> None:
         if chunk.get("usage"):
             self._usage = openai_usage(chunk["usage"]) or Usage()
+        if chunk.get("service_tier"):
+            self._tier = chunk["service_tier"]
         choice = _first_choice(chunk)
         if choice is None:
             return

@@ -7,7 +7,7 @@ from typing import Any, assert_never
 from ....core.images import ImageRef, split_at_images
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, ToolResults, User, chat_tools
-from ....core.requests import PRIORITY_STEP, Delta, Request
+from ....core.requests import PRIORITY_STEP, Delta, Lane, Request
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
 from ..dialect import EncodingCache, base64_of
@@ -51,11 +51,11 @@ class OpenAIChat:
         messages = b",".join([self._message(message) for message in request.messages])
         return head + messages + self._tail(request)
 
-    def decode_reply(self, body: bytes) -> list[Delta]:
-        return decode_reply(body)
+    def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
+        return decode_reply(body, lane)
 
-    def decoder(self) -> OpenAIStreamDecoder:
-        return OpenAIStreamDecoder()
+    def decoder(self, lane: Lane = "standard") -> OpenAIStreamDecoder:
+        return OpenAIStreamDecoder(lane)
 
     def _head(self, request: Request) -> bytes:
         sampling, extensions = request.sampling, self._extensions
@@ -90,6 +90,8 @@ class OpenAIChat:
             tail += b',"tool_choice":' + dumps(_tool_choice(request.must_call))
         if schema is not None:
             tail += self._cache.get((schema,), lambda: self._response_format(schema))
+        if request.lane == "flex":
+            tail += b',"service_tier":"flex"'
         if request.stream:
             tail += b',"stream":true,"stream_options":{"include_usage":true}'
         metadata = self._metadata(request) if self._has_metadata else None

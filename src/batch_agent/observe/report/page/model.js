@@ -101,11 +101,23 @@ const runModel = (() => {
       cached: usage("cached"),
       output: usage("output"),
       cost: all("cost"),
+      lanes: laneCosts(stages),
       isPriced: stages.every((stage) => isNumber(stage.cost)),
       waiting: state("waiting") ?? 0,
       generating: state("generating") ?? 0,
       tools: state("tools") ?? 0,
     };
+  }
+
+  /** What was spent in each lane, by name; empty if all was in the lane standard. */
+  function laneCosts(stages) {
+    const costs = new Map();
+    for (const stage of stages) {
+      const lanes = list(stage.lanes).map(record);
+      const spent = lanes.length > 0 ? lanes : [{ lane: "standard", cost: stage.cost }];
+      for (const { lane, cost } of spent) if (isNumber(cost)) costs.set(text(lane), (costs.get(text(lane)) ?? 0) + cost);
+    }
+    return costs.size === 1 && costs.has("standard") ? [] : [...costs];
   }
 
   /** Columns of all agents, times in 1/100 s. The segments of agent `a`: from `first[a]` up to `first[a + 1]`. */

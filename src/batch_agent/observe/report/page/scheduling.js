@@ -25,6 +25,8 @@ const scheduling = (() => {
           { class: "pairs" },
           known.map(([name, title, write]) => el("div", null, el("dt", null, title), el("dd", null, write(how[name])))),
         ),
+      text(how.lanes) && el("p", { class: "note" }, `Lanes: ${text(how.lanes)}`),
+      text(how.pace) && el("p", { class: "note" }, text(how.pace)),
       text(how.shared_results) && el("p", { class: "note" }, text(how.shared_results)),
       backends(model),
       limits(model),

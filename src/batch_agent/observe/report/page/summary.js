@@ -165,11 +165,15 @@ const summary = (() => {
   /** Tokens that no row of the results has: of summaries, and of the test whether the server accepts tools. */
   const outsideNote = (tokens) => number(tokens) > 0 && `incl. ${format.exact(tokens)} for checks and summaries`;
 
-  function costTile({ cost, isPriced, answered }) {
+  function costTile({ cost, lanes, isPriced, answered }) {
     if (cost === null && !answered) return null;
     if (cost === null) return tile("Cost", format.UNKNOWN, "no price for this model");
     const each = answered > 0 && cost > 0 ? `${format.dollars(cost / answered)} per answer` : null;
-    return tile("Cost", format.dollars(cost), isPriced ? each : "of the stages with a known price");
+    const notes = [
+      isPriced ? each : "of the stages with a known price",
+      ...lanes.map(([lane, spent]) => `${format.dollars(spent)} in ${lane}`),
+    ];
+    return tile("Cost", format.dollars(cost), notes.filter(Boolean).join(", "));
   }
 
   function calls(model) {

@@ -1,0 +1,1 @@
+"""Lanes: service classes of requests. The batch lane submits requests in files that a provider works off."""

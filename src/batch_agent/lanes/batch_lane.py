@@ -1,0 +1,44 @@
+"""Opens the batch lane of a backend."""
+
+from collections.abc import Callable
+
+from ..backends.dialects.openai.encoder import PATH, OpenAIChat
+from ..backends.http_backend import HttpBackend
+from ..core.errors import SpecError
+from ..core.protocols import Backend, KeepsSubmissions, Store
+from .anthropic_batch_service import AnthropicBatchService
+from .batch_backend import BatchBackend
+from .batch_service import BatchService, OffersBatches
+from .openai_batch_service import OpenAIBatchService
+
+
+async def open_batch_lane(
+    live: Backend, store: Store, notify: Callable[[str], None], *, is_mixed: bool = False
+) -> BatchBackend:
+    """The batch lane of an open backend. The caller closes both. `is_mixed`: requests of other lanes are sent, too, and
+    are admitted by what the live backend can take. Raises SpecError and StoreError."""
+    if not isinstance(store, KeepsSubmissions):
+        raise SpecError(
+            "lane='batch' needs checkpoint_dir='...': a batch takes up to a day and outlives this process. Without a "
+            "checkpoint, what was submitted would be paid and lost."
+        )
+    if isinstance(live, OffersBatches):
+        backend = BatchBackend(live, live.dialect, live.batch_service, store, notify)
+    elif isinstance(live, HttpBackend):
+        backend = BatchBackend(live, live.dialect, _service(live), store, notify)
+    else:
+        raise SpecError(f"lane='batch' needs one server with batches; {live.traits.name} is not one.")
+    if is_mixed:
+        backend.traits = live.traits
+    await backend.open()
+    return backend
+
+
+def _service(live: HttpBackend) -> BatchService:
+    if isinstance(live.dialect, OpenAIChat):
+        return OpenAIBatchService(live.server, PATH)
+    from ..backends.dialects.anthropic.encoder import AnthropicMessages
+
+    if isinstance(live.dialect, AnthropicMessages):
+        return AnthropicBatchService(live.server)
+    raise SpecError(f"lane='batch': the batches of {live.traits.name} are not supported.")

@@ -1,0 +1,45 @@
+"""Execution of one line: the answer that an ordinary request with this body gets."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..faults import Faults
+from ..generation import Generation
+from ..openai_responses import usage_body
+from ..request_errors import RequestError
+from .batch_work import Outcome, WorkLine
+from .lane_counters import Billing
+
+Read = Callable[[dict[str, Any]], Generation]
+EncodeError = Callable[[int, str, str, str | None], bytes]
+
+
+class LineRunner:
+    """Executes lines at once, outside of the engine, and bills those that succeed."""
+
+    def __init__(self, faults: Faults, billing: Billing) -> None:
+        self._faults = faults
+        self._billing = billing
+
+    def run(self, read: Read, encode_error: EncodeError, line: WorkLine) -> Outcome:
+        try:
+            generation = read({**line.body, "stream": False, "stream_options": None})
+        except RequestError as error:
+            return Outcome("errored", error.status, encode_error(error.status, str(error), error.kind, error.param))
+        for each in generation.prompt_faults:
+            if fault := self._faults.of_order(each.order, each.prompt):
+                status = fault.status or 500
+                return Outcome("errored", status, encode_error(status, "simulated failure of a line", "APIError", None))
+        prompt_tokens = sum(each.prompt_tokens for each in generation.sequences)
+        completion_tokens = sum(each.output_tokens for each in generation.sequences)
+        self._billing.count("batch", prompt_tokens, completion_tokens)
+        usage = usage_body(prompt_tokens, completion_tokens, 0)
+        return Outcome("succeeded", 200, generation.body_encoder.plain(generation.replies, usage))
+
+
+def prompt_tokens_of(read: Read, body: Mapping[str, Any]) -> int:
+    """Tokens that a line adds to the queue; 0 for one that cannot be read."""
+    try:
+        return sum(each.prompt_tokens for each in read({**body, "stream": False, "stream_options": None}).sequences)
+    except RequestError:
+        return 0
