@@ -122,8 +122,8 @@ def _with_images(job: Job) -> Any:
 
 def _restored(value: Any) -> Any:
     match value:
-        case {"image": str(name), **options} if options.keys() <= {"max_side", "page"}:
-            return Image(name, **options)
+        case {"image": str(name)} if value.keys() <= {"image", "max_side", "page"}:
+            return Image(name, max_side=value.get("max_side"), page=value.get("page"))
         case dict():
             return {key: _restored(part) for key, part in value.items()}
         case list():

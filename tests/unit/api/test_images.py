@@ -297,12 +297,11 @@ async def test_workers_of_a_shared_run_read_the_file(server: RawServer, png: Pat
 
 
 async def test_a_budget_reserves_the_most_tokens_that_an_image_can_have(png: Path) -> None:
-    asked: list[Any] = []
-    backend = ScriptedBackend(lambda request: asked.append(request) or say("x", Usage(50, 0, 1)), image_tokens=5_000)
+    backend = ScriptedBackend(lambda _: say("x", Usage(50, 0, 1)), image_tokens=5_000)
     options: dict[str, Any] = {"task": TASK, "backend": backend, "max_tokens": 10, "progress": False}
     [result] = await BatchAgent.run(inputs=[Image(png)], max_total_tokens=4_000, **options)
     assert result.error is not None
-    assert (result.error.kind, asked) == (ErrorKind.BUDGET, [])
+    assert (result.error.kind, backend.requests) == (ErrorKind.BUDGET, [])
     results = await BatchAgent.run(inputs=[Image(png)], max_total_tokens=6_000, **options)
     assert (results.outputs, results[0].usage.input) == (["x"], 50)
 

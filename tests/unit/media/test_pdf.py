@@ -47,7 +47,9 @@ def test_a_pdf_without_text_is_named(tmp_path: Path, data: bytes, problem: str) 
 def test_pdfs_of_a_folder_are_inputs_beside_text_files(tmp_path: Path) -> None:
     saved(tmp_path / "a.pdf", pdf("one"))
     saved(tmp_path / "b.txt", b"two")
-    assert [row["text"] for row in read_inputs(tmp_path)] == ["[page 1 of 1]\none", "two"]
+    rows = read_inputs(tmp_path)
+    assert isinstance(rows, list)
+    assert [row["text"] for row in rows] == ["[page 1 of 1]\none", "two"]
 
 
 def test_read_file_reads_a_pdf_as_lines(tmp_path: Path) -> None:

@@ -486,7 +486,9 @@ def test_an_image_that_models_take_is_given_as_such() -> None:
     whole = types.ImageContent(data=b64encode(picture()).decode(), mime_type="image/png")
     broken = [types.ImageContent(data=data, mime_type="image/png") for data in ("AAAA", "%", "iVBORw0KGgo=")]
     shown = types.CallToolResult(content=[types.TextContent(text="Here:"), whole, *broken])
-    text, image = content_of(shown)
+    content = content_of(shown)
+    assert isinstance(content, list)
+    text, image = content
     assert isinstance(text, str)
     assert text.startswith("Here:\n[image image/png, ")
     assert image == Image(picture())
