@@ -65,7 +65,7 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
         ]
     spec = BatchSpec.of(**_with_recorded_options(options, recorded, agents))
     specs = _specs(spec, recorded)
-    traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
+    traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True, images=True)
     inputs = JobSource(await read_inputs_async(spec.inputs, spec.rows))
     first = await inputs.peek()
     template = resolve_uncertain_fields(template_of(spec.task, first), inputs.known).with_images(spec.rows.images)
