@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from benchmarks.render import (
     batches,
+    budget,
     cluster,
     coding,
     gpu_peers,
@@ -66,6 +67,7 @@ def _misses() -> str:
         ("cluster", cluster.targets()),
         ("peers", peers.targets()),
         ("refusals", refusals.targets()),
+        ("budget", budget.targets()),
         ("shared_results", results("shared_results")["targets"]),
         ("kv_policy", results("kv_policy")["targets"]),
     ):
@@ -115,6 +117,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "real_pools": batches.real_pools,
     "real_peers": gpu_peers.real_peers,
     "refusals": refusals.refusals,
+    "budget": budget.budget,
     "tools": batches.tools,
     "checkpoint": batches.checkpoint,
     "cluster_scaling": cluster.scaling,

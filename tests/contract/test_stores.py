@@ -8,7 +8,7 @@ import pytest
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Fact, Failed, Replied, Returned, failure_of
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
-from batch_agent.core.protocols import Store
+from batch_agent.core.protocols import KeepsSubmissions, Store, Submission, SubmittedLine
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError
 from batch_agent.store.memory_store import MemoryStore, NoStore
@@ -181,3 +181,50 @@ async def test_values_without_a_json_form_do_not_break_the_store(any_store: Stor
     any_store.record("a", ANSWERED)
     await any_store.settle("a")
     await any_store.aclose()
+
+
+LINES = (SubmittedLine("k2", 12, 3, 0.5), SubmittedLine("k1"), SubmittedLine("k3", 1, 1, 0.0))
+
+
+async def test_a_submission_is_read_again_with_what_has_become_known_of_it(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    assert isinstance(store, KeepsSubmissions)
+    intended = Submission("w1", 12.5, LINES)
+    await store.save_submission(intended)
+    await store.save_submission(Submission("w2", 13.5, LINES[:1]))
+    await store.aclose()
+    store = reopen()
+    await store.open()
+    assert isinstance(store, KeepsSubmissions)
+    assert list(await store.submissions()) == [intended, Submission("w2", 13.5, LINES[:1])]
+    created = Submission("w1", 12.5, LINES, "file", "batch", has_ended=True)
+    await store.save_submission(created)
+    assert list(await store.submissions()) == [created, Submission("w2", 13.5, LINES[:1])]
+    await store.aclose()
+
+
+async def test_lines_that_agents_have_received_are_not_read_again(reopen: Reopen) -> None:
+    store = reopen()
+    await store.open()
+    assert isinstance(store, KeepsSubmissions)
+    await store.save_submission(Submission("w1", 12.5, LINES))
+    store.take_lines("w1", ["k2", "k3", "unknown"])
+    assert [each.lines for each in await store.submissions()] == [LINES[1:2]]
+    store.take_lines("w1", ["k1"])
+    assert list(await store.submissions()) == []
+    await store.aclose()
+
+
+async def test_a_submission_is_recorded_after_the_facts_before_it(tmp_path: Path) -> None:
+    """A later process rebuilds the same requests only from facts that are as durable as the submission."""
+    store, other = SqliteStore(tmp_path / "run"), SqliteStore(tmp_path / "run")
+    await store.open()
+    store.record("a", ASKED)
+    await store.save_submission(Submission("w1", 12.5, LINES))
+    store._writer = None  # as if the process had been killed
+    store._lock.release()
+    await other.open()
+    assert list(await other.facts("a")) == [ASKED]
+    assert len(await other.submissions()) == 1
+    await other.aclose()

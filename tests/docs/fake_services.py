@@ -6,6 +6,7 @@ elsewhere."""
 
 import asyncio
 import json
+import re
 import threading
 from concurrent.futures import Future
 from types import TracebackType
@@ -46,6 +47,7 @@ class Front:
         async with ClientSession() as self._client:
             app = web.Application(client_max_size=2**26)
             app.router.add_post("/service/v1/chat/completions", self._openai)
+            app.router.add_route("*", "/service/v1/{path:(files|batches).*}", self._files)
             app.router.add_post("/service/v1/messages", self._anthropic)
             app.router.add_post("/service/model/{model}/converse", self._bedrock)
             app.router.add_route("*", "/{path:(?!service/).*}", self._pass_on)
@@ -62,6 +64,19 @@ class Front:
             body = json.dumps(_read(json.loads(body))).encode()
         url = f"{self._engine}{request.raw_path}"
         async with self._client.request(request.method, url, data=body) as response:
+            kind = response.content_type
+            return web.Response(status=response.status, body=await response.read(), content_type=kind)
+
+    async def _files(self, request: web.Request) -> web.Response:
+        """Files and batches; the engine knows its own model only."""
+        body = re.sub(rb'"model":"[^"]*"', b'"model":"sim"', await request.read())
+        url, headers = (
+            f"{self._engine}{request.raw_path.removeprefix('/service')}",
+            {"Content-Type": request.content_type},
+        )
+        if "boundary" in request.headers.get("Content-Type", ""):
+            headers["Content-Type"] = request.headers["Content-Type"]
+        async with self._client.request(request.method, url, data=body, headers=headers) as response:
             kind = response.content_type
             return web.Response(status=response.status, body=await response.read(), content_type=kind)
 

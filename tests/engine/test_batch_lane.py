@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tests.support.batch_provider import BatchProvider, turns_of
 from tests.support.engine_harness import EventLog
-from tests.support.virtual_time import virtual
 
 from batch_agent import AgentResult, BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.core.events import Notice
@@ -25,7 +24,7 @@ async def look(key: str) -> str:
 
 async def run(provider: BatchProvider, folder: Path | None, agents: int = 20, **options: Any) -> list[AgentResult]:
     options = {"lane": "batch", "tools": [look], "max_turns": 8, "max_tokens": 100, **options}
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         task="Do number {n}",
         inputs=[{"n": number} for number in range(agents)],
         backend=provider,
@@ -33,6 +32,7 @@ async def run(provider: BatchProvider, folder: Path | None, agents: int = 20, **
         checkpoint_dir=folder,
         **options,
     )
+    return results
 
 
 async def interrupt(provider: BatchProvider, running: Coroutine[Any, Any, object]) -> None:
@@ -47,7 +47,6 @@ def outputs(results: list[AgentResult]) -> list[Any]:
     return [result.output for result in results]
 
 
-@virtual
 async def test_a_run_in_batches_has_the_results_of_a_live_run_in_as_many_waves_as_the_longest_agent_has_turns(
     tmp_path: Path,
 ) -> None:
@@ -61,7 +60,6 @@ async def test_a_run_in_batches_has_the_results_of_a_live_run_in_as_many_waves_a
     assert len(next(iter(batch.batches.values())).lines) == 200
 
 
-@virtual
 async def test_usage_and_cost_are_those_of_the_batch_lane(tmp_path: Path) -> None:
     prices = {"m": (1.0, 0.5, 4.0)}
     live = await run(BatchProvider(), tmp_path / "live", lane="standard", prices=prices)
@@ -73,7 +71,6 @@ async def test_usage_and_cost_are_those_of_the_batch_lane(tmp_path: Path) -> Non
         assert each.cost == pytest.approx(0.5 * other.cost)
 
 
-@virtual
 async def test_a_wave_does_not_wait_for_a_tool_that_is_slower_than_the_linger(tmp_path: Path) -> None:
     @Tool.define(name="look")
     async def slow(key: str) -> str:
@@ -87,7 +84,6 @@ async def test_a_wave_does_not_wait_for_a_tool_that_is_slower_than_the_linger(tm
     assert len(second.lines) == 4  # without the agent that waits for an hour, and the one that has ended
 
 
-@virtual
 async def test_an_agent_that_waits_for_the_budget_does_not_hold_up_the_wave(tmp_path: Path) -> None:
     provider = BatchProvider(seconds=1000)
     results = await run(provider, tmp_path, 40, max_total_tokens=40_000)
@@ -99,7 +95,6 @@ async def test_an_agent_that_waits_for_the_budget_does_not_hold_up_the_wave(tmp_
     assert waited[0] < 5
 
 
-@virtual
 async def test_a_wave_is_divided_by_the_limit_of_enqueued_tokens(tmp_path: Path) -> None:
     provider = BatchProvider(seconds=100, enqueued_tokens=2_000)
     results = await run(provider, tmp_path, 30)
@@ -108,7 +103,6 @@ async def test_a_wave_is_divided_by_the_limit_of_enqueued_tokens(tmp_path: Path)
     assert max(provider.billed.values()) == 1
 
 
-@virtual
 async def test_a_resumed_run_takes_over_what_was_reserved_and_counts_what_was_billed(tmp_path: Path) -> None:
     """The budget pays for the first wave once: if its reservation counted twice, agents would fail."""
     provider, agents = BatchProvider(seconds=1000), 20
@@ -122,7 +116,6 @@ async def test_a_resumed_run_takes_over_what_was_reserved_and_counts_what_was_bi
     assert max(provider.billed.values()) == 1
 
 
-@virtual
 async def test_a_derived_limit_of_answers_does_not_make_another_request_of_it(tmp_path: Path) -> None:
     provider = BatchProvider(seconds=1000)
     await interrupt(provider, run(provider, tmp_path, tools=[], max_tokens=None, max_total_tokens=900_000))
@@ -131,7 +124,6 @@ async def test_a_derived_limit_of_answers_does_not_make_another_request_of_it(tm
     assert len(provider.batches) == 1
 
 
-@virtual
 async def test_an_interrupted_run_says_what_stays_at_the_provider_and_the_next_one_collects_it(tmp_path: Path) -> None:
     provider, first, second = BatchProvider(seconds=1000), EventLog(), EventLog()
     await interrupt(provider, run(provider, tmp_path, events=first))
@@ -144,7 +136,6 @@ async def test_an_interrupted_run_says_what_stays_at_the_provider_and_the_next_o
     assert max(provider.billed.values()) == 1
 
 
-@virtual
 async def test_an_agent_that_ends_before_its_wave_is_closed_is_not_submitted(tmp_path: Path) -> None:
     @Tool.define(name="look")
     async def slow(key: str) -> str:
@@ -155,6 +146,24 @@ async def test_an_agent_that_ends_before_its_wave_is_closed_is_not_submitted(tmp
     results = await run(provider, tmp_path, 6, tools=[slow], deadline=30)
     assert [result.ok for result in results] == [True] + [False] * 5
     assert len(provider.batches) == 1
+
+
+async def test_a_run_that_is_resumed_in_lane_auto_waits_for_what_was_submitted(tmp_path: Path) -> None:
+    provider = BatchProvider(seconds=1000)
+    await interrupt(provider, run(provider, tmp_path, tools=[]))
+    results = await run(provider, tmp_path, tools=[], lane="auto")
+    assert all(result.ok for result in results)
+    assert not provider.live
+    assert max(provider.billed.values()) == 1
+
+
+async def test_a_run_that_is_resumed_in_another_lane_says_that_requests_are_billed_again(tmp_path: Path) -> None:
+    provider, log = BatchProvider(seconds=1000), EventLog()
+    await interrupt(provider, run(provider, tmp_path, tools=[]))
+    results = await run(provider, tmp_path, tools=[], lane="standard", events=log)
+    assert all(result.ok for result in results)
+    said = [event.text for event in log.events if isinstance(event, Notice)]
+    assert any("20 requests of this run are in batches" in text and "lane='batch' collects" in text for text in said)
 
 
 async def test_the_batch_lane_needs_a_checkpoint() -> None:

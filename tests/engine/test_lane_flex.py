@@ -10,7 +10,7 @@ from tests.support.engine_harness import EventLog, asked, now, run, stream
 
 from batch_agent import BackendError, ErrorKind, Flow, Tool
 from batch_agent.core.events import LimitChanged, RequestRetried, SchedulingReported
-from batch_agent.core.requests import Reply, Request, Usage
+from batch_agent.core.requests import Lane, Reply, Request, Usage
 from batch_agent.core.run_reports import LaneUse
 from batch_agent.testing import Answer, Script, ScriptedBackend, call, say
 
@@ -213,3 +213,30 @@ async def test_a_run_is_resumed_in_another_lane(tmp_path: Path) -> None:
     results = await run(backend, ["a", "b"], checkpoint_dir=tmp_path)
     assert all(result.ok for result in results)
     assert lanes_of(backend) == {"flex": 1, "standard": 1}
+
+
+@pytest.mark.parametrize("billed", ["flex", "standard"])
+async def test_a_budget_holds_also_if_the_provider_bills_flex_requests_at_the_full_price(billed: Lane) -> None:
+    used = Usage(60, 0, 40)
+    backend = flex(lambda request: say("done", used.in_lane(billed)), inflight=20)
+    prices = {"scripted": (10_000.0, 10_000.0, 10_000.0)}  # a cent per token
+    results = await run(backend, TWENTY, lane="flex", max_tokens=40, max_usd=8.0, prices=prices)
+    spent = sum(result.cost or 0.0 for result in results)
+    assert spent <= 8.0
+    assert spent == pytest.approx(sum(result.ok for result in results) * (1.0 if billed == "standard" else 0.5))
+    assert sum(result.ok for result in results) >= (5 if billed == "standard" else 12)
+
+
+@pytest.mark.parametrize("hours_dry", [0.5, 3.0])
+async def test_a_turn_without_money_for_the_full_price_waits_for_capacity_as_long_as_it_takes(hours_dry: float) -> None:
+    def script(request: Request) -> Answer:
+        if request.lane == "flex" and asked(request) == "late" and now() < hours_dry * 3600:
+            return busy()
+        return say("done", Usage(10_000).in_lane(request.lane))  # a dollar in standard, half of one in flex
+
+    backend = flex(script)
+    options: dict[str, Any] = {"prices": {"scripted": (100, 100, 100)}, "max_tokens": 1}
+    results = await run(backend, ["early", "late"], lane="flex", max_usd=1.2, **options)
+    assert [result.error for result in results] == [None, None]
+    assert set(lanes_of(backend)) == {"flex"}
+    assert len(backend.requests) < 300, "with pauses"

@@ -109,7 +109,7 @@ async def by_a_loop(server: Server, requests: int, inflight: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("agents", [10, 100, 1000])
 @pytest.mark.parametrize("retry_after", [None, 0.0, 1.0, 2.0, 60.0])
-@pytest.mark.parametrize(("share", "status"), [(0.05, 429), (0.2, 429), (0.2, 503)])
+@pytest.mark.parametrize(("share", "status"), [(0.05, 429), (0.1, 503), (0.2, 429), (0.2, 503)])
 def test_random_refusals_take_no_longer_than_a_plain_loop_with_the_same_retries(
     agents: int, retry_after: float | None, share: float, status: int
 ) -> None:
@@ -151,6 +151,30 @@ def test_a_server_limit_on_concurrent_requests_is_found_within_seconds_and_kept(
     seconds, limits = run_virtual(by_agents(server, 5000, 32, is_found=True))
     assert seconds < 1.15 * 25 + (3 if retry_after is None else 8)  # each pause that it asks for is made
     assert all(90 <= limit <= 110 for limit in limits[8:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retry_after", [None, 1.0])
+@pytest.mark.parametrize("is_found", [True, False])
+def test_a_rate_limit_of_slow_requests_is_used_without_a_storm_of_refusals(
+    retry_after: float | None, is_found: bool
+) -> None:
+    """The limit follows the requests in service down to the rate times the latency."""
+    random.seed(1)
+    server = Server(1, rate=1, burst=60, seconds=20, retry_after=retry_after)
+    seconds, limits = run_virtual(by_agents(server, 300, 32 if is_found else 64, is_found=is_found))
+    assert seconds < 1.1 * (240 + 20)
+    assert server.refused < 300  # it was more than a thousand, and some agents failed
+    assert limits[-1] < 64
+
+
+@pytest.mark.parametrize("retry_after", [1.0, 10.0])
+def test_a_retry_after_of_a_limit_on_concurrent_requests_holds_back_only_what_was_refused(retry_after: float) -> None:
+    random.seed(1)
+    server = Server(1, most=12, retry_after=retry_after)
+    seconds, _ = run_virtual(by_agents(server, 1000, 16))
+    assert seconds < 1.1 * 1000 / 12 * 0.1 + retry_after
+    assert server.refused < 150
 
 
 def test_a_fixed_limit_above_the_server_limit_is_lowered_to_it() -> None:

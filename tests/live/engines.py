@@ -30,6 +30,7 @@ from scripts.engines.layout import (
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
+RUN_BATCH_LIMIT = 480.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
@@ -82,7 +83,7 @@ def vision_server(scratch: Path) -> AbstractContextManager[str]:
 
 
 def vllm_run_batch(scratch: Path, source: Path, out: Path) -> None:
-    """Real `vllm run-batch` on CPU, with the options of `vllm_server`. Blocks 1 to 4 minutes. Raises
+    """Real `vllm run-batch` on CPU, with the options of `vllm_server`. Blocks 1 to 6 minutes. Raises
     EngineFailedError."""
     _require(VLLM, MODEL)
     command = [str(VLLM.python), str(VLLM.folder / "bin" / "vllm"), "run-batch", "-i", str(source), "-o", str(out)]
@@ -90,7 +91,7 @@ def vllm_run_batch(scratch: Path, source: Path, out: Path) -> None:
     log = scratch / "vllm-run-batch.log"
     with _process_group(command, _environment() | _VLLM_VARIABLES, log) as process:
         try:
-            process.wait(VLLM_START_LIMIT)
+            process.wait(RUN_BATCH_LIMIT)
         except subprocess.TimeoutExpired:
             raise EngineFailedError(f"vllm run-batch did not end. {_last_lines((log,))}") from None
     if not out.exists():

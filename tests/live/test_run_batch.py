@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from openai import AsyncOpenAI
 from scripts.engines.layout import MODEL_NAME
 from tests.live.engines import vllm_run_batch
@@ -50,6 +51,7 @@ def spec(vllm_url: str) -> BatchSpec:
     return BatchSpec.of(task="Lines of a batch.", inputs=(), backend=f"vllm://{address}")
 
 
+@pytest.mark.timeout(900)  # two engines are started
 async def test_run_batch_answers_a_file_as_vllms_own_command_does(vllm_url: str, tmp_path: Path) -> None:
     source = write(tmp_path / "in.jsonl")
     await asyncio.to_thread(vllm_run_batch, tmp_path, source, tmp_path / "theirs.jsonl")

@@ -3,11 +3,11 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -17,6 +17,8 @@ from batch_agent.core.protocols import Submission, Traits
 from batch_agent.core.requests import Delta, Request
 from batch_agent.lanes.batch_service import Answered, BatchLine, BatchStatus, LineFailed, LineResult, not_processed
 from batch_agent.schedule.lanes.waves import SubmissionLimits
+
+T = TypeVar("T")
 
 TRAITS = Traits(
     "provider",
@@ -156,7 +158,7 @@ class BatchProvider:
         self.polled.set()
         return await self._call(lambda: self._status(self.batches[batch]))
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         batch = self.batches[status.id]
         await self._call(lambda: None)
         if batch.fault == "lost file":
@@ -208,7 +210,7 @@ class BatchProvider:
                 else:
                     batch.outcomes[line.id] = Answered(line.id, answer(line.body))
 
-    async def _call(self, effect: Any) -> Any:
+    async def _call(self, effect: Callable[[], T]) -> T:
         await asyncio.sleep(self._dice.random())
         fault = self._dice.choice(CALL_FAULTS) if self._dice.random() < self.faults.call else ""
         if fault == "before":

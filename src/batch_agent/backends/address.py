@@ -36,6 +36,20 @@ class BackendAddress:
         return key_from_environment(flavor.key_variable)
 
     @property
+    def key_advice(self) -> str:
+        """What to do if the server does not accept the key; empty if that is not known."""
+        variable = (self.flavor or COMPATIBLE).key_variable
+        if variable is None:
+            return ""
+        if self.root.user is not None:
+            return "The key is the one in the URL."
+        if self.key is not None:
+            return f"The key is that of the environment variable {variable}."
+        if key_from_environment(variable) is not None:
+            return f"The key in {variable} is not sent over plain http to another machine: use https."
+        return f"No key was sent: set the environment variable {variable}."
+
+    @property
     def is_default(self) -> bool:
         """Whether this is the provider's own service."""
         return self.flavor is not None and self.root.host == URL(self.flavor.default_url).host

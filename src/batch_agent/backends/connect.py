@@ -204,7 +204,7 @@ async def probe_server(
 ) -> ProbedServer:
     """Connects to one server and probes it. Raises as `connect` does."""
     headers = key_headers(address.flavor, address.key)
-    server = ServerClient(open_transport(address.root, headers), address.root)
+    server = ServerClient(open_transport(address.root, headers), address.root, key_advice=address.key_advice)
     try:
         models = await list_models(server, may_be_missing=model is not None)
         flavor = detect_flavor(address, models)
@@ -212,7 +212,8 @@ async def probe_server(
         info = await inspect_server(server, flavor)
         if not flavor.keep_alive:
             await server.aclose()
-            server = ServerClient(open_transport(address.root, headers, keep_alive=False), address.root)
+            transport = open_transport(address.root, headers, keep_alive=False)
+            server = ServerClient(transport, address.root, key_advice=address.key_advice)
         backend = http_backend(server, address, flavor, chosen, info, observe)
         probed = ProbedServer(backend, flavor, models, info)
         if uses_tools and probed.needs_tool_trial and await probed.supports_tools(trial):

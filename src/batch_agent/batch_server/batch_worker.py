@@ -62,16 +62,18 @@ class BatchWorker:
                         group.create_task(self._process(batch.id))
                 await stop.wait()
                 self._stop.set()
-                self._end_scopes(grace)
+                for batch_id in self._scopes:
+                    self._end_scope(batch_id, grace)
         except BaseExceptionGroup as failures:
             raise unwrap_group(failures) from None
 
-    def _end_scopes(self, grace: float) -> None:
-        """Cancels what is still in flight after the grace period."""
-        until = asyncio.get_running_loop().time() + grace
-        for scope in self._scopes.values():
-            due = scope.when()
-            scope.reschedule(until if due is None else min(due, until))
+    def _end_scope(self, batch_id: str, seconds: float) -> None:
+        """Stops answering the lines of a batch after so many seconds, if it does not end before."""
+        scope = self._scopes.get(batch_id)
+        if scope is None or scope.expired():
+            return
+        due, until = scope.when(), asyncio.get_running_loop().time() + seconds
+        scope.reschedule(until if due is None else min(due, until))
 
     async def create(self, wanted: BatchRequest) -> Batch:
         """Raises ApiError."""
@@ -88,8 +90,7 @@ class BatchWorker:
         if batch.has_ended:
             raise cannot_cancel(batch)
         batch = await self._store.put_batch(batch.moved("cancelling", time.time()))
-        if scope := self._scopes.get(batch_id):
-            scope.reschedule(asyncio.get_running_loop().time())
+        self._end_scope(batch_id, 0.0)
         return batch
 
     async def _process(self, batch_id: str) -> None:

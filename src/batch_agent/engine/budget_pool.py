@@ -12,7 +12,7 @@ from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind, StoreErro
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.options.price import FREE, Price
 from ..core.protocols import Backend, EarlierSubmission, Traits
-from ..core.requests import NO_USAGE, Delta, Finished, Request, Sampling, Usage
+from ..core.requests import NO_USAGE, Delta, Finished, Lane, Request, Sampling, Usage
 from ..core.schema import JsonSchema
 from ..media.image_files import images_in
 from ..schedule.budget import Amount, AnswerLimits, Budget, Reservation
@@ -160,6 +160,8 @@ class BudgetedBackend:
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
         self._hidden = 0
         """Tokens that the server uses beyond what it is sent, as observed."""
+        self._reduces_flex = False
+        """Whether the last flex request was billed at the reduced price. Until then, the full price is reserved."""
         self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
         self._highest_limit = float("inf")
         """Above this, the server refuses requests."""
@@ -203,8 +205,11 @@ class BudgetedBackend:
             # Without reported usage, or if the answer was abandoned, the request may have cost its worst case.
             counted = self._counted(charge)
             self._pool.settle(charge.reserved, counted)
-            if request.agent and charge.usage is not None and charge.usage is not NO_USAGE:
-                self._contexts.remember(request, counted.input)
+            if charge.usage is not None and charge.usage is not NO_USAGE:
+                if request.agent:
+                    self._contexts.remember(request, counted.input)
+                if request.lane == "flex":
+                    self._reduces_flex = counted.lane == "flex"
 
     async def leave(self, agent: str) -> None:
         await self._backend.leave(agent)
@@ -245,14 +250,18 @@ class BudgetedBackend:
         size += self._schema_size(request.answer_schema)
         prompt = (size if window is None else min(size, window)) + self._hidden
         answer = request.sampling.max_tokens or self._derived_limit(request, price, prompt)
-        return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=request.lane)
+        return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=self._lane(request))
+
+    def _lane(self, request: Request) -> Lane:
+        """The lane whose price a request may have."""
+        return "standard" if request.lane == "flex" and not self._reduces_flex else request.lane
 
     def _derived_limit(self, request: Request, price: Price, prompt: int) -> int:
         if (limit := self._next_limits.get(request.agent)) is not None:
             return limit
         budget, window = self._pool.budget, self.traits.context_tokens or self._window
         requests = max(self._in_flight, budget.in_flight + 1) * self._pool.workers
-        affordable = budget.answer_tokens(requests, price.of_answer(prompt, request.lane))
+        affordable = budget.answer_tokens(requests, price.of_answer(prompt, self._lane(request)))
         room = self._highest_limit
         if window is not None:
             room = min(room, max(window - prompt, window // _ANSWER_PART))

@@ -21,6 +21,8 @@ from ..schedule.slot_queue import Priority, SlotQueue, Ticket
 _DEFAULT_PAUSE = 0.5
 _BUSY_SHARE = 0.75
 """Share of the limit that is in service. Above it, a lower limit alone delays further requests long enough."""
+_MIN_BUSY = 4
+"""Requests in service, where the server says when to return. With fewer, it is more likely to have a rate limit."""
 _MIN_REPORTED_CHANGE = 0.1
 _MAX_PAUSE = 300.0
 """A longer Retry-After does not pause the run: each request that receives one gives up instead."""
@@ -156,8 +158,9 @@ class Slots:
 
     def on_rate_limited(self, retry_after: float | None, request: int, health: Health) -> None:
         """The server refused the request with this number. The request is sent again later; only if the server refuses
-        most requests, the limit is cut, and a Retry-After pauses all requests. Without Retry-After, a limit below the
-        number of requests in service delays further requests by itself."""
+        most requests, the limit is cut. All requests pause, for the Retry-After if there is one, if that is not enough:
+        the server processes few requests, or it refuses most of those that were sent after the cut, too. Otherwise the
+        limit, which is the number of requests in service, delays further requests by itself."""
         if not self._overload.is_relevant(request):
             return
         self._limit.on_refusal()
@@ -166,13 +169,18 @@ class Slots:
         if self._quota:  # cut below what this worker sends, not below what all may
             self._limit.current = min(self._limit.current, self._quota)
         in_service, now = health.in_flight_before(request), asyncio.get_running_loop().time()
-        if self._cut_at is None:  # else nothing sent since the last cut was answered: a lower limit would not help
+        least = 0 if retry_after is None else _MIN_BUSY
+        if self._cut_at is None or self._is_busy(in_service, least):  # else it may be an outage, which is not a limit
             self._cut_at = now
             self._resize(self._limit.on_overload(now, in_service))
-        elif retry_after is None:
+        else:
             in_service = 0
-        if retry_after is not None or in_service < _BUSY_SHARE * self.effective_limit:
+        if not self._is_busy(in_service, least):
             self.pause(_pause(retry_after), "rate limited")
+
+    def _is_busy(self, in_service: int, least: int) -> bool:
+        """Whether the server processes nearly as many requests as the limit allows, and at least so many."""
+        return in_service >= max(least, _BUSY_SHARE * self.effective_limit)
 
     def on_service_limits(self, limits: Mapping[PaceKind, ServiceLimit]) -> None:
         """A response reported limits per minute."""

@@ -1,6 +1,7 @@
 """Anthropic's Message Batches: requests in the call that creates the batch, and results as JSONL."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
@@ -61,8 +62,9 @@ class AnthropicBatchService:
     async def owns(self, status: BatchStatus, ids: frozenset[str]) -> bool | None:
         if status.state == "waiting":
             return None
-        async for result in self.results(status):
-            return result.id in ids
+        async with aclosing(self.results(status)) as results:
+            async for result in results:
+                return result.id in ids
         return False
 
     async def withdraw(self, file: str) -> None:
@@ -71,10 +73,12 @@ class AnthropicBatchService:
     async def status(self, batch: str) -> BatchStatus:
         return _status(await self._server.get(self._server.url(f"{_PATH}/{batch}"), _TIMEOUT))
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
-        async for line in self._server.lines(self._server.url(f"{_PATH}/{status.id}/results"), _TIMEOUT):
-            if (result := _line_result(line)) is not None:
-                yield result
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
+        url = self._server.url(f"{_PATH}/{status.id}/results")
+        async with aclosing(self._server.lines(url, _TIMEOUT)) as lines:
+            async for line in lines:
+                if (result := _line_result(line)) is not None:
+                    yield result
 
 
 def _status(data: bytes) -> BatchStatus:

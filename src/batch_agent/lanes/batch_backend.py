@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from copy import copy
 from dataclasses import field, replace
 from hashlib import blake2b
@@ -372,9 +372,10 @@ class BatchBackend:
                 return
             submission = await self._log.update(submission, has_ended=True)
             keys = {line_id(submission.wave, line.key): line.key for line in submission.lines}
-            async for result in self._tracker.results(status):
-                if (key := keys.get(result.id)) is not None:
-                    self._deliver(submission.wave, key, result)
+            async with aclosing(self._tracker.results(status)) as results:
+                async for result in results:
+                    if (key := keys.get(result.id)) is not None:
+                        self._deliver(submission.wave, key, result)
             reason = f"Batch {status.id} ended ({status.reported}) without a result for this request."
             self._deliver_missing(submission, BackendError(ErrorKind.SERVER, reason))
         except BatchGone as gone:

@@ -1,6 +1,6 @@
 """Interface of a provider's batches: requests in a file go in, and a result for each line comes out, hours later."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -94,7 +94,7 @@ class BatchService(Protocol):
 
     async def status(self, batch: str) -> BatchStatus: ...
 
-    def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         """Results of a batch that has ended. Lines may be missing."""
         ...
 

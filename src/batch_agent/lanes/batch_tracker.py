@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import TypeVar
 
 from ..core.errors import BackendError, ErrorKind
@@ -112,17 +113,18 @@ class BatchTracker:
         self.on_status(submission, status)
         return status
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         """The results of a batch, each line once, however often reading them fails on the way. Raises BatchGone if they
         are lost."""
         seen: set[str] = set()
         failures = missing = 0
         while True:
             try:
-                async for result in self.service.results(status):
-                    if result.id not in seen:
-                        seen.add(result.id)
-                        yield result
+                async with aclosing(self.service.results(status)) as results:
+                    async for result in results:
+                        if result.id not in seen:
+                            seen.add(result.id)
+                            yield result
                 return
             except BackendError as error:
                 failures, missing = failures + 1, missing + (error.kind is ErrorKind.NOT_FOUND)

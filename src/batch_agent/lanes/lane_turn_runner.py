@@ -18,7 +18,7 @@ from ..core.events import RequestRetried
 from ..core.facts import Replied
 from ..core.options.price import Price
 from ..core.protocols import EventSink, Slot
-from ..core.requests import LANES, Lane
+from ..core.requests import LANES, Lane, Request
 from ..core.results import AgentResult
 from ..core.run_reports import LaneUse
 from ..engine.admission import AdmissionController
@@ -171,6 +171,8 @@ class LaneTurnRunner:
         self._stats = stats
         self._outlook = outlook
         self._flex = FlexCapacity()
+        self.submitted: Callable[[Request], object] | None = None
+        """Whether a request was submitted in a batch before, by an earlier process: it is awaited there."""
 
     @property
     def admission(self) -> AdmissionController:
@@ -201,7 +203,7 @@ class LaneTurnRunner:
                 if lane == "standard" or error.kind not in LANE_FAILURES:
                     raise
                 slot, refusals, refused_since = None, refusals + 1, refused_since or now()
-                if lane == "flex" and self._is_patient(error, sent, refused_since):
+                if lane == "flex" and self._is_patient(step, error, sent, refused_since):
                     await self._back_off(job, step, error, refusals)
                 else:
                     left.add(lane)
@@ -221,7 +223,9 @@ class LaneTurnRunner:
     def _choose(self, step: Generate, left: Set[Lane]) -> Lane:
         """The lane of the next attempt. `left`: lanes that this turn has left."""
         lanes = [lane for lane in self._stats.lanes if lane not in left]
-        if "flex" in lanes and not self._flex.is_worth_trying(now()):
+        if "batch" in lanes and self.submitted is not None and self.submitted(replace(step.request, lane="batch")):
+            return "batch"
+        if "flex" in lanes and not self._flex.is_worth_trying(now()) and self._can_leave_flex(step):
             lanes.remove("flex")
         return choose_lane(self._situation(lanes, self._stats.turns_left(step), self._stats.most_turns(step)))
 
@@ -280,14 +284,19 @@ class LaneTurnRunner:
         until = latest_end(stats.deadline, stats.turns_left(step), stats.paces, rounds)
         return until if until > now() else None
 
-    def _is_patient(self, error: BackendError, sent: float, refused_since: float) -> bool:
+    def _is_patient(self, step: Generate, error: BackendError, sent: float, refused_since: float) -> bool:
         """Whether a turn that failed in lane flex should try again there."""
-        at = now()
+        at, is_refusal = now(), error.kind is ErrorKind.CAPACITY
         self._flex.refused(sent, at)
-        if error.kind is not ErrorKind.CAPACITY:
-            return False
-        self._stats.refused += 1
-        return at - refused_since < _PATIENCE and not self._flex.is_dry(at)
+        self._stats.refused += is_refusal
+        if not self._can_leave_flex(step):
+            return True
+        return is_refusal and at - refused_since < _PATIENCE and not self._flex.is_dry(at)
+
+    def _can_leave_flex(self, step: Generate) -> bool:
+        """Whether the budget has room for the turn at the full price."""
+        turns, most = self._stats.turns_left(step), self._stats.most_turns(step)
+        return self._situation(("flex", "standard"), turns, most).can_pay
 
     async def _back_off(self, job: Job, step: Generate, error: BackendError, refusals: int) -> None:
         """Waits after a refusal for capacity, without a slot."""

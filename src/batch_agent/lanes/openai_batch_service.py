@@ -1,7 +1,8 @@
 """Batches of OpenAI and of servers with the same API: a JSONL file, a batch, and files with the results."""
 
 import secrets
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from ..backends.dialects.response_body import list_or_empty, object_or_empty, read_object, text_or_empty
@@ -87,12 +88,13 @@ class OpenAIBatchService:
     async def status(self, batch: str) -> BatchStatus:
         return _status(await self._server.get(self._server.url(f"/batches/{batch}"), _TIMEOUT))
 
-    async def results(self, status: BatchStatus) -> AsyncIterator[LineResult]:
+    async def results(self, status: BatchStatus) -> AsyncGenerator[LineResult, None]:
         for file in status.files:
             url = self._server.url(f"/files/{file}/content")
-            async for line in self._server.lines(url, _TIMEOUT):
-                if (result := _line_result(line)) is not None:
-                    yield result
+            async with aclosing(self._server.lines(url, _TIMEOUT)) as lines:
+                async for line in lines:
+                    if (result := read_result_line(line)) is not None:
+                        yield result
 
 
 def encode_lines(lines: Sequence[BatchLine], path: str) -> bytes:
@@ -136,7 +138,7 @@ def _problem(problems: Sequence[Any]) -> BackendError:
     return BackendError(ErrorKind.BAD_REQUEST, f"The provider did not accept the batch: {said}"[:1000], status=400)
 
 
-def _line_result(line: bytes) -> LineResult | None:
+def read_result_line(line: bytes) -> LineResult | None:
     """The result in a line of an output or error file; None for a line that cannot be attributed."""
     try:
         value = object_or_empty(loads(line))
@@ -147,7 +149,8 @@ def _line_result(line: bytes) -> LineResult | None:
         return None
     response, error = value.get("response"), value.get("error")
     if isinstance(response, dict):
-        status, body = response.get("status_code"), dumps(response.get("body"))
+        # vLLM has the body of a failed request beside the response.
+        status, body = response.get("status_code"), dumps(error if response.get("body") is None else response["body"])
         if status in (None, 200):
             return Answered(name, body)
         if isinstance(status, int):

@@ -434,6 +434,8 @@ class _Opener:
     async def _in_lane(self, setup: RunSetup, server: Backend, store: Store) -> Backend:
         """The backend of the run's lane."""
         if setup.spec.lane != "batch":
+            if setup.spec.lane != "auto" and isinstance(store, KeepsSubmissions):
+                await self._warn_of_batches(setup, store)
             return server
         from ..lanes.batch_lane import open_batch_lane  # only for runs in this lane
 
@@ -457,6 +459,14 @@ class _Opener:
         backend = await open_batch_lane(server, store, setup.notify, is_mixed=True)
         self._stack.push_async_callback(backend.aclose)
         return backend
+
+    async def _warn_of_batches(self, setup: RunSetup, store: KeepsSubmissions) -> None:
+        count = sum(len(each.lines) for each in await store.submissions())
+        if count:
+            setup.notify(
+                f"{count:,} requests of this run are in batches at the provider, and are billed. In lane "
+                f"{setup.spec.lane!r} they are sent again: lane='batch' collects their results instead."
+            )
 
     def _waiting_for_budget(self) -> int:
         return 0 if self._budget is None else self._budget.pool.waiting

@@ -254,7 +254,7 @@ class _Execution:
             runners["batch"] = turns_in_batches(standard)
         turns, batch = LaneTurnRunner(runners, lanes, self._resources.outlook), self._resources.batch
         if isinstance(batch, BatchBackend):
-            batch.is_worth_a_wave = turns.is_worth_a_wave
+            batch.is_worth_a_wave, turns.submitted = turns.is_worth_a_wave, batch.submitted
         return turns
 
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:

@@ -163,7 +163,8 @@ _FIRST_LIMIT = 1_024
 """Lowest limit before answers were seen."""
 _HIGHEST_FIRST_LIMIT = 16_384
 """Highest limit that is sent unless an answer needs more: some models refuse a higher one."""
-_LOWEST_LIMIT = 64
+_LOWEST_LIMIT, _ROOMY_LIMIT = 64, 256
+"""Lowest limits after that: at least, and if the budget has room."""
 _ENOUGH_ANSWERS = 8
 _RECENT_ANSWERS = 256
 _MARGIN, _MAX_MARGIN = 2, 8
@@ -187,7 +188,7 @@ class AnswerLimits:
             highest = max(_HIGHEST_FIRST_LIMIT, needed)
         else:
             lowest = max(_LOWEST_LIMIT, _MARGIN * self._learned)
-            highest = max(_FIRST_LIMIT, _MAX_MARGIN * self._learned)
+            highest = max(_ROOMY_LIMIT, _MAX_MARGIN * self._learned)
         wanted = min(max(affordable, lowest), highest, room)
         # Few different limits: requests with the same one share their encoding.
         return max(1, int(wanted // _STEP * _STEP if wanted > _STEP else wanted))

@@ -174,7 +174,7 @@ class InflightLimit:
         self._highest_good, self._usual = 0, None
         lower = limit // 2 if self._rounds_needed == 1 else limit * 3 // 4
         self._rounds_needed = min(_MAX_ROUNDS_NEEDED, 2 * self._rounds_needed)
-        return self._set(min(lower, limit - 1), reason)
+        return self._set(min(max(lower, in_service), limit - 1), reason)
 
     def _set(self, limit: int, reason: str) -> LimitDecision | None:
         limit = max(1, min(limit, self._max))

@@ -10,6 +10,9 @@ _REFUSAL_RETRY_FACTOR = 10
 _OVERLOADED = 529
 _SPEEDUP = 5
 """If most other requests succeed, the backoff is this many times shorter. Not for refusals without Retry-After."""
+_RANDOM_GROWTH = 4
+"""If most other requests succeed, refusals without Retry-After are random: the backoff grows to so many times its first
+value. What is refused four times in a row by chance need not wait longer."""
 
 
 def is_overload_refusal(error: BackendError) -> bool:
@@ -38,6 +41,8 @@ def retry_delay(
     if not error.retryable or failures > allowed:
         return None
     ceiling = retry.backoff_max if retry_factor == 1 else retry.backoff_max / 3
+    if others_succeed and is_overload_refusal(error):
+        ceiling = min(ceiling, _RANDOM_GROWTH * retry.backoff)
     is_soon = others_succeed and (error.retry_after is not None or not is_overload_refusal(error))
     first = retry.backoff / _SPEEDUP if is_soon else retry.backoff
     backoff = Backoff(first, ceiling)

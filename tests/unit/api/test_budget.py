@@ -4,6 +4,7 @@ import asyncio
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 from tests.support.billing_server import BillingServer, Fault, always, often
 from tests.support.faulty_backend import FaultyServer
 from tests.support.forked_programs import Programs
+from tests.support.sim_hosts import CHAT, QUICK, Host, up
 
 from batch_agent import BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.core.events import BudgetReported, Event
 from batch_agent.observe.run_stats import RunStats
+from batch_agent.sim import Script
 
 INPUTS = [f"{n:040}" for n in range(600)]
 FAST: dict[str, Any] = {"max_inflight": 200, "max_tokens": 50, "backoff": 0.001, "backoff_max": 0.002}
@@ -58,6 +61,48 @@ async def test_a_budget_of_tokens_is_not_exceeded(fault: Fault) -> None:
     assert len(results) == len(INPUTS)
     assert 0 < server.billed <= log.spent.tokens <= 20_000
     assert any(result.error and result.error.kind is ErrorKind.BUDGET for result in results)
+
+
+@pytest.mark.parametrize("fault", [always("ok"), often(0.5, "abort"), often(0.3, "drop"), always("none")])
+async def test_a_budget_is_not_exceeded_by_answers_that_take_all_of_a_derived_limit(fault: Fault) -> None:
+    options = {name: value for name, value in FAST.items() if name != "max_tokens"}
+    with BillingServer(fault) as server:
+        results = await run(server, max_total_tokens=100_000, **options)
+    assert len(results) == len(INPUTS)
+    assert 20_000 < server.billed <= 100_000
+
+
+async def test_all_agents_of_a_server_with_a_large_window_are_answered_with_a_small_budget() -> None:
+    config = replace(QUICK, max_model_len=400_000)
+    async with up(Host(config)) as [host]:
+        results = await BatchAgent.run(
+            task="{it}", inputs=INPUTS[:100], backend=host.url, max_usd=0.5, prices={"sim": (3.0, 0.3, 15.0)}
+        )
+        limits = [body["max_tokens"] for path, body in host.posts if path == CHAT]
+    assert all(result.ok for result in results)
+    assert len(limits) == 100
+    assert max(limits) == 1_024
+    assert min(limits) < 1_024, "learned from the answers"
+
+
+async def test_answers_that_a_derived_limit_cuts_are_whole_in_the_end() -> None:
+    async with up(Host(QUICK, Script(answer_tokens=3_000))) as [host]:
+        results = await BatchAgent.run(
+            task="{it}", inputs=INPUTS[:40], backend=host.url, max_usd=4.0, prices={"sim": (3.0, 0.3, 15.0)}
+        )
+        sent = [body["max_tokens"] for path, body in host.posts if path == CHAT]
+    assert [(result.finish, result.usage.output) for result in results] == [("stop", 3_000)] * 40
+    assert min(sent) < 3_000 <= max(sent)
+
+
+async def test_prompts_that_fill_most_of_a_small_window_are_answered() -> None:
+    """The engine rejects a request whose prompt and max_tokens together exceed its window."""
+    config, inputs = replace(QUICK, max_model_len=2_048), [f"{n:03}" + "x" * 300 * n for n in range(24)]
+    async with up(Host(config)) as [host]:
+        results = await BatchAgent.run(
+            task="{it}", inputs=inputs, backend=host.url, max_usd=5.0, prices={"sim": (3.0, 0.3, 15.0)}
+        )
+    assert all(result.ok for result in results)
 
 
 @pytest.mark.parametrize("fault", [always("ok"), often(0.5, "broken"), always("cached"), always("negative")])
@@ -180,22 +225,25 @@ import asyncio, sys
 from batch_agent import BatchAgent
 
 BatchAgent.run_sync(
-    task="{it}", inputs=[f"{n:040}" for n in range(3000)], backend=sys.argv[2], checkpoint_dir=sys.argv[1],
-    max_total_tokens=40_000, max_tokens=50, max_inflight=16,
+    task="{it}", inputs=[f"{n:040}" for n in range(int(sys.argv[5]))], backend=sys.argv[2], checkpoint_dir=sys.argv[1],
+    max_total_tokens=int(sys.argv[3]), max_tokens=int(sys.argv[4]) or None, max_inflight=16,
 )
 """
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "max_tokens", "agents"), [(40_000, 50, 3_000), (400_000, 0, 300)], ids=["max_tokens", "derived limit"]
+)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_a_run_stopped_repeatedly_stays_within_its_budget(
-    programs: Programs, tmp_path: Path, number: signal.Signals
+    programs: Programs, tmp_path: Path, number: signal.Signals, limit: int, max_tokens: int, agents: int
 ) -> None:
     """The server finishes what it began."""
     with BillingServer(seconds=0.02) as server:
         for _ in range(14):
             before = server.requests
-            program = programs.start(RUN, str(tmp_path / "run"), server.url)
+            program = programs.start(RUN, str(tmp_path / "run"), server.url, *map(str, (limit, max_tokens, agents)))
             ended = threading.Thread(target=program.wait)
             ended.start()
             while ended.is_alive() and server.requests < before + 40:
@@ -203,4 +251,4 @@ def test_a_run_stopped_repeatedly_stays_within_its_budget(
             if ended.is_alive():
                 program.send_signal(number)
             ended.join()
-        assert 5_000 < server.billed <= 40_000
+        assert limit / 8 < server.billed <= limit

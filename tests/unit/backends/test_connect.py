@@ -280,6 +280,18 @@ async def test_an_api_key_is_read_from_the_environment_and_never_shown(monkeypat
     assert isinstance(error, BackendError)
     assert error.kind is ErrorKind.AUTH
     assert "sk-secret" not in str(error)
+    assert str(error).count("The key is that of the environment variable VLLM_API_KEY.") == 1
+
+
+async def test_a_401_without_a_key_names_the_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_API_KEY", raising=False)
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        await line.reply(401, b'{"error": "Unauthorized"}')
+
+    async with raw_server(answer) as server:
+        error = await refused(server.url.replace("http", "vllm"))
+    assert "Unauthorized No key was sent: set the environment variable VLLM_API_KEY." in str(error)
 
 
 @pytest.mark.parametrize("key", ["sk-ключ", "sk–dash", "sk-é", "sk-\u200bsecret"])

@@ -274,6 +274,8 @@ async def test_a_partly_answered_request_is_not_resent() -> None:
 class Payer:
     """Counts the sends that it is asked to pay for beyond the first."""
 
+    worst, usd = Usage(), 0.0
+
     def __init__(self, room: int) -> None:
         self.asked = 0
         self._room = room

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import orjson
 import pytest
@@ -17,6 +17,7 @@ from batch_agent.backends.dialects.bedrock import decoder as bedrock
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
 from batch_agent.backends.dialects.openai.decoder import OpenAIStreamDecoder, decode_reply
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
+from batch_agent.backends.dialects.response_body import billed_lane
 from batch_agent.backends.error_mapping import translate_status
 from batch_agent.backends.http.client import ServerClient
 from batch_agent.backends.http.transport_selection import open_transport
@@ -209,3 +210,36 @@ def test_a_tier_in_extra_contradicts_a_lane(name: str) -> None:
 def test_flex_in_extra_is_refused_because_it_would_be_priced_twice(extra: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="pass lane='flex' for flex requests"):
         BatchSpec.of(task="{it}", inputs=["a"], extra=extra)
+
+
+def test_the_tiers_are_those_of_the_official_client() -> None:
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+    for model in (ChatCompletion, ChatCompletionChunk):
+        tiers = get_args(get_args(model.model_fields["service_tier"].annotation)[0])
+        expected = {tier: "flex" if tier in ("auto", "flex") else "standard" for tier in tiers}
+        assert {tier: billed_lane("flex", tier) for tier in tiers} == expected
+        assert {"auto", "default", "flex"} <= set(tiers)
+
+
+async def test_the_official_client_sends_the_same_field_and_gets_the_same_refusal() -> None:
+    from openai import AsyncOpenAI, RateLimitError
+
+    bodies: list[dict[str, Any]] = []
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        bodies.append(orjson.loads(request.body))
+        await line.reply(429, orjson.dumps(OPENAI_REFUSAL), "content-type: application/json\r\n")
+
+    async with raw_server(answer) as server, backend_at(server.url) as backend:
+        with pytest.raises(BackendError):
+            await ask(backend, FLEX)
+        async with AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-x", max_retries=0) as client:
+            with pytest.raises(RateLimitError) as raised:
+                await client.chat.completions.create(
+                    model="m",
+                    messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+                    service_tier="flex",
+                )
+    assert bodies[0] == bodies[1]
+    assert raised.value.code == "resource_unavailable"

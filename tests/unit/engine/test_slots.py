@@ -183,15 +183,39 @@ async def test_a_server_that_answers_nothing_is_waited_for_and_the_limit_is_cut_
     assert granting.limit < 32
 
 
-async def test_a_cut_below_what_is_in_service_needs_no_pause() -> None:
+@pytest.mark.parametrize("retry_after", [None, 30.0])
+async def test_a_cut_below_what_is_in_service_needs_no_pause(retry_after: float | None) -> None:
     granting, health = slots(8), Health(max_outage=15.0)
     held = [await granting.acquire(FRESH) for _ in range(6)]
     for _ in held:
         health.sent(0.0)
-    refuse(granting, [None] * 10, sent=health)
+    refuse(granting, [retry_after] * 10, sent=health)
     assert granting.limit == 6
     held.pop().release()
     await granting.acquire(FRESH)
+
+
+@pytest.mark.parametrize("retry_after", [None, 30.0])
+async def test_the_limit_follows_what_is_in_service_while_it_becomes_less(retry_after: float | None) -> None:
+    """A rate limit whose burst is used up: further cuts need no answer to a request that was sent after the last."""
+    granting, health = slots(16), Health(max_outage=15.0)
+    sent = [health.sent(0.0) for _ in range(14)]
+    refuse(granting, [retry_after] * 10, sent=health)
+    assert granting.limit == 14
+    for number in sent[:3]:
+        health.succeeded(number)
+    refuse(granting, [retry_after] * 4, sent=health)
+    assert granting.limit == 11
+    assert not granting.is_paused
+
+
+async def test_a_retry_after_counts_for_all_where_few_requests_are_in_service() -> None:
+    granting, health = slots(4), Health(max_outage=15.0)
+    for _ in range(3):
+        health.sent(0.0)
+    refuse(granting, [30.0] * 10, sent=health)
+    assert granting.limit == 3
+    assert granting.is_paused
 
 
 async def test_a_bound_holds_whatever_the_limit_and_goes_when_it_is_taken_back() -> None:

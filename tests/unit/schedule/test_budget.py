@@ -111,4 +111,4 @@ def test_a_derived_limit_is_what_the_budget_pays_for_all_requests_at_once() -> N
     for _ in range(8):
         limits.observe(100)
     assert limits.limit(budget.answer_tokens(50, 1e-3), 0, 400_000) == 192
-    assert limits.limit(budget.answer_tokens(50, 1e-6), 0, 400_000) == 1_024
+    assert limits.limit(budget.answer_tokens(50, 1e-6), 0, 400_000) == 768

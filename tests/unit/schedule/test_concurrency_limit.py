@@ -118,6 +118,14 @@ def test_a_cut_goes_to_what_the_server_had_taken_and_at_most_to_half() -> None:
     assert InflightLimit(128, fixed=False).on_overload(0.0, 500) == LimitDecision(127, "rate limited")
 
 
+def test_a_limit_that_worked_before_is_not_cut_below_what_the_server_has_taken() -> None:
+    limit = InflightLimit(20, fixed=True)
+    limit._highest_good = 20
+    assert limit.on_overload(0.0, 19) == (19, "rate limited")
+    limit._highest_good = 19
+    assert limit.on_overload(10.0, 2) == (14, "rate limited")
+
+
 def test_a_cut_does_not_go_below_the_last_limit_that_went_well() -> None:
     limit = InflightLimit(32, fixed=False)
     assert grow(limit, 32) == [64]

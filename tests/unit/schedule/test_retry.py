@@ -54,6 +54,12 @@ def test_a_lone_refusal_waits_for_what_the_server_asked_and_hardly_longer() -> N
     assert retry_delay(RETRY, failed(ErrorKind.RATE_LIMITED), 1, 0.0, others_succeed=True) == 0.25
 
 
+def test_random_refusals_do_not_make_the_delay_grow_for_long() -> None:
+    busy = failed(ErrorKind.RATE_LIMITED)
+    delays = [retry_delay(RETRY, busy, failures, 1.0, others_succeed=True) for failures in (1, 2, 3, 4, 10)]
+    assert delays == [0.5, 1.0, 2.0, 2.0, 2.0]
+
+
 def test_the_delay_stays_a_number_however_often_it_failed() -> None:
     assert retry_delay(Retry(max_retries=10_000), failed(ErrorKind.RATE_LIMITED), 100_000, 1.0) == 30.0
 

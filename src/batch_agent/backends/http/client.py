@@ -2,7 +2,7 @@
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Protocol
 
 from yarl import URL
@@ -46,8 +46,10 @@ class RequestClient(Protocol):
 class ServerClient:
     """Client for one server: its root URL, a transport that sends the API key, and a signer if the server needs one."""
 
-    def __init__(self, transport: Transport, root: URL, signer: Signer | None = None) -> None:
+    def __init__(self, transport: Transport, root: URL, signer: Signer | None = None, key_advice: str = "") -> None:
+        """`key_advice`: what to do if the server does not accept the key."""
         self.root = root
+        self._key_advice = key_advice
         self._transport = transport
         self._signer = signer
         self._urls: dict[str, URL] = {}
@@ -85,7 +87,7 @@ class ServerClient:
         except OSError as error:
             raise self.redact(translate_failure(error, display_url(url))) from None
 
-    async def lines(self, url: URL, timeout: float) -> AsyncIterator[bytes]:
+    async def lines(self, url: URL, timeout: float) -> AsyncGenerator[bytes, None]:
         """The lines of the body of a GET, as they arrive. `timeout`: seconds between two parts of it. Raises
         BackendError, also for any status other than 200, and for a body that is truncated."""
         response: TransportResponse | None = None
@@ -150,8 +152,11 @@ class ServerClient:
         return masked(text, [secret for secret in self._secrets if len(secret) >= _MIN_MASKED_LENGTH])
 
     def redact(self, error: BackendError) -> BackendError:
+        """The error without keys and passwords, and with what to do about a wrong key. May be called twice."""
         text = str(error)
         redacted = masked(text, self._secrets)
+        if error.status == 401 and self._key_advice not in redacted:
+            redacted = f"{redacted} {self._key_advice}"
         if redacted == text:
             return error
         return BackendError(error.kind, redacted, retry_after=error.retry_after, status=error.status)
