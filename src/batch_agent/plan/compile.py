@@ -23,10 +23,10 @@ from .fingerprint import Keys, canonical, fingerprint
 from .image_rules import Identify, ImageRules, name_only
 from .layout import Layout, last_line_end
 from .row_keys import RowKeys
-from .template import BadInput, has_marks, without_marks
+from .template import MARK_OPEN, BadInput, without_marks
 
 _TEXT: JsonSchema = {"type": "string"}
-_PLAIN = frozenset({str, int, float, bool, type(None)})
+PLAIN = frozenset({str, int, float, bool, type(None)})
 """Types of values that are no images, as those of nearly all inputs."""
 
 
@@ -45,6 +45,7 @@ class Plan:
     ) -> None:
         self.config = config
         self._images = images
+        self._names_images = bool(spec.rows.images)
         self.question = _question(spec, layout, config, tools, stage)
         """Everything apart from the input that can change an answer, as JSON data."""
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
@@ -59,7 +60,7 @@ class Plan:
         """Job of one input. If the input does not fit the task, the job carries the error."""
         try:
             task, shared = self.layout.task(index, value)
-            if has_marks(task) and (images := self.layout.template.images(value)):
+            if MARK_OPEN in task and (images := self.layout.template.images(value)):
                 return self._job_with_images(index, value, task, shared, images)
         except BadInput as error:
             problem = AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}")
@@ -69,11 +70,10 @@ class Plan:
 
     def reads_images(self, value: Any) -> bool:
         """Whether `job` reads files of this input, and so may block."""
-        template = self.layout.template
-        if type(value) is dict and not template.has_image_fields and _PLAIN.issuperset(map(type, value.values())):
+        if type(value) is dict and not self._names_images and PLAIN.issuperset(map(type, value.values())):
             return False
         try:
-            return bool(template.images(value))
+            return bool(self.layout.template.images(value))
         except BadInput:
             return False
 

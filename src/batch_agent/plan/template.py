@@ -35,11 +35,11 @@ _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, 
 
 _BYTES = (bytes, bytearray, memoryview)
 _DECODE = "Decode bytes before the run, as in data.decode('utf-8'); only images are sent as data."
-_MARK_OPEN, _MARK_CLOSE = "\ufdd0", "\ufdd1"
+MARK_OPEN, _MARK_CLOSE = "\ufdd0", "\ufdd1"
 """Around the digest of an image in a rendered task. Unicode reserves them for internal use; a text that has them anyway
 is left as it is, unless its digest is that of an image of the same input."""
 _NO_IMAGE = frozenset({str, int, float, bool, type(None), dict})
-_MARK = re.compile(f"{_MARK_OPEN}([0-9a-f]{{32}}){_MARK_CLOSE}")
+_MARK = re.compile(f"{MARK_OPEN}([0-9a-f]{{32}}){_MARK_CLOSE}")
 
 
 class BadInput(ValueError):
@@ -113,11 +113,6 @@ class Template:
             raise SpecError(f"images={list(names)!r}: the task has no field {{{unknown[0]}}}.")
         parts = (replace(p, is_image=True) if isinstance(p, _Field) and p.path in names else p for p in self.parts)
         return replace(self, parts=tuple(parts))
-
-    @property
-    def has_image_fields(self) -> bool:
-        """Whether texts of any field are paths or URLs of images."""
-        return any(isinstance(part, _Field) and part.is_image for part in self.parts)
 
     def images(self, value: Any) -> dict[str, Image]:
         """The images of an input that the task shows, by the digests in their marks. Raises BadInput."""
@@ -257,12 +252,7 @@ def _mark_digest(image: Image) -> str:
 
 
 def _mark(image: Image) -> str:
-    return f"{_MARK_OPEN}{_mark_digest(image)}{_MARK_CLOSE}"
-
-
-def has_marks(text: str) -> bool:
-    """Whether a rendered task may have images."""
-    return _MARK_OPEN in text
+    return f"{MARK_OPEN}{_mark_digest(image)}{_MARK_CLOSE}"
 
 
 def without_marks(text: str, images: Collection[str]) -> tuple[str, tuple[tuple[int, str], ...]]:

@@ -46,7 +46,7 @@ from ..engine.job_source import JobSource
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
-from ..plan.compile import Plan, prefix_chars
+from ..plan.compile import PLAIN, Plan, prefix_chars
 from ..plan.image_rules import no_images
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
@@ -299,11 +299,13 @@ class _Opener:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
             check_lane(spec, server.traits)
-            traits = await self._image_traits(setup, server, inputs, layout, tools)
+            images, known = server.traits.images, inputs.known
+            values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
+            if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
+                images = (await self._image_traits(setup, server, inputs, layout, tools)).images
             server = await self._in_lane(setup, server, store)
             batch = await self._batch_of_auto(setup, server, store)
-            plan = setup.compile(tools, layout, replace(server.traits, images=traits.images), kept)
-            known = inputs.known
+            plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline = _inline_tools(spec, tools)
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))

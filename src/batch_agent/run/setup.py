@@ -113,7 +113,8 @@ class RunSetup:
         inputs that cannot be read, and for a task that does not fit the first input."""
         if self.input_fields is not None:
             template = (self.template or template_of(self.spec.task)).with_fields(self.input_fields)
-            template = template.with_images(self.spec.rows.images)
+            if self.spec.rows.images:
+                template = template.with_images(self.spec.rows.images)
             return JobSource(self.spec.inputs, is_fed=True), default_layout(template)
         inputs, prefix = (
             JobSource(await read_inputs_async(self.spec.inputs, self.spec.rows, self.notify)),
@@ -121,7 +122,8 @@ class RunSetup:
         )
         first = await inputs.peek()
         template = resolve_uncertain_fields(self.template or template_of(self.spec.task, first), inputs.known)
-        template = template.with_images(self.spec.rows.images)
+        if self.spec.rows.images:
+            template = template.with_images(self.spec.rows.images)
         if first:
             self._check_first(template, first[0])
         rows = inputs.rows
