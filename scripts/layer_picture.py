@@ -32,6 +32,7 @@ _CONTENTS = {
     "flows": "stages without barriers",
     "pools": "many prompts over endpoints",
     "forecasting": "tokens, time, cost of a run",
+    "evaluation": "several models, judges",
     "cluster.ray": "workers on a Ray cluster",
     "run": "one run: setup, resources, runner, replay",
     "run.runner": "drives one run",
@@ -60,9 +61,10 @@ _CONTENTS = {
     "plan": "template, layout, ordering, lint, chunking; pure",
     "agent": "conversation, answers, compaction; pure",
     "schedule": "slot queue, limits, KV ledger; pure",
+    "scores": "scorers, metrics, comparisons; pure",
     "core": "data types (messages, facts, events, results, spec), errors, and the protocols of all seams; pure",
 }
-_KINDS = {"plan": "pure", "agent": "pure", "schedule": "pure", "core": "core", "engine": "engine"}
+_KINDS = {"plan": "pure", "agent": "pure", "schedule": "pure", "scores": "pure", "core": "core", "engine": "engine"}
 
 
 def layers() -> list[list[str]]:

@@ -22,6 +22,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.options import SpendingLimits as SpendingLimits
     from .core.options import Timeouts as Timeouts
     from .core.options import ToolCaching as ToolCaching
+    from .core.options.evaluation import Evaluation as Evaluation
     from .core.options.run_options import RunOptions as RunOptions
     from .core.options.run_options import StageOptions as StageOptions
     from .core.program_runtime import Runtime as Runtime
@@ -54,6 +55,14 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
     from .run.preview import Preview as Preview
     from .run.preview import PreviewedRequest as PreviewedRequest
+    from .scores.comparison import RunComparison as RunComparison
+    from .scores.judge import judge as judge
+    from .scores.metrics import Metric as Metric
+    from .scores.scorer import contains as contains
+    from .scores.scorer import exact as exact
+    from .scores.scorer import json_fields as json_fields
+    from .scores.scorer import numeric as numeric
+    from .scores.scorer import regex as regex
     from .tools import MCP as MCP
     from .tools import Tool as Tool
     from .tools.tool_context import ToolContext as ToolContext

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -70,7 +71,8 @@ class BatchAgent:
     @classmethod
     @lists_options(SpecOptions, RunOptions)
     async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
-        """Runs an agent for each input and returns one result per input, in input order.
+        """Runs an agent for each input and returns one result per input, in input order; with `samples` and `models`,
+        one per sample and model.
 
         Give either a `BatchSpec` or these keyword arguments, which docs/options.md describes. The answers,
         `result.output`, are instances of `output_schema`; without one they are text.
@@ -79,6 +81,7 @@ class BatchAgent:
         - Inputs: limit, sample, sample_seed, where, input_format, encoding, key, images.
         - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
+        - Evaluation: samples, models, score.
         - Limits: max_inflight, max_agents, max_turns, rpm, tpm, priority, backpressure_ceiling, calibrate_backend.
         - Timeouts: timeout_per_agent, timeout_per_turn, timeout_per_tool.
         - Retries: max_retries, backoff, backoff_max, retry_failed.
@@ -391,7 +394,7 @@ class BatchAgent:
         """Reports the prefix that the prompts of this run share, and what keeps them from sharing more. Sends no
         requests to a model. `exact`: opens the backend, to count tokens with its tokenizer. With the `checkpoint_dir`
         of an earlier run, `shared_results` says what its agents read."""
-        setup = RunSetup.validate(_spec(spec, options), events)
+        setup = RunSetup.validate(_of_one_model(_spec(spec, options)), events)
         return await lint_prompts(setup, exact=exact)
 
     @overload
@@ -457,44 +460,110 @@ class BatchAgent:
 
         return await forecast_run(_spec(spec, options), canary, events)
 
+    @classmethod
+    async def score(
+        cls,
+        source: Results[Any] | str | Path,
+        *score: Any,
+        output_schema: Any = None,
+        backend: Any = None,
+        model: str | None = None,
+    ) -> Results[Any]:
+        """Scores the results of an earlier run, or of its checkpoint, without new answers. Returns them with the
+        scores added; in a checkpoint they are kept, for its exports, its report and comparisons.
+
+        `score`: scorers, as `score=` of a run takes them. `output_schema`: type of the answers of a checkpoint, if
+        scorers need it. `backend`, `model`: of judges without their own. Raises SpecError and StoreError, and with
+        judges as `run` does."""
+        from .evaluation import outcome
+
+        return await outcome.score(source, score, {"backend": backend, "model": model}, output_schema)
+
+    @classmethod
+    def score_sync(
+        cls,
+        source: Results[Any] | str | Path,
+        *score: Any,
+        output_schema: Any = None,
+        backend: Any = None,
+        model: str | None = None,
+    ) -> Results[Any]:
+        """Blocking form of `score` for scripts."""
+        from .evaluation import outcome
+
+        return run_blocking(lambda: outcome.score(source, score, {"backend": backend, "model": model}, output_schema))
+
 
 async def _run(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> Results:
     resolved = _spec(spec, options)
     shown = _progress(resolved, events, progress)
-    results: dict[int, AgentResult] = {}
+    if resolved.evaluation.score:
+        from .evaluation.outcome import check_judges
+
+        check_judges(resolved)
+    results: list[AgentResult] = []
+    began = time.monotonic()
     try:
         async with _stream(resolved, events, shown) as stream:
             async for result in stream:
-                results[result.index] = result
+                results.append(result)
     except RunStopped as stopped:
-        stopped.results = [results[index] for index in sorted(results)]
+        stopped.results = sorted(results, key=_position)
         raise
     except asyncio.CancelledError:
         if shown is not None and shown.state.has_started:
             raise  # it has shown what is kept
         raise asyncio.CancelledError(_stop_line(resolved, len(results) + len(stream.unread()), stream.total)) from None
-    return Results((results[index] for index in sorted(results)), stream.scheduling, stream.report)
+    found = Results(sorted(results, key=_position), stream.scheduling, stream.report)
+    if resolved.evaluation.models is None and not resolved.evaluation.score:
+        return found
+    from .evaluation import outcome  # only for runs that are evaluated
+
+    return await outcome.complete(resolved, found, began) if outcome.has_outcome(resolved) else found
+
+
+def _position(result: AgentResult) -> tuple[int, str, int]:
+    return result.index, result.model or "", result.sample or 0
 
 
 async def _preview(spec: BatchSpec | None, options: Mapping[str, Any], count: int, exact: bool) -> "Preview":
     from .run.preview import preview_requests
 
     of_spec = {name: value for name, value in options.items() if name not in ("events", "progress")}
-    return await preview_requests(RunSetup.validate(_spec(spec, of_spec), None), count, exact=exact)
+    return await preview_requests(RunSetup.validate(_of_one_model(_spec(spec, of_spec)), None), count, exact=exact)
+
+
+def _of_one_model(spec: BatchSpec) -> BatchSpec:
+    """The run of the first model, whose prompts are those of all."""
+    if spec.evaluation.models is None:
+        return spec
+    from .evaluation.model_runs import specs_by_model
+
+    return next(iter(specs_by_model(spec).values()))
 
 
 def _open_stream(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> ResultStream:
     resolved = _spec(spec, options)
+    if resolved.evaluation.score:
+        from .scores.judge import check_no_judge
+        from .scores.scorer import scorers_of
+
+        check_no_judge(scorers_of(resolved.evaluation.score))
     return _stream(resolved, events, _progress(resolved, events, progress))
 
 
 def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> ResultStream:
     is_watched = events is not None or shown is not None or spec.checkpoint_dir is not None
-    setup = RunSetup.validate(spec, combine_sinks(events, spec.checkpoint_dir, shown) if is_watched else None)
+    sink = combine_sinks(events, spec.checkpoint_dir, shown) if is_watched else None
+    if spec.evaluation.models is not None:
+        from .evaluation.model_runs import ModelRuns
+
+        return ResultStream(ModelRuns(spec, sink).drive)
+    setup = RunSetup.validate(spec, sink)
     if spec.distribution.cluster is not None:
         from .ray import RayRun
 

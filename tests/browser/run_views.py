@@ -40,6 +40,42 @@ def flow(agents: int = 120, *, seed: int = 2) -> Model:
     return _model("papers.checkpoint", stages, lives, chance) | {"processes": [0, 11.5]}
 
 
+def evaluated() -> Model:
+    """Three samples of each input, with scores, compared with another model."""
+    model = plain(30, seed=9)
+    lives = model["timeline"]
+    count = len(lives["index"])
+    order = {index: at for at, index in enumerate(sorted(lives["index"]))}
+    sampled = lives | {
+        "index": [order[index] // 3 for index in lives["index"]],
+        "sample": [order[index] % 3 for index in lives["index"]],
+    }
+    assert len(order) == count
+    metric = {
+        "model": "small", "name": "exact", "mean": 0.8, "low": 0.4901, "high": 0.9433, "inputs": 10, "scored": 10,
+        "unscored": 0, "method": "wilson",
+    }  # fmt: skip
+    totals = {"answers": 10, "failed": 0, "tokens_in": 100, "tokens_out": 10, "cost": None, "seconds": 1.5}
+    difference = {
+        "name": "exact", "before": 0.8, "after": 0.9, "difference": 0.1, "low": -0.1, "high": 0.3, "p_value": 1.0,
+        "test": "mcnemar", "inputs": 10, "won": 1, "lost": 0,
+    }  # fmt: skip
+    changed = {
+        "index": 3,
+        "key": "r3",
+        "before": ["yes"],
+        "after": ["<b>no</b>", "maybe"],
+        "scores": {"exact": [1, None]},
+    }
+    comparison = {
+        "before": totals | {"name": "small"}, "after": totals | {"name": "large", "cost": 0.5}, "shared": 10,
+        "only_before": 0, "only_after": 0, "agreement": 0.5, "agreement_low": None, "agreement_high": None,
+        "scores": [difference], "changed": [changed], "changed_inputs": 7,
+    }  # fmt: skip
+    unknown = metric | {"model": "large", "mean": None, "low": None, "high": None, "method": "t"}
+    return model | {"timeline": sampled, "evaluation": {"metrics": [metric, unknown], "comparisons": [comparison]}}
+
+
 def cut(model: Model, seconds: float) -> Model:
     """The run as it was at that time, under way."""
     lives = [cut_off(life, round(seconds * 100)) for life in lives_of(model["timeline"]) if life.start < seconds * 100]

@@ -25,6 +25,7 @@ RUNS: dict[str, Callable[[], models.Model]] = {
     "one agent": lambda: models.plain(1, slots=1, scale=0.03, turns=1),
     "no agents": lambda: models.plain(0),
     "three days": lambda: models.plain(300, scale=5_000),
+    "evaluated": models.evaluated,
     "hostile": models.hostile,
     "nulls": lambda: models.nulls(models.flow()),
     "bare": models.bare,
@@ -122,6 +123,25 @@ async def test_a_report_shows_the_numbers_of_the_run(show: Show) -> None:
     for group in stage["failures"]:
         assert group["kind"] in await page.text("#failures")
         assert f"{group['count']:,} agent" in await page.text("#failures")
+
+
+async def test_a_report_shows_scores_comparisons_and_samples(show: Show) -> None:
+    page = await show(models.evaluated())
+    said = " ".join((await page.text("#evaluation")).split())
+    assert "small exact 0.800 0.490 to 0.943 10 10 0" in said
+    assert "small → large" in said
+    assert "Agreement 0.500" in said
+    assert "+0.100 −0.100 to +0.300" in said
+    assert "Changed inputs (7)" in said
+    await page.value("document.querySelector('#evaluation details').open = true")
+    assert "<b>no</b> | maybe" in await page.text("#evaluation details")
+    names = await page.value(
+        "[...document.querySelectorAll('#results button.agent')].slice(0, 4).map(e => e.innerText)"
+    )
+    assert names == ["0~0", "0~1", "0~2", "1~0"]
+    await page.value("document.querySelectorAll('#results button.agent')[2].click()")
+    assert "Agent 0~2" in await page.text("#panel")
+    assert "--agent 0~2" in await page.text("#panel")
 
 
 async def test_savings_show_their_baseline_or_are_shown_as_unknown(show: Show) -> None:

@@ -189,7 +189,7 @@ async def run_in_waves(backend: BatchProvider, folder: Path, numbers: list[int],
     return results
 
 
-@pytest.mark.parametrize("faults", [Faults(), Faults(line=0.1, batch=0.1, call=0.1, cut=0.02)], ids=["sound", "faults"])
+@pytest.mark.parametrize("faults", [Faults(), Faults(line=0.2, call=0.1, cut=0.02)], ids=["sound", "faults"])
 @pytest.mark.parametrize("hours", [0.5, 1.5, 3, 8, 24])
 async def test_waves_and_other_lanes_together_end_before_the_deadline(
     hours: float, faults: Faults, tmp_path: Path
@@ -228,3 +228,16 @@ async def test_a_run_in_lane_auto_is_interrupted_and_resumed_without_paying_twic
     assert [result.error for result in results] == [None] * 50
     assert set(backend.billed.values()) == {1}
     assert backend.billed.total() + backend.live.total() == 150
+
+
+async def test_a_run_that_is_resumed_near_its_deadline_does_not_wait_for_what_was_submitted(tmp_path: Path) -> None:
+    backend = BatchProvider(seconds=20 * HOUR)
+    numbers = [6 * number for number in range(20)]  # one turn each
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(60):
+            await run_in_waves(backend, tmp_path, numbers, lane="auto")
+    assert len(backend.batches) == 1
+    began = now()
+    results = await run_in_waves(backend, tmp_path, numbers, lane="auto", deadline=25)
+    assert [result.error for result in results] == [None] * 20
+    assert now() - began < 25

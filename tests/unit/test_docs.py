@@ -13,18 +13,7 @@ import batch_agent
 import batch_agent.pools
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.options import (
-    ContextLimits,
-    Distributed,
-    Limits,
-    Prefix,
-    Retry,
-    Rows,
-    SpendingLimits,
-    ToolCaching,
-)
-from batch_agent.core.requests import Sampling
-from batch_agent.core.spec import BatchSpec
+from batch_agent.core.spec import OPTION_GROUPS, BatchSpec, flat_name
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -38,21 +27,9 @@ def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
 
 def test_every_option_is_documented() -> None:
     text = (DOCS / "options.md").read_text()
-    every = (BatchSpec, Rows, Limits, Retry, ContextLimits, Prefix, ToolCaching, SpendingLimits, Distributed, Sampling)
-    names = [field.name for group in every for field in fields(group)]
-    groups = {
-        "rows",
-        "limits",
-        "timeouts",
-        "retry",
-        "context",
-        "prefix",
-        "tool_caching",
-        "spending",
-        "distribution",
-        "sampling",
-    }
-    assert [name for name in names if f"`{name}`" not in text and name not in groups] == []
+    own = [field.name for field in fields(BatchSpec) if field.name not in OPTION_GROUPS]
+    grouped = [flat_name(group, field.name) for group, kind in OPTION_GROUPS.items() for field in fields(kind)]
+    assert [name for name in (*own, *grouped) if f"`{name}`" not in text] == []
 
 
 def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 from ..core.agent_config import AgentConfig
 from ..core.errors import PlanMismatch, StoreError
 from ..core.validation import at_least
+from ..evaluation.verdicts import JUDGE_PREFIX
 from ..observe.checkpoint_results import recorded_config
 from ..observe.event_log import FILE
 from ..observe.report.html import REPORT
 from ..observe.report.lock_probe import is_held
+from ..observe.score_file import COMPARISONS, MODEL_PREFIX, SCORES
 from ..store.reader import CheckpointReader
 from ..tools.tool_context import ARTIFACTS
 from .import_by_name import load_schema
@@ -58,6 +60,8 @@ _RUN_FILES = (
     "run.syncs",
     "command.json",
     "forecast.json",
+    SCORES,
+    COMPARISONS,
     FILE,
     REPORT,
 )
@@ -74,6 +78,11 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return [*own, *sorted(facts.parent for facts in folder.glob(f"*/{_FACTS}"))] or [folder]
 
 
+def model_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of the models, of a run with `--models`."""
+    return [each for each in checkpoints_in(folder) if each.name.startswith(MODEL_PREFIX)]
+
+
 def check_is_one(folder: Path, what: str) -> None:
     """Raises StoreError for a run with stages, of which a command can only `what` one at a time."""
     checkpoints = checkpoints_in(folder)
@@ -88,7 +97,8 @@ def delete_checkpoint(folder: Path) -> None:
     files. Raises StoreError if the run is active."""
     if is_held(folder):
         raise StoreError(f"Another run is using the checkpoint {str(folder)!r}. Wait until it ends.")
-    for directory in (folder / MAP, folder / REDUCE, folder):
+    stages = [each for prefix in (MODEL_PREFIX, JUDGE_PREFIX) for each in _nested(folder, prefix)]
+    for directory in (folder / MAP, folder / REDUCE, *stages, folder):
         for file in (directory / name for name in _RUN_FILES):
             try:
                 file.unlink()
@@ -99,6 +109,13 @@ def delete_checkpoint(folder: Path) -> None:
         _delete_artifacts(directory / ARTIFACTS)
         with suppress(OSError):  # it does not exist, or contains other files
             directory.rmdir()
+
+
+def _nested(folder: Path, prefix: str) -> Iterator[Path]:
+    """Directories of models or judges, and those of the judges of models, which come first."""
+    for found in folder.glob(f"{prefix}*/"):
+        yield from _nested(found, JUDGE_PREFIX)
+        yield found
 
 
 def _delete_artifacts(folder: Path) -> None:

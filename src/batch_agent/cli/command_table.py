@@ -93,6 +93,21 @@ COMMANDS = (
         ("batch-agent export results.jsonl.checkpoint --out results.csv",),
     ),
     Command(
+        "score",
+        "batch_agent.cli.commands.score:score",
+        "Score the answers of a checkpoint, without new answers.\n\n"
+        "The scores are kept in the checkpoint: its exports, its report and comparisons have them.",
+        ("batch-agent score results.jsonl.checkpoint --score exact:label",),
+    ),
+    Command(
+        "compare",
+        "batch_agent.cli.commands.compare:compare",
+        "Compare two runs, or the models of one run.\n\n"
+        "Shows agreement, paired differences of scores with intervals, cost, time, and the inputs whose answers "
+        "changed. A run is a checkpoint, or a .jsonl file of results.",
+        ("batch-agent compare before.jsonl.checkpoint after.jsonl.checkpoint --field label",),
+    ),
+    Command(
         "plan",
         "batch_agent.cli.commands.plan:plan",
         "Forecast a run: agents, tokens, memory, time and cost.\n\n"

@@ -45,7 +45,8 @@ def fill(root: App, commands: tuple[str, ...], arguments: ArgumentCollection) ->
         file, options, ours if {key.replace("_", "-") for key in options} <= set(ours) else _all_arguments(root)
     )
     ready = {key: value for key, value in checked.items() if key in ours}
-    Dict({**ready, "config": str(file)}, use_commands_as_keys=False, source=str(file))(root, commands, arguments)
+    # Below the command: cyclopts ignores top-level keys that are names of commands, such as score.
+    Dict({commands[0]: {**ready, "config": str(file)}}, source=str(file))(root[commands[0]], commands, arguments)
 
 
 def read(file: Path) -> Mapping[str, Any]:

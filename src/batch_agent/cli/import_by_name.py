@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, cast
@@ -55,6 +55,41 @@ def _user_tool(name: str, check: Callable[[str, Any], None] | None) -> Tool:
     if check is not None:
         check(name, found)
     return as_tool(found)
+
+
+def load_scorers(names: Sequence[str], folder: Path) -> list[Any]:
+    """Scorers by name, and functions as module:function. The rubric of a judge may be a file. Raises SpecError.
+
+    `folder`: directory of rubric files."""
+    if not names:
+        return []
+    from ..scores.judge import judge  # imported only for runs that are scored
+    from ..scores.scorer import parse_scorer
+
+    def scorer(name: str) -> Any:
+        before, _, argument = name.partition(":")
+        own, _, kind = before.rpartition("=")
+        if kind == "judge":
+            return judge(_rubric(argument, folder), name=own or "judge")
+        return _import(name, "--score") if is_function(name) else parse_scorer(name)
+
+    return [scorer(name) for name in names]
+
+
+def is_function(scorer: str) -> bool:
+    """Whether a scorer on the command line is code to import."""
+    from ..scores.scorer import BUILTIN
+
+    before, _, argument = scorer.partition(":")
+    return bool(argument) and before.rpartition("=")[2] not in (*BUILTIN, "judge")
+
+
+def _rubric(text: str, folder: Path) -> str:
+    """The text, or that of a file in `folder`."""
+    try:
+        return (folder / text).read_text(encoding="utf-8") if (folder / text).is_file() else text
+    except OSError:  # too long for a file name
+        return text
 
 
 def load_servers(names: list[str], folder: Path) -> list[Any]:

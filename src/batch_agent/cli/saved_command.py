@@ -25,6 +25,7 @@ from ..backends.address import credential_for
 from ..core.errors import PlanMismatch, SpecError, StoreError
 from ..core.events import Event, RunStarted, StageEvent
 from ..observe.live.progress import Progress
+from .import_by_name import is_function
 from .options.command_options import NOT_STORED
 
 _BYTES = 32
@@ -156,6 +157,7 @@ class SavedCommand(BaseModel):
 def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
     """Phrases for what resuming does, for a user who did not write the command."""
     own = [*(options.get("tools") or []), options.get("runtime"), options.get("schema"), options.get("reduce_schema")]
+    own += [name for name in options.get("score") or [] if is_function(str(name))]
     modules = dict.fromkeys(str(name).partition(":")[0] for name in own if name and ":" in str(name))
     if servers := options.get("mcp"):
         yield f"start or reach {', '.join(map(str, servers))}"
@@ -165,6 +167,9 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
         with suppress(SpecError):
             credential = credential_for(str(backend))
             yield f"use {credential} for {backend}" if credential else f"send requests to {backend}"
+    for model in options.get("models") or []:
+        if "=" in str(model):
+            yield f"send requests to {str(model).partition('=')[2]}"
     yield f"read {str(options.get('inputs'))!r}"
     yield f"write {str(options.get('out'))!r}"
     if log := options.get("log_requests"):
@@ -237,6 +242,8 @@ def _command(options: Mapping[str, Any]) -> dict[str, Any]:
     saved = without_secrets(options)
     if any(_SECRETS["mcp"].search(server) for server in saved.get("mcp") or ()):
         saved["mcp"] = [NOT_STORED]
+    if any(_SECRETS["backend"].search(model) for model in saved.get("models") or ()):
+        saved["models"] = [NOT_STORED]
     for name in ("schema", "reduce_schema"):
         if (saved[name] or "").endswith(".json"):
             saved[name] = str(Path(saved[name]).absolute())

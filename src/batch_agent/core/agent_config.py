@@ -127,11 +127,29 @@ class Job:
         return len(self.task) + sum(placed.image.chars for placed in self.images)
 
 
+SAMPLE_MARK = "~"
+"""Precedes the number of a sample, other than the first, at the end of a key."""
+
+
+def sample_of(key: str) -> int:
+    """Number of the sample that an agent with this key answers (`samples=`)."""
+    return int(key.rpartition("@")[2].partition(".")[0].partition(SAMPLE_MARK)[2] or 0)
+
+
+def without_sample(key: str) -> str:
+    """The key of the first sample of the same input."""
+    row, at, rest = key.rpartition("@")
+    own, dot, chunk = rest.partition(".")
+    return f"{row}{at}{own.partition(SAMPLE_MARK)[0]}{dot}{chunk}"
+
+
 def repeated_seed(seed: int, key: str) -> int | None:
-    """Seed of an agent whose input repeats an earlier one, made from the run's seed and the number of the repetition,
-    which ends the key (`4f...-2`); None for the first of equal inputs, whose seed is the run's. With one seed for all,
-    a server would give them one answer."""
-    repetition = "" if "@" in key else key.partition("-")[2].partition(".")[0]  # keys with a row's own id are unique
+    """Seed of an agent whose input repeats an earlier one, made from the run's seed and the numbers of the repetition
+    and of the sample, which end the key (`4f...-2`, `4f...~1`); None for the first sample of the first of equal
+    inputs, whose seed is the run's. With one seed for all, a server would give them one answer."""
+    own = key.rpartition("@")[2].partition(".")[0]
+    copy, mark, sample = own.partition(SAMPLE_MARK)
+    repetition = f"{copy.partition('-')[2]}{mark}{sample}"
     if not repetition:
         return None
     return int.from_bytes(blake2b(f"{seed}-{repetition}".encode(), digest_size=4).digest()) >> 1

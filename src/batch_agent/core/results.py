@@ -1,6 +1,6 @@
 """Result of one agent: its answer or its error, its usage and timing, its tool calls and file changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal
@@ -125,7 +125,8 @@ NO_TIMING = Timing()
 
 @dataclass(frozen=True, slots=True)
 class AgentResult(Generic[T]):
-    """Result of one agent, one per input. Either `output` holds the answer, or `error` says why there is none.
+    """Result of one agent: one per input, or per sample of an input. Either `output` holds the answer, or `error` says
+    why there is none.
 
     `T` is the type of the answer, from `output_schema`: `AgentResult[Review]`; `AgentResult` alone is of any type."""
 
@@ -154,6 +155,12 @@ class AgentResult(Generic[T]):
     """Dollars for its usage; None if the price of the model is unknown."""
     artifacts: tuple[Path, ...] = ()
     """Files that its tools made in `ToolContext.artifacts`."""
+    sample: int | None = None
+    """Number of the sample of its input, from 0 on; None if each input has one answer."""
+    model: str | None = None
+    """The model that answered, of a run with `models=`."""
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    """What the answer is worth, by scorer; None if it was not scored."""
     prompt: Prompt | None = field(default=None, compare=False, repr=False)
     """System prompt, tools and schema of the answers, which all agents of a run share. None if nothing was sent, and
     for a program, which has its own."""

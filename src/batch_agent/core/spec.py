@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from .errors import SpecError
 from .fast_dataclass import dataclass
 from .options import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from .options.evaluation import Evaluation
 from .options.extra_fields import check_extra
 from .options.run_options import SpecOptions
 from .program_runtime import Runtime
@@ -73,6 +74,7 @@ class BatchSpec:
     spending: SpendingLimits = field(default_factory=SpendingLimits)
     distribution: Distributed = field(default_factory=Distributed)
     sampling: Sampling = field(default_factory=Sampling)
+    evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:
         if not isinstance(self.task, Fields) and not (isinstance(self.task, str) and self.task.strip()):
@@ -102,6 +104,8 @@ class BatchSpec:
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
         _check_sampling(self.sampling)
+        if self.evaluation.models is not None:
+            self._check_models()
         check_extra(self.sampling.extra, has_schema=self.output_schema is not None, has_lane=self.lane != "standard")
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
@@ -109,6 +113,14 @@ class BatchSpec:
         for name in ("checkpoint_dir", "out", "log_requests"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path(name, value))
+
+    def _check_models(self) -> None:
+        if self.model is not None:
+            raise SpecError("model= and models= are both given: keep one of them.")
+        if self.distribution.store is not None or self.distribution.cluster is not None:
+            raise SpecError("models= runs in one process: omit store= and cluster=, or run each model by itself.")
+        if self.runtime is not None:
+            raise SpecError("models= is for agents without a runtime: run each model by itself.")
 
     @property
     def max_dispatched(self) -> int:
@@ -175,6 +187,7 @@ OPTION_GROUPS: dict[str, type[Any]] = {
     "spending": SpendingLimits,
     "distribution": Distributed,
     "sampling": Sampling,
+    "evaluation": Evaluation,
 }
 
 

@@ -15,6 +15,8 @@ from .result_rows import jsonable, replace_lone_surrogates
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
+EVALUATION_COLUMNS = ("model", "sample")
+"""Only in tables of runs with `models=` and `samples=`, behind the key."""
 TRAILING_COLUMNS = (
     "error_kind", "error_message", "text", "turns", "tool_calls", "input_tokens", "cached_tokens", "written_tokens",
     "output_tokens", "lane", "cost", "seconds",
@@ -33,15 +35,15 @@ def narrow_row(result: AgentResult) -> dict[str, Any]:
     return {**_agent_columns(result), "input": _cell(result.input), "output": _cell(result.output)}
 
 
-NARROW_COLUMNS = (*LEADING_COLUMNS, "input", "output", *TRAILING_COLUMNS)
-
-
 def in_order(names: Iterable[str]) -> list[str]:
     """Columns in the order of the table: the agent, its input, its output, its statistics."""
     found = list(dict.fromkeys(names))
     inputs = [name for name in found if name == "input" or name.startswith("input.")] or ["input"]
     outputs = [name for name in found if name == "output" or name.startswith("output.")] or ["output"]
-    return [*LEADING_COLUMNS, *inputs, *outputs, *TRAILING_COLUMNS]
+    scores = [name for name in found if name.startswith("score.")]
+    evaluated = [name for name in EVALUATION_COLUMNS if name in found]
+    index, key, *leading = LEADING_COLUMNS
+    return [index, key, *evaluated, *leading, *inputs, *outputs, *scores, *TRAILING_COLUMNS]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
     return {
         "index": result.index,
         "key": result.key,
+        **({} if result.model is None else {"model": result.model}),
+        **({} if result.sample is None else {"sample": result.sample}),
         "ok": result.ok,
         "status": result.status,
         "finish": result.finish,
@@ -78,6 +82,7 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
         "lane": "+".join(usage.lanes),
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),
+        **{replace_lone_surrogates(f"score.{name}"): score for name, score in result.scores.items()},
     }
 
 

@@ -34,8 +34,8 @@ def parquet_rows(path: Path) -> "list[Any] | SizedRows":
 
 
 def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_line: int) -> None:
-    """Writes the objects of a JSONL file as Parquet, sorted by `index`. `columns`: the type of each column. Raises
-    SpecError."""
+    """Writes the objects of a JSONL file as Parquet, sorted by `index`, `model` and `sample`. `columns`: the type of
+    each column. Raises SpecError."""
     duckdb = require("duckdb", "A Parquet file")
     object_bytes = max(longest_line, _MIN_OBJECT_BYTES)
     try:
@@ -44,7 +44,8 @@ def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_l
             rows = connection.read_json(
                 str(lines), format="newline_delimited", columns=dict(columns), maximum_object_size=object_bytes
             )
-            rows.order("index").write_parquet(str(path), compression="zstd")
+            order = ", ".join(["index", *(f'"{name}"' for name in ("model", "sample") if name in columns)])
+            rows.order(order).write_parquet(str(path), compression="zstd")
     except duckdb.Error as error:
         raise SpecError(_reason(error)) from error
 

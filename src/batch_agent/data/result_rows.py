@@ -15,10 +15,12 @@ _JSON = frozenset({str, int, bool, type(None)})
 
 def as_row(result: AgentResult) -> dict[str, Any]:
     """A result as JSON data."""
-    error = result.error
+    error, usage = result.error, result.usage
     row = {
         "index": result.index,
         "key": result.key,
+        **({} if result.model is None else {"model": result.model}),
+        **({} if result.sample is None else {"sample": result.sample}),
         "ok": result.ok,
         "status": result.status,
         "finish": result.finish,
@@ -27,10 +29,18 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         "error": {"kind": error.kind, "message": error.message, "retryable": error.retryable} if error else None,
         "turns": result.turns,
         "tool_calls": result.tool_calls,
-        "usage": result.usage,
+        "usage": {
+            "input": usage.input,
+            "cached": usage.cached,
+            "written": usage.all_written,
+            "output": usage.output,
+        },
+        "lane": "+".join(usage.lanes),
         "cost": result.cost,
         "seconds": round(result.timing.total, 3),
     }
+    if result.scores:
+        row["scores"] = dict(result.scores)
     if result.artifacts:
         row["artifacts"] = result.artifacts
     if result.changes is not None:

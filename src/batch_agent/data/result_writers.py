@@ -13,7 +13,7 @@ from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
 from .append_file import AppendFile
-from .columns import NARROW_COLUMNS, in_order, narrow_row, table_row
+from .columns import in_order, narrow_row, table_row
 from .parquet_writer import ParquetFile
 from .result_rows import as_row, csv_lines
 
@@ -92,13 +92,13 @@ class CsvFile:
     def __init__(self, path: Path, label: str = "out") -> None:
         self._is_narrow = path.exists() and not path.is_file()
         self._file = AppendFile(path, label)
-        self._names = list(NARROW_COLUMNS) if self._is_narrow else in_order(())
+        self._names = in_order(())
         self._seen: dict[str, None] = {}
         self._has_header = False
 
     def write(self, result: AgentResult) -> None:
         row = narrow_row(result) if self._is_narrow else table_row(result)
-        if not self._is_narrow and not row.keys() <= self._seen.keys():
+        if not row.keys() <= self._seen.keys() and not (self._is_narrow and self._has_header):
             self._add_columns(row)
         self._append(csv_lines([[row.get(name) for name in self._names]]))
 

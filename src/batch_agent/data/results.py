@@ -4,13 +4,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ..core.errors import BatchAgentError
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentResult, T, dollars, truncation_note
 from ..core.run_reports import PrefixReport, Scheduling
+from .inputs import print_notice
+
+if TYPE_CHECKING:  # only runs with samples or scores need these
+    from ..scores.comparison import RunComparison
+    from ..scores.metrics import Metric
 
 _MAX_EXAMPLES = 3
 
@@ -24,16 +29,18 @@ class AgentsFailed(BatchAgentError):
 
 
 class Results(list[AgentResult[T]]):
-    """One result per input, in input order. `T` is the type of the answers, as in `AgentResult[T]`.
+    """One result per input, in input order; with `samples=` and `models=` one per sample and model of an input. `T` is
+    the type of the answers, as in `AgentResult[T]`.
 
     As a table (`to_pandas`, `to_polars`, `to_parquet`, `to_csv`) it has one row per result and these columns: `index`,
     `key`, `ok`, `status`, `finish` ("length" where the last turn was cut at max_tokens); `input.NAME` for each field of
     the inputs and `output.NAME` for each field of the answers (`input` and `output` where there are no fields, such as
     strings); `error_kind`, `error_message` and `text` of failed agents; `turns`, `tool_calls` (the number),
     `input_tokens`, `cached_tokens`, `written_tokens` (to the provider's cache), `output_tokens`, `lane` ("standard",
-    "flex", "batch", or several: "batch+standard"), `cost` (dollars, where the price is known) and `seconds`. Nested
-    values stay lists or objects; in Parquet and polars, a column with values of several types is JSON. Files are
-    replaced atomically. A path that cannot be written or a missing library raises SpecError."""
+    "flex", "batch", or several: "batch+standard"), `cost` (dollars, where the price is known) and `seconds`; `model`
+    and `sample` where there are several, and `score.NAME` for each scorer. Nested values stay lists or objects; in
+    Parquet and polars, a column with values of several types is JSON. Files are replaced atomically. A path that cannot
+    be written or a missing library raises SpecError."""
 
     def __init__(
         self,
@@ -48,6 +55,8 @@ class Results(list[AgentResult[T]]):
         """In a flow: the report of each stage by its name."""
         self.scheduling = scheduling or Scheduling()
         """Requests in flight and agents resident in the KV cache: how many, and why."""
+        self.judges: Mapping[str, Results] = {}
+        """Results of the agents that judged the answers, by the name of the judge."""
 
     @property
     def prefix(self) -> PrefixReport | None:
@@ -60,28 +69,88 @@ class Results(list[AgentResult[T]]):
     @property
     def failed(self) -> "Results[T]":
         """Results of the agents that failed."""
-        return Results((result for result in self if not result.ok), self.scheduling, self._prefix)
+        return self._part(result for result in self if not result.ok)
 
     @property
     def truncated(self) -> "Results[T]":
         """Results whose answers were cut at max_tokens: `ok`, with `finish == "length"`."""
-        return Results((result for result in self if result.is_truncated), self.scheduling, self._prefix)
+        return self._part(result for result in self if result.is_truncated)
 
     @property
     def usage(self) -> Usage:
-        """Usage of all agents together."""
-        return sum((result.usage for result in self), NO_USAGE)
+        """Usage of all agents together, with judges."""
+        return sum((result.usage for results in (self, *self.judges.values()) for result in results), NO_USAGE)
 
     @property
     def cost(self) -> float | None:
-        """Dollars for all agents together; None if the price of the model is unknown."""
-        known = [result.cost for result in self if result.cost is not None]
+        """Dollars for all agents together, with judges; None if the price of the model is unknown."""
+        known = [each.cost for results in (self, *self.judges.values()) for each in results if each.cost is not None]
         return sum(known) if known else None
 
     @property
     def outputs(self) -> list[T | None]:
         """The answers; None for an agent that failed."""
         return [result.output if result.ok else None for result in self]
+
+    @property
+    def metrics(self) -> "dict[str, Metric]":
+        """The mean of each score with its 95 % interval, by scorer. Of a run with several models, see `by_model`."""
+        from ..scores.metrics import metrics_of
+
+        return metrics_of((result.index, result.scores) for result in self)
+
+    @property
+    def by_model(self) -> "dict[str, Results[T]]":
+        """The results of each model, of a run with `models=`."""
+        models = dict.fromkeys(result.model for result in self)
+        return {model or "": self._part(each for each in self if each.model == model) for model in models}
+
+    @property
+    def by_input(self) -> "list[Results[T]]":
+        """The samples of each input together, and of each model where there are several."""
+        from ..scores.sample_groups import groups_of
+
+        return list(map(self._part, groups_of(self)))
+
+    def votes(self, field: str | None = None) -> list[Counter[str]]:
+        """How often each answer was given, for each input of `by_input`. `field`: of the answers; None: all of it."""
+        from ..scores.sample_groups import groups_of, votes_in
+
+        return [votes_in(group, field) for group in groups_of(self)]
+
+    def majority(self, field: str | None = None) -> "Results[T]":
+        """One result for each input: the first sample with the answer that most samples gave. `field`: of the answers,
+        such as "label"; None: equal as a whole. Raises SpecError if no answer has the field."""
+        from ..scores.sample_groups import majorities
+
+        return self._part(majorities(self, field))
+
+    def best_of(self, score: str | Callable[[AgentResult[T]], Any]) -> "Results[T]":
+        """One result for each input: the sample with the highest score. `score`: the name of a scorer, or a function
+        of a result. Raises SpecError for an unknown name."""
+        from ..scores.sample_groups import best_of, groups_of
+
+        return self._part(best_of(group, score) for group in groups_of(self))
+
+    def scored(self, *score: Any) -> "Results[T]":
+        """The results with the scores of these scorers added, as `score=` of a run takes them, but without judges: for
+        those, see `BatchAgent.score`. Raises SpecError."""
+        from ..scores.score_book import ScoreBook
+        from ..scores.scorer import scorers_of
+
+        book = ScoreBook(scorers_of(score), print_notice)
+        return self._part(map(book.add, self))
+
+    def compare(self, other: "Results[Any]", field: str | None = None) -> "RunComparison":
+        """What changed from these results to those of another run over the same inputs: agreement, paired differences
+        of scores, cost, time and the inputs whose answers changed. `field`: of the answers; None: all of it. Raises
+        SpecError if they share no input."""
+        from ..scores.comparison import compare_results
+
+        return compare_results(self, other, field=field)
+
+    def _part(self, results: Iterable[AgentResult[T]]) -> "Results[T]":
+        return Results(results, self.scheduling, self._prefix)
 
     def raise_for_failures(self) -> Self:
         """Raises AgentsFailed if any agent failed; the message has their number, the reasons and some examples."""
@@ -143,7 +212,14 @@ class Results(list[AgentResult[T]]):
         return (
             f"{len(self) - len(failed):,} of {len(self):,} agents answered, {len(failed):,} failed{kinds}; {truncated}"
             f"{usage.input:,} tokens in, {usage.cached:,} of them cached{written}, {usage.output:,} out{cost}"
+            f"{self._scores_line()}"
         )
+
+    def _scores_line(self) -> str:
+        if not any(result.scores for result in self):
+            return ""
+        metrics = ((model, each) for model, results in self.by_model.items() for each in results.metrics.values())
+        return "".join(f"; {model} {each}" if model else f"; {each}" for model, each in metrics)
 
     def __repr__(self) -> str:
         """Short: a result holds a whole conversation."""

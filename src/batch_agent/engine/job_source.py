@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from ..aio import is_being_cancelled
-from ..core.agent_config import Job
+from ..core.agent_config import SAMPLE_MARK, Job
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentError
 from ..core.run_failure import RunStopped
@@ -114,32 +114,44 @@ class InputSource:
     def __init__(
         self,
         inputs: JobSource,
-        job: Callable[[int, Any], Job],
+        job: Callable[..., Job],
         order: Iterable[int] | None = None,
+        samples: int = 1,
         blocks: Callable[[Any], bool] | None = None,
     ) -> None:
-        """`order`: indices of the inputs, for a sequence; None: in the order of the iterable. `blocks`: whether `job`
-        reads files of an input; it is then called in a thread."""
+        """`job`: makes the job of an index and an input, and of a sample if it is not the first. `order`: indices of
+        the inputs, for a sequence; None: in the order of the iterable. `samples`: agents for each input, which follow
+        each other. `blocks`: whether `job` reads files of an input; it is then called in a thread."""
         self._blocks = blocks
-        self.total = inputs.total
+        self.total = None if inputs.total is None else inputs.total * samples
         self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
         self._job = job
         self._order = None if order is None else iter(order)
         self._index = 0
+        self._samples = samples
+        self._last: tuple[int, Any] = (0, None)
+        self._sample = samples - 1
+        """Sample of the last job."""
 
     async def take(self) -> Job | None:
         """Raises RunStopped if the user's iterator raises."""
+        if self._sample < self._samples - 1:
+            self._sample += 1
+        else:
+            try:
+                self._last = await self._next()
+            except StopAsyncIteration:
+                return None
+            self._sample = 0
+        index, value = self._last
         try:
-            index, value = await self._next()
-        except StopAsyncIteration:
-            return None
-        try:
+            arguments = (index, value, self._sample) if self._sample else (index, value)
             if self._blocks is not None and self._blocks(value):
-                return await asyncio.to_thread(self._job, index, value)
-            return self._job(index, value)
+                return await asyncio.to_thread(self._job, *arguments)
+            return self._job(*arguments)
         except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
-            return _bad_input_job(index, value, error)
+            return _bad_input_job(index, value, self._sample, error)
 
     def release(self, job: Job) -> None:
         """Does nothing: the work is not shared."""
@@ -157,9 +169,9 @@ class InputSource:
         return index, value
 
 
-def _bad_input_job(index: int, value: Any, error: Exception) -> Job:
+def _bad_input_job(index: int, value: Any, sample: int, error: Exception) -> Job:
     reason = AgentError(ErrorKind.BAD_INPUT, f"Input {index} cannot be used: {error}")
-    return Job(index, f"unusable-{index}", value, "", reason)
+    return Job(index, f"unusable-{index}{f'{SAMPLE_MARK}{sample}' if sample else ''}", value, "", reason)
 
 
 def _failure_message(read: int, error: BaseException) -> str:

@@ -12,12 +12,14 @@ from ..channel import Channel
 from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows, SpendingLimits
+from ..core.options.evaluation import Evaluation
 from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..data import read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
+from ..observe.sinks import StageEvents
 from ..plan.field_paths import root_of
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
@@ -32,7 +34,7 @@ from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, 
 from .reduce_step import ReduceNode
 from .result import FlowResult, Item
 from .stage_compiler import CompiledStage, compile_flow, text_name
-from .stage_runner import StageEvents, StageRunner
+from .stage_runner import StageRunner
 from .steps import Expand, Filter, FlowStep, Map, Reduce
 
 Worker = MapNode | MapInputs | ReduceNode
@@ -184,6 +186,8 @@ class _Stage:
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
         if self.feed is not None:  # items of later stages are no rows of the inputs
             spec = replace(spec, rows=Rows())
+        if spec.evaluation != Evaluation():
+            raise SpecError("samples=, models= and score= are options of BatchAgent.run, not of a flow.")
         self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
 
     def worker(self, then: FlowNode, text: str, total: int | None, callbacks: Callbacks) -> Worker:

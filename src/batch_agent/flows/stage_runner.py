@@ -7,8 +7,7 @@ from typing import Any
 from .. import aio
 from ..backends.prices import known_price
 from ..channel import Channel
-from ..core.events import Event, ItemQueued, StageEvent
-from ..core.fast_dataclass import dataclass
+from ..core.events import ItemQueued
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
@@ -19,17 +18,6 @@ from .callbacks import item_position
 from .item_order import Position
 from .nodes import FlowNode, ItemDropped
 from .result import Item, OnFailure
-
-
-@dataclass(frozen=True, slots=True)
-class StageEvents:
-    """Event sink that adds the name of the stage."""
-
-    stage: str
-    events: EventSink
-
-    def emit(self, event: Event) -> None:
-        self.events.emit(StageEvent(self.stage, event))
 
 
 class StageRunner:

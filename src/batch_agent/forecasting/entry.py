@@ -10,11 +10,14 @@ from ..core.errors import SpecError
 from ..core.events import Event, Notice
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement
+from ..core.options import Rows
+from ..core.options.evaluation import Evaluation
 from ..core.options.price import Price
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
 from ..core.validation import at_least
+from ..data import read_inputs_async
 from ..engine.result_stream import ResultStream
 from ..run import runner
 from ..run.resources import RunResources, open_preview
@@ -39,9 +42,13 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             f"A plan forecasts a run in one process, and its canary does not use {distributed[0]}=. Remove "
             f"{distributed[0]}=; with checkpoint_dir=, a run reuses the results of the canary."
         )
-    async with open_preview(RunSetup.validate(spec, events)) as preview:
+    if spec.evaluation.models is not None:
+        raise SpecError("A plan forecasts the run of one model: pass model= instead of models=.")
+    samples = spec.evaluation.samples
+    spec = await _with_one_sample(spec) if samples > 1 else spec
+    async with open_preview(RunSetup.validate(_repeated(spec, samples), events)) as preview:
         lane, spec = spec.lane, replace(spec, lane="standard")  # a canary is awaited
-        runs = await _canary(spec, preview, canary, events)
+        runs = await _canary(spec, preview, canary, events, samples)
         report, traits = preview.report(), preview.server.traits
         scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
         behaviour = None
@@ -82,15 +89,29 @@ def _placements(spec: BatchSpec, tools: Sequence[Tool]) -> dict[str, Placement]:
     }
 
 
+async def _with_one_sample(spec: BatchSpec) -> BatchSpec:
+    """The run of the first sample of each input."""
+    inputs = await read_inputs_async(spec.inputs, spec.rows)
+    return replace(spec, inputs=inputs, rows=Rows(key=spec.rows.key), evaluation=Evaluation())
+
+
+def _repeated(spec: BatchSpec, samples: int) -> BatchSpec:
+    """A run with as many prompts as there are samples. Samples are equal inputs to a forecast."""
+    if samples == 1 or not isinstance(spec.inputs, Sequence):
+        return spec
+    return replace(spec, inputs=[each for each in spec.inputs for _ in range(samples)], rows=Rows())
+
+
 async def _canary(
-    spec: BatchSpec, preview: RunResources, count: int, events: EventSink | None
+    spec: BatchSpec, preview: RunResources, count: int, events: EventSink | None, samples: int
 ) -> list[list[AgentResult]]:
     rows = preview.inputs.rows
     if count and rows is None:
         raise SpecError("A canary is chosen from all inputs: pass them as a list.")
     if not count or not rows:
         return []
-    chosen = _spread(len(rows), min(count, len(rows)))
+    inputs = len(rows) // samples
+    chosen = _spread(inputs, min(count, inputs))
     canary_spec = replace(spec, backend=preview.server, context=replace(spec.context, streaming=True), on_result=None)
     quiet = _OnlyNotices(events)
     quiet.emit(Notice(f"Running a canary of {len(chosen)} agents ..."))

@@ -223,11 +223,18 @@ class LaneTurnRunner:
     def _choose(self, step: Generate, left: Set[Lane]) -> Lane:
         """The lane of the next attempt. `left`: lanes that this turn has left."""
         lanes = [lane for lane in self._stats.lanes if lane not in left]
-        if "batch" in lanes and self.submitted is not None and self.submitted(replace(step.request, lane="batch")):
+        if "batch" in lanes and self._is_submitted(step):
             return "batch"
         if "flex" in lanes and not self._flex.is_worth_trying(now()) and self._can_leave_flex(step):
             lanes.remove("flex")
         return choose_lane(self._situation(lanes, self._stats.turns_left(step), self._stats.most_turns(step)))
+
+    def _is_submitted(self, step: Generate) -> bool:
+        """Whether an earlier process has submitted the request, and there is time to wait for its batch."""
+        has_time = self._stats.deadline is None or self._until(step) is not None
+        if not has_time or self.submitted is None:
+            return False
+        return bool(self.submitted(replace(step.request, lane="batch")))
 
     def _situation(self, lanes: Sequence[Lane], turns_left: float, most_turns: int) -> LaneSituation:
         """`turns_left`, `most_turns`: of the agent, as expected and at most."""

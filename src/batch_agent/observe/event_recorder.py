@@ -83,7 +83,7 @@ class EventRecorder:
         if is_new:
             from .report.live_builder import LiveReportBuilder  # imported only when needed: it is slow to import
 
-            self._live_builder = LiveReportBuilder(self._folder.name, self._opened)
+            self._live_builder = LiveReportBuilder(self._folder, self._opened)
         for each in self._pending:
             self._record(*each)
         self._pending.clear()

@@ -10,7 +10,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from ..core.errors import SpecError
-from ..core.events import Event
+from ..core.events import Event, StageEvent
+from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, EventSinks, SlowSink
 from .background_sink import BackgroundSink
 
@@ -34,6 +35,17 @@ def combine_sinks(
     if not direct:
         return BackgroundSink(slow) if slow else None
     return FanOutSink([*direct, *([BackgroundSink(slow)] if slow else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class StageEvents:
+    """Sink that adds the name of a stage."""
+
+    stage: str
+    events: EventSink
+
+    def emit(self, event: Event) -> None:
+        self.events.emit(StageEvent(self.stage, event))
 
 
 class FanOutSink:

@@ -21,7 +21,7 @@ from . import action_schema as actions
 from .action_schema import is_enforced, schema_instruction
 from .fingerprint import Keys, canonical, fingerprint
 from .image_rules import Identify, ImageRules, name_only
-from .layout import Layout, last_line_end
+from .layout import MIN_BREAKPOINT_CHARS, Layout, last_line_end
 from .row_keys import RowKeys
 from .template import MARK_OPEN, BadInput, without_marks
 
@@ -50,23 +50,29 @@ class Plan:
         """Everything apart from the input that can change an answer, as JSON data."""
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
         """Question, request format and limits for this server, as a checkpoint stores them."""
+        if spec.evaluation.samples > 1:
+            self.description["samples"] = spec.evaluation.samples
         self.layout = layout
         self.references_at = last_line_end(layout.lead)
         """Where references are inserted into the tasks, in characters."""
         run, field = fingerprint(self.question), spec.rows.key
+        self._has_samples = spec.evaluation.samples > 1
         self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
 
-    def job(self, index: int, value: Any) -> Job:
-        """Job of one input. If the input does not fit the task, the job carries the error."""
+    def job(self, index: int, value: Any, sample: int = 0) -> Job:
+        """Job of one input, or of one of its samples, which follow each other. If the input does not fit the task, the
+        job carries the error."""
         try:
             task, shared = self.layout.task(index, value)
             if MARK_OPEN in task and (images := self.layout.template.images(value)):
-                return self._job_with_images(index, value, task, shared, images)
+                return self._job_with_images(index, value, sample, task, shared, images)
         except BadInput as error:
             problem = AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}")
-            return Job(index, self._keys.key(value), value, "", problem)
+            return Job(index, self._keys.key(value, sample), value, "", problem)
         references_at = min(self.references_at, shared)
-        return Job(index, self._keys.key(value), value, task, shared=shared, references_at=references_at)
+        if self._has_samples and len(task) >= MIN_BREAKPOINT_CHARS:
+            shared = len(task)
+        return Job(index, self._keys.key(value, sample), value, task, shared=shared, references_at=references_at)
 
     def reads_images(self, value: Any) -> bool:
         """Whether `job` reads files of this input, and so may block."""
@@ -77,7 +83,9 @@ class Plan:
         except BadInput:
             return False
 
-    def _job_with_images(self, index: int, value: Any, task: str, shared: int, images: Mapping[str, Image]) -> Job:
+    def _job_with_images(
+        self, index: int, value: Any, sample: int, task: str, shared: int, images: Mapping[str, Image]
+    ) -> Job:
         try:
             found = {mark: self._images.checked(image) for mark, image in images.items()}
         except ValueError as error:
@@ -86,7 +94,7 @@ class Plan:
         before, _ = without_marks(task[:shared], images)
         return Job(
             index,
-            self._keys.key(value, [image.digest for image in found.values()]),
+            self._keys.key(value, sample, [image.digest for image in found.values()]),
             value,
             text,
             shared=len(before),

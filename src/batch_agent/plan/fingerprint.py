@@ -7,6 +7,7 @@ from typing import Any
 
 import orjson
 
+from ..core.agent_config import SAMPLE_MARK
 from ..core.images import as_image
 from ..core.schema import is_model
 from .jsonable import to_jsonable
@@ -24,17 +25,18 @@ class Keys:
         self._run = blake2b(digest_size=12, key=run)
         self._seen: dict[int, int] = {}
 
-    def key(self, value: Any, images: Sequence[str] = ()) -> str:
-        """Key of the next input. `images`: digests of its images. Raises ValueError for an input that contains
-        itself."""
+    def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
+        """Key of the next input. The samples of an input follow each other. `images`: digests of its images. Raises
+        ValueError for an input that contains itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
         hashed.update("".join(images).encode())
         digest = hashed.digest()
         number = int.from_bytes(digest[:8])
-        copy = self._seen.get(number, 0)
+        copy = self._seen.get(number, 0) - bool(sample)
         self._seen[number] = copy + 1
-        return f"{digest.hex()}-{copy}" if copy else digest.hex()
+        key = f"{digest.hex()}-{copy}" if copy > 0 else digest.hex()
+        return f"{key}{SAMPLE_MARK}{sample}" if sample else key
 
 
 def canonical(value: Any) -> bytes:

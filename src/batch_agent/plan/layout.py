@@ -13,7 +13,7 @@ from .template import BadInput, Template, block
 _MIN_HOISTED_CHARS = 200
 """Least characters of a constant that is moved to the lead: a reference to a shorter one would save nothing."""
 
-_MIN_BREAKPOINT_CHARS = 1024
+MIN_BREAKPOINT_CHARS = 1024
 """Least characters that a group shares for a cache breakpoint: services do not cache shorter prefixes."""
 
 _MAX_LAST_PARAGRAPH_CHARS = 400
@@ -190,7 +190,7 @@ def _count(ordered: list[_Row], lead: int, rows: int) -> tuple[tuple[int, ...], 
     """Characters that the tasks of a group share, by row, and the sharing of the whole run."""
     same = [_in_common(last, row) for last, row in pairwise(ordered)]
     shared = [lead] * rows
-    for start, end in _groups([length if length >= _MIN_BREAKPOINT_CHARS else 0 for length in same]):
+    for start, end in _groups([length if length >= MIN_BREAKPOINT_CHARS else 0 for length in same]):
         least = min(same[start:end])
         for row in ordered[start : end + 1]:
             # One cache breakpoint for the group, or for the whole run if its lead is longer.

@@ -9,6 +9,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote, unquote
 
+from ..core.agent_config import SAMPLE_MARK
 from ..core.errors import SpecError
 from ..core.schema import is_model
 from ..core.validation import suggestion
@@ -32,9 +33,9 @@ class RowKeys:
         self._cells = cells
         self._seen: set[str] = set()
 
-    def key(self, value: Any, images: Sequence[str] = ()) -> str:
+    def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
         row = row_id(value, self._field)
-        if row in self._seen:
+        if row in self._seen and not sample:
             raise ValueError(f"key={self._field!r}: {row!r} occurs more than once")
         self._seen.add(row)
         try:
@@ -43,7 +44,8 @@ class RowKeys:
             shown = value
         digest = self._run.copy()
         digest.update(canonical([row, shown, *images]))
-        return f"{key_of_row(row)}{self._question}{digest.hexdigest()}"
+        key = f"{key_of_row(row)}{self._question}{digest.hexdigest()}"
+        return f"{key}{SAMPLE_MARK}{sample}" if sample else key
 
 
 def key_of_row(row: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..agent.output import output_type
 from ..aio import Deadlines
-from ..core.agent_config import Job
+from ..core.agent_config import Job, sample_of
 from ..core.errors import SpecError
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
@@ -36,7 +36,7 @@ from ..store.reader import CheckpointReader
 from ..tools import ToolProvider, as_tool
 
 _INFLIGHT = 64
-_UNSUPPORTED_OPTIONS = ("backend", "checkpoint_dir", "on_result", "out")
+_UNSUPPORTED_OPTIONS = ("backend", "checkpoint_dir", "on_result", "out", "samples", "models", "score", "evaluation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,8 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
     first = await inputs.peek()
     template = resolve_uncertain_fields(template_of(spec.task, first), inputs.known).with_images(spec.rows.images)
     plan = compile_plan(spec, default_layout(template), specs, output_type(spec.output_schema), traits)
-    by_position = {agent.job.index: agent for agent in agents} if "inputs" in options else dict(enumerate(agents))
+    by_index = {agent.job.index: agent for agent in reversed(agents)}  # of several samples, the first
+    by_position = by_index if "inputs" in options else dict(enumerate(agents))
     recordings = Recordings()
     source = InputSource(inputs, _jobs(plan, recordings, by_position))
     backend, tools = RecordedBackend(recordings, traits), RecordedTools(recordings, specs)
@@ -172,4 +173,4 @@ async def _run(
         results.append(result)
 
     await Engine(EngineConfig(source, loop, store, admission, deliver, _INFLIGHT)).run()
-    return sorted(results, key=lambda result: result.index)
+    return sorted(results, key=lambda result: (result.index, sample_of(result.key)))

@@ -97,6 +97,8 @@ class RunResources:
     is_complete: bool = False
     """Every result is in the checkpoint: no request is sent and no tool is called."""
     tool_set: ToolSet = field(default_factory=NoTools)
+    agents: int | None = None
+    """Number of agents; None if the number of inputs is unknown."""
     counts: dict[str, int] = field(default_factory=dict)
     """Token counts of the server, by text digest; recorded if the store is durable."""
     reads: ReadRecorder | None = None
@@ -307,7 +309,7 @@ class _Opener:
             batch = await self._batch_of_auto(setup, server, store)
             plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
-        inline = _inline_tools(spec, tools)
+        inline, agents = _inline_tools(spec, tools), _agents(setup, inputs)
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
         backend = server if found is not None else self._observed(batch or server, setup)
         if self._budget is not None:
@@ -315,10 +317,10 @@ class _Opener:
             if found is None:
                 lane = batch or server
                 submitted = lane.submitted if isinstance(lane, CollectsRequests) else None
-                backend = self._budget.backend(backend, spec, plan.config, inputs.total, setup.notify, submitted)
+                backend = self._budget.backend(backend, spec, plan.config, agents, setup.notify, submitted)
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
-        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, inputs.total)
+        admission, health = self._admission(setup, shared_chars, backend, server, scale, depth, agents)
         for each in (server, batch):
             if isinstance(each, CollectsRequests):
                 admission.observe(each, self._waiting_for_budget)
@@ -341,8 +343,9 @@ class _Opener:
             setup.events if self._cluster is None else self._cluster.events,
             self._cluster,
             found is not None,
+            agents=agents,
             counts=counts,
-            lanes=self._lanes(setup, server.traits, inputs.total, has_batch=batch is not None),
+            lanes=self._lanes(setup, server.traits, agents, has_batch=batch is not None),
             batch=batch,
             outlook=self._outlook(spec, server, plan.config.model),
         )
@@ -595,6 +598,10 @@ class _Opener:
             self._events.emit(used())
 
 
+def _agents(setup: RunSetup, inputs: JobSource) -> int | None:
+    return None if inputs.total is None else inputs.total * setup.spec.evaluation.samples
+
+
 def _placeable(tools: Sequence[Tool]) -> tuple[str, ...]:
     return tuple(tool.name for tool in tools if tool.is_shared and tool.sharing.placement is None)
 
@@ -622,7 +629,7 @@ def _recorded_reads(folder: Path, plan: Plan, shared_tools: Sequence[str]) -> Sh
 
 def _recorder(run: RunResources) -> ReadRecorder | None:
     """None if agents of the run cannot read the same results."""
-    if run.inputs.total == 1 or not any(tool.is_shared for tool in run.tools):
+    if run.agents == 1 or not any(tool.is_shared for tool in run.tools):
         return None
     return ReadRecorder(prefix_chars(run.plan.config.prompt) + run.plan.references_at)
 

@@ -1,11 +1,13 @@
 """Runner: opens the resources of a run, and drives its agents to the last result."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..aio import Deadlines
 from ..backends.prices import known_price
+from ..core.agent_config import sample_of, without_sample
 from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
 from ..core.protocols import EventSink, Prices, WorkSource
@@ -28,6 +30,7 @@ from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:
     from ..lanes.lane_turn_runner import LaneStats
+    from ..scores.score_book import ScoreBook
 
 _WORTH_WARMING = 4096
 """Characters. Services that benefit from a warm-up do not cache prefixes of less than a thousand tokens."""
@@ -47,7 +50,7 @@ async def run(
     """Runs a spec, alone or distributed through a coordinator; the results go to the channel. `only`, `runs_agents`: as
     for `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
     async with open_resources([setup], setup.events, coordinator) as [resources]:
-        channel.total = resources.inputs.total
+        channel.total = resources.agents
         try:
             await execute(resources, channel.put, only=only, runs_agents=runs_agents)
         finally:
@@ -87,6 +90,10 @@ async def execute(
         if is_new and only is None and execution.has_all_results:
             await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
     finally:
+        if execution.scores is not None and spec.checkpoint_dir is not None:
+            from ..observe.score_file import save_scores
+
+            await asyncio.to_thread(save_scores, spec.checkpoint_dir, execution.scores.scores)
         if resources.events is not None:
             execution.report(resources.events)
 
@@ -105,6 +112,16 @@ def _known_inputs(resources: RunResources) -> Sequence[Any]:
     return tuple(rows) if isinstance(rows, list | tuple) else ()
 
 
+def _score_book(setup: RunSetup) -> "ScoreBook | None":
+    """None if nothing is scored while answers arrive; judges come after the last one."""
+    from ..scores.judge import is_judge
+    from ..scores.score_book import ScoreBook
+    from ..scores.scorer import scorers_of
+
+    scorers = [each for each in scorers_of(setup.spec.evaluation.score) if not is_judge(each)]
+    return ScoreBook(scorers, setup.notify) if scorers else None
+
+
 class _Execution:
     """One run in progress."""
 
@@ -114,6 +131,7 @@ class _Execution:
         self._events = resources.events
         self.has_all_results = resources.cluster is None
         """Whether every agent has ended, and the checkpoint has it. Of a distributed run, known at its end."""
+        self.scores = _score_book(resources.setup) if self._spec.evaluation.score else None
 
     @property
     def prices(self) -> Prices | None:
@@ -126,8 +144,8 @@ class _Execution:
         agent shares no prompt, and the prompts of programs are unknown."""
         resources, setup = self._resources, self._resources.setup
         if self._events is not None:
-            self._events.emit(self._started(resources.inputs.total, self.prices))
-        if self._spec.runtime is not None or (setup.events is None and resources.inputs.total == 1):
+            self._events.emit(self._started(resources.agents, self.prices))
+        if self._spec.runtime is not None or (setup.events is None and resources.agents == 1):
             return
         report = resources.report()
         if setup.events is not None and self._events is not None:
@@ -145,7 +163,8 @@ class _Execution:
     async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, runs_agents: bool) -> None:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
-        source = InputSource(resources.inputs, resources.plan.job, order, resources.plan.reads_images)
+        plan = resources.plan
+        source = InputSource(resources.inputs, plan.job, order, spec.evaluation.samples, plan.reads_images)
         deliver: Deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
         if resources.lanes is not None:
             deliver = resources.lanes.counting(deliver)
@@ -165,13 +184,23 @@ class _Execution:
         traits, model = self._resources.server.traits, self._resources.plan.config.model
         price = known_price(model, traits.name, self._spec.spending.prices)
         has_row_keys, artifacts = self._spec.rows.key is not None, self._resources.setup.artifacts
-        if price is None and not has_row_keys and artifacts is None:
+        sampled, named = self._spec.evaluation.samples > 1, self._resources.setup.compared_model
+        has_none = price is None and not has_row_keys and artifacts is None
+        if has_none and not sampled and named is None and self.scores is None:
             return None
 
         def completed(result: AgentResult) -> AgentResult:
-            key = row_key(result.key) if has_row_keys else result.key
-            files = () if artifacts is None else artifacts.files(result.key)
-            return replace(result, key=key, cost=None if price is None else price.of(result.usage), artifacts=files)
+            full = result.key
+            key = row_key(full) if has_row_keys else without_sample(full) if sampled else full
+            done = replace(
+                result,
+                key=key,
+                cost=None if price is None else price.of(result.usage),
+                artifacts=() if artifacts is None else artifacts.files(full),
+                sample=sample_of(full) if sampled else None,
+                model=named,
+            )
+            return done if self.scores is None else self.scores.add(done)
 
         return completed
 
@@ -319,7 +348,7 @@ class _Execution:
 
     def _warmup(self) -> PrefixWarmup | None:
         resources, wanted = self._resources, self._spec.prefix.warm_prefix
-        config, lead, total = resources.plan.config, resources.plan.layout.lead, resources.inputs.total
+        config, lead, total = resources.plan.config, resources.plan.layout.lead, resources.agents
         if wanted is None:
             several = total is None or total > 1
             is_managed = resources.backend.traits.managed_cache

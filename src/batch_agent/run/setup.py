@@ -59,6 +59,8 @@ class RunSetup:
     """Names of the fields of inputs that come later, from another stage or another process; None: the spec has them."""
     artifacts: ArtifactFolders | None = None
     """Folders for what tools make; None if no tool takes a ToolContext."""
+    compared_model: str | None = None
+    """The model, of a run with several, whose results say it."""
 
     @classmethod
     def validate(
@@ -70,6 +72,12 @@ class RunSetup:
             _warn_caller(_SAME_FOR_ALL)
         if spec.tools and spec.max_turns == 1:
             _warn_caller("max_turns=1 leaves no turn for a tool call: the only turn must be the answer.")
+        if spec.evaluation.samples > 1 and spec.sampling.temperature == 0:
+            _warn_caller(f"samples={spec.evaluation.samples} with temperature=0: all samples of an input are alike.")
+        if spec.evaluation.score:
+            from ..scores.scorer import scorers_of  # only for runs that are scored
+
+            scorers_of(spec.evaluation.score)
         if spec.runtime is not None:
             spec.runtime.check()
         if spec.out is not None:

@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import orjson
 
+from ..core.agent_config import SAMPLE_MARK, sample_of, without_sample
 from ..core.errors import SpecError, StoreError
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
@@ -108,14 +109,21 @@ class CheckpointReader:
 
     def agents(self) -> Iterator[StoredAgent]:
         """Agents in the order of their index. If an index has an agent of the current plan, those of earlier plans
-        (`plan_changed="rerun"`) are left out."""
-        rows = self._rows(_AGENTS)
+        (`plan_changed="rerun"`) are left out, as are samples beyond the number of the last run."""
+        samples = self.samples()
+        rows = (row for row in self._rows(_AGENTS) if sample_of(row[1]) < samples)
         if self._has_row_keys():
             yield from self._latest_rows(rows)
             return
         for _, same in groupby(rows, key=lambda row: row[0]):
             known = [StoredAgent(index, key) for index, key, _ in same]
             yield from known if len(known) == 1 else self._of_this_plan(known)
+
+    def samples(self) -> int:
+        """Agents for each input, in the last run."""
+        for (data,) in self._rows("SELECT data FROM plan"):
+            return int(orjson.loads(data).get("samples", 1))
+        return 1
 
     def facts(self, key: str) -> tuple[Fact, ...]:
         """The facts of an agent, oldest first; empty for an unknown agent."""
@@ -162,8 +170,8 @@ class CheckpointReader:
 
     def _pick(self, wanted: str, known: list[StoredAgent]) -> StoredAgent:
         found = (
-            [agent for agent in known if wanted in (agent.key, row_key(agent.key))]
-            or [agent for agent in known if str(agent.index) == wanted]
+            [agent for agent in known if wanted in (agent.key, _name(agent))]
+            or [agent for agent in known if f"{agent.index}{_sample_mark(agent)}" == wanted]
             or [agent for agent in known if wanted and row_key(agent.key).startswith(wanted)]
         )
         if len(found) == 1:
@@ -174,6 +182,16 @@ class CheckpointReader:
 
     def _entries(self) -> Iterator[_Entry]:
         agents, keys = list(self.agents()), self._input_keys()
+        samples = [
+            self._entries_of_sample(number, keys, [agent for agent in agents if sample_of(agent.key) == number])
+            for number in range(self.samples())
+        ]
+        return merge(*samples, key=lambda entry: entry.agent.index)
+
+    def _entries_of_sample(
+        self, sample: int, keys: Mapping[int, str], agents: Sequence[StoredAgent]
+    ) -> Iterator[_Entry]:
+        mark = f"{SAMPLE_MARK}{sample}" if sample else ""
         matches = match_inputs(keys, agents)
         self._match_recorded_values(matches, keys, agents)
         used = {agent.key for agent in matches.values()}
@@ -184,7 +202,8 @@ class CheckpointReader:
             if agent is not None:
                 yield _Entry(StoredAgent(index, agent.key), True)
             else:
-                yield _Entry(StoredAgent(index, keys.get(index) or f"unusable-{index}"), False, *found)
+                key = keys.get(index) or f"unusable-{index}"
+                yield _Entry(StoredAgent(index, f"{key}{mark}"), False, *found)
 
     def _stored(self, entry: _Entry) -> StoredInput:
         agent = entry.agent
@@ -251,13 +270,14 @@ class CheckpointReader:
         return any("key" in orjson.loads(data).get("question", ()) for (data,) in plans)
 
     def _latest_rows(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[StoredAgent]:
-        """One agent for each row of the inputs: that of the current question, and of the latest contents of the row."""
+        """One agent for each row of the inputs, and for each of its samples: that of the current question, and of the
+        latest contents of the row."""
         run = fingerprint(self.plan()["question"])
         latest: dict[str, tuple[tuple[bool, int], StoredAgent]] = {}
         for index, key, seq in rows:
-            rank = is_of_question(key, run), seq
-            if rank >= latest.get(row_key(key), (rank, None))[0]:
-                latest[row_key(key)] = rank, StoredAgent(index, key)
+            rank, agent = (is_of_question(key, run), seq), StoredAgent(index, key)
+            if rank >= latest.get(_name(agent), (rank, None))[0]:
+                latest[_name(agent)] = rank, agent
         return iter(sorted((agent for _, agent in latest.values()), key=lambda agent: agent.index))
 
     def _of_this_plan(self, known: list[StoredAgent]) -> list[StoredAgent]:
@@ -308,9 +328,19 @@ def _may_be_of(key: str | None, agent: StoredAgent) -> bool:
 
 
 def _input_hash(key: str) -> str:
-    """The part of a key that is the same for all copies of an input, or for all contents of a row."""
+    """The part of a key that is the same for all copies and samples of an input, or for all contents of a row."""
     row, mark, _ = key.rpartition("@")
-    return row if mark else key.partition("-")[0]
+    return row if mark else without_sample(key).partition("-")[0]
+
+
+def _sample_mark(agent: StoredAgent) -> str:
+    sample = sample_of(agent.key)
+    return f"{SAMPLE_MARK}{sample}" if sample else ""
+
+
+def _name(agent: StoredAgent) -> str:
+    """The key of an agent as results show it, with the number of the sample if it is not the first."""
+    return f"{row_key(without_sample(agent.key))}{_sample_mark(agent)}"
 
 
 def _open(path: Path) -> sqlite3.Connection:
@@ -341,5 +371,5 @@ def _suggestion(wanted: str, known: list[StoredAgent]) -> str:
 
 
 def _names(agents: list[StoredAgent]) -> str:
-    shown = ", ".join(f"{row_key(agent.key)} (index {agent.index})" for agent in agents[:_MAX_SHOWN])
+    shown = ", ".join(f"{_name(agent)} (index {agent.index})" for agent in agents[:_MAX_SHOWN])
     return f"{shown}, ..." if len(agents) > _MAX_SHOWN else shown

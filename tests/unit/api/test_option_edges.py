@@ -116,6 +116,9 @@ WORKS: dict[str, str] = {
     "max_tokens": LIMIT,
     "stop": "list",
     "extra": "dict",
+    "samples": "one",
+    "models": "none",
+    "score": "none list",
 }
 TIMES_THAT_NOTHING_FITS = {("timeout_per_agent", "tiny"), ("timeout_per_turn", "tiny"), ("deadline", "tiny")}
 HUGE_FLOAT_IS_A_NUMBER = {"temperature"}

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tests.support.conversations import rules
 
 from batch_agent import BatchAgent
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.core.agent_config import repeated_seed
+from batch_agent.core.agent_config import repeated_seed, sample_of, without_sample
 from batch_agent.core.messages import User
 from batch_agent.core.program_runtime import CompletionRequest
 from batch_agent.core.requests import Request, Sampling
@@ -92,3 +94,13 @@ def test_derived_seeds_fit_every_server(seed: int) -> None:
     made = {repeated_seed(seed, f"0f-{n}") for n in range(1, 1000)}
     assert len(made) == 999
     assert all(each is not None and 0 <= each < 2**31 for each in made)
+
+
+@settings(max_examples=50)
+@given(st.from_regex(r"([a-z%~-]{1,8}@)?[0-9a-f]{8}(-[1-9])?", fullmatch=True), st.integers(1, 999), st.booleans())
+def test_the_number_of_a_sample_is_in_its_key_and_gives_it_a_seed(key: str, sample: int, is_chunk: bool) -> None:
+    chunk = ".part1" if is_chunk else ""
+    sampled = f"{key}~{sample}{chunk}"
+    assert (sample_of(sampled), without_sample(sampled)) == (sample, f"{key}{chunk}")
+    assert (sample_of(key), without_sample(key)) == (0, key)
+    assert repeated_seed(5, sampled) not in (None, repeated_seed(5, key))

@@ -50,6 +50,9 @@ WORKS: dict[str, str] = {
     "--stop": TEXT,
     "--extra": "",  # no NAME=VALUE
     "--prices": "",
+    "--samples": "one",
+    "--models": TEXT,  # not opened
+    "--score": "",  # no scorer
     "--tool-mode": "",
     "--shared-results": "",
     "--max-inflight": "one negative",

@@ -9,6 +9,7 @@ import pytest
 
 from batch_agent.core.errors import SpecError
 from batch_agent.core.options import ContextLimits, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from batch_agent.core.options.evaluation import Evaluation
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 from batch_agent.core.validation import nearest
@@ -69,6 +70,9 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("max_tokens", "sampling", "max_tokens", 64),
     ("stop", "sampling", "stop", ("END",)),
     ("extra", "sampling", "extra", {"min_p": 0.1}),
+    ("samples", "evaluation", "samples", 3),
+    ("models", "evaluation", "models", ("a", "b")),
+    ("score", "evaluation", "score", ("exact:label",)),
 ]
 GROUPS: dict[str, Any] = {
     "rows": Rows,
@@ -80,6 +84,7 @@ GROUPS: dict[str, Any] = {
     "tool_caching": ToolCaching,
     "spending": SpendingLimits,
     "sampling": Sampling,
+    "evaluation": Evaluation,
 }
 
 

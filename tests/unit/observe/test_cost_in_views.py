@@ -12,9 +12,11 @@ from batch_agent.cli.commands.inspect import inspect
 from batch_agent.core.events import RunStarted, TurnEnded, WorkerEvent
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import dollars
+from batch_agent.lanes import lane_turn_runner
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.page_model import model_of
 from batch_agent.observe.report.run_view import RunView
+from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 PRICES = {"sim": (10.0, 1.0, 40.0)}
@@ -98,8 +100,10 @@ async def test_views_show_what_was_spent_in_each_lane(
 
 
 async def test_the_summary_counts_requests_that_fell_back_and_those_that_were_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lane_turn_runner, "_PATIENCE", 0.05)
+    monkeypatch.setattr(lane_turn_runner, "_BACKOFF", Backoff(0.01, 0.02))
     with SimServer(
         SimConfig(zero_latency=True, faults=FaultRates(flex_unavailable=1.0)), Script(answer_tokens=8)
     ) as sim:
@@ -108,7 +112,6 @@ async def test_the_summary_counts_requests_that_fell_back_and_those_that_were_re
             inputs=INPUTS,
             backend=sim.url,
             lane="flex",
-            deadline=91,
             progress=True,
             checkpoint_dir=tmp_path,
         )

@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,9 +14,8 @@ from ...core.results import AgentResult, AgentStatus
 from ...data.table_export import chat_pieces, csv_pieces, jsonl_pieces, to_parquet
 from ...observe.checkpoint_results import as_sent
 from ...observe.text.formatting import plural, status_counts
-from ...plan.row_keys import row_key
+from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import check_is_one, open_checkpoint
-from ..checkpoint_table import CheckpointTable
 from ..stdout import write_stdout
 
 Format = Literal["jsonl", "csv", "parquet", "chat"]
@@ -103,12 +101,12 @@ class _Rows:
         self.skipped: Counter[AgentStatus] = Counter()
 
     def __iter__(self) -> Iterator[AgentResult]:
-        for _, result in self._table:
+        for result in self._table.results():
             if self.wanted is not None and result.status not in self.wanted:
                 self.skipped[result.status] += 1
                 continue
             self.statuses[result.status] += 1
-            yield replace(result, key=row_key(result.key))
+            yield result
 
 
 def _skipped(statuses: Counter[AgentStatus]) -> str:

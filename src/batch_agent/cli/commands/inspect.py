@@ -19,9 +19,10 @@ from ...observe.text.formatting import one_line, status_counts
 from ...observe.text.prefix import shared_results_line
 from ...observe.text.summary import cost_by_lane
 from ...plan.row_keys import row_key
+from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
+from ..agent_story import story_lines
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
-from ..checkpoint_table import CheckpointTable, story_lines
 
 _MAX_LENGTH = 100
 

@@ -4,7 +4,7 @@ import asyncio
 import shlex
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,14 +20,20 @@ from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...core.spec import BatchSpec
 from ...data import ResultWriter, open_results
+from ...evaluation.outcome import check_judges, compare_models, complete, has_outcome
 from ...flows import Flow
 from ...flows.result import FlowResult
 from ...flows.summary import flow_summary_lines
 from ...observe.live.progress import Progress, progress_for
 from ...observe.live.state import LiveState
-from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines
+from ...observe.score_file import metric_lines
+from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines, usage_parts
+from ...observe.text.formatting import plural
 from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import summary_lines
+from ...run.checkpoint_table import read_results
+from ...scores.comparison import comparison_lines
+from ...scores.judge import is_judge
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
@@ -156,8 +162,10 @@ def run(
     if reduce is not None:
         options.check_output_path(reduce.summary, "--summary")
         cluster.check_not_distributed()
-    BatchSpec.of(**kwargs, **cluster.to_dict())  # validated before an earlier run is deleted
+    check_judges(BatchSpec.of(**kwargs, **cluster.to_dict()))  # validated before an earlier run is deleted
     remote = _remote_run(kwargs["task"], cluster)
+    if remote is not None and any(map(is_judge, kwargs["score"])):
+        raise SpecError("A judge reads the checkpoint, which is on a server with --store: score the results in Python.")
     if remote is not None and options.mcp:
         raise SpecError(
             "--mcp cannot be used with --store: workers would have to start the same servers. In Python, pass "
@@ -199,11 +207,18 @@ def _run(
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
     ended = run_until_signal(_stream(kwargs, out, events, published))
-    seconds = time.monotonic() - started
+    seconds, has_models = time.monotonic() - started, kwargs["models"] is not None
     stopped = ended if isinstance(ended, StoppedBySignal) else None
-    print_lines(summary_lines(progress.state, seconds, is_stopped=stopped is not None))
-    if stopped is None:
+    if has_models:
+        print_lines(partial_flow_summary_lines(progress.state, seconds))
+    else:
+        print_lines(summary_lines(progress.state, seconds, is_stopped=stopped is not None))
+    if stopped is None and not has_models:
         print_lines(compare(folder, progress.state.run_stats, seconds))
+    if kwargs["score"]:
+        print_lines(metric_lines(folder))
+    if not isinstance(ended, StoppedBySignal):
+        print_lines(ended)
     print_lines([f"Results: {out}", *report_lines(folder)])
     return exit_status(stopped, _outputs(folder, published), progress.state, any_failed=progress.state.failed > 0)
 
@@ -214,9 +229,12 @@ def _outputs(folder: Path, published: _PublishedRun | None = None) -> RunOutputs
     return RunOutputs(folder, store, name, resume=resume)
 
 
-async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None) -> None:
+async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None) -> list[str]:
+    """Runs the agents, then judges. Returns lines about what came after the last answer."""
+    began = time.monotonic()
     publication = nullcontext() if published is None else published.run.publish(published.manifest.to_json())
-    stream = BatchAgent.stream(events=events, **kwargs)
+    answered = {**kwargs, "score": [each for each in kwargs["score"] if not is_judge(each)]}
+    stream = BatchAgent.stream(events=events, **answered)
     with open_results(out, "--out") as results:
         try:
             async with publication, stream:
@@ -226,3 +244,19 @@ async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, publish
             for result in stream.unread():
                 results.write(result)
             raise
+    spec = BatchSpec.of(**kwargs, out=out)
+    return await _complete(spec, began) if has_outcome(spec) else []
+
+
+async def _complete(spec: BatchSpec, began: float) -> list[str]:
+    assert spec.checkpoint_dir is not None
+    found = await asyncio.to_thread(read_results, spec.checkpoint_dir, spec.output_schema, spec.retry.max_retries)
+    results = await complete(spec, found, began)
+    lines = [
+        f"Judge {name}: {plural(len(verdicts), 'verdict')}; {'; '.join(usage_parts(verdicts.usage, verdicts.cost))}."
+        for name, verdicts in results.judges.items()
+    ]
+    if spec.evaluation.models is not None:
+        with suppress(SpecError):  # the answers of a model are missing
+            lines += [line for each in compare_models(results) for line in comparison_lines(each, max_changed=0)]
+    return lines

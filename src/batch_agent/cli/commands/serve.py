@@ -13,8 +13,8 @@ from ...observe.event_log import FILE
 from ...observe.report.live_server import is_loopback, served
 from ...observe.report.log_follower import LogFollower
 from ...store.reader import CheckpointReader, StoredInput
+from ..agent_story import story_lines
 from ..checkpoint import open_checkpoint
-from ..checkpoint_table import story_lines
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 

@@ -14,9 +14,9 @@ from ...core.errors import SpecError
 from ...core.options import Rows
 from ...core.task_fields import STDIN, Fields, is_url
 from ...data import SqlQuery, check_output_path, read_inputs
-from ..import_by_name import importable_from, load_runtime, load_schema, load_servers, load_tools
-from .help_groups import LIMITS, MODEL, OUTPUT, PROMPTS, TASK
-from .json_values import parse_extra, parse_prices
+from ..import_by_name import importable_from, load_runtime, load_schema, load_scorers, load_servers, load_tools
+from .help_groups import EVALUATIONS, LIMITS, MODEL, OUTPUT, PROMPTS, TASK
+from .json_values import parse_extra, parse_models, parse_prices
 
 PASSED_THROUGH = (
     "key",
@@ -164,6 +164,24 @@ class CommandOptions:
             consume_multiple=True,
         ),
     ] = None
+    samples: Annotated[int, _option("Answers for each input.", EVALUATIONS)] = 1
+    models: Annotated[
+        list[str] | None,
+        _option(
+            "Models that answer every input, to compare them: names on the backend, or NAME=BACKEND.",
+            EVALUATIONS,
+            consume_multiple=True,
+        ),
+    ] = None
+    score: Annotated[
+        list[str] | None,
+        _option(
+            "Scores of the answers: exact:FIELD, contains:FIELD, numeric:FIELD, regex:PATTERN, json_fields:FIELD, "
+            "judge:RUBRIC (text or a file), or your own as module:function.",
+            EVALUATIONS,
+            consume_multiple=True,
+        ),
+    ] = None
     tool_mode: Annotated[
         Literal["auto", "native", "action"],
         _option(
@@ -252,6 +270,9 @@ class CommandOptions:
             "runtime": load_runtime(self.runtime, self.workdir),
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
+            "samples": self.samples,
+            "models": None if self.models is None else parse_models(self.models),
+            "score": load_scorers(self.score or [], self.home),
             **self.to_plain(),
         }
 
@@ -339,5 +360,10 @@ def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, An
         raise SpecError(
             "The command of an MCP server contained a password or a key, which is not stored. Run the whole original "
             "command again: it resumes from the checkpoint."
+        )
+    if ours.get("models") == [NOT_STORED]:
+        raise SpecError(
+            "The backend of a model contained a password, which is not stored. Run the whole original command again: "
+            "it resumes from the checkpoint."
         )
     return CommandOptions(**ours), {name: value for name, value in options.items() if name not in ours}

@@ -25,6 +25,16 @@ def parse_prices(values: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+def parse_models(values: Sequence[str]) -> list[str] | dict[str, str]:
+    """Models from their names, or from `NAME=BACKEND` for each. Raises SpecError."""
+    pairs = [text.partition("=") for text in values]
+    if not any(mark for _, mark, _ in pairs):
+        return list(values)
+    if not all(mark and backend for _, mark, backend in pairs):
+        raise SpecError("--models: name the backend of each model, as in small=vllm://host:8000 large=openai://.")
+    return {name: backend for name, _, backend in pairs}
+
+
 def _object(text: str, option: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = orjson.loads(text)

@@ -12,6 +12,7 @@ from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
 from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from .evaluation import Evaluation
 
 
 class AgentOptions(TypedDict, total=False):
@@ -175,6 +176,16 @@ class AgentOptions(TypedDict, total=False):
     """Further fields of the request, sent unchanged."""
     sampling: Sampling
     """The options of `Sampling` as a group, instead of one by one."""
+    samples: int
+    """Answers for each input. They run one after the other, so that they share their whole prompt; with `seed`, each
+    has a seed of its own."""
+    models: Sequence[str] | Mapping[str, str] | None
+    """Models that answer every input, to compare them: names on the backend, or a dict of names and their backends."""
+    score: Any
+    """What an answer is worth: a scorer such as exact("label"), its name such as "exact:label", a function of the
+    answer and the input, or a list of these: docs/evaluation.md."""
+    evaluation: Evaluation
+    """The options of `Evaluation` as a group, instead of one by one."""
 
 
 class CommonOptions(AgentOptions, total=False):

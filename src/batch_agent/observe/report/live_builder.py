@@ -1,10 +1,12 @@
 """Builder of the report in the process that writes the event log."""
 
 import time
+from pathlib import Path
 from typing import Any
 
 from ...core.events import Event
 from ..event_codec import rounded
+from ..score_file import evaluation_json
 from .page_model import model_of
 from .run_view import RunView
 
@@ -13,8 +15,8 @@ class LiveReportBuilder:
     """Builds the model of the report from events, without reading the log again, which would take as long as writing
     it. Only for a log that one process has written, with times that do not decrease."""
 
-    def __init__(self, title: str, began: float) -> None:
-        self._title = title
+    def __init__(self, folder: Path, began: float) -> None:
+        self._folder = folder
         self._began = rounded(began)
         self._view = RunView()
 
@@ -23,6 +25,7 @@ class LiveReportBuilder:
 
     def model(self) -> dict[str, Any]:
         """The model at the end of the process."""
-        return model_of(
-            self._view, title=self._title, began=self._began, now=time.time(), is_running=False, is_closed=True
+        found = model_of(
+            self._view, title=self._folder.name, began=self._began, now=time.time(), is_running=False, is_closed=True
         )
+        return {**found, "evaluation": evaluation_json(self._folder)}

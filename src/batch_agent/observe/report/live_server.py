@@ -6,6 +6,7 @@ It checks the Host header, against DNS rebinding.
 import asyncio
 import gzip
 import ipaddress
+import re
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -19,6 +20,8 @@ from ...core.errors import BatchAgentError, StoreError
 from ..event_codec import to_json
 from .html import INDEX, page_files
 from .log_follower import LogFollower
+
+_NUMBER = re.compile(r"\d{1,12}")
 
 
 def is_loopback(host: str) -> bool:
@@ -111,10 +114,10 @@ class LiveServer:
                 self._body = await asyncio.to_thread(self._build, self.version)
             return self._body
 
-    async def key(self, stage: str, index: int) -> str | None:
+    async def key(self, stage: str, index: int, sample: int) -> str | None:
         await self.poll()
         async with self._lock:
-            return await asyncio.to_thread(self._follower.key, stage, index)
+            return await asyncio.to_thread(self._follower.key, stage, index, sample)
 
     async def poll(self) -> None:
         """Reads new events from the log, and notifies listeners of changes."""
@@ -217,7 +220,8 @@ def _app(live: LiveServer, trace: AgentTrace, host: str) -> web.Application:
 
     async def agent(request: web.Request) -> web.Response:
         stage, index = request.query.get("stage", ""), int(request.match_info["index"])
-        key = await live.key(stage, index)
+        sample = request.query.get("sample", "0")
+        key = await live.key(stage, index, int(sample) if _NUMBER.fullmatch(sample) else 0)
         if key is None:
             raise web.HTTPNotFound(text=f"There is no agent {index}.")
         try:

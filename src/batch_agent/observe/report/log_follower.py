@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core.errors import StoreError
 from ..event_log import FILE, LogReader
+from ..score_file import evaluation_json
 from .lock_probe import is_held
 from .page_model import model_of
 from .run_view import RunView
@@ -88,9 +89,9 @@ class LogFollower:
                 "agent on; older versions did not."
             )
 
-    def key(self, stage: str, index: int) -> str | None:
-        """The key of an agent, by stage and index."""
-        return self._view.key(stage, index)
+    def key(self, stage: str, index: int, sample: int = 0) -> str | None:
+        """The key of an agent, by stage, index and sample."""
+        return self._view.key(stage, index, sample)
 
     def model(self) -> dict[str, Any]:
         """The model of the page."""
@@ -102,6 +103,7 @@ class LogFollower:
             is_running=self.is_running,
             is_closed=self._reader.is_closed,
         )
+        found["evaluation"] = evaluation_json(self._folder)
         return found if self.has_log else {**found, "state": "waiting"}
 
     def _note_processes(self) -> None:

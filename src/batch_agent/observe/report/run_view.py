@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, assert_never
 
+from ...core.agent_config import sample_of
 from ...core.events import (
     AgentFinished,
     AgentReassigned,
@@ -102,11 +103,12 @@ class RunView:
             worker, event = event.worker, event.event
         self._apply(at, stage, worker, event)
 
-    def key(self, stage: str, index: int) -> str | None:
-        """The key of the agent with this index; None if there is none."""
+    def key(self, stage: str, index: int, sample: int = 0) -> str | None:
+        """The key of the agent with this index and sample; None if there is none."""
         actors = self.stages[stage].actors if stage in self.stages else {}
         where = self.timeline.index
-        keys = [key for key, actor in actors.items() if where[self._rows[actor]] == index and "." not in key]
+        found = [key for key, actor in actors.items() if where[self._rows[actor]] == index and "." not in key]
+        keys = [key for key in found if sample_of(key) == sample]
         return keys[-1] if keys else None
 
     def row_keys(self, rows: Iterable[int]) -> dict[str, list[str]]:
@@ -264,7 +266,7 @@ class RunView:
         return actor
 
     def _add_agent(self, at: float, stage: StageView, key: str, index: int) -> int:
-        row = self.timeline.add(at, stage.number, index)
+        row = self.timeline.add(at, stage.number, index, sample_of(key))
         self.results.add()
         stage.agents += 1
         self._add_actor(stage, key, row)

@@ -19,6 +19,8 @@ class Timeline:
     def __init__(self) -> None:
         self.stage = array("H")
         self.index = array("q")
+        self.sample = array("L")
+        """Number of the sample of the input."""
         self.outcome = bytearray()
         self.last_process = array("H")
         """Last process of the agent; 0 after it was reassigned to another worker."""
@@ -38,11 +40,12 @@ class Timeline:
     def __len__(self) -> int:
         return len(self._segments)
 
-    def add(self, at: float, stage: int, index: int) -> int:
+    def add(self, at: float, stage: int, index: int, sample: int = 0) -> int:
         """Adds a row, and returns its number."""
         now = round(at * 100)
         self.stage.append(stage)
         self.index.append(index)
+        self.sample.append(sample)
         self.outcome.append(IN_PROGRESS)
         self.state.append(ABSENT)
         for column in (self._start, self._since, self._ended):
@@ -102,6 +105,7 @@ class Timeline:
         return {
             "stage": [self.stage[row] for row in chosen],
             "index": [self.index[row] for row in chosen],
+            **({"sample": [self.sample[row] for row in chosen]} if any(self.sample) else {}),
             "ok": [self.outcome[row] for row in chosen],
             "start": [self._start[row] for row in chosen],
             "segments": b64encode(encoded).decode(),

@@ -158,7 +158,7 @@ async def test_an_older_file_stays_when_the_export_fails(tmp_path: Path, monkeyp
     def break_down(*_: Any, **__: Any) -> Iterator[Any]:
         raise RuntimeError("in the middle")
 
-    monkeypatch.setattr("batch_agent.cli.checkpoint_table.recorded_result", break_down)
+    monkeypatch.setattr("batch_agent.run.checkpoint_table.recorded_result", break_down)
     with pytest.raises(RuntimeError):
         export(tmp_path / "c", out=tmp_path / "out.jsonl")
     assert (tmp_path / "out.jsonl").read_text() == "old\n"

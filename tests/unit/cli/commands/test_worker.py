@@ -443,6 +443,8 @@ ONLY_SUBMITTER = {
     "config": "its values are options",
     "no_hoist no_reorder": "the order of inputs; prompts arrive with the jobs",
     "strict_prefix": "checks the inputs",
+    "samples models": "jobs arrive one for each sample; models= is refused with --store",
+    "score": "answers are scored where they arrive",
     "log_requests": "a file of the submitter's machine; a worker has a --log-requests of its own",
 }
 """Options that workers do not get, and why."""

@@ -269,11 +269,8 @@ const canvas = (() => {
     for (let row = Math.ceil(firstRow(shot) / every) * every; row < lastRow(shot); row += every) {
       const y = row * rowHeight - top + Math.min(rowHeight, LABELS_APART) / 2 + 3.5;
       if (y < 8 || y > height - 1) continue;
-      pen.fillText(
-        format.short(agents.index[rows[row]]).length > 7 ? "…" : String(agents.index[rows[row]]),
-        xScale.left - 6,
-        y,
-      );
+      const name = agents.hasSamples ? runModel.nameOf(agents, rows[row]) : String(agents.index[rows[row]]);
+      pen.fillText(name.length > 7 ? "…" : name, xScale.left - 6, y);
     }
   }
 

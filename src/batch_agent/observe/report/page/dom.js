@@ -150,13 +150,9 @@ const dom = (() => {
   }
 
   /** Button that opens the panel of an agent. */
-  function agentButton(stage, index) {
-    const label = `Agent ${format.exact(index)}: details`;
-    return el(
-      "button",
-      { type: "button", class: "agent", "data-agent": index, "data-stage": stage, "aria-label": label },
-      format.exact(index),
-    );
+  function agentButton(stage, index, sample = 0, name = format.exact(index)) {
+    const data = { "data-agent": index, "data-stage": stage, "data-sample": sample };
+    return el("button", { type: "button", class: "agent", ...data, "aria-label": `Agent ${name}: details` }, name);
   }
 
   /** A text whose addresses and paths break behind a slash, rather than inside a word. */

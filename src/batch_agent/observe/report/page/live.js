@@ -77,9 +77,10 @@ const live = (() => {
   }
 
   /** Trace of one agent, as the server writes it. */
-  async function trace(index, stage) {
+  async function trace(index, stage, sample) {
+    const which = sample ? `&sample=${sample}` : "";
     try {
-      const response = await fetch(`agent/${index}?stage=${encodeURIComponent(stage)}`, { cache: "no-store" });
+      const response = await fetch(`agent/${index}?stage=${encodeURIComponent(stage)}${which}`, { cache: "no-store" });
       const text = await response.text();
       return response.ok
         ? text || "No trace has been recorded yet."

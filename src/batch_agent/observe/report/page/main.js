@@ -9,6 +9,7 @@ const main = (() => {
     const model = runModel.run(raw);
     summary.draw(model);
     description.draw(model);
+    evaluation.draw(model);
     tables.draw(model);
     distributions.draw(model);
     scheduling.draw(model);
@@ -85,7 +86,8 @@ const main = (() => {
     if (!button) return;
     if (button.dataset.do) ACTIONS[button.dataset.do]?.(button);
     if (button.dataset.agent === undefined) return;
-    const agent = timeline.agentOf(Number(button.dataset.stage), Number(button.dataset.agent));
+    const { stage, agent: index, sample } = button.dataset;
+    const agent = timeline.agentOf(Number(stage), Number(index), Number(sample ?? 0));
     if (agent !== null) timeline.open(agent);
   }
 

@@ -127,6 +127,8 @@ const runModel = (() => {
     const agents = {
       count,
       index: new Float64Array(count),
+      sample: new Uint32Array(count),
+      hasSamples: list(timeline.sample).length > 0,
       stage: new Uint16Array(count),
       ok: new Uint8Array(count),
       start: new Float64Array(count),
@@ -138,13 +140,21 @@ const runModel = (() => {
       last: 0,
     };
     const [stage, ok, start] = [list(timeline.stage), list(timeline.ok), list(timeline.start)];
+    const sample = list(timeline.sample);
     for (let agent = 0; agent < count; agent++) {
       agents.index[agent] = number(index[agent]) ?? -1;
+      agents.sample[agent] = number(sample[agent]) ?? 0;
       agents.stage[agent] = Math.min(number(stage[agent]) ?? 0, Math.max(stages - 1, 0));
       agents.ok[agent] = number(ok[agent]) ?? 2;
       agents.start[agent] = number(start[agent]) ?? 0;
     }
     return segmented(agents, decodedBase64(text(timeline.segments)));
+  }
+
+  /** Index of an agent, with the number of its sample where inputs have several. */
+  function nameOf(agents, agent) {
+    const index = format.exact(agents.index[agent]);
+    return agents.hasSamples ? `${index}~${agents.sample[agent]}` : index;
   }
 
   function segmented(agents, bytes) {
@@ -223,5 +233,5 @@ const runModel = (() => {
     return kept.every((agent, row) => row === 0 || compare(kept[row - 1], agent) <= 0) ? kept : kept.sort(compare);
   }
 
-  return { list, record, text, number, sum, columns, run, status, isTruncated, stateAt, ordered };
+  return { list, record, text, number, sum, columns, run, status, isTruncated, stateAt, ordered, nameOf };
 })();

@@ -24,7 +24,7 @@ const panel = (() => {
       was && model ? model.agents.first[was.agent + 1] - model.agents.first[was.agent] + model.agents.ok[was.agent] : 0;
     model = next;
     if (!was) return;
-    const agent = timeline.agentOf(was.stage, was.index);
+    const agent = timeline.agentOf(was.stage, was.index, was.sample);
     shown = agent === null ? null : { ...was, agent };
     if (!shown) return close();
     draw();
@@ -34,7 +34,8 @@ const panel = (() => {
   function open(agent) {
     const isNew = host().hidden;
     if (isNew) opener = document.activeElement;
-    shown = { agent, stage: model.agents.stage[agent], index: model.agents.index[agent] };
+    const { stage, index, sample } = model.agents;
+    shown = { agent, stage: stage[agent], index: index[agent], sample: sample[agent] };
     trace = live.isLive ? "Loading the trace …" : null;
     host().hidden = false;
     document.body.classList.add("with-panel");
@@ -81,8 +82,9 @@ const panel = (() => {
   async function loadTrace() {
     if (!live.isLive || !shown) return;
     const wanted = shown;
-    const loaded = await live.trace(wanted.index, text(model.stages[wanted.stage]?.name));
-    if (shown?.index !== wanted.index || shown?.stage !== wanted.stage) return;
+    const loaded = await live.trace(wanted.index, text(model.stages[wanted.stage]?.name), wanted.sample);
+    const isShown = (name) => shown?.[name] === wanted[name];
+    if (!["stage", "index", "sample"].every(isShown)) return;
     trace = loaded;
     draw();
   }
@@ -123,7 +125,7 @@ const panel = (() => {
     return el(
       "div",
       { class: "panel-head" },
-      el("h2", { id: "panel-title" }, `Agent ${format.exact(shown.index)}`),
+      el("h2", { id: "panel-title" }, `Agent ${runModel.nameOf(model.agents, shown.agent)}`),
       el("span", { class: `badge ${TONES[status] ?? "waiting"}` }, status.charAt(0).toUpperCase() + status.slice(1)),
       el(
         "span",
@@ -173,7 +175,7 @@ const panel = (() => {
 
   function command() {
     const name = text(model.stages[shown.stage]?.name);
-    return el("code", null, `batch-agent inspect FOLDER${name && `/${name}`} --agent ${shown.index}`);
+    return el("code", null, `batch-agent inspect FOLDER${name && `/${name}`} --agent ${shown.index}${shown.sample ? `~${shown.sample}` : ""}`);
   }
 
   function steps(agent) {

@@ -73,7 +73,8 @@ const results = (() => {
   }
 
   function agentCell(agent) {
-    return agentButton(model.agents.stage[agent], model.agents.index[agent]);
+    const { stage, index, sample } = model.agents;
+    return agentButton(stage[agent], index[agent], sample[agent], runModel.nameOf(model.agents, agent));
   }
 
   function statusCell(agent) {
@@ -102,7 +103,7 @@ const results = (() => {
     model = next;
     searched = null;
     counts = totals();
-    if (shown) shown = { ...shown, agent: timeline.agentOf(shown.stage, shown.index) };
+    if (shown) shown = { ...shown, agent: timeline.agentOf(shown.stage, shown.index, shown.sample) };
     select();
     draw();
   }
@@ -215,7 +216,7 @@ const results = (() => {
       el(
         "tr",
         {
-          "data-key": `${model.agents.stage[agent]} ${model.agents.index[agent]}`,
+          "data-key": `${model.agents.stage[agent]} ${model.agents.index[agent]} ${model.agents.sample[agent]}`,
           "data-row": agent,
           class: shown?.agent === agent ? "selected" : null,
         },
@@ -293,8 +294,8 @@ const results = (() => {
 
   /** Marks the row of an agent, and turns to its page. */
   function mark(agent) {
-    const { stage, index } = model.agents;
-    shown = agent === null ? null : { agent, stage: stage[agent], index: index[agent] };
+    const { stage, index, sample } = model.agents;
+    shown = agent === null ? null : { agent, stage: stage[agent], index: index[agent], sample: sample[agent] };
     const row = agent === null ? -1 : rows.indexOf(agent);
     if (row >= 0) page = Math.floor(row / perPage());
     draw();

@@ -19,7 +19,8 @@ const timeline = (() => {
   };
 
   function set(next) {
-    const kept = selected === null || !model ? null : [model.agents.stage[selected], model.agents.index[selected]];
+    const before = model?.agents;
+    const kept = selected === null || !before ? null : [before.stage[selected], before.index[selected], before.sample[selected]];
     model = next;
     selected = kept && agentOf(...kept);
     document.getElementById("agents").hidden = model.agents.count === 0;
@@ -165,14 +166,14 @@ const timeline = (() => {
   const taller = () => resize(HEIGHTS.find((height) => height > rowHeight()) ?? TALLEST);
   const shorter = () => resize(HEIGHTS.findLast((height) => height < rowHeight()) ?? null);
 
-  function agentOf(stage, index) {
+  function agentOf(stage, index, sample = 0) {
     const { agents } = model;
     for (let agent = 0; agent < agents.count; agent++)
-      if (agents.index[agent] === index && agents.stage[agent] === stage) return agent;
+      if (agents.index[agent] === index && agents.stage[agent] === stage && agents.sample[agent] === sample) return agent;
     return null;
   }
 
-  /** Opens the agent with this index. Where several stages have one, each search goes on to the next stage. */
+  /** Opens the agent with this index. Where several stages or samples have one, each search goes on to the next. */
   function find(wanted) {
     const index = Number(wanted.replace(/[^\d]/g, "") || NaN);
     const { agents } = model;

@@ -15,7 +15,7 @@ const tooltips = (() => {
     const end = agents.ok[agent];
     const row = model.results.key[agent];
     return [
-      el("div", { class: "when" }, `Agent ${exact(agents.index[agent])}${row && ` · ${row}`}${stage}`, key(TONES[end], runModel.status(model, agent))),
+      el("div", { class: "when" }, `Agent ${runModel.nameOf(agents, agent)}${row && ` · ${row}`}${stage}`, key(TONES[end], runModel.status(model, agent))),
       value(el("span", null, `at ${format.moment(time, span.to - span.from)}`), stateName(model, agent, time)),
       durations(agents, agent).map(([tone, name, took]) => value(key(tone, name), seconds(took))),
     ];

@@ -1,25 +1,21 @@
-"""Table of a checkpoint: a result for each input, whatever became of its agent, and the story of one."""
+"""Table of a checkpoint: a result for each input, whatever became of its agent."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from rich.text import Text
-
-from ..core.agent_config import AgentConfig
+from ..core.agent_config import AgentConfig, sample_of, without_sample
 from ..core.errors import ErrorKind
-from ..core.facts import failure_of
 from ..core.options.price import price_from_numbers
 from ..core.results import AgentResult
-from ..observe.checkpoint_results import recorded_result, unfinished_result
+from ..data.results import Results
+from ..observe.checkpoint_results import recorded_config, recorded_result, unfinished_result
 from ..observe.report.lock_probe import is_held
-from ..observe.text.agent_trace import agent_trace_lines, as_text, part
-from ..observe.text.formatting import one_line
+from ..observe.score_file import MODEL_PREFIX, load_scores
 from ..plan.row_keys import row_key
 from ..store.reader import CheckpointReader, StoredInput
-
-_MAX_LENGTH = 200
 
 
 class CheckpointTable:
@@ -35,8 +31,23 @@ class CheckpointTable:
         self._is_complete = bool(reader.plan().get("finished", {}).get("failures"))
 
     def __iter__(self) -> Iterator[tuple[StoredInput, AgentResult]]:
+        """Results have the keys of agents."""
         for stored in self._reader.inputs():
             yield stored, self._with_cost(self._result(stored))
+
+    def results(self) -> Iterator[AgentResult]:
+        """Results as those of the run, with the key of the input, the number of the sample and the scores."""
+        scores, has_samples = load_scores(self._folder), self._reader.samples() > 1
+        is_of_models = self._folder.name.startswith(MODEL_PREFIX)
+        for _, result in self:
+            key, sample = row_key(without_sample(result.key)), sample_of(result.key)
+            yield replace(
+                result,
+                key=key,
+                sample=sample if has_samples else None,
+                model=self._config.model if is_of_models else None,
+                scores=scores.get((key, sample), {}),
+            )
 
     def _with_cost(self, result: AgentResult) -> AgentResult:
         return result if self._price is None else replace(result, cost=self._price.of(result.usage))
@@ -58,16 +69,12 @@ class CheckpointTable:
         return ErrorKind.RUNNING if is_held(self._folder) else ErrorKind.INTERRUPTED
 
 
-def story_lines(folder: Path, config: AgentConfig, stored: StoredInput, *, full: bool = False) -> Iterator[Text]:
-    """The story of an input's agent; if that was not started, the reason. `full`: as for `agent_trace_lines`."""
-    if stored.facts:
-        is_running = failure_of(stored.facts) is None and is_held(folder) is not False
-        yield from agent_trace_lines(config, stored.key, stored.facts, full=full, is_running=is_running)
-        return
-    yield Text.assemble((f"Agent {stored.index}", "bold"), f"  key {row_key(stored.key)}")
-    value = as_text(stored.value)
-    yield from part("input", value if full else one_line(value, _MAX_LENGTH))
-    if stored.error is None:
-        yield from part("not started", "", "bold yellow")
-    else:
-        yield from part("failed", f"before its first request: {stored.error}", "bold red")
+def read_results(folder: Path, output_schema: Any = None, max_retries: int | None = None) -> Results:
+    """Results of a checkpoint, with scores; of all models, if it has several. Raises StoreError."""
+    folders = sorted(facts.parent for facts in folder.glob(f"{MODEL_PREFIX}*/run.sqlite3")) or [folder]
+    found: list[AgentResult] = []
+    for each in folders:
+        with CheckpointReader(each) as reader:
+            config = recorded_config(reader.plan(), output_schema, max_retries)
+            found += CheckpointTable(each, reader, config).results()
+    return Results(sorted(found, key=lambda result: result.index))

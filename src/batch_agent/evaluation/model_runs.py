@@ -1,0 +1,115 @@
+"""Runs of several models over the same inputs, at the same time, for `models=`."""
+
+import asyncio
+from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from .. import aio
+from ..aio import is_being_cancelled
+from ..core.errors import BatchAgentError, ErrorKind, SpecError
+from ..core.events import FlowStarted, Notice
+from ..core.options import Rows
+from ..core.protocols import EventSink
+from ..core.results import AgentResult
+from ..core.run_failure import RunStopped
+from ..core.spec import BatchSpec
+from ..data import read_inputs_async, result_file_writer
+from ..data.inputs import print_notice
+from ..engine.result_stream import ResultChannel
+from ..observe.score_file import MODEL_PREFIX
+from ..observe.sinks import StageEvents
+from ..run.resources import open_resources
+from ..run.runner import execute
+from ..run.setup import RunSetup
+
+Put = Callable[[AgentResult], Awaitable[None]]
+
+
+class ModelRuns:
+    """One run for each model. They share the budget and, on one server, its slots; each has a checkpoint of its own."""
+
+    def __init__(self, spec: BatchSpec, events: EventSink | None) -> None:
+        """Raises SpecError."""
+        self._spec = spec
+        self._events = events
+        self._setups = [
+            RunSetup.validate(each, None if events is None else StageEvents(model, events), model)
+            for model, each in specs_by_model(spec).items()
+        ]
+
+    async def drive(self, channel: ResultChannel) -> None:
+        """Runs all of them; the results go to the channel. Raises as a run does."""
+        spec = self._spec
+        inputs, rows = await self._inputs(), Rows(key=spec.rows.key)
+        setups = [
+            replace(
+                setup,
+                spec=replace(setup.spec, inputs=inputs, rows=rows, out=None),
+                compared_model=setup.stage,
+            )
+            for setup in self._setups
+        ]
+        if self._events is not None:
+            self._events.emit(FlowStarted(tuple(setup.stage for setup in setups)))
+        async with AsyncExitStack() as stack:
+            runs = await stack.enter_async_context(open_resources(setups, self._events))
+            put: Put = channel.put
+            if spec.out is not None:
+                put = _written(await stack.enter_async_context(result_file_writer(spec.out)), put)
+            channel.total = sum(run.agents or 0 for run in runs)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(execute(run, put)) for run in runs]
+                    await asyncio.wait(tasks)  # on 3.11, a group that fails on exit leaves its own cancel() pending
+            except BaseExceptionGroup as failures:
+                if is_being_cancelled():
+                    raise asyncio.CancelledError from None
+                error = aio.unwrap_group(failures, BatchAgentError)
+                raise error from error.__cause__
+            finally:
+                channel.scheduling, channel.report = runs[0].scheduling, runs[0].measured_report
+
+    async def _inputs(self) -> Sequence[Any]:
+        """All inputs, which each model reads from the start."""
+        events = self._events
+        notify = print_notice if events is None else (lambda text: events.emit(Notice(text)))
+        found = await read_inputs_async(self._spec.inputs, self._spec.rows, notify)
+        if isinstance(found, Sequence):
+            return found
+        return [each async for each in found] if isinstance(found, AsyncIterable) else list(found)
+
+
+def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
+    """The run of each model: its backend, and its directory in the checkpoint."""
+    models = spec.evaluation.models or ()
+    backends = models if isinstance(models, Mapping) else {}
+    return {
+        model: replace(
+            spec,
+            model=model,
+            backend=backends.get(model, spec.backend),
+            checkpoint_dir=None if spec.checkpoint_dir is None else model_folder(spec.checkpoint_dir, model),
+            evaluation=replace(spec.evaluation, models=None),
+        )
+        for model in models
+    }
+
+
+def model_folder(folder: Path, model: str) -> Path:
+    return folder / f"{MODEL_PREFIX}{quote(model, safe='')}"
+
+
+def _written(write: Callable[[AgentResult], None], put: Put) -> Put:
+    async def deliver(result: AgentResult) -> None:
+        try:
+            write(result)
+        except SpecError as error:
+            await put(result)
+            raise RunStopped(ErrorKind.OUT, str(error)) from error.__cause__
+        await put(result)
+
+    return deliver

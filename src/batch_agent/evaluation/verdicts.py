@@ -1,0 +1,65 @@
+"""Verdicts of a judge on the answers of a run, kept next to their checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..core.fast_dataclass import dataclass
+from ..core.results import AgentResult
+from ..core.spec import BatchSpec
+from ..data.results import Results
+from ..engine.result_stream import ResultStream
+from ..run import runner
+from ..run.setup import RunSetup
+from ..scores.judge import Judge
+from ..scores.scorer import text_of
+
+JUDGE_PREFIX = "judge."
+"""Begins the name of the directory of each judge, in the checkpoint of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What a judge said about the answers of a run."""
+
+    scores: list[float | None]
+    """One for each result, in their order; None for a failed agent, or if the judge failed."""
+    results: Results
+    """The judge's own results, one for each different answer."""
+
+
+async def judge_results(
+    judge: Judge, results: Sequence[AgentResult], options: Mapping[str, Any], folder: Path | None
+) -> Verdicts:
+    """Judges each answer. `options`: of the judge's run, unless the judge has its own. `folder`: checkpoint of the
+    answers. Raises as a run does."""
+    cases = [_case(result) if result.ok else None for result in results]
+    different = list(dict.fromkeys(case for case in cases if case is not None))
+    if not different:
+        return Verdicts([None] * len(results), Results())
+    spec = spec_of(judge, different, options, folder)
+    async with ResultStream(partial(runner.run, RunSetup.validate(spec, None))) as stream:
+        verdicts = Results(sorted([each async for each in stream], key=lambda each: each.index))
+    by_case = {case: judge.score(each.output) for case, each in zip(different, verdicts, strict=True) if each.ok}
+    return Verdicts([None if case is None else by_case.get(case) for case in cases], verdicts)
+
+
+def spec_of(
+    judge: Judge, cases: Sequence[tuple[str, str]], options: Mapping[str, Any], folder: Path | None = None
+) -> BatchSpec:
+    """The run of a judge over inputs and their answers, as text. Raises SpecError."""
+    own = {"model": judge.model, "backend": judge.backend, **judge.options}
+    return BatchSpec.of(
+        task=judge.task,
+        inputs=[{"input": question, "answer": answer} for question, answer in cases],
+        output_schema=judge.schema,
+        checkpoint_dir=None if folder is None else folder / f"{JUDGE_PREFIX}{quote(judge.name, safe='')}",
+        plan_changed="rerun",
+        **{**options, **{name: value for name, value in own.items() if value is not None}},
+    )
+
+
+def _case(result: AgentResult) -> tuple[str, str]:
+    return text_of(result.input), text_of(result.output)

@@ -1,0 +1,104 @@
+"""Score file of a checkpoint: the scores of its answers, for exports, reports and comparisons."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from ..atomic_file import atomic_write
+from ..core.errors import StoreError
+from ..core.json import dumps, loads
+from ..scores.metrics import Metric, metrics_of
+from ..scores.score_book import AnswerScores
+
+SCORES, COMPARISONS = "scores.json", "comparisons.json"
+MODEL_PREFIX = "model."
+"""Begins the name of the directory of each model, in the checkpoint of a run with `models=`."""
+_MAX_CHANGED = 200
+"""Changed inputs that the report shows."""
+
+
+def save_scores(folder: Path, scores: AnswerScores) -> None:
+    """Replaces the scores of these scorers in a checkpoint, and keeps those of others. Raises SpecError for a file that
+    cannot be written."""
+    names = {name for found in scores.values() for name in found}
+    merged: dict[tuple[str, int], dict[str, float | None]] = {}
+    for answer, found in load_scores(folder).items():
+        merged[answer] = {name: score for name, score in found.items() if name not in names}
+    for answer, found in scores.items():
+        merged[answer] = {**merged.get(answer, {}), **found}
+    rows = [[key, sample, found] for (key, sample), found in merged.items() if found]
+    with atomic_write(folder / SCORES, is_private=True) as file:
+        file.write(dumps({"format": 1, "scores": rows}))
+
+
+def load_scores(folder: Path) -> AnswerScores:
+    """The scores of a checkpoint; none if it has no file. Raises StoreError for a file that cannot be read."""
+    return {(key, sample): found for key, sample, found in _load(folder / SCORES).get("scores", ())}
+
+
+def recorded_metrics(folder: Path) -> dict[str, dict[str, Metric]]:
+    """Metrics of the scores in a checkpoint, by model, of a run with `models=`, and by scorer."""
+    found = {"": folder, **{each.parent.name: each.parent for each in sorted(folder.glob(f"*/{SCORES}"))}}
+    metrics = {
+        unquote(name.removeprefix(MODEL_PREFIX)): metrics_of((key, each) for (key, _), each in load_scores(own).items())
+        for name, own in found.items()
+        if not name or name.startswith(MODEL_PREFIX)
+    }
+    return {model: each for model, each in metrics.items() if each}
+
+
+def metric_lines(folder: Path) -> list[str]:
+    """A line for each metric of a checkpoint."""
+    return [
+        f"Score {f'{model} ' if model else ''}{metric}."
+        for model, metrics in recorded_metrics(folder).items()
+        for metric in metrics.values()
+    ]
+
+
+def save_comparisons(folder: Path, comparisons: Sequence[Mapping[str, Any]]) -> None:
+    """Keeps comparisons with other runs, or of models, for the report. Raises SpecError for a file that cannot be
+    written."""
+    with atomic_write(folder / COMPARISONS, is_private=True) as file:
+        file.write(dumps({"format": 1, "comparisons": comparisons}))
+
+
+def load_comparisons(folder: Path) -> list[Mapping[str, Any]]:
+    """The comparisons that were kept. Raises StoreError."""
+    return list(_load(folder / COMPARISONS).get("comparisons", ()))
+
+
+def evaluation_json(folder: Path) -> dict[str, Any]:
+    """Metrics and comparisons of a checkpoint, for the page of its report; none if its files cannot be read."""
+    try:
+        return _evaluation(folder)
+    except StoreError:
+        return {"metrics": [], "comparisons": []}
+
+
+def _evaluation(folder: Path) -> dict[str, Any]:
+    metrics = [
+        {"model": model, **metric.as_json()}
+        for model, by_name in recorded_metrics(folder).items()
+        for metric in by_name.values()
+    ]
+    comparisons = [
+        {**each, "changed": each["changed"][:_MAX_CHANGED], "changed_inputs": len(each["changed"])}
+        for each in load_comparisons(folder)
+    ]
+    return {"metrics": metrics, "comparisons": comparisons}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise StoreError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+    try:
+        found = loads(data)
+    except ValueError as error:
+        raise StoreError(f"{str(path)!r} cannot be read: {error}.") from error
+    return found if isinstance(found, dict) else {}
