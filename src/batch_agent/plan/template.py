@@ -217,7 +217,7 @@ def _is_format(spec: str) -> bool:
 def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
     if not part.is_certain and part.path not in lookup:
         return part.source
-    part, value = _value(part, lookup)
+    part, value = (part, lookup[part.path]) if part.path in lookup else _value(part, lookup)
     try:
         if part.is_image or (type(value) not in _NO_IMAGE and not part.conversion and not part.spec):
             marks = "".join(map(_mark, _images(part, value)))
