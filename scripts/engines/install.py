@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.engines import dynamo_env, lmcache_env, model, opencode_env, replay, sglang_env, vllm_env
-from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, OPENCODE, REPLAY, SGLANG, VLLM, Part, engines_root
+from scripts.engines import dynamo_env, lmcache_env, model, opencode_env, replay, sglang_env, vision_model, vllm_env
+from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, OPENCODE, REPLAY, SGLANG, VISION, VLLM, Part, engines_root
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 # What each engine needs, in an order in which it can be made: vLLM's environment converts the model.
 PARTS = {
-    "vllm": (VLLM, MODEL),
+    "vllm": (VLLM, MODEL, VISION),
     "dynamo": (VLLM, MODEL, DYNAMO, REPLAY),
     "sglang": (VLLM, MODEL, SGLANG),
     "lmcache": (VLLM, MODEL, LMCACHE),
@@ -28,6 +28,7 @@ PARTS = {
 BUILDERS = {
     VLLM: vllm_env.build,
     MODEL: model.build,
+    VISION: vision_model.build,
     DYNAMO: dynamo_env.build,
     REPLAY: replay.build,
     SGLANG: sglang_env.build,

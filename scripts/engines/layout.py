@@ -66,5 +66,8 @@ SGLANG = Part("sglang", (*SGLANG_RECIPE, *VLLM.recipe), "bin/python")
 LMCACHE = Part("lmcache", ("lmcache_env.py", "lmcache-constraints.txt", *VLLM.recipe), "bin/python")
 DYNAMO = Part("dynamo", ("dynamo_env.py", "dynamo-constraints.txt"), "bin/python")
 MODEL = Part("smollm2", ("model.py", "smollm2_to_hf.py", "tools_chat_template.jinja"))
+VISION = Part("tiny-llava", ("vision_model.py", "tiny_llava.py", *VLLM.recipe, *MODEL.recipe))
+VISION_PACKAGES = "packages"
+"""Folder of that part with what vLLM's environment lacks for images."""
 REPLAY = Part("replay", ("replay.py", "write_replay.py"))
 OPENCODE = Part("opencode", ("opencode_env.py",))

@@ -12,6 +12,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.errors import PlanMismatch as PlanMismatch
     from .core.errors import SpecError as SpecError
     from .core.errors import StoreError as StoreError
+    from .core.images import Image as Image
     from .core.options import ContextLimits as ContextLimits
     from .core.options import Distributed as Distributed
     from .core.options import Limits as Limits

@@ -78,7 +78,7 @@ class BatchAgent:
         `result.output`, are instances of `output_schema`; without one they are text.
 
         - Task: task, inputs, output_schema, tools, model, backend, lane, runtime.
-        - Inputs: limit, sample, sample_seed, where, input_format, encoding, key.
+        - Inputs: limit, sample, sample_seed, where, input_format, encoding, key, images.
         - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Evaluation: samples, models, score.

@@ -63,6 +63,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/api/test_resume.py::test_a_changed_task_is_requested_again",
         _AWAY,
     ),
+    "images": (
+        "- images are read by one agent, and sharing is the server's",
+        _CANCEL,
+        "unit/api/test_images.py::test_a_resumed_run_sends_nothing_for_images_that_are_the_same",
+        "unit/api/test_images.py::test_a_changed_image_is_asked_about_again",
+        "unit/api/test_images.py::test_an_image_that_changes_before_it_is_sent_is_an_error_of_its_agent",
+    ),
     "limit sample sample_seed where input_format encoding key": (
         "- inputs are chosen before the first agent",
         _CANCEL,

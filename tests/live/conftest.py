@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.engines import dynamo_server, vllm_server
+from tests.live.engines import dynamo_server, vision_server, vllm_server
 
 HERE = Path(__file__).parent
 PLUGIN = HERE.parents[1] / "packages" / "batch-agent-vllm" / "src"
@@ -40,6 +40,16 @@ def small_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Root address of a vLLM whose model has a window of 2,048 tokens, and a KV cache of 100 blocks."""
     arguments = ("--num-gpu-blocks-override", str(SMALL_BLOCKS), "--max-model-len", str(SMALL_WINDOW))
     with vllm_server(tmp_path_factory.mktemp("small-vllm"), *arguments) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def vision_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Root address of a vLLM that serves the model `tiny-llava`; BATCH_AGENT_VISION_URL names one that already runs."""
+    if running := os.environ.get("BATCH_AGENT_VISION_URL"):
+        yield running.rstrip("/")
+        return
+    with vision_server(tmp_path_factory.mktemp("vision")) as url:
         yield url
 
 

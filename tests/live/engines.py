@@ -8,12 +8,25 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.error import URLError
 
 from scripts.engines.guard import GRACE
-from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, MODEL_NAME, RECIPES, REPLAY, SGLANG, VLLM, Part, engines_root
+from scripts.engines.layout import (
+    DYNAMO,
+    LMCACHE,
+    MODEL,
+    MODEL_NAME,
+    RECIPES,
+    REPLAY,
+    SGLANG,
+    VISION,
+    VISION_PACKAGES,
+    VLLM,
+    Part,
+    engines_root,
+)
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
@@ -42,15 +55,17 @@ def vllm_server(
     tools: bool = True,
     environment: Mapping[str, str] | None = None,
     interpreter: Path | None = None,
+    model: Part = MODEL,
 ) -> Iterator[str]:
     """A real vLLM on CPU with a 23,000-token KV cache; yields its root address, without /v1.
 
     Blocks 40 s to 3 minutes. Raises EngineFailedError.
     """
-    _require(VLLM, MODEL)
+    _require(VLLM, model)
     port = _free_port()
-    command = [str(interpreter or VLLM.python), str(VLLM.folder / "bin" / "vllm"), "serve", str(MODEL.folder)]
+    command = [str(interpreter or VLLM.python), str(VLLM.folder / "bin" / "vllm"), "serve", str(model.folder)]
     command += ["--host", "127.0.0.1", "--port", str(port), *_VLLM_OPTIONS]
+    command += ["--served-model-name", model.name]  # the last one counts
     command += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"] if tools else []
     log = scratch / "vllm.log"
     variables = _environment() | _VLLM_VARIABLES | dict(environment or {})
@@ -58,6 +73,13 @@ def vllm_server(
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/health", "", process, (log,), VLLM_START_LIMIT)
         yield url
+
+
+def vision_server(scratch: Path) -> AbstractContextManager[str]:
+    """Like `vllm_server`, with a model of random weights that takes images: each is 16 tokens."""
+    packages = str(VISION.folder / VISION_PACKAGES)
+    # Profiling the largest images takes half a minute, and is of no use for a model of this size.
+    return vllm_server(scratch, "--skip-mm-profiling", tools=False, environment={"PYTHONPATH": packages}, model=VISION)
 
 
 def vllm_run_batch(scratch: Path, source: Path, out: Path) -> None:

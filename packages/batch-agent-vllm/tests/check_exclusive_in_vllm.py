@@ -155,7 +155,8 @@ def _tensor(size: int, page: int) -> KVCacheTensor:
 
 def run(engine: Engine, agents: list[Agent], in_flight: int) -> int:
     """Runs agents that ask, wait for a tool, and ask again. Returns the steps."""
-    step, requests = 0, {}
+    step = 0
+    requests: dict[str, Agent] = {}
     while any(agent.done < agent.turns for agent in agents):
         step += 1
         assert step < 20_000

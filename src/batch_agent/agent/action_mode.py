@@ -4,6 +4,7 @@ from typing import Any
 
 from ..core.agent_config import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL, InvalidOutput
 from ..core.fast_dataclass import dataclass
+from ..core.images import PlacedImage
 from ..core.json import dumps_ascii
 from ..core.messages import Message, ToolCall, ToolResult, ToolResults, User
 from .answer_extraction import readings
@@ -42,7 +43,11 @@ def show_results(results: tuple[ToolResult, ...]) -> str:
 
 def render_history(message: Message) -> Message:
     """The message as it is sent to a model without native tool calls."""
-    return User(show_results(message.results)) if isinstance(message, ToolResults) else message
+    if not isinstance(message, ToolResults):
+        return message
+    text = show_results(message.results)
+    images = (image for result in message.results for image in result.images)
+    return User(text, images=tuple(PlacedImage(len(text), image) for image in images))
 
 
 def _arguments(value: Any) -> str:

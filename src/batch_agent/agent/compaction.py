@@ -9,7 +9,7 @@ from ..core.facts import Compacted, Shortened
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Message, ToolResult, ToolResults
 from ..core.requests import Reply
-from .context_size import ContextSize
+from .context_size import ContextSize, chars_of_result
 
 _MIN_CHARS = 200
 """Shorter results stay: the note that replaces one is hardly shorter."""
@@ -39,6 +39,13 @@ class ToolOutputSize:
     is_summary: bool = False
     made_a_change: bool = False
     """Repeating the call would change something again."""
+    image_chars: int = 0
+    """Characters that its images count for. A result that is shortened loses them."""
+
+    @property
+    def size(self) -> int:
+        """Characters that it takes up."""
+        return len(self.content) + self.image_chars
 
     @property
     def note(self) -> str:
@@ -61,7 +68,7 @@ class ShortenedResult:
     @property
     def gain(self) -> int:
         """Characters saved, with a summary of maximum length."""
-        return len(self.output.content) - max(len(self.content), self.summary_chars)
+        return self.output.size - max(len(self.content), self.summary_chars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class CompactContext:
     def done(self, summaries: Mapping[int, str], seconds: float = 0.0) -> Compacted:
         """Fact of this compaction. `summaries`: those that were made, by the index of their result."""
         made = tuple(_shortened(each, summaries.get(each.output.index, "").strip()) for each in self.results)
-        saved = sum(len(each.output.content) - len(new.content) for each, new in zip(self.results, made, strict=True))
+        saved = sum(each.output.size - len(new.content) for each, new in zip(self.results, made, strict=True))
         after = max(0, round(self.tokens - saved / self.chars_per_token))
         return Compacted(made, self.tokens, after, seconds)
 
@@ -89,7 +96,7 @@ def plan_compaction(limits: Compaction, results: Sequence[ToolOutputSize], size:
     if size.tokens <= limits.trigger_tokens:
         return None
     plan = _Plan(limits, size)
-    long = [output for output in results if len(output.content) > _MIN_CHARS and not output.stays]
+    long = [output for output in results if output.size > _MIN_CHARS and not output.stays]
     old = [output for output in long if not output.is_newest]
     plan.shorten([output for output in old if not output.is_summary])
     plan.elide(old)
@@ -215,7 +222,7 @@ class CompactionState:
         for index, result, _ in _indexed(messages):
             if index in new:
                 self._chars.setdefault(index, len(result.content))
-                self.size.add(len(new[index].content) - len(result.content))
+                self.size.add(len(new[index].content) - chars_of_result(result))
         self._summaries -= new.keys()
         self._summaries |= {each.place for each in fact.results if each.is_summary}
         self._is_done = True
@@ -238,6 +245,7 @@ class CompactionState:
                 is_newest=at == newest,
                 is_summary=index in self._summaries,
                 made_a_change=index in changes,
+                image_chars=sum(image.chars for image in result.images),
             )
 
 
@@ -253,7 +261,7 @@ def _indexed(messages: Sequence[Message]) -> Iterator[tuple[int, ToolResult, int
 
 def _with_content(result: ToolResult, content: str | None) -> ToolResult:
     """The result with its new content, if it has one. A reference that is shortened stands behind its call again."""
-    return result if content is None else replace(result, content=content, reference=None)
+    return result if content is None else replace(result, content=content, reference=None, images=())
 
 
 def _replaced(messages: Sequence[Message], contents: dict[int, str]) -> list[Message]:

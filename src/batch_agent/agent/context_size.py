@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import assert_never
 
-from ..core.messages import Assistant, Message, ToolResults, User
+from ..core.messages import Assistant, Message, ToolResult, ToolResults, User
 from ..core.requests import Reply
 
 _CHARS_PER_TOKEN = 4.0
@@ -58,10 +58,15 @@ def chars_in(messages: Iterable[Message]) -> int:
 def chars_of(message: Message) -> int:
     match message:
         case User(text):
-            return len(text)
+            return len(text) + sum(placed.image.chars for placed in message.images)
         case Assistant():
             return chars_of_turn(message)
         case ToolResults(results):
-            return sum(len(result.content) for result in results)
+            return sum(chars_of_result(result) for result in results)
         case _:
             assert_never(message)
+
+
+def chars_of_result(result: ToolResult) -> int:
+    """Characters of a tool result, its images included by their tokens."""
+    return len(result.content) + sum(image.chars for image in result.images)

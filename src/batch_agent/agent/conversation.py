@@ -79,6 +79,8 @@ MAX_TURN_PRIORITY = 9
 """Within a run, agents with more turns go first; between runs, the priorities of the runs decide. SGLang preempts a
 running request for one whose priority is higher by more than 10, so the turns of a run add less than that."""
 
+_NOT_SHOWN = "[images are not shown: the model is not known to take any]"
+
 
 class Conversation:
     """State machine of one agent. Messages are only appended, with two exceptions: a new reask for an answer that did
@@ -109,14 +111,14 @@ class Conversation:
     def __init__(self, config: AgentConfig, job: Job) -> None:
         self._config = config
         self._job = job
-        self._messages: list[Message] = [User(job.task, job.shared)]
+        self._messages: list[Message] = [User(job.task, job.shared, images=job.images)]
         self._reask: tuple[Message, ...] = ()
         self._references_at = job.references_at
         self.has_references = False
         """Tool results stand before the agent's own text, or did before they were compacted."""
         self._calls = CallState()
         limits = config.compaction
-        self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + len(job.task))
+        self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + job.chars)
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0
         self._unusable: _Unusable | None = None
@@ -323,6 +325,8 @@ class Conversation:
         self._calls.pending = calls
 
     def _append_results(self, results: ToolResults) -> None:
+        if not self._config.takes_images and any(result.images for result in results.results):
+            results = ToolResults(tuple(map(_without_images, results.results)))
         self._messages.append(results)
         for result in results.results:  # not any(): most agents have no references, and this is done in each turn
             if result.reference is not None and result.is_placed_first:
@@ -341,3 +345,9 @@ class Conversation:
             ErrorKind.MAX_TURNS,
             f"No final answer in {self._config.max_turns} turns: the model kept calling tools. Raise max_turns.",
         )
+
+
+def _without_images(result: ToolResult) -> ToolResult:
+    if not result.images:
+        return result
+    return replace(result, content=f"{result.content}\n{_NOT_SHOWN}", images=())

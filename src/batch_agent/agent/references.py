@@ -103,7 +103,7 @@ def _checked(result: ToolResult, present: Sequence[PlacedReference]) -> ToolResu
     if same is not None:  # what the call reads may have changed since
         placement: Placement = "first" if same.content == result.content else "inline"
         return replace(result, reference=replace(reference, rank=same.reference.rank, placement=placement))
-    if result.is_error or len(result.content) < _MIN_CHARS:
+    if result.is_error or result.images or len(result.content) < _MIN_CHARS:
         return replace(result, reference=None)
     return result
 
@@ -161,7 +161,9 @@ def _with_blocks(task: User, placed: Sequence[PlacedReference], at: int) -> User
         parts.append(block)
         length += len(block)
         ends.append(length)
-    return User("".join([*parts, _CLOSE, own]), ends[-1], tuple(ends[:-1]))
+    inserted = length + len(_CLOSE) - at
+    images = tuple(replace(each, at=each.at + inserted) if each.at >= at else each for each in task.images)
+    return User("".join([*parts, _CLOSE, own]), ends[-1], tuple(ends[:-1]), images)
 
 
 def _with_pointers(message: Message) -> Message:

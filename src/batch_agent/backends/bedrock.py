@@ -14,7 +14,7 @@ from .dialects.anthropic.encoder import AnthropicMessages
 from .dialects.bedrock.encoder import BedrockConverse, cache_support, supports_schema
 from .dialects.dialect import Dialect
 from .dialects.openai.encoder import OpenAIChat
-from .flavors import BEDROCK
+from .flavors import BEDROCK, takes_images
 from .http.client import ServerClient, Signer
 from .http.transport import Headers, Transport
 from .http.transport_selection import open_transport
@@ -192,5 +192,9 @@ def _traits(
         managed_cache=managed_cache,
         lanes=BEDROCK.lanes,
         unsupported_sampling=ignores,
+        images=takes_images(BEDROCK, model),
+        max_image_bytes=BEDROCK.max_image_bytes,
+        max_image_side=BEDROCK.max_image_side,
+        image_tokens=BEDROCK.image_tokens,
         detected=seen,
     )

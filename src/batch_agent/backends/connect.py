@@ -16,7 +16,7 @@ from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
-from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions
+from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, takes_images
 from .hostfile import Endpoint, parse_hostfile
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
@@ -331,6 +331,10 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         managed_cache=flavor.managed_cache,
         lanes=flavor.lanes,
         unsupported_sampling=flavor.ignores,
+        images=info.images if info.images is not None else takes_images(flavor, model.name),
+        max_image_bytes=flavor.max_image_bytes,
+        max_image_side=flavor.max_image_side,
+        image_tokens=flavor.image_tokens,
         detected=tuple(_describe(flavor, model, info)),
     )
 

@@ -1,10 +1,12 @@
 """Flavors: facts about each kind of server, as data. Nothing is inherited: a field that one server accepts is an error
 on another."""
 
+import re
 from dataclasses import field
 from typing import Literal
 
 from ..core.fast_dataclass import dataclass
+from ..core.images import MAX_IMAGE_TOKENS
 from ..core.requests import Lane
 
 DialectName = Literal["openai", "anthropic", "bedrock"]
@@ -69,8 +71,26 @@ class Flavor:
     ignores: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     extensions: OpenAIExtensions = field(default_factory=OpenAIExtensions)
+    images: bool | None = None
+    """Whether its models take images; None: found by probing, or by the name of the model."""
+    max_image_bytes: int | None = None
+    max_image_side: int | None = None
+    image_tokens: int = MAX_IMAGE_TOKENS
+    """Most tokens of one image, on the model that counts most."""
+    text_models: tuple[str, ...] = ()
+    """Patterns of the names of models that take no images, where the others do."""
     tested_with: str = "not run against the real service"
     """What it was tested with, for the table in the docs."""
+
+
+_OPENAI_IMAGE_BYTES = 20 * 1024 * 1024
+
+
+def takes_images(flavor: Flavor, model: str) -> bool | None:
+    """Whether a model takes images, by its name; None: unknown."""
+    if flavor.images and any(re.search(pattern, model) for pattern in flavor.text_models):
+        return False
+    return flavor.images
 
 
 VLLM = Flavor(
@@ -124,6 +144,10 @@ OPENAI = Flavor(
     managed_cache=True,
     lanes=("standard", "flex", "batch"),
     extensions=OpenAIExtensions(cache_key=True, strict_schema=True, max_tokens_field="max_completion_tokens"),
+    images=True,
+    max_image_bytes=_OPENAI_IMAGE_BYTES,
+    image_tokens=48_169,  # gpt-4o-mini: 2,833 and 5,667 for each of 8 tiles
+    text_models=(r"^gpt-3\.5", r"^gpt-4(-\d{4}|-0613)?$", r"^o1-mini", r"^o3-mini", r"^gpt-oss"),
 )
 ANTHROPIC = Flavor(
     "anthropic",
@@ -139,8 +163,28 @@ ANTHROPIC = Flavor(
     managed_cache=True,
     lanes=("standard", "batch"),
     ignores=("seed",),
+    images=True,
+    max_image_bytes=5 * 1024 * 1024,
+    max_image_side=8_000,
+    image_tokens=4_784,
+    text_models=(r"^claude-(2|instant)",),
     tested_with="its dialect on vLLM 0.32.0 (CPU), in each CI run",
 )
+_BEDROCK_TEXT_MODELS = (
+    r"amazon\.(nova-micro|titan)",
+    r"ai21\.",
+    r"cohere\.",
+    r"deepseek\.",
+    r"openai\.gpt-oss",
+    r"anthropic\.claude-(v2|instant)",
+    r"meta\.llama(3-1|3-3|3-8b|3-70b|3-2-(1|3)b)",
+    r"mistral\.(mistral-7b|mixtral)",
+    r"minimax\.",
+    r"moonshot(ai)?\.kimi-k2-thinking",
+    r"qwen\.qwen3-(32b|235b|coder)",
+    r"zai\.glm-(4\.7|5)",
+)
+
 BEDROCK = Flavor(
     "bedrock",
     "",
@@ -152,11 +196,16 @@ BEDROCK = Flavor(
     managed_cache=True,
     lanes=("standard", "flex"),
     ignores=("seed",),
+    images=True,
+    max_image_bytes=3_932_160,
+    max_image_side=8_000,
+    text_models=_BEDROCK_TEXT_MODELS,
     tested_with="a local server with its wire format, checked with botocore",
 )
 LLAMACPP = Flavor(
     "llama.cpp",
     "http://127.0.0.1:8080/v1",
+    images=False,  # a server with a projector says so: see probe.py
     native_tools=False,
     inflight=4,
     fixed_inflight=True,
@@ -167,6 +216,7 @@ SIM = Flavor(
     "sim",
     "http://127.0.0.1:8000/v1",
     rejects_early=True,
+    images=True,
     json_schema_with_tools=True,
     inflight=128,
     lanes=("standard", "flex", "batch"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from ..core.errors import BackendError
 from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
+from ..media.image_files import has_images, with_image_data
 from .dialects.dialect import Dialect, StreamDecoder
 from .dialects.response_body import billed_lane
 from .error_mapping import translate_failure, translate_status
@@ -138,6 +139,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         "_ready",
         "_response",
         "_server",
+        "_with_images",
         "body",
         "headers",
         "url",
@@ -156,6 +158,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         self._on_response = on_response
         self._fallback = (replace(request, stream=False), on_stream_rejected) if request.stream else None
         self._dialect = dialect
+        self._with_images = request if has_images(request.messages) else None
         self._charge = request.charge
         self._lane = request.lane
         self._is_streamed = request.stream
@@ -170,6 +173,8 @@ class StreamingRequest(AsyncIterator[Delta]):
     async def __aenter__(self) -> Self:
         dialect = self._dialect
         try:
+            if self._with_images is not None:
+                self.body = await asyncio.to_thread(_encode_with_images, dialect, self._with_images)
             started = asyncio.get_running_loop().time()
             try:
                 response = await self._server.post(self.url, self.body, self.headers)
@@ -215,6 +220,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         self._abort()
         self._fallback, self._is_streamed = None, False
         self.url, self.body = self._server.url(self._dialect.path(request)), self._dialect.encode(request)
+        self._with_images = None if self._with_images is None else request
         return await self.__aenter__()
 
     async def __aexit__(
@@ -265,6 +271,12 @@ class StreamingRequest(AsyncIterator[Delta]):
         response, self._response = self._response, None
         if response is not None:
             response.close()
+
+
+def _encode_with_images(dialect: Dialect, request: Request) -> bytes:
+    """The body with the bytes of its images, which are read here and kept as long as the request. Blocks. Raises
+    BackendError."""
+    return dialect.encode(replace(request, messages=with_image_data(request.messages)))
 
 
 async def _drain(response: TransportResponse) -> None:

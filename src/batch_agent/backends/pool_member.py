@@ -92,6 +92,10 @@ def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Tr
         kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
         strict_schema=any(traits.strict_schema for traits in all_traits),
         takes_hints=any(traits.takes_hints for traits in all_traits),
+        images=_all_known([traits.images for traits in all_traits]),
+        max_image_bytes=_least([traits.max_image_bytes for traits in all_traits]),
+        max_image_side=_least([traits.max_image_side for traits in all_traits]),
+        image_tokens=max(traits.image_tokens for traits in all_traits),
         lanes=tuple(
             # A batch is at one server.
             lane
@@ -112,6 +116,11 @@ def kv_capacities(members: Sequence[Traits | None]) -> tuple[int, ...] | None:
     if least is None or None in known:
         return None
     return tuple(least if traits is None or traits.kv_tokens is None else traits.kv_tokens for traits in members)
+
+
+def _all_known(values: Sequence[bool | None]) -> bool | None:
+    """False if any is; None if any is unknown."""
+    return False if False in values else None if None in values else True
 
 
 def _least(values: Sequence[int | None]) -> int | None:

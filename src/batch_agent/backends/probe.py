@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.images import ImageData, ImageRef, PlacedImage
 from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
@@ -45,6 +47,12 @@ _UNSTABLE_TIER = "0.26."
 """vLLM's own host tier: the engine dies when a request is aborted before its prompt is computed (vllm#49118)."""
 _KV_ROUTER = "# TYPE dynamo_frontend_router_queue_pending_requests "
 _TOOL = ToolSpec("probe", "", {"type": "object", "properties": {}})
+_IMAGE_SIDE = 64
+_IMAGE = b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAEAAAABACAAAAACPAi4CAAAAKUlEQVR42u3MQREAAAwCIKMb3RD77SAA6VEEAoFAIBAIBAKBQCAQ"
+    "fA8G320AeXC6efoAAAAASUVORK5CYII="
+)
+"""A gray PNG. Some models take no smaller ones."""
 _TRIAL_USAGE = Usage(32, 0, 1)
 
 
@@ -98,6 +106,8 @@ class ServerInfo:
     """Whether it sends requests to the worker that has most of their prompt."""
     tool_parser: bool | None = None
     """Without a tool parser SGLang accepts tools, and returns calls as text."""
+    images: bool | None = None
+    """Whether its model takes images."""
     plugin: KvPlugin | None = None
 
 
@@ -169,6 +179,29 @@ async def probe_tools(
     return await with_retries(attempt)
 
 
+async def probe_images(
+    backend: Backend, model: str, *, on_usage: Callable[[Usage], None] | None = None
+) -> BackendError | None:
+    """Sends a request with a small image for one token. Returns the rejection of a model without vision, or None."""
+    image = ImageRef("trial", "image/png", len(_IMAGE), _IMAGE_SIDE, _IMAGE_SIDE, data=ImageData(_IMAGE))
+    message = User("Hi", images=(PlacedImage(0, image),))
+    request = Request(Prompt(""), (message,), model, Sampling(max_tokens=1))
+
+    async def attempt() -> BackendError | None:
+        try:
+            async with probe_timeout(), backend.stream(request) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, Finished) and on_usage is not None:
+                        on_usage(delta.usage)
+        except BackendError as error:
+            if error.kind is ErrorKind.BAD_REQUEST:
+                return error
+            raise
+        return None
+
+    return await with_retries(attempt)
+
+
 @asynccontextmanager
 async def probe_timeout() -> AsyncIterator[None]:
     """Raises BackendError if a server accepts a request and does not respond in time."""
@@ -191,6 +224,9 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
             return _vllm_info(await _fetch_page(server, "/metrics"))
         case "sglang":
             return await _sglang_info(server)
+        case "llama.cpp":
+            modalities = (await _fetch_page(server, "/props")).parsed.get("modalities")
+            return ServerInfo(images=_flag(modalities.get("vision")) if isinstance(modalities, dict) else None)
         case "dynamo":
             return _dynamo_info(await _fetch_page(server, "/metrics"))
         case _:
@@ -294,6 +330,7 @@ def _dynamo_info(metrics: "_AdminPage") -> ServerInfo:
 
 async def _sglang_info(server: ServerClient) -> ServerInfo:
     info, metrics = await _fetch_two(server, "/server_info", "/metrics")
+    model = await _fetch_page(server, "/model_info")  # without vision it would ignore images
     config = info.parsed
     engine_tokens, engines = _count(config.get("max_total_num_tokens")), _count(config.get("dp_size")) or 1
     retained = _sglang_retained_tokens(config, engine_tokens) if engine_tokens else None
@@ -310,6 +347,7 @@ async def _sglang_info(server: ServerClient) -> ServerInfo:
         refuses_priority=config.get("abort_on_priority_when_disabled") is True,
         host_tier=_sglang_tier(config),
         tool_parser=bool(config["tool_call_parser"]) if "tool_call_parser" in config else None,
+        images=_flag(model.parsed.get("has_image_understanding")),
     )
 
 

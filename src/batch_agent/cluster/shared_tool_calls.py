@@ -14,6 +14,7 @@ import orjson
 from .. import aio
 from ..core.coordinator import CallOutcome, Coordinator, SharedRank
 from ..core.errors import StoreError
+from ..core.images import ImageRef
 from ..core.messages import ToolSource
 from .shared_reference_order import SharedReferenceOrder
 
@@ -190,12 +191,13 @@ class ClusterToolCalls:
 
 def encode(outcome: CallOutcome) -> bytes:
     ttl = None if math.isinf(outcome.ttl) else outcome.ttl
-    return orjson.dumps([outcome.content, outcome.is_error, outcome.seconds, ttl, outcome.timed_out])
+    return orjson.dumps([outcome.content, outcome.is_error, outcome.seconds, ttl, outcome.timed_out, outcome.images])
 
 
 def decode(data: bytes) -> CallOutcome:
-    content, is_error, seconds, ttl, timed_out = orjson.loads(data)
-    return CallOutcome(content, is_error, seconds, math.inf if ttl is None else ttl, timed_out)
+    content, is_error, seconds, ttl, timed_out, *images = orjson.loads(data)  # older versions wrote five values
+    found = tuple(ImageRef(**each) for each in images[0]) if images else ()
+    return CallOutcome(content, is_error, seconds, math.inf if ttl is None else ttl, timed_out, found)
 
 
 def _usable(outcome: CallOutcome, waited_since: float | None) -> CallOutcome | None:

@@ -4,6 +4,7 @@ from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
 from .fast_dataclass import dataclass
+from .images import PlacedImage
 from .messages import Prompt
 from .options import ContextLimits
 from .requests import Lane, Sampling
@@ -96,6 +97,8 @@ class AgentConfig:
     """Lane of requests, unless the turn runner chooses another one."""
     compaction: Compaction | None = None
     """None: conversations are never compacted."""
+    takes_images: bool = True
+    """False: an image that a tool returns is only named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,13 @@ class Job:
     share."""
     parts: tuple[str, ...] = ()
     """Tasks of its chunks, for an input that does not fit the window; `task` then has a placeholder for the text."""
+    images: tuple[PlacedImage, ...] = ()
+    """Images in the task, in order."""
+
+    @property
+    def chars(self) -> int:
+        """Characters of the task, its images included by their tokens."""
+        return len(self.task) + sum(placed.image.chars for placed in self.images)
 
 
 SAMPLE_MARK = "~"

@@ -6,6 +6,7 @@ from typing import Protocol
 from .agent_config import Job
 from .facts import Fact
 from .fast_dataclass import dataclass
+from .images import ImageRef
 from .messages import ToolSource
 from .requests import Usage
 from .results import AgentError
@@ -224,6 +225,8 @@ class CallOutcome:
     """Seconds for which later callers may get it; 0: only callers that are waiting already."""
     timed_out: bool = False
     """The execution timed out. Other processes do not get this outcome: they have timeouts of their own."""
+    images: tuple[ImageRef, ...] = ()
+    """Images in files, which other processes read too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ class ErrorKind(StrEnum):
     """Why an agent or a request failed; stable strings, safe to group by."""
 
     BAD_INPUT = "bad_input"
-    """The input cannot be rendered into the task."""
+    """The input cannot be rendered into the task, or one of its images cannot be read."""
     INPUTS = "inputs"
     """The iterator of the inputs raised."""
     OUT = "out"
@@ -72,6 +72,7 @@ _REFUSED = frozenset({400, 401, 402, 403, 404, 405, 413, 415, 422, 429, 498, 503
 """Statuses of requests that the server did not begin to process."""
 _NOT_SENT = frozenset(
     {
+        ErrorKind.BAD_INPUT,
         ErrorKind.BAD_REQUEST,
         ErrorKind.AUTH,
         ErrorKind.NOT_FOUND,

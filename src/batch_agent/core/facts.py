@@ -5,6 +5,7 @@ from typing import Any
 
 from .agent_config import Job
 from .fast_dataclass import dataclass
+from .images import PlacedImage
 from .messages import ToolCall, ToolResult
 from .program_runtime import ProgramTrace
 from .requests import Reply
@@ -21,10 +22,12 @@ class Started:
     task: str
     references_at: int = 0
     """Where references are inserted into the task, in characters."""
+    images: tuple[PlacedImage, ...] = ()
+    """Images in the task, without their bytes."""
 
     @classmethod
     def of(cls, job: Job) -> "Started":
-        return cls(job.index, job.input, job.task, job.references_at)
+        return cls(job.index, job.input, job.task, job.references_at, job.images)
 
 
 @dataclass(frozen=True, slots=True)

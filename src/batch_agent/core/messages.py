@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, assert_never
 
 from .fast_dataclass import dataclass
+from .images import ImageRef, PlacedImage, text_with_labels
 from .schema import JsonSchema
 
 ToolSource = Literal["executed", "shared", "cached", "restored"]
@@ -54,6 +55,8 @@ class ToolResult:
     source: ToolSource = "executed"
     reference: Reference | None = None
     """None: the result stands behind its call, and nothing else was considered."""
+    images: tuple[ImageRef, ...] = ()
+    """Images that the tool returned; they stand behind the content."""
 
     @property
     def is_placed_first(self) -> bool:
@@ -68,6 +71,8 @@ class User:
     breaks: tuple[int, ...] = ()
     """Ends of the text that all agents share and of each reference, except the last, which `shared` gives: other
     messages may be the same up to any of them."""
+    images: tuple[PlacedImage, ...] = ()
+    """Images in the text, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,19 +129,21 @@ reports them."""
 
 
 def chat_messages(prompt: Prompt | None, messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """A conversation in the format of OpenAI's chat completions, with the system prompt. Reasoning is left out."""
+    """A conversation in the format of OpenAI's chat completions, with the system prompt. Reasoning is left out, and an
+    image is its label."""
     found: list[dict[str, Any]] = []
     if prompt is not None and prompt.system:
         found.append({"role": "system", "content": prompt.system})
     for message in messages:
         match message:
             case User():
-                found.append({"role": "user", "content": message.text})
+                found.append({"role": "user", "content": text_with_labels(message.text, message.images)})
             case Assistant():
                 found.append(_chat_reply(message))
             case ToolResults():
                 found += [
-                    {"role": "tool", "tool_call_id": each.call.id, "content": each.content} for each in message.results
+                    {"role": "tool", "tool_call_id": each.call.id, "content": _labelled(each)}
+                    for each in message.results
                 ]
             case _:
                 assert_never(message)
@@ -149,6 +156,10 @@ def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
         {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.parameters}}
         for t in tools
     ]
+
+
+def _labelled(result: ToolResult) -> str:
+    return "\n".join([result.content, *(f"[{image.label}]" for image in result.images)])
 
 
 def _chat_reply(message: Assistant) -> dict[str, Any]:

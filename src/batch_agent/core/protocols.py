@@ -10,6 +10,7 @@ from .coordinator import Completion
 from .events import Event
 from .facts import Fact
 from .fast_dataclass import dataclass
+from .images import MAX_IMAGE_TOKENS
 from .messages import ToolCall, ToolResult, ToolSpec
 from .options.price import PriceNumbers
 from .requests import ContextHint, Delta, EncodedRequest, Lane, Request, Usage
@@ -50,6 +51,14 @@ class Traits:
     """Lanes that requests may take."""
     unsupported_sampling: tuple[str, ...] = ()
     """Sampling options that it does not support."""
+    images: bool | None = None
+    """Whether the model takes images; None: unknown."""
+    max_image_bytes: int | None = None
+    """Largest image that it takes, before it is encoded."""
+    max_image_side: int | None = None
+    """Most pixels of a side of an image that it takes."""
+    image_tokens: int = MAX_IMAGE_TOKENS
+    """Most tokens of one image."""
     detected: tuple[str, ...] = ()
     """Active features that were detected, as text for the user."""
 

@@ -5,6 +5,7 @@ import glob
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
@@ -13,6 +14,8 @@ import orjson
 from ..charset import HEAD_BYTES, file_encoding, is_binary, is_utf8
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.images import Image
+from ..core.images.image_format import SUPPORTED, media_type_of
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_url
 from .column_names import check_unique
@@ -34,6 +37,7 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
 }  # fmt: skip
 _MAX_NAMED = 3
+PDF = b"%PDF-"
 _OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or save the file as UTF-8."
 
 
@@ -166,16 +170,25 @@ def _folder_rows(
     notify: Callable[[str], None],
     encoding: str | None,
 ) -> "list[Any] | SizedRows":
-    """An input for each text file. Binary files are named, by `notify` or, if there are no others, by SpecError."""
+    """An input for each text file and each PDF; if there are none, for each image. Other files are named, by `notify`
+    or, if there are no others, by SpecError."""
     texts: list[Path] = []
+    images: list[Path] = []
     binary: list[Path] = []
+    reads_pdfs = find_spec("pypdf") is not None
     for file in files:
-        (binary if is_binary(_beginning(file), encoding) else texts).append(file)
+        head = _beginning(file)
+        is_text = (reads_pdfs and head.startswith(PDF)) or not is_binary(head, encoding)
+        (texts if is_text else images if media_type_of(head) in SUPPORTED else binary).append(file)
+    if images and not texts and not binary:
+        return _rows_of(lambda: _images(images, folder), 0, select)
+    binary = sorted([*binary, *images])
     if binary:
         shown = [str(file if folder is None else file.relative_to(folder)) for file in binary[:_MAX_NAMED]]
         listed = ", ".join([*shown, *([f"and {len(binary) - _MAX_NAMED:,} more"] if len(binary) > _MAX_NAMED else [])])
         count = f"{len(binary):,} binary file{'' if len(binary) == 1 else 's'}"
-        advice = "Inputs are text: convert documents first, for example with pdftotext. Images are not supported yet."
+        pdf = "" if reads_pdfs else " PDFs need pypdf: pip install 'batch-agent[pdf]'."
+        advice = f"Inputs are texts and PDFs, or only images, as in 'photos/*.png'.{pdf}"
         if not texts:
             raise SpecError(f"{name!r} has no text files, only {count}: {listed}. {advice}")
         notify(f"{count} in {name!r} will not be read: {listed}. {advice}")
@@ -322,10 +335,31 @@ def _texts(files: Iterable[Path], folder: Path | None, encoding: str | None) -> 
     """An input for each file. `path` is relative to the folder, or as it is."""
     for file in files:
         path = file if folder is None else file.relative_to(folder)
-        source = InputFile(file, str(file), "text", declared=encoding)
-        with translate_errors(str(file)), _translate_encoding(source), source.open_text(None) as opened:
-            text = opened.read()
+        text = _pdf(file) if _beginning(file).startswith(PDF) else _text(file, encoding)
         yield {"path": str(path), "name": file.name, "text": text}
+
+
+def _text(file: Path, encoding: str | None) -> str:
+    source = InputFile(file, str(file), "text", declared=encoding)
+    with translate_errors(str(file)), _translate_encoding(source), source.open_text(None) as opened:
+        return opened.read()
+
+
+def _pdf(file: Path) -> str:
+    from ..media.pdf import pdf_text
+
+    with translate_errors(str(file)), file.open("rb") as opened:
+        try:
+            return pdf_text(opened, str(file))
+        except ValueError as error:
+            raise SpecError(f"{error}.") from error
+
+
+def _images(files: Iterable[Path], folder: Path | None) -> Iterator[Any]:
+    """An input for each file, which is read when its agent starts."""
+    for file in files:
+        path = file if folder is None else file.relative_to(folder)
+        yield {"path": str(path), "name": file.name, "image": Image(file)}
 
 
 def _visible_files(folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
+from ..core.images import as_image
 from ..core.json import dumps
 from ..core.results import AgentResult
 
@@ -50,7 +51,8 @@ def as_row(result: AgentResult) -> dict[str, Any]:
 
 
 def jsonable(value: Any) -> Any:
-    """JSON data of a value. Bytes that are not UTF-8 become base64; NaN and infinities become null."""
+    """JSON data of a value. Bytes that are not UTF-8 become base64, those of an image its size and digest; NaN and
+    infinities become null."""
     if type(value) in _JSON:
         return value
     from pydantic_core import to_jsonable_python  # only needed when results are written
@@ -60,7 +62,16 @@ def jsonable(value: Any) -> Any:
     except UnicodeEncodeError:  # a key with a lone surrogate
         return to_jsonable_python(_with_valid_keys(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
     except UnicodeDecodeError:
-        return to_jsonable_python(value, fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+        return to_jsonable_python(_with_named_images(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+
+
+def _with_named_images(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_named_images(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_named_images(part) for part in value]
+    image = as_image(value)
+    return value if image is None else repr(image)
 
 
 def _with_valid_keys(value: Any) -> Any:

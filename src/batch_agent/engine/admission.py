@@ -124,7 +124,7 @@ class AdmissionController:
             self._new.add(job.key)
         if self.residency is not None:
             own, references = _recorded_chars(facts)
-            own += len(job.task)
+            own += job.chars
             await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars, references)
             self._update_memory_cap(self.residency)
         try:
@@ -151,7 +151,7 @@ class AdmissionController:
     def _expected(self, job: Job, facts: Sequence[Fact] = ()) -> Usage:
         if self._cost is None:
             return NO_USAGE
-        chars = self._shared_chars + len(job.task) + (_recorded_chars(facts)[0] if facts else 0)
+        chars = self._shared_chars + job.chars + (_recorded_chars(facts)[0] if facts else 0)
         return self._cost.of_next(job.key, chars, self.slots)
 
     def _starts_new(self) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from ..core.options.price import FREE, Price
 from ..core.protocols import Backend, EarlierSubmission, Traits
 from ..core.requests import NO_USAGE, Delta, Finished, Lane, Request, Sampling, Usage
 from ..core.schema import JsonSchema
+from ..media.image_files import images_in
 from ..schedule.budget import Amount, AnswerLimits, Budget, Reservation
 
 _TEMPLATE_TOKENS = 64
@@ -164,7 +165,7 @@ class BudgetedBackend:
         self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
         self._highest_limit = float("inf")
         """Above this, the server refuses requests."""
-        self._contexts = _Contexts()
+        self._contexts = _Contexts(backend.traits.image_tokens)
         self._next_limits: dict[str, int] = {}
         """Limits of agents whose last one did not fit."""
         self._limited: tuple[Sampling, dict[int, Sampling]] | None = None
@@ -245,7 +246,7 @@ class BudgetedBackend:
         window = self.traits.context_tokens
         size = self._contexts.size(request)
         if size is None:
-            size = self._prompt_size(request.prompt) + sum(map(_bytes, request.messages))
+            size = self._prompt_size(request.prompt) + sum(self._contexts.sizes(request.messages))
         size += self._schema_size(request.answer_schema)
         prompt = (size if window is None else min(size, window)) + self._hidden
         answer = request.sampling.max_tokens or self._derived_limit(request, price, prompt)
@@ -326,15 +327,21 @@ class _Contexts:
     """What the prompts of agents took. The next one of an agent takes that, and no more than the bytes of its new
     messages. An agent whose messages have changed is unknown."""
 
-    def __init__(self) -> None:
+    def __init__(self, image_tokens: int) -> None:
+        """`image_tokens`: most tokens of one image."""
+        self._image_tokens = image_tokens
         self._known: dict[str, tuple[Prompt, int, int, int]] = {}
         """Prompt, number of messages, their bytes, and tokens of it all, by agent."""
+
+    def sizes(self, messages: Iterable[Message]) -> list[int]:
+        """Most tokens of each message."""
+        return [_bytes(message) + self._image_tokens * len(images_in(message)) for message in messages]
 
     def remember(self, request: Request, tokens: int) -> None:
         self._known.pop(request.agent, None)
         if len(self._known) >= _MAX_CONTEXTS:
             del self._known[next(iter(self._known))]
-        size = sum(map(_bytes, request.messages))
+        size = sum(self.sizes(request.messages))
         self._known[request.agent] = request.prompt, len(request.messages), size, tokens
 
     def size(self, request: Request) -> int | None:
@@ -342,7 +349,7 @@ class _Contexts:
         if (known := self._known.get(request.agent)) is None:
             return None
         prompt, count, size, tokens = known
-        sizes = list(map(_bytes, request.messages))
+        sizes = self.sizes(request.messages)
         if request.prompt is not prompt or len(sizes) < count or sum(sizes[:count]) != size:
             return None
         return tokens + sum(sizes[count:])

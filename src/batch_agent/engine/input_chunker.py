@@ -37,6 +37,8 @@ class InputChunker:
         the server counts tokens."""
         if job.problem is not None or (tokens := await self._window.oversized_tokens(job.task)) is None:
             return job
+        if job.images:
+            return self._window.reject(job, tokens, f"It has images, so its text is not split. {_ADVICE}")
         found = longest_text(job.input, self._fields)
         if found is None:
             return self._window.reject(job, tokens, f"It has no text that could be split. {_ADVICE}")

@@ -117,10 +117,12 @@ class InputSource:
         job: Callable[..., Job],
         order: Iterable[int] | None = None,
         samples: int = 1,
+        blocks: Callable[[Any], bool] | None = None,
     ) -> None:
         """`job`: makes the job of an index and an input, and of a sample if it is not the first. `order`: indices of
         the inputs, for a sequence; None: in the order of the iterable. `samples`: agents for each input, which follow
-        each other."""
+        each other. `blocks`: whether `job` reads files of an input; it is then called in a thread."""
+        self._blocks = blocks
         self.total = None if inputs.total is None else inputs.total * samples
         self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
@@ -144,7 +146,10 @@ class InputSource:
             self._sample = 0
         index, value = self._last
         try:
-            return self._job(index, value, self._sample) if self._sample else self._job(index, value)
+            arguments = (index, value, self._sample) if self._sample else (index, value)
+            if self._blocks is not None and self._blocks(value):
+                return await asyncio.to_thread(self._job, *arguments)
+            return self._job(*arguments)
         except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
             return _bad_input_job(index, value, self._sample, error)
 

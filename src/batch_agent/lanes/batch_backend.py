@@ -26,6 +26,7 @@ from ..core.protocols import (
     Traits,
 )
 from ..core.requests import Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver
+from ..media.image_files import with_image_data
 from ..schedule.backoff import Backoff
 from ..schedule.lanes.waves import EnqueuedTokens, Wave, WaveLine, divide
 from .batch_service import BatchLine, BatchService, BatchStatus, LineFailed, LineResult, not_processed
@@ -185,8 +186,8 @@ class BatchBackend:
             )
 
     def _pend(self, request: Request) -> _PendingLine:
-        body = self._encode(request)
-        key = self._key(request, body)
+        key = self._key(request, self._encode(request))  # without the bytes of images, which their digests stand for
+        body = self._encode(replace(request, messages=with_image_data(request.messages)))
         while key in self._pending:  # an equal request without an agent
             key = blake2b(key.encode(), digest_size=16).hexdigest()
         line = WaveLine(key, len(body))

@@ -77,7 +77,8 @@ def replay_facts(config: AgentConfig, key: str, facts: Sequence[Fact]) -> Conver
 def recorded_job(key: str, facts: Sequence[Fact]) -> Job:
     started = facts[0]
     assert isinstance(started, Started), "an agent's first fact is its start"
-    return Job(started.index, key, started.input, started.task, references_at=started.references_at)
+    at, images = started.references_at, started.images
+    return Job(started.index, key, started.input, started.task, references_at=at, images=images)
 
 
 def recorded_result(

@@ -1,6 +1,7 @@
 """Compiler of a spec and the traits of its backend into the plan of a run: its agent configuration and its jobs."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,6 +9,7 @@ import orjson
 
 from ..core.agent_config import WRAPPED_ANSWER, AgentConfig, Compaction, Job, OutputType, ToolMode
 from ..core.errors import ErrorKind, SpecError
+from ..core.images import Image, PlacedImage
 from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
 from ..core.protocols import Traits
@@ -18,11 +20,14 @@ from ..core.task_fields import Fields
 from . import action_schema as actions
 from .action_schema import is_enforced, schema_instruction
 from .fingerprint import Keys, canonical, fingerprint
+from .image_rules import Identify, ImageRules, name_only
 from .layout import MIN_BREAKPOINT_CHARS, Layout, last_line_end
 from .row_keys import RowKeys
-from .template import BadInput
+from .template import MARK_OPEN, BadInput, without_marks
 
 _TEXT: JsonSchema = {"type": "string"}
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of values that are no images, as those of nearly all inputs."""
 
 
 class Plan:
@@ -36,8 +41,11 @@ class Plan:
         tools: tuple[ToolSpec, ...],
         backend: str,
         stage: str,
+        images: ImageRules,
     ) -> None:
         self.config = config
+        self._images = images
+        self._names_images = bool(spec.rows.images)
         self.question = _question(spec, layout, config, tools, stage)
         """Everything apart from the input that can change an answer, as JSON data."""
         self.description = {**_request_format(config), "backend": backend, "question": self.question}
@@ -54,15 +62,45 @@ class Plan:
     def job(self, index: int, value: Any, sample: int = 0) -> Job:
         """Job of one input, or of one of its samples, which follow each other. If the input does not fit the task, the
         job carries the error."""
-        key = self._keys.key(value, sample)
         try:
             task, shared = self.layout.task(index, value)
+            if MARK_OPEN in task and (images := self.layout.template.images(value)):
+                return self._job_with_images(index, value, sample, task, shared, images)
         except BadInput as error:
-            return Job(index, key, value, "", AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}"))
+            problem = AgentError(ErrorKind.BAD_INPUT, f"Input {index}: {error}")
+            return Job(index, self._keys.key(value, sample), value, "", problem)
         references_at = min(self.references_at, shared)
         if self._has_samples and len(task) >= MIN_BREAKPOINT_CHARS:
             shared = len(task)
-        return Job(index, key, value, task, shared=shared, references_at=references_at)
+        return Job(index, self._keys.key(value, sample), value, task, shared=shared, references_at=references_at)
+
+    def reads_images(self, value: Any) -> bool:
+        """Whether `job` reads files of this input, and so may block."""
+        if type(value) is dict and not self._names_images and PLAIN.issuperset(map(type, value.values())):
+            return False
+        try:
+            return bool(self.layout.template.images(value))
+        except BadInput:
+            return False
+
+    def _job_with_images(
+        self, index: int, value: Any, sample: int, task: str, shared: int, images: Mapping[str, Image]
+    ) -> Job:
+        try:
+            found = {mark: self._images.checked(image) for mark, image in images.items()}
+        except ValueError as error:
+            raise BadInput(f"{str(error).rstrip('.')}.") from error
+        text, places = without_marks(task, images)
+        before, _ = without_marks(task[:shared], images)
+        return Job(
+            index,
+            self._keys.key(value, sample, [image.digest for image in found.values()]),
+            value,
+            text,
+            shared=len(before),
+            references_at=min(len(without_marks(task[: self.references_at], images)[0]), len(before)),
+            images=tuple(PlacedImage(at, found[mark]) for at, mark in places),
+        )
 
 
 def compile_plan(
@@ -75,10 +113,14 @@ def compile_plan(
     may_start_early: bool = False,
     stage: str = "",
     tool_mode: ToolMode | None = None,
+    identify: Identify | None = None,
 ) -> Plan:
-    """Plan of a run. `tool_mode`: that of a checkpoint with answers to the same question. Raises SpecError."""
+    """Plan of a run. `tool_mode`: that of a checkpoint with answers to the same question. `identify`: reads an image;
+    None: images are known by their names only. Raises SpecError."""
     config = _agent_config(spec, tools, output, traits, may_start_early, tool_mode)
-    return Plan(spec, layout, config, tools, traits.name, stage)
+    distribution = spec.distribution
+    is_shared = (distribution.store, distribution.cluster) != (None, None)
+    return Plan(spec, layout, config, tools, traits.name, stage, ImageRules(traits, identify or name_only, is_shared))
 
 
 def prefix_chars(prompt: Prompt) -> int:
@@ -134,6 +176,7 @@ def _agent_config(
         priority=spec.limits.priority,
         lane="standard" if spec.lane == "auto" else spec.lane,
         compaction=_compaction(spec, prompt, traits) if tools else None,
+        takes_images=traits.images is True,
     )
 
 
@@ -177,6 +220,7 @@ def _question(
     shape = {
         **({"stage": stage} if stage else {}),  # two stages of a flow may have the same task and inputs
         **({} if spec.rows.key is None else {"key": spec.rows.key}),
+        **({"images": list(spec.rows.images)} if spec.rows.images else {}),
         **({} if runtime is None else {"runtime": {"name": runtime.name, **runtime.description}}),
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": "\n\n".join(_system_prompt(spec.prefix)),

@@ -1,13 +1,14 @@
 """Keys of agents: a hash of the input and of everything that can change the answer, but not of the input's index."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 import orjson
 
 from ..core.agent_config import SAMPLE_MARK
+from ..core.images import as_image
 from ..core.schema import is_model
 from .jsonable import to_jsonable
 
@@ -24,11 +25,12 @@ class Keys:
         self._run = blake2b(digest_size=12, key=run)
         self._seen: dict[int, int] = {}
 
-    def key(self, value: Any, sample: int = 0) -> str:
-        """Key of the next input. The samples of an input follow each other. Raises ValueError for an input that
-        contains itself."""
+    def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
+        """Key of the next input. The samples of an input follow each other. `images`: digests of its images. Raises
+        ValueError for an input that contains itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
+        hashed.update("".join(images).encode())
         digest = hashed.digest()
         number = int.from_bytes(digest[:8])
         copy = self._seen.get(number, 0) - bool(sample)
@@ -64,6 +66,8 @@ def _plain(value: Any) -> Any:
         return to_jsonable(value)
     if isinstance(value, Mapping):
         return dict(value)
+    if (image := as_image(value)) is not None:
+        return {"Image": repr(image)}
     # With its type, because the string "2024-01-01" is not the date.
     content = sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
     return {type(value).__qualname__: content}

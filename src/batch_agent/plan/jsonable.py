@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from ..core.images import Image, ImageData, as_image
 from ..core.schema import is_model
 
 
@@ -13,6 +14,8 @@ def to_jsonable(value: Any) -> Any:
     `__str__`."""
     if value is None or type(value) in (str, int, bool):
         return value
+    if isinstance(value, ImageData):
+        return None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if is_model(value):
@@ -34,9 +37,17 @@ def _key(key: Any) -> str:
 
 def _leaf(value: Any) -> Any:
     """Dates, other numbers, bytes and enums, as Pydantic writes them in JSON."""
+    if (image := as_image(value)) is not None:
+        return _image_fields(image)
     from pydantic_core import to_jsonable_python  # rarely needed
 
     try:
         return to_jsonable_python(value, fallback=str)
     except ValueError:  # bytes that are not UTF-8
         return str(value)
+
+
+def _image_fields(image: Image) -> dict[str, Any]:
+    """An image without its bytes."""
+    options = {"max_side": image.max_side, "page": image.page}
+    return {"image": image.name, **{name: value for name, value in options.items() if value is not None}}

@@ -33,7 +33,7 @@ class RowKeys:
         self._cells = cells
         self._seen: set[str] = set()
 
-    def key(self, value: Any, sample: int = 0) -> str:
+    def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
         row = row_id(value, self._field)
         if row in self._seen and not sample:
             raise ValueError(f"key={self._field!r}: {row!r} occurs more than once")
@@ -43,7 +43,7 @@ class RowKeys:
         except BadInput:
             shown = value
         digest = self._run.copy()
-        digest.update(canonical([row, shown]))
+        digest.update(canonical([row, shown, *images]))
         key = f"{key_of_row(row)}{self._question}{digest.hexdigest()}"
         return f"{key}{SAMPLE_MARK}{sample}" if sample else key
 

@@ -5,10 +5,13 @@ import string
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from enum import Enum
+from hashlib import blake2b
+from pathlib import PurePath
 from typing import Any
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.images import Image, as_image, images_of
 from ..core.json import dumps_any, replace_surrogates
 from ..core.schema import is_model
 from ..core.task_fields import Fields
@@ -31,7 +34,12 @@ _CONVERSIONS: Mapping[str | None, Callable[[Any], Any]] = {"r": repr, "s": str, 
 
 
 _BYTES = (bytes, bytearray, memoryview)
-_DECODE = "Decode bytes before the run, as in data.decode('utf-8'); images are not supported yet."
+_DECODE = "Decode bytes before the run, as in data.decode('utf-8'); only images are sent as data."
+MARK_OPEN, _MARK_CLOSE = "\ufdd0", "\ufdd1"
+"""Around the digest of an image in a rendered task. Unicode reserves them for internal use; a text that has them anyway
+is left as it is, unless its digest is that of an image of the same input."""
+_NO_IMAGE = frozenset({str, int, float, bool, type(None), dict})
+_MARK = re.compile(f"{MARK_OPEN}([0-9a-f]{{32}}){_MARK_CLOSE}")
 
 
 class BadInput(ValueError):
@@ -47,6 +55,8 @@ class _Field:
     """False: text such as `{First Name}`, which is a field only for inputs with this key, until `with_fields`."""
     is_named: bool = False
     """Rendered with its name, so that it can be moved."""
+    is_image: bool = False
+    """Texts are paths or URLs of images."""
 
     @property
     def source(self) -> str:
@@ -96,8 +106,23 @@ class Template:
         )
         return replace(self, parts=parts)
 
+    def with_images(self, names: Collection[str]) -> "Template":
+        """The template in which these fields are images: their texts are paths or URLs. Raises SpecError for a name
+        that is not a field."""
+        if unknown := [name for name in names if name not in self.cell_names]:
+            raise SpecError(f"images={list(names)!r}: the task has no field {{{unknown[0]}}}.")
+        parts = (replace(p, is_image=True) if isinstance(p, _Field) and p.path in names else p for p in self.parts)
+        return replace(self, parts=tuple(parts))
+
+    def images(self, value: Any) -> dict[str, Image]:
+        """The images of an input that the task shows, by the digests in their marks. Raises BadInput."""
+        lookup = self._lookup(value)
+        fields = [part for part in self.parts if isinstance(part, _Field)]
+        shown = [part for part in fields if part.is_certain or part.path in lookup]
+        return {_mark_digest(image): image for part in shown for image in _images(part, _value(part, lookup)[1])}
+
     def render(self, value: Any) -> str:
-        """Task for one input, as valid Unicode. Raises BadInput."""
+        """Task for one input, as valid Unicode, with a mark for each image. Raises BadInput."""
         lookup = self._lookup(value)
         shown = [part if isinstance(part, str) else _show(part, lookup) for part in self.parts]
         return replace_surrogates("".join(shown))
@@ -110,7 +135,7 @@ class Template:
     def _lookup(self, value: Any) -> Mapping[str, Any]:
         if type(value) is dict:  # nearly always; the checks below are slow
             return value
-        if isinstance(value, str):
+        if isinstance(value, str) or as_image(value) is not None:
             return self._for_text(value)
         if is_model(value):
             return dict(value)
@@ -119,11 +144,12 @@ class Template:
         hint = f" {_DECODE}" if isinstance(value, _BYTES) else ""
         raise BadInput(f"An input must be a dict, a string or a Pydantic model, not {type(value).__name__}.{hint}")
 
-    def _for_text(self, text: str) -> Mapping[str, Any]:
+    def _for_text(self, text: Any) -> Mapping[str, Any]:
         names = dict.fromkeys(part.path for part in self.parts if isinstance(part, _Field) and part.is_certain)
         if len(names) > 1:
             listed = ", ".join(f"{{{name}}}" for name in names)
-            raise BadInput(f"The input is a plain string but the task has several fields ({listed}): use dicts.")
+            kind = "a plain string" if isinstance(text, str) else "an image"
+            raise BadInput(f"The input is {kind} but the task has several fields ({listed}): use dicts.")
         return dict.fromkeys(names, text)
 
 
@@ -191,10 +217,12 @@ def _is_format(spec: str) -> bool:
 def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
     if not part.is_certain and part.path not in lookup:
         return part.source
-    if part.path not in lookup and (part.spec or part.conversion) and part.source[1:-1] in lookup:
-        part = _Field(part.source[1:-1])  # a column such as `Unnamed: 0`
-    value = lookup[part.path] if part.path in lookup else _find(part, lookup)
+    part, value = (part, lookup[part.path]) if part.path in lookup else _value(part, lookup)
     try:
+        if part.is_image or (type(value) not in _NO_IMAGE and not part.conversion and not part.spec):
+            marks = "".join(map(_mark, _images(part, value)))
+            if marks:
+                return block(part.path, marks) if part.is_named else marks
         if part.is_named:
             return block(part.path, _text(value))
         if part.conversion is None and not part.spec:
@@ -202,6 +230,41 @@ def _show(part: _Field, lookup: Mapping[str, Any]) -> str:
         return format(_CONVERSIONS[part.conversion](value), part.spec)
     except Exception as error:  # the __str__ or __format__ of a user's object may raise anything
         raise BadInput(f"The field {part.source} cannot format its {type(value).__name__}: {error}.") from error
+
+
+def _value(part: _Field, lookup: Mapping[str, Any]) -> tuple[_Field, Any]:
+    """The field, as the input names it, and its value."""
+    if part.path not in lookup and (part.spec or part.conversion) and part.source[1:-1] in lookup:
+        part = replace(part, path=part.source[1:-1], conversion=None, spec="")  # a column such as `Unnamed: 0`
+    return part, lookup[part.path] if part.path in lookup else _find(part, lookup)
+
+
+def _images(part: _Field, value: Any) -> tuple[Image, ...]:
+    """Images that a field shows. Raises ValueError for a value that cannot be one, though the user said so."""
+    if not part.is_image:
+        return images_of(value)
+    values = value if isinstance(value, list | tuple) else [value]
+    return tuple(Image(each) if isinstance(each, str | PurePath) else as_image(each) or Image(each) for each in values)
+
+
+def _mark_digest(image: Image) -> str:
+    return blake2b(repr(image).encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _mark(image: Image) -> str:
+    return f"{MARK_OPEN}{_mark_digest(image)}{_MARK_CLOSE}"
+
+
+def without_marks(text: str, images: Collection[str]) -> tuple[str, tuple[tuple[int, str], ...]]:
+    """The text without the marks of these images, and the place and digest of each mark."""
+    parts, places, end, length = list[str](), list[tuple[int, str]](), 0, 0
+    for mark in _MARK.finditer(text):
+        if mark[1] in images:
+            parts.append(text[end : mark.start()])
+            length += mark.start() - end
+            end = mark.end()
+            places.append((length, mark[1]))
+    return "".join([*parts, text[end:]]), tuple(places)
 
 
 def block(name: str, text: str) -> str:
@@ -250,6 +313,8 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
+    if as_image(value) is not None:
+        raise ValueError("an image inside of other data is not sent. Name its own field, as in {item.photo}")
     if is_model(value):
         if (data := _bytes_in(value.model_dump())) is not None:
             raise _not_text(data)

@@ -130,7 +130,8 @@ async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store
     values = inputs.rows if inputs.rows is not None else await inputs.read_ahead(MAX_READ_AHEAD)
     if values is None:
         return False
-    source = InputSource(JobSource(values), plan.job, input_order(plan.layout, inputs), spec.evaluation.samples)
+    order = input_order(plan.layout, inputs)
+    source = InputSource(JobSource(values), plan.job, order, spec.evaluation.samples, plan.reads_images)
     window = await open_window(spec, plan.config, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)

@@ -96,7 +96,7 @@ async def preview_requests(setup: RunSetup, count: int, *, exact: bool) -> Previ
         raise SpecError("preview shows requests to a model. With runtime=, a program makes them while it runs.")
     async with _opened(setup, exact=exact) as opened:
         backend, plan = opened.backend, opened.plan
-        source = InputSource(opened.inputs, plan.job, input_order(plan.layout, opened.inputs))
+        source = InputSource(opened.inputs, plan.job, input_order(plan.layout, opened.inputs), blocks=plan.reads_images)
         requests: list[PreviewedRequest] = []
         while len(requests) < count and (job := await source.take()) is not None:
             requests.append(_previewed(backend, plan, job))

@@ -11,6 +11,7 @@ from ..core.agent_config import Job, sample_of
 from ..core.errors import SpecError
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
+from ..core.images import Image
 from ..core.messages import ToolSpec
 from ..core.protocols import Traits
 from ..core.results import AgentResult
@@ -64,11 +65,11 @@ async def replay(folder: str | Path, agent: str | int | None = None, **options: 
         ]
     spec = BatchSpec.of(**_with_recorded_options(options, recorded, agents))
     specs = _specs(spec, recorded)
-    traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True)
+    traits = Traits("recording", recorded["model"], True, True, True, _INFLIGHT, fixed_inflight=True, images=True)
     inputs = JobSource(await read_inputs_async(spec.inputs, spec.rows))
     first = await inputs.peek()
-    layout = default_layout(resolve_uncertain_fields(template_of(spec.task, first), inputs.known))
-    plan = compile_plan(spec, layout, specs, output_type(spec.output_schema), traits)
+    template = resolve_uncertain_fields(template_of(spec.task, first), inputs.known).with_images(spec.rows.images)
+    plan = compile_plan(spec, default_layout(template), specs, output_type(spec.output_schema), traits)
     by_index = {agent.job.index: agent for agent in reversed(agents)}  # of several samples, the first
     by_position = by_index if "inputs" in options else dict(enumerate(agents))
     recordings = Recordings()
@@ -100,9 +101,11 @@ def _with_recorded_options(
     """The options, completed with those of the recorded run. A group of options that is passed stays as it is."""
     recorded: dict[str, Any] = {
         "task": plan["question"]["task"],
-        "inputs": [agent.job.input for agent in agents],
+        "inputs": [_with_images(agent.job) for agent in agents],
         "output_schema": answer_schema(plan),
     }
+    if "rows" not in options:
+        recorded["images"] = plan["question"].get("images", ())
     if "limits" not in options:
         recorded["max_turns"] = plan["max_turns"]
     if "prefix" not in options:
@@ -111,6 +114,23 @@ def _with_recorded_options(
         sampling = recorded_sampling(plan)
         recorded |= {name: getattr(sampling, name) for name in plan["sampling"]}
     return {**recorded, **options}
+
+
+def _with_images(job: Job) -> Any:
+    """The recorded input, whose images are named by path, URL or digest: nothing is read."""
+    return _restored(job.input) if job.images else job.input
+
+
+def _restored(value: Any) -> Any:
+    match value:
+        case {"image": str(name)} if value.keys() <= {"image", "max_side", "page"}:
+            return Image(name, max_side=value.get("max_side"), page=value.get("page"))
+        case dict():
+            return {key: _restored(part) for key, part in value.items()}
+        case list():
+            return [_restored(part) for part in value]
+        case _:
+            return value
 
 
 def _specs(spec: BatchSpec, plan: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
@@ -129,7 +149,7 @@ def _jobs(plan: Plan, recordings: Recordings, agents: Mapping[int, _RecordedAgen
             return plan.job(position, value)
         made = replace(plan.job(agent.job.index, value), key=agent.job.key)
         if made.task == agent.job.task:
-            made = replace(made, references_at=agent.job.references_at)
+            made = replace(made, references_at=agent.job.references_at, images=agent.job.images)
         recordings.add(made.key, agent.recording)
         return made
 

@@ -19,8 +19,9 @@ from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
 from ..backends.http_backend import HttpBackend
 from ..backends.prices import known_price
+from ..backends.probe import probe_images
 from ..core.coordinator import Coordinator
-from ..core.errors import BackendError, SpecError, StoreError
+from ..core.errors import BackendError, ErrorKind, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import (
@@ -45,7 +46,8 @@ from ..engine.job_source import JobSource
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
-from ..plan.compile import Plan, prefix_chars
+from ..plan.compile import PLAIN, Plan, prefix_chars
+from ..plan.image_rules import no_images
 from ..plan.layout import Layout
 from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
 from ..schedule.health import Health
@@ -299,10 +301,13 @@ class _Opener:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
             check_lane(spec, server.traits)
+            images, known = server.traits.images, inputs.known
+            values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
+            if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
+                images = (await self._image_traits(setup, server, inputs, layout, tools)).images
             server = await self._in_lane(setup, server, store)
             batch = await self._batch_of_auto(setup, server, store)
-            plan = setup.compile(tools, layout, server.traits, kept)
-            known = inputs.known
+            plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline, agents = _inline_tools(spec, tools), _agents(setup, inputs)
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
@@ -404,6 +409,32 @@ class _Opener:
             if getattr(spec.sampling, name) is not None:
                 setup.notify(f"{backend.traits.name} does not support {name}=: it is not sent.")
         return backend
+
+    async def _image_traits(
+        self, setup: RunSetup, server: Backend, inputs: JobSource, layout: Layout, tools: Sequence[Tool]
+    ) -> Traits:
+        """The traits of a server, with whether it takes images if requests may have some: by a request for one token if
+        only that shows it. Raises SpecError, before anything else is sent, if it takes none and the task has some."""
+        traits = server.traits
+        if not setup.shows_images(inputs, layout, tools):
+            return traits
+        if setup.spec.runtime is not None:
+            raise SpecError("The task has images, which the programs of a runtime do not get: give them files instead.")
+        is_ours = isinstance(setup.spec.backend, str | Sequence)
+        said = ""
+        if traits.images is None and is_ours:
+            backend = server if self._trial.with_budget is None else self._trial.with_budget(server)
+            try:
+                refusal = await probe_images(backend, traits.model, on_usage=self._trial.on_usage)
+            except BackendError as error:
+                if error.kind is not ErrorKind.BUDGET:
+                    raise
+                return traits
+            traits = replace(traits, images=refusal is None)
+            said = "" if refusal is None else f" (it says: {refusal})"
+        if traits.images is False and setup.first_has_images(inputs, layout):
+            raise SpecError(f"{no_images(traits)}.{said}")
+        return traits
 
     async def _in_lane(self, setup: RunSetup, server: Backend, store: Store) -> Backend:
         """The backend of the run's lane."""

@@ -163,7 +163,8 @@ class _Execution:
     async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, runs_agents: bool) -> None:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
-        source = InputSource(resources.inputs, resources.plan.job, order, spec.evaluation.samples)
+        plan = resources.plan
+        source = InputSource(resources.inputs, plan.job, order, spec.evaluation.samples, plan.reads_images)
         deliver: Deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
         if resources.lanes is not None:
             deliver = resources.lanes.counting(deliver)

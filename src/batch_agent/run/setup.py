@@ -20,12 +20,13 @@ from ..data import check_output_path, read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..engine.sync import is_user_frame
+from ..media.image_files import identify
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
 from ..plan.field_checks import check_first_input, escaped_fields, resolve_uncertain_fields
 from ..plan.layout import Layout, compute_layout, default_layout
 from ..plan.row_keys import check_row_keys
-from ..plan.template import Template, names_in, template_of
+from ..plan.template import BadInput, Template, names_in, template_of
 from ..tools import Tool, ToolProvider, as_tool, check_names
 from ..tools.tool_context import ArtifactFolders
 from .plan_check import is_same_question, kept_tool_mode
@@ -95,6 +96,19 @@ class RunSetup:
         """Whether the run may use native tool calls."""
         return bool(self.spec.tools or self.spec.runtime) and self.spec.prefix.tool_mode != "action"
 
+    def shows_images(self, inputs: JobSource, layout: Layout, tools: Sequence[Tool]) -> bool:
+        """Whether requests may have images: those of the first input, or of a tool."""
+        if any(tool.returns_images for tool in tools):
+            return True
+        return self.first_has_images(inputs, layout)
+
+    def first_has_images(self, inputs: JobSource, layout: Layout) -> bool:
+        """Whether the task shows images of the first input."""
+        try:
+            return bool(inputs.known) and bool(layout.template.images(inputs.known[0]))
+        except BadInput:
+            return False
+
     def notify(self, text: str) -> None:
         """Reports to the event sink, or on standard error if there is none."""
         if self.events is not None:
@@ -107,6 +121,8 @@ class RunSetup:
         inputs that cannot be read, and for a task that does not fit the first input."""
         if self.input_fields is not None:
             template = (self.template or template_of(self.spec.task)).with_fields(self.input_fields)
+            if self.spec.rows.images:
+                template = template.with_images(self.spec.rows.images)
             return JobSource(self.spec.inputs, is_fed=True), default_layout(template)
         inputs, prefix = (
             JobSource(await read_inputs_async(self.spec.inputs, self.spec.rows, self.notify)),
@@ -114,6 +130,8 @@ class RunSetup:
         )
         first = await inputs.peek()
         template = resolve_uncertain_fields(self.template or template_of(self.spec.task, first), inputs.known)
+        if self.spec.rows.images:
+            template = template.with_images(self.spec.rows.images)
         if first:
             self._check_first(template, first[0])
         rows = inputs.rows
@@ -157,7 +175,9 @@ class RunSetup:
         provided = kept["question"]["tools"][len(own) :] if self.providers else []
         specs = (*own, *(ToolSpec(tool["name"], tool["description"], tool["parameters"]) for tool in provided))
         traits, mode = self.recorded_traits(kept), kept["tool mode"]
-        plan = compile_plan(self.spec, layout, specs, self.output, traits, stage=self.stage, tool_mode=mode)
+        plan = compile_plan(
+            self.spec, layout, specs, self.output, traits, stage=self.stage, tool_mode=mode, identify=identify
+        )
         return plan if is_same_question(kept, plan.description) else None
 
     def _compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, mode: ToolMode | None) -> Plan:
@@ -172,6 +192,7 @@ class RunSetup:
             may_start_early=any(tool.is_shared for tool in tools),
             stage=self.stage,
             tool_mode=mode,
+            identify=identify,
         )
         plan.description["providers"] = list(map(repr, self.providers))
         return plan

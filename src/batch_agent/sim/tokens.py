@@ -8,6 +8,7 @@ import functools
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
 import orjson
@@ -75,9 +76,17 @@ def text_of(content: object) -> str:
     if not isinstance(content, list):
         return ""
     return "".join(
-        part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else orjson.dumps(part).decode()
+        part["text"] if isinstance(part, dict) and isinstance(part.get("text"), str) else _part(part)
         for part in content
     )
+
+
+def _part(part: object) -> str:
+    """A part that is not text. An image counts as a few tokens, which are the same only for the same image."""
+    data = orjson.dumps(part)
+    if isinstance(part, dict) and part.get("type") == "image_url":
+        return f"<image {blake2b(data, digest_size=16).hexdigest()}>"
+    return data.decode()
 
 
 def encode(text: str) -> bytes:

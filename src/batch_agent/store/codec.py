@@ -1,7 +1,7 @@
 """Encoding of facts, jobs and completions. It is a stable format: later versions read what earlier versions wrote."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from ..core.agent_config import Job
 from ..core.coordinator import Completion
 from ..core.errors import ErrorKind
 from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
+from ..core.images import ImageRef, PlacedImage
 from ..core.json import dumps
 from ..core.requests import OLD_LONG_PROMPT, Usage, UsagePart
 from ..core.results import AgentError
@@ -102,12 +103,15 @@ def decode_error(data: bytes) -> AgentError:
 
 def encode_job(job: Job) -> bytes:
     """A valid job, for another process."""
-    return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts, job.references_at])
+    images = [asdict(placed) for placed in job.images]
+    return _dump([job.index, job.key, job.input, job.task, job.shared, job.parts, job.references_at, images])
 
 
 def decode_job(data: bytes) -> Job:
-    index, key, value, task, shared, parts, *rest = orjson.loads(data)  # older versions wrote six values
-    return Job(index, key, value, task, shared=shared, references_at=rest[0] if rest else 0, parts=tuple(parts))
+    index, key, value, task, shared, parts, *rest = orjson.loads(data)  # older versions wrote six or seven values
+    at, images = (*rest, 0, ())[:2] if rest else (0, ())
+    placed = tuple(PlacedImage(each["at"], ImageRef(**each["image"])) for each in images or ())
+    return Job(index, key, value, task, shared=shared, references_at=at, parts=tuple(parts), images=placed)
 
 
 def encode_completion(completion: Completion) -> bytes:

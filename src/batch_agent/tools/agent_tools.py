@@ -187,7 +187,8 @@ class AgentToolSession:
             outcome, source = await known.wait("shared")
         self._executor.record(tool, call, source, outcome)
         reference = None if heading is None else await self._executor.references.reference(heading, placement)
-        return ToolResult(call, outcome.content, outcome.is_error, aio.now() - started, source, reference)
+        seconds = aio.now() - started
+        return ToolResult(call, outcome.content, outcome.is_error, seconds, source, reference, outcome.images)
 
     def _ask(self, tool: Tool, text: str) -> str | None:
         """Heading of the reference that a call asks for; None for arguments that cannot be read."""
@@ -266,7 +267,7 @@ class AgentToolSession:
         content = outcome.content
         if outcome.timed_out:
             content = f"{content} {_NOT_MADE if claim.give_up() else _TIMED_OUT}"
-        return self._settle(ToolResult(call, content, outcome.is_error, outcome.seconds))
+        return self._settle(ToolResult(call, content, outcome.is_error, outcome.seconds, images=outcome.images))
 
     async def _identity(self) -> str:
         return self._executor.identity if self._journal is None else await self._journal.identity()

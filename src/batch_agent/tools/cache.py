@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from cachetools import TLRUCache
 
 from ..core.fast_dataclass import dataclass
+from ..core.images import ImageRef
 
 _OVERHEAD_BYTES = 512
 """Bytes that an entry takes in addition to its text: a million empty results are not free."""
@@ -24,6 +25,7 @@ class ToolOutcome:
     expires: float = float("inf")
     timed_out: bool = False
     """The execution hit its timeout. A call that joined later has a timeout of its own."""
+    images: tuple[ImageRef, ...] = ()
 
 
 class ResultCache:

@@ -7,6 +7,7 @@ import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from .. import aio
@@ -18,13 +19,14 @@ from ..core.facts import Fact
 from ..core.messages import ToolCall, ToolSource, ToolSpec
 from ..core.protocols import Journal
 from ..core.results import ToolUse
+from ..media.image_files import ImageFolder
 from .agent_tools import AgentToolSession
 from .cache import ResultCache, ToolOutcome
 from .call_key import call_key
 from .disk_cache import StoredResult, ToolDiskCache, disk_cache_key, shared_call_name
 from .parameters import BadArguments
 from .reference_order import ReferenceOrder
-from .result_text import ToolTimeout, describe_error, replace_surrogates
+from .result_text import RenderedResult, ToolTimeout, describe_error, replace_surrogates
 from .single_flight import InFlightCall, SingleFlight, SourcedOutcome, cancel_all
 from .subsets import check_names
 from .threads import DaemonThreads
@@ -60,8 +62,11 @@ class ToolExecutor:
         summarize: Summarize | None = None,
         disk_cache: ToolDiskCache | None = None,
         shared_calls: SharedCalls | None = None,
+        checkpoint_dir: Path | None = None,
     ) -> None:
-        """`shared_calls`: shares calls and rate limits with other processes."""
+        """`shared_calls`: shares calls and rate limits with other processes. `checkpoint_dir`: where images that tools
+        make are kept."""
+        self._images = ImageFolder(checkpoint_dir)
         self._threads = DaemonThreads()
         check_names(tools)
         self._runners = {tool.name: ToolRunner(tool, timeout, self._threads, shared_calls) for tool in tools}
@@ -126,6 +131,7 @@ class ToolExecutor:
             if runner.batcher is not None:
                 await runner.batcher.aclose()
         self._threads.close()
+        self._images.close()
 
     def tool(self, name: str) -> Tool | None:
         runner = self._runners.get(name)
@@ -195,15 +201,24 @@ class ToolExecutor:
         entry = ClaimEntry(claim, None if flight is None else flight.extend)
         timed_out = False
         try:
-            text, is_error = await runner.run(arguments, entry, claim), False
+            output, is_error = await self._kept(await runner.run(arguments, entry, claim)), False
         except BaseException as error:  # a user's tool may raise anything
             if is_being_cancelled():  # whatever the tool makes of it
                 raise asyncio.CancelledError from error
             if not is_failure(error) or (claim is not None and claim.failure is error):
                 raise
-            text, is_error, timed_out = describe_error(error), True, isinstance(error, ToolTimeout)
+            output = RenderedResult(describe_error(error))
+            is_error, timed_out = True, isinstance(error, ToolTimeout)
         seconds = aio.now() - (started if entry.started_at is None else entry.started_at)
-        return ToolOutcome(await self._shorten(tool, text, is_error), is_error, order, seconds, timed_out=timed_out)
+        text = await self._shorten(tool, output.text, is_error)
+        return ToolOutcome(text, is_error, order, seconds, timed_out=timed_out, images=output.images)
+
+    async def _kept(self, output: RenderedResult) -> RenderedResult:
+        """The output with its images as files: facts have their paths, and memory is free until they are sent."""
+        if all(image.data is None for image in output.images):
+            return output
+        images = await asyncio.to_thread(lambda: tuple(self._images.save(image) for image in output.images))
+        return RenderedResult(output.text, images)
 
     def record(self, tool: Tool, call: ToolCall, source: ToolSource, outcome: ToolOutcome) -> None:
         self._runners[tool.name].stats.record_call(source, outcome.seconds, is_error=outcome.is_error)
@@ -227,14 +242,16 @@ class ToolExecutor:
             outcome = await self._execute(tool, arguments, key, self.next_order(), version, flight)
             is_cached = tool.sharing.keeps_errors or not outcome.is_error
             ttl = max(0.0, outcome.expires - aio.now()) if is_cached else 0.0
-            return CallOutcome(outcome.content, outcome.is_error, outcome.seconds, ttl, outcome.timed_out)
+            return CallOutcome(
+                outcome.content, outcome.is_error, outcome.seconds, ttl, outcome.timed_out, outcome.images
+            )
 
         async def execute(_: InFlightCall) -> ToolOutcome:
             made, source = await shared_calls.call(name, make)
             sources.append(source)
             expires = aio.now() + made.ttl
             outcome = ToolOutcome(
-                made.content, made.is_error, _OTHER_PROCESS, made.seconds, version, expires, made.timed_out
+                made.content, made.is_error, _OTHER_PROCESS, made.seconds, version, expires, made.timed_out, made.images
             )
             if source != "executed":
                 self._cache.put(key, outcome)
@@ -266,7 +283,9 @@ class ToolExecutor:
         if made.is_error and not tool.sharing.keeps_errors:
             return made
         expires = began + tool.sharing.effective_ttl
-        outcome = ToolOutcome(made.content, made.is_error, order, made.seconds, version, expires, made.timed_out)
+        outcome = ToolOutcome(
+            made.content, made.is_error, order, made.seconds, version, expires, made.timed_out, made.images
+        )
         self._cache.put(key, outcome)
         return outcome
 
@@ -277,7 +296,7 @@ class ToolExecutor:
             if (stored := await cache.get(key)) is not None:
                 return ToolOutcome(stored.content, False, self.next_order(), stored.seconds)
             made = await self.run(tool, arguments, flight=flight)
-            if not made.is_error:
+            if not made.is_error and not made.images:
                 await cache.put(key, StoredResult(made.content, made.seconds))
         except StoreError as error:  # the run does not depend on the cache
             _log.warning("%s It is not used any more.", error)

@@ -12,6 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from typing import Any
 
+from ..core.fast_dataclass import dataclass
+from ..core.images import ImageRef, as_image
+from ..media.image_files import identify
+
+_MAX_PARTS = 100
+"""Of a list of images and texts. A longer one is data."""
+
 
 class NoData(Exception):
     """A value that describes data without holding it, such as a lazy query."""
@@ -139,6 +146,29 @@ class PlainToolError(Exception):
 
 class ToolTimeout(PlainToolError):
     """An execution exceeded its timeout."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedResult:
+    """What a tool returned, for the model."""
+
+    text: str
+    images: tuple[ImageRef, ...] = ()
+
+
+def as_output(value: Any) -> RenderedResult:
+    """Text and images of a result: an image, or a list of images and texts; everything else is text. Reads files.
+    Raises ValueError for an image that cannot be read."""
+    if isinstance(value, str):
+        return RenderedResult(value)
+    parts = value if isinstance(value, list | tuple) else [value]
+    images = [as_image(part) for part in parts] if len(parts) <= _MAX_PARTS else []
+    is_mixed = any(images) and all(image or isinstance(part, str) for image, part in zip(images, parts, strict=True))
+    if not is_mixed:
+        return RenderedResult(as_text(value))
+    found = tuple(identify(image) for image in images if image is not None)
+    texts = [part for part in parts if isinstance(part, str)]
+    return RenderedResult("\n".join([*texts, *(f"[{image.label}]" for image in found)]), found)
 
 
 def as_text(value: Any) -> str:

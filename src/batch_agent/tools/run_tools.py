@@ -43,6 +43,7 @@ async def open_tools(
             summarize=summarize,
             disk_cache=disk_cache,
             shared_calls=shared_calls,
+            checkpoint_dir=spec.checkpoint_dir,
         )
         async with _prewarm(executor, disk_cache, spec, task):
             try:

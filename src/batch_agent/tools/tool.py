@@ -115,6 +115,8 @@ class Tool(metaclass=_ToolClass):
     """The parameter that is annotated as a ToolContext, which the engine fills in."""
     relocate: "Callable[[Path | None, str | None], Tool] | None" = None
     """Of a file tool without a folder of its own: makes it for a folder, and for an encoding of its files."""
+    returns_images: bool = False
+    """Its function is annotated to return images. Whether the model takes any is then found before the run."""
     is_async: bool = field(init=False)
 
     read_file = BuiltinTool("files", _with_defaults)
@@ -261,6 +263,7 @@ def make_tool(
         summarize=chosen.pop("summarize", False),
         batch=batch,
         context_arg=context_arg,
+        returns_images="Image" in str(getattr(function, "__annotations__", {}).get("return", "")),
     )
 
 

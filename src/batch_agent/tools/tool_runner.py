@@ -12,7 +12,7 @@ from ..core.messages import ToolSource
 from ..core.results import ToolUse
 from ..plan.fingerprint import canonical
 from .batching import Batcher
-from .result_text import as_text
+from .result_text import RenderedResult, as_output
 from .threads import DaemonThreads
 from .throttle import Permit, Throttle
 from .tool import Tool
@@ -106,11 +106,13 @@ class ToolRunner:
         """Result of a call that timed out."""
         return self._throttle.timeout_message
 
-    async def run(self, arguments: dict[str, Any], entry: ClaimEntry, claim: WriteClaim | None = None) -> str:
-        """The result as text. Raises what the tool raises, and what the claim raises."""
+    async def run(
+        self, arguments: dict[str, Any], entry: ClaimEntry, claim: WriteClaim | None = None
+    ) -> RenderedResult:
+        """The result as text and images. Raises what the tool raises, and what the claim raises."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
-            return as_text(await self.batcher.call(arguments, canonical(others), claim))
+            return as_output(await self.batcher.call(arguments, canonical(others), claim))
         function = self.tool.function
         if self.is_unthrottled:
             if entry.claim is not None:
@@ -119,16 +121,16 @@ class ToolRunner:
             started = aio.now()
             try:
                 with self._throttle.deadline(entry) as deadline:
-                    return as_text(await function(**arguments))
+                    return as_output(await function(**arguments))
             except TimeoutError:
                 self._throttle.raise_if_expired(deadline)
                 raise
             finally:
                 self.stats.record_execution(aio.now() - started)
         if self.tool.is_async:
-            return as_text(await self._execute(lambda: function(**arguments), arguments, entry))
-        text = await self._execute(lambda: _text_or_awaitable(function(**arguments)), arguments, entry)
-        return text if isinstance(text, str) else as_text(text)
+            return as_output(await self._execute(lambda: function(**arguments), arguments, entry))
+        output = await self._execute(lambda: _output_or_awaitable(function(**arguments)), arguments, entry)
+        return output if isinstance(output, RenderedResult) else as_output(output)
 
     def _execute(self, function: Callable[[], Any], arguments: dict[str, Any], entry: ClaimEntry) -> Awaitable[Any]:
         async def attempt(permit: Permit | None) -> Any:
@@ -148,7 +150,7 @@ class ToolRunner:
         return await value if inspect.isawaitable(value) else value
 
 
-def _text_or_awaitable(value: Any) -> Any:
+def _output_or_awaitable(value: Any) -> Any:
     """Called in the tool's thread, because rendering a value may block as well. An awaitable, which a wrapped async
     tool returns, is awaited on the loop."""
-    return value if inspect.isawaitable(value) else as_text(value)
+    return value if inspect.isawaitable(value) else as_output(value)

@@ -62,6 +62,7 @@ WORKS: dict[str, str] = {
     "input_format": "none",
     "encoding": "none",
     "key": "none",  # the inputs of this test have no fields
+    "images": "list",
     "max_inflight": f"{LIMIT} negative",  # -1, as 0.2 wrote it: no limit
     "max_concurrent": f"{LIMIT} negative",
     "max_agents": f"{LIMIT} negative",

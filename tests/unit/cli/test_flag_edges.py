@@ -33,6 +33,7 @@ WORKS: dict[str, str] = {
     "--input-format": "",
     "--encoding": "",
     "--key": "",  # no such field
+    "--images": "",  # no such field
     "--mcp": "",  # no such program
     "--schema": "",
     "--tools": "",

@@ -35,6 +35,7 @@ OPTIONS: list[tuple[str, str, str, Any]] = [
     ("input_format", "rows", "input_format", "csv"),
     ("encoding", "rows", "encoding", "cp1252"),
     ("key", "rows", "key", "id"),
+    ("images", "rows", "images", ("photo",)),
     ("max_tool_tokens", "context", "max_tool_tokens", 100),
     ("streaming", "context", "streaming", True),
     ("streaming_tool_dispatch", "context", "streaming_tool_dispatch", True),

@@ -103,14 +103,15 @@ async def test_nothing_is_sent_for_a_file_that_cannot_be_read(tmp_path: Path) ->
 async def test_binary_files_of_a_folder_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("fine")
     (tmp_path / "deep").mkdir()
-    for name, data in {"deep/paper.pdf": PDF, "b.png": PNG, "c.bin": b"\xff\x01\x02", "d.zip": b"PK\x03\x04"}.items():
+    doc = b"\xd0\xcf\x11\xe0"
+    for name, data in {"deep/paper.doc": doc, "b.png": PNG, "c.bin": b"\xff\x01\x02", "d.zip": b"PK\x03\x04"}.items():
         (tmp_path / name).write_bytes(data)
     heard = Notices()
     results = await BatchAgent.run(task="{text}", inputs=tmp_path, backend=echo(), events=heard)
     assert results.outputs == ["fine"]
     [notice] = [text for text in heard.texts if "binary" in text]
     assert notice.startswith(f"4 binary files in {str(tmp_path)!r} will not be read: b.png, c.bin, d.zip, and 1 more. ")
-    assert "pdftotext" in notice
+    assert "texts and PDFs, or only images" in notice
     for source in (str(tmp_path), f"{tmp_path}/*.*"):
         read_inputs(source)
         assert " binary files in " in capsys.readouterr().err
@@ -119,8 +120,8 @@ async def test_binary_files_of_a_folder_are_named(tmp_path: Path, capsys: pytest
 
 
 def test_a_folder_of_binary_files_only_is_an_error_that_names_them(tmp_path: Path) -> None:
-    (tmp_path / "paper.pdf").write_bytes(PDF)
-    with pytest.raises(SpecError, match=r"has no text files, only 1 binary file: paper\.pdf\. Inputs are text"):
+    (tmp_path / "paper.doc").write_bytes(b"\xd0\xcf\x11\xe0")
+    with pytest.raises(SpecError, match=r"has no text files, only 1 binary file: paper\.doc\. Inputs are text"):
         read_inputs(tmp_path)
 
 

@@ -371,12 +371,12 @@ class Photo(BaseModel):
 
 @pytest.mark.parametrize(
     "value",
-    [b"plain", b"\xff\xd8\xff", bytearray(b"x"), memoryview(b"x"), [b"x"], {"inner": [{"data": b"x"}]}, (b"x",),
+    [b"plain", b"\xff\xd8", bytearray(b"x"), memoryview(b"x"), [b"x"], {"inner": [{"data": b"x"}]}, (b"x",),
      Photo(data=b"x"), [Photo(data=b"\xff")]],
 )  # fmt: skip
 def test_bytes_are_refused_wherever_they_are_in_a_value(value: Any) -> None:
     for task in (parse_template("Look at {it}"), template_of(Fields("Look", "it"))):
-        with pytest.raises(BadInput, match=r"\{it\}.*bytes of data\. Decode bytes before the run.*images are not supp"):
+        with pytest.raises(BadInput, match=r"\{it\}.*bytes of data\. Decode bytes before the run.*only images"):
             task.render({"it": value})
 
 

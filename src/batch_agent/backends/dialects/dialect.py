@@ -1,7 +1,9 @@
 """Interface of a dialect: pure encoding of requests, and incremental decoding of responses."""
 
 import re
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Protocol
@@ -9,6 +11,7 @@ from typing import Protocol
 import orjson
 
 from ...core.fast_dataclass import dataclass
+from ...core.images import ImageRef, PlacedImage, split_at_images
 from ...core.json import dumps
 from ...core.messages import ToolCall, User
 from ...core.requests import Delta, Lane, Request
@@ -91,20 +94,44 @@ class TextBlock:
     """A cache mark follows it."""
 
 
-def cache_blocks(message: User) -> tuple[TextBlock, ...]:
-    """The message, split where other messages that begin alike may end. Cache marks are behind the text that all agents
-    share and behind all that some share, unless they would be useless."""
+@dataclass(frozen=True, slots=True)
+class ImageBlock:
+    """Image in a message of the user."""
+
+    image: ImageRef
+    is_marked: bool = False
+    """A cache mark follows it."""
+
+
+def cache_blocks(message: User, *, marks: bool = True) -> tuple[TextBlock | ImageBlock, ...]:
+    """The message, split at its images and where other messages that begin alike may end. Cache marks are behind the
+    text that all agents share and behind all that some share, unless they would be useless or `marks` is False."""
     text, shared = message.text, message.shared
-    if shared < _MIN_SHARED_CHARACTERS or not text[:shared].strip() or not text[shared:].strip():
-        return (TextBlock(text),)
+    has_own = bool(text[shared:].strip()) or any(placed.at >= shared for placed in message.images)
+    if not marks or shared < _MIN_SHARED_CHARACTERS or not text[:shared].strip() or not has_own:
+        return tuple(_span(message, 0, len(text), is_marked=False)) if message.images else (TextBlock(text),)
     ends = [*message.breaks, shared, len(text)]
-    parts = [text[start:end] for start, end in pairwise([0, *ends])]
     lead = message.breaks[0] if message.breaks else 0
-    return tuple(
-        TextBlock(part, end == shared or (end == lead and lead >= _MIN_SHARED_CHARACTERS))
-        for part, end in zip(parts, ends, strict=True)
-        if part.strip()
-    )
+    blocks: list[TextBlock | ImageBlock] = []
+    for start, end in pairwise([0, *ends]):
+        is_marked = end == shared or (end == lead and lead >= _MIN_SHARED_CHARACTERS)
+        blocks += _span(message, start, end, is_marked=is_marked)
+    return tuple(blocks)
+
+
+def _span(message: User, start: int, end: int, *, is_marked: bool) -> list[TextBlock | ImageBlock]:
+    """Text and images of a part of the message. An image at its end belongs to the next part, if there is one."""
+    is_last = end == len(message.text)
+    placed = [each for each in message.images if start <= each.at < end or (is_last and each.at == end)]
+    inside = [PlacedImage(each.at - start, each.image) for each in placed]
+    parts = split_at_images(message.text[start:end], inside)
+    blocks = [TextBlock(part) if isinstance(part, str) else ImageBlock(part) for part in parts]
+    return [*blocks[:-1], replace(blocks[-1], is_marked=is_marked)] if blocks else []
+
+
+def base64_of(image: ImageRef) -> str:
+    """The bytes of an image in Base64; its label where it was not read, because nothing is sent."""
+    return f"<{image.label}>" if image.data is None else b64encode(image.data).decode()
 
 
 def sanitized_id(call: ToolCall, pattern: re.Pattern[str]) -> str:

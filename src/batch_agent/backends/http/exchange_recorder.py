@@ -3,9 +3,10 @@
 import asyncio
 import re
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,6 +21,8 @@ from .transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, Headers, TransportRespo
 _SECRET_HEADER = re.compile(r"authorization$|cookie$|api-?key$|(^|-)(key|token|secret)$", re.IGNORECASE)
 _SCHEME = re.compile(r"(Bearer|Basic|AWS4-HMAC-SHA256) ")
 _MASK = "***"
+_MIN_IMAGE_CHARS = 64
+"""Shorter bodies have no image."""
 
 
 def encoded(server: ServerClient, url: URL, body: bytes, headers: Headers) -> EncodedRequest:
@@ -44,9 +47,38 @@ def _data(server: ServerClient, body: bytes) -> Any:
     except UnicodeDecodeError:
         return {"base64": server.mask(b64encode(body).decode())}
     try:
-        return loads(text.encode()) if text else None
+        data = loads(text.encode()) if text else None
+        return without_images(data) if len(text) > _MIN_IMAGE_CHARS else data
     except BadJson:
         return text
+
+
+def without_images(data: Any) -> Any:
+    """JSON data of a request, with type, size and digest of each image instead of its bytes."""
+    match data:
+        case {"type": "base64", "media_type": str(kind), "data": str(encoded_image)}:
+            return {**data, "data": _image_label(kind, encoded_image)}
+        case {"format": str(kind), "source": {"bytes": str(encoded_image)}}:
+            return {**data, "source": {"bytes": _image_label(f"image/{kind}", encoded_image)}}
+        case {"url": str(url)} if url.startswith("data:image/") and ";base64," in url:
+            kind, _, encoded_image = url.removeprefix("data:").partition(";base64,")
+            return {**data, "url": _image_label(kind, encoded_image)}
+        case dict():
+            return {name: without_images(value) for name, value in data.items()}
+        case list():
+            return [without_images(value) for value in data]
+        case _:
+            return data
+
+
+def _image_label(kind: str, encoded_image: str) -> str:
+    if encoded_image.startswith("<"):
+        return encoded_image  # a label already: nothing was read
+    try:
+        image = b64decode(encoded_image)
+    except ValueError:
+        return encoded_image
+    return f"<image, {kind}, {len(image):,} bytes, blake2b {blake2b(image, digest_size=16).hexdigest()[:12]}>"
 
 
 class ExchangeRecorder:

@@ -47,7 +47,7 @@ PASSED_THROUGH = (
     "log_requests",
 )
 """Options that `BatchAgent.run` takes under the same names."""
-PARSED = ("stop", "extra", "prices")
+PARSED = ("images", "stop", "extra", "prices")
 """Options that `BatchAgent.run` takes too, as lists or dicts."""
 
 
@@ -91,6 +91,10 @@ class CommandOptions:
     ] = None
     key: Annotated[
         str | None, _option("Field that identifies an input, such as id: the key of its result, also on resume.")
+    ] = None
+    images: Annotated[
+        list[str] | None,
+        _option("Fields of the task whose texts are paths or URLs of images.", consume_multiple=True),
     ] = None
     schema: Annotated[
         str | None, _option("Schema of the answers: a JSON schema file, or a Pydantic model as module:Model.")
@@ -274,7 +278,7 @@ class CommandOptions:
 
     def to_plain(self) -> dict[str, Any]:
         """The keyword arguments that are plain data. Raises SpecError."""
-        parsed: dict[str, Any] = {"stop": self.stop}
+        parsed: dict[str, Any] = {"stop": self.stop, "images": self.images}
         parsed["extra"] = None if self.extra is None else parse_extra(self.extra)
         parsed["prices"] = None if self.prices is None else parse_prices(self.prices)
         given = {name: value for name, value in parsed.items() if value is not None}

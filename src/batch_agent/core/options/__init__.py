@@ -44,6 +44,9 @@ class Rows:
     names it."""
     key: str | None = None
     """Field that identifies an input: its value is the key of the result, and must be unique."""
+    images: Sequence[str] = ()
+    """Fields of the task whose texts are paths or URLs of images. Other values are known to be images: `Image(...)`,
+    images of Pillow, and bytes."""
 
     def __post_init__(self) -> None:
         for name in ("limit", "sample"):
@@ -65,6 +68,9 @@ class Rows:
         text_or_none("key", self.key)
         if self.key == "":
             raise SpecError("key must be the name of a field of the inputs, or None; got ''.")
+        if not isinstance(self.images, list | tuple) or not all(isinstance(name, str) and name for name in self.images):
+            raise SpecError(f"images must be a list of fields of the task; got {self.images!r}: write images=[...].")
+        object.__setattr__(self, "images", tuple(self.images))
 
     @property
     def selects(self) -> bool:

@@ -43,6 +43,9 @@ class AgentOptions(TypedDict, total=False):
     names it."""
     key: str | None
     """Field that identifies an input: its value is the key of the result, and must be unique."""
+    images: Sequence[str]
+    """Fields of the task whose texts are paths or URLs of images. Other values are known to be images: `Image(...)`,
+    images of Pillow, and bytes."""
     rows: Rows
     """The options of `Rows` as a group, instead of one by one."""
     max_inflight: int | None

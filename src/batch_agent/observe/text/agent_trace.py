@@ -23,6 +23,7 @@ from ...core.facts import (
     Withdrawn,
     failure_of,
 )
+from ...core.images import text_with_labels
 from ...core.messages import Reference, ToolCall, ToolResult, User
 from ...core.program_runtime import ProgramTrace
 from ...core.protocols import CallHistory
@@ -81,7 +82,7 @@ class _Trace:
         self._conversation.apply(fact)
         match fact:
             case Started():
-                yield from part("task", self._long(fact.task))
+                yield from part("task", self._long(text_with_labels(fact.task, fact.images)))
             case Replied():
                 yield from part(f"turn {self._turn}", _figures(fact), "bold cyan")
                 if fact.work is not None:

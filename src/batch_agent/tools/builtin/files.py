@@ -12,6 +12,11 @@ from pydantic import Field
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 
 from ...charset import file_encoding, is_binary, is_utf8
+from ...core.errors import SpecError
+from ...core.images import Image
+from ...core.images.image_format import SUPPORTED, media_type_of, pixels_of
+from ...media.image_files import PDF
+from ...media.pdf import pdf_text
 from ..tool import Tool, make_tool
 from .rooted_folder import RootedFolder, shown
 
@@ -20,6 +25,7 @@ _WESTERN = "cp1252"
 """Assumed for text that is not UTF-8, unless it has bytes that this encoding does not."""
 _MAX_CHARS = 2_000_000
 _MAX_BYTES = 2_000_000
+_MAX_IMAGE_BYTES = 20 * 1024 * 1024
 _MAX_LISTED = 1_000
 _MAX_MATCHES = 200
 _MAX_SEARCHED_LINE_CHARS = 2_000
@@ -33,7 +39,7 @@ def read_file_tool(root: str | Path | None = None, *, encoding: str | None = Non
 
     def read_file(
         path: str, offset: Annotated[int, Field(ge=1)] = 1, limit: Annotated[int, Field(ge=1)] | None = None
-    ) -> str:
+    ) -> Any:
         """Read a text file.
 
         Args:
@@ -44,7 +50,7 @@ def read_file_tool(root: str | Path | None = None, *, encoding: str | None = Non
         with folder.open(path) as file:
             head = file.read(_SNIFFED_BYTES)
             if is_binary(head, encoding):
-                return f"[a binary file of {file.seek(0, io.SEEK_END)} bytes]"
+                return _binary(file, head, path, offset, limit)
             file.seek(0)
             found = _encoding(file, head, path, encoding)
             with io.TextIOWrapper(file, found, errors="backslashreplace", newline="\n") as stream:
@@ -53,7 +59,8 @@ def read_file_tool(root: str | Path | None = None, *, encoding: str | None = Non
     def version(arguments: Mapping[str, Any]) -> Hashable:
         return folder.version(arguments["path"])
 
-    return _relocatable(make_tool(read_file, effect="read", version=version), read_file_tool, root, encoding)
+    tool = replace(make_tool(read_file, effect="read", version=version), returns_images=True)
+    return _relocatable(tool, read_file_tool, root, encoding)
 
 
 def list_files_tool(root: str | Path | None = None) -> Tool:
@@ -111,6 +118,24 @@ def _relocatable(tool: Tool, factory: _Factory, root: str | Path | None, encodin
     if root is not None:
         return tool
     return replace(tool, relocate=lambda folder, declared: factory(folder or ".", encoding=encoding or declared))
+
+
+def _binary(file: BinaryIO, head: bytes, path: str, offset: int, limit: int | None) -> Any:
+    """What is read of a file that is not text: an image as itself, and a PDF as the text of its pages."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    media_type = media_type_of(head)
+    if media_type in SUPPORTED and size <= _MAX_IMAGE_BYTES and pixels_of(data := file.read(), media_type):
+        return Image(data)
+    if not head.startswith(PDF):
+        return f"[a binary file of {size} bytes]"
+    try:
+        text = pdf_text(file, path)
+    except (SpecError, ValueError) as error:
+        return f"[a PDF of {size} bytes that cannot be read: {error}]"
+    return _page(
+        io.TextIOWrapper(io.BytesIO(text.encode(errors="replace")), "utf-8", newline="\n"), path, offset, limit
+    )
 
 
 def _encoding(file: BinaryIO, head: bytes, path: str, declared: str | None) -> str:

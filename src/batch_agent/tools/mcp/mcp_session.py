@@ -1,11 +1,14 @@
 """Session with an MCP server, shared by all agents of a run; results of its calls as text for the model."""
 
 import asyncio
+from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from ...core.errors import SpecError
+from ...core.images import Image
+from ...core.images.image_format import SUPPORTED, media_type_of, pixels_of
 from ..parameters.json_schema import RawArguments, sanitize_name
 from ..policy import ExecutionLimits, SharingPolicy
 from ..tool import Tool
@@ -25,6 +28,25 @@ def as_text(result: "mcp_types.CallToolResult") -> str:
     if result.structured_content is None or _repeats(text, result.structured_content):
         return text
     return f"{text}\n{orjson.dumps(result.structured_content).decode()}".strip()
+
+
+def content_of(result: "mcp_types.CallToolResult") -> str | list[str | Image]:
+    """Text of a result, and its images behind it."""
+    text = as_text(result)
+    images = [image for block in result.content if (image := _image(block)) is not None]
+    return [text, *images] if images else text
+
+
+def _image(block: "mcp_types.ContentBlock") -> Image | None:
+    """The image of a block, if it is one that models take."""
+    if block.type != "image":
+        return None
+    try:
+        data = b64decode(block.data, validate=True)
+    except ValueError:
+        return None
+    media_type = media_type_of(data[:64])
+    return Image(data) if media_type in SUPPORTED and pixels_of(data, media_type) is not None else None
 
 
 def _repeats(text: str, content: Any) -> bool:
@@ -89,7 +111,7 @@ class McpSession:
         wanted = names if self._config.include is None else set(self._config.include)
         return [self._tool(tool) for tool in listed if tool.name in wanted - set(self._config.exclude)]
 
-    async def call(self, name: str, arguments: dict[str, Any]) -> str:
+    async def call(self, name: str, arguments: dict[str, Any]) -> Any:
         """Calls a tool. A call that the server rejected because it does not know the session has not reached the tool;
         it is repeated once, in a new session. Raises MCPToolError, MCPServerGone."""
         connection = self._current_connection()
@@ -106,7 +128,7 @@ class McpSession:
             connection.rejected_tools.add(name)
             raise MCPToolError(str(rejected)) from None
 
-    async def _call(self, connection: McpConnection, name: str, arguments: dict[str, Any]) -> str:
+    async def _call(self, connection: McpConnection, name: str, arguments: dict[str, Any]) -> Any:
         from mcp import MCPError
 
         try:
@@ -122,7 +144,7 @@ class McpSession:
         connection.rejected_tools.discard(name)
         if result.is_error:
             raise MCPToolError(as_text(result) or "the tool failed without saying why")
-        return as_text(result)
+        return content_of(result)
 
     def _failure(self, connection: McpConnection, name: str, error: "MCPError") -> Exception:
         from mcp_types import CONNECTION_CLOSED
@@ -168,7 +190,7 @@ class McpSession:
         return self._connections[-1]
 
     def _tool(self, listed: "mcp_types.Tool") -> Tool:
-        async def call(**arguments: Any) -> str:
+        async def call(**arguments: Any) -> Any:
             return await self.call(listed.name, arguments)
 
         name = sanitize_name(self._config.prefix + listed.name)

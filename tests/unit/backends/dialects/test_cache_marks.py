@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
-from batch_agent.backends.dialects.dialect import Dialect, cache_blocks
+from batch_agent.backends.dialects.dialect import Dialect, TextBlock, cache_blocks
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
@@ -67,9 +67,16 @@ def said_texts(body: Any) -> Iterator[str]:
             yield from (block["text"] for block in blocks if "text" in block)
 
 
+def text_blocks(message: User) -> list[TextBlock]:
+    """All blocks of a message without images."""
+    blocks = cache_blocks(message)
+    assert all(isinstance(block, TextBlock) for block in blocks)
+    return [block for block in blocks if isinstance(block, TextBlock)]
+
+
 @given(texts, st.integers(-1, 5000))
 def test_the_two_halves_of_a_split_text_add_up_and_are_never_blank(text: str, shared: int) -> None:
-    blocks = cache_blocks(User(text, shared))
+    blocks = text_blocks(User(text, shared))
     assert "".join(block.text for block in blocks) == text
     if len(blocks) > 1:
         assert len(blocks[0].text) == shared >= 1024
@@ -81,7 +88,7 @@ def test_each_reference_is_a_block_and_marks_are_behind_the_lead_and_the_last_of
     lead, references, own = LONG, ["<reference A>" * 100, "<reference B>" * 100], "Question: why?"
     text = lead + "".join(references) + own
     breaks = (len(lead), len(lead) + len(references[0]))
-    blocks = cache_blocks(User(text, len(text) - len(own), breaks))
+    blocks = text_blocks(User(text, len(text) - len(own), breaks))
     assert [block.text for block in blocks] == [lead, *references, own]
     assert [block.is_marked for block in blocks] == [True, False, True, False]
 

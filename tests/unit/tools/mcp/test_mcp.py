@@ -7,20 +7,24 @@ import os
 import signal
 import subprocess
 import sys
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import mcp_types as types
 import pytest
 import pytest_asyncio
 from tests.support.mcp_legacy_http import over_http
+from tests.support.pictures import picture
 from tests.support.process_table import children_of, gone, written
 
-from batch_agent import SpecError
+from batch_agent import Image, SpecError
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.mcp import MCP, MCPServerGone, MCPToolError
+from batch_agent.tools.mcp.mcp_session import content_of
 
 SUPPORT = Path(__file__).parents[3] / "support"
 _SERVER = str(SUPPORT / "mcp_server.py")
@@ -476,3 +480,15 @@ async def _refused(server: MCP, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         async with server.open():
             pass
+
+
+def test_an_image_that_models_take_is_given_as_such() -> None:
+    whole = types.ImageContent(data=b64encode(picture()).decode(), mime_type="image/png")
+    broken = [types.ImageContent(data=data, mime_type="image/png") for data in ("AAAA", "%", "iVBORw0KGgo=")]
+    shown = types.CallToolResult(content=[types.TextContent(text="Here:"), whole, *broken])
+    content = content_of(shown)
+    assert isinstance(content, list)
+    text, image = content
+    assert isinstance(text, str)
+    assert text.startswith("Here:\n[image image/png, ")
+    assert image == Image(picture())

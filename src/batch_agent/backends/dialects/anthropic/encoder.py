@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
+from ....core.images import ImageRef
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Lane, Request, Sampling
 from ....core.schema import JsonSchema, strict_form
-from ..dialect import EncodingCache, TextBlock, arguments_object, cache_blocks, sanitized_id
+from ..dialect import EncodingCache, ImageBlock, TextBlock, arguments_object, base64_of, cache_blocks, sanitized_id
 from .decoder import AnthropicStreamDecoder, decode_reply
 
 PATH = "/messages"
@@ -101,10 +102,10 @@ class AnthropicMessages:
     def _message(self, message: Message, cache_control: Any) -> bytes:
         match message:
             case User(text):
-                blocks = cache_blocks(message) if self._is_strict else ()
-                if len(blocks) < 2:
+                blocks = cache_blocks(message, marks=self._is_strict)
+                if len(blocks) < 2 and not message.images:
                     return dumps({"role": "user", "content": text})
-                return dumps({"role": "user", "content": [_text_block(block, cache_control) for block in blocks]})
+                return dumps({"role": "user", "content": [_block(block, cache_control) for block in blocks]})
             case Assistant():
                 return b'{"role":"assistant","content":[' + b",".join(self._assistant_blocks(message)) + b"]}"
             case ToolResults():
@@ -123,9 +124,17 @@ class AnthropicMessages:
             yield _tool_use(call)
 
 
-def _text_block(block: TextBlock, cache_control: Any) -> dict[str, Any]:
+def _block(block: TextBlock | ImageBlock, cache_control: Any) -> dict[str, Any]:
     mark = {"cache_control": cache_control} if block.is_marked else {}
-    return {"type": "text", "text": block.text, **mark}
+    content = {"type": "text", "text": block.text} if isinstance(block, TextBlock) else _image(block.image)
+    return {**content, **mark}
+
+
+def _image(image: ImageRef) -> dict[str, Any]:
+    if image.url:
+        return {"type": "image", "source": {"type": "url", "url": image.url}}
+    source = {"type": "base64", "media_type": image.media_type, "data": base64_of(image)}
+    return {"type": "image", "source": source}
 
 
 def _shared_prefix(prompt: Prompt, sampling: Sampling) -> dict[str, list[dict[str, Any]]]:
@@ -157,5 +166,9 @@ def _tool_use(call: ToolCall) -> bytes:
 
 
 def _tool_result(result: ToolResult) -> dict[str, Any]:
-    block = {"type": "tool_result", "tool_use_id": sanitized_id(result.call, _VALID_ID), "content": result.content}
+    content: Any = result.content
+    if result.images:
+        text = [{"type": "text", "text": content}] if content.strip() else []
+        content = [*text, *map(_image, result.images)]
+    block = {"type": "tool_result", "tool_use_id": sanitized_id(result.call, _VALID_ID), "content": content}
     return {**block, "is_error": True} if result.is_error else block

@@ -7,11 +7,12 @@ from typing import Any, Literal, assert_never
 from urllib.parse import quote
 
 from ....core.fast_dataclass import dataclass
+from ....core.images import ImageRef
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Lane, Request
 from ....core.schema import JsonSchema, strict_form
-from ..dialect import EncodingCache, TextBlock, arguments_object, cache_blocks, sanitized_id
+from ..dialect import EncodingCache, TextBlock, arguments_object, base64_of, cache_blocks, sanitized_id
 from .decoder import BedrockStreamDecoder, decode_reply
 
 Role = Literal["user", "assistant"]
@@ -52,6 +53,7 @@ _MAX_CACHE_POINTS = 4
 _CACHE_POINT = {"cachePoint": {"type": "default"}}
 _VALID_ID = re.compile("[a-zA-Z0-9_.:-]{1,64}")
 _INVALID_NAME_CHARACTER = re.compile("[^a-zA-Z0-9_-]")
+_FORMATS = {"png": "png", "jpg": "jpeg", "jpeg": "jpeg", "gif": "gif", "webp": "webp"}
 _EMPTY_TEXT = "(empty)"
 """Replaces blank text, which the API rejects."""
 
@@ -186,9 +188,9 @@ def _marked_messages(request: Request) -> tuple[int, ...]:
 
 def _blocks(message: Message, *, marks_shared: bool) -> Iterator[bytes]:
     match message:
-        case User(text):
-            for block in cache_blocks(message) if marks_shared else (TextBlock(text),):
-                yield _text(block.text)
+        case User():
+            for block in cache_blocks(message, marks=marks_shared):
+                yield _text(block.text) if isinstance(block, TextBlock) else dumps(_image(block.image))
                 if block.is_marked:
                     yield dumps(_CACHE_POINT)
         case Assistant():
@@ -210,6 +212,15 @@ def _text(text: str) -> bytes:
     return dumps({"text": text if text.strip() else _EMPTY_TEXT})
 
 
+def _image(image: ImageRef) -> dict[str, Any]:
+    """An image. The service takes bytes, or an object in S3 whose name ends in its format."""
+    if image.url:
+        suffix = image.url.rpartition(".")[2].lower()
+        source = {"s3Location": {"uri": image.url}}
+        return {"image": {"format": _FORMATS.get(suffix, "png"), "source": source}}
+    return {"image": {"format": image.media_type.partition("/")[2], "source": {"bytes": base64_of(image)}}}
+
+
 def _reasoning(thought: Thought) -> bytes:
     if thought.redacted:
         return dumps({"reasoningContent": {"redactedContent": thought.redacted}})
@@ -223,7 +234,8 @@ def _tool_use(call: ToolCall) -> bytes:
 
 
 def _tool_result(result: ToolResult) -> bytes:
-    content = [{"text": result.content if result.content.strip() else _EMPTY_TEXT}]
+    content: list[dict[str, Any]] = [{"text": result.content if result.content.strip() else _EMPTY_TEXT}]
+    content += map(_image, result.images)
     block: dict[str, Any] = {"toolUseId": sanitized_id(result.call, _VALID_ID), "content": content}
     return dumps({"toolResult": {**block, "status": "error"} if result.is_error else block})
 

@@ -4,12 +4,13 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, assert_never
 
+from ....core.images import ImageRef, split_at_images
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, ToolResults, User, chat_tools
 from ....core.requests import PRIORITY_STEP, Delta, Lane, Request
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
-from ..dialect import EncodingCache
+from ..dialect import EncodingCache, base64_of
 from .context_hints import PARAMETERS, hint_fields
 from .decoder import OpenAIStreamDecoder, decode_reply
 
@@ -131,16 +132,15 @@ class OpenAIChat:
     def _message(self, message: Message) -> bytes:
         match message:
             case User():
-                return dumps({"role": "user", "content": message.text})
+                return dumps({"role": "user", "content": _content(message) if message.images else message.text})
             case Assistant():
                 return dumps(self._assistant(message))
             case ToolResults():
-                return b",".join(
-                    [
-                        dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content})
-                        for result in message.results
-                    ]
-                )
+                results = [
+                    dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content})
+                    for result in message.results
+                ]
+                return b",".join([*results, *_images_of_results(message)])
             case _:
                 assert_never(message)
 
@@ -154,6 +154,27 @@ class OpenAIChat:
                 for call in message.calls
             ]
         return body
+
+
+def _content(message: User) -> list[dict[str, Any]]:
+    """Text and images in the order of the message."""
+    parts = split_at_images(message.text, message.images)
+    return [{"type": "text", "text": part} if isinstance(part, str) else _image(part) for part in parts]
+
+
+def _image(image: ImageRef) -> dict[str, Any]:
+    url = image.url or f"data:{image.media_type};base64,{base64_of(image)}"
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def _images_of_results(message: ToolResults) -> list[bytes]:
+    """A message of the user with the images of the results, if there are any: a tool's message has only text."""
+    parts: list[dict[str, Any]] = []
+    for result in message.results:
+        if result.images:
+            parts.append({"type": "text", "text": f"Images that {result.call.name} returned ({result.call.id}):"})
+            parts += map(_image, result.images)
+    return [dumps({"role": "user", "content": parts})] if parts else []
 
 
 def _tool_choice(name: str) -> Any:

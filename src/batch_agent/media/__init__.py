@@ -1,0 +1,1 @@
+"""Images and documents on disk: identified, read and rendered. Everything here blocks."""

@@ -1,0 +1,65 @@
+"""Rules for the images of a run: what its server takes, and how an image is identified."""
+
+from typing import Protocol
+
+from ..core.fast_dataclass import dataclass
+from ..core.images import Image, ImageRef
+from ..core.protocols import Traits
+from .fingerprint import fingerprint
+
+
+class Identify(Protocol):
+    """Reads an image, and identifies it by its bytes. Blocks, and raises ValueError."""
+
+    def __call__(self, image: Image, *, downloads: bool = False) -> ImageRef: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRules:
+    """What a server takes, and how images are read."""
+
+    traits: Traits
+    identify: Identify
+    is_shared: bool = False
+    """Agents may run in other processes, which have the files and not the memory of this one."""
+
+    def checked(self, image: Image) -> ImageRef:
+        """Raises ValueError for an image that cannot be read, or that the server does not take."""
+        traits = self.traits
+        if traits.images is False:
+            raise ValueError(no_images(traits))
+        found = self.identify(image, downloads=traits.name == "bedrock" and not self.is_shared)
+        most, side = traits.max_image_bytes, traits.max_image_side
+        if self.is_shared and found.data is not None:
+            raise ValueError(
+                f"{image.name!r} is in the memory of this process, and the agent may run in another one. Save it to a "
+                "file that all workers can read"
+            )
+        if most is not None and found.size > most:
+            raise ValueError(
+                f"{image.name!r} has {found.size:,} bytes, and {traits.name} takes at most {most:,}. Save it smaller, "
+                "or reduce it: Image(path, max_side=1568)"
+            )
+        if side is not None and max(found.width, found.height) > side:
+            raise ValueError(
+                f"{image.name!r} has {found.width}x{found.height} pixels, and {traits.name} takes at most {side:,} per "
+                "side. Reduce it: Image(path, max_side=1568)"
+            )
+        if found.url and found.url.startswith("s3://") != (traits.name == "bedrock"):
+            if traits.name == "bedrock":
+                raise ValueError(f"{image.name!r}: Bedrock reads no URLs other than s3://. Download it first")
+            raise ValueError(f"{image.name!r}: only Bedrock reads from S3. Use a path or an https:// URL")
+        return found
+
+
+def no_images(traits: Traits) -> str:
+    """What is wrong, and what to do, where a run has images and its server takes none."""
+    return (
+        f"The task has images, but {traits.model!r} on {traits.name} takes none. Use a model that reads images (on "
+        "vLLM and SGLang: Qwen-VL, Gemma 3, LLaVA), or leave the field out of the task"
+    )
+
+
+def name_only(image: Image, *, downloads: bool = False) -> ImageRef:
+    """An image that is not read, for plans of which nothing is sent."""
+    return ImageRef(fingerprint({"image": repr(image)}).hex(), path=image.path, url=image.url)
