@@ -451,7 +451,7 @@ ONLY_SUBMITTER = {
 
 
 def test_every_option_of_a_run_reaches_its_workers_or_is_only_the_submitters() -> None:
-    command = asked(encoding="cp1252", key="id", stop=["END"], extra=["top_k=1"], prices=["m=1,1,1"])
+    command = asked(encoding="cp1252", images=["x"], key="id", stop=["END"], extra=["top_k=1"], prices=["m=1,1,1"])
     sent = {*command.options, *command.__slots__} - {"folder", "format", "options", "root", "schema_name", "lease"}
     kept = {name for names in ONLY_SUBMITTER for name in names.split()}
     assert sent & kept == set()
