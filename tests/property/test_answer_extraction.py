@@ -55,6 +55,7 @@ def test_a_list_is_found_in_prose(value: Any, layout: dict[str, Any], before: st
     assert find_answer(before + " " + json.dumps(value, **layout) + " " + after, LIST) == value
 
 
+@example(value=-(2**63) - 1, layout={})
 @given(value=JSON, layout=LAYOUTS)
 def test_a_text_that_is_one_json_value_is_found(value: Any, layout: dict[str, Any]) -> None:
     text = json.dumps(value, **layout)

@@ -96,7 +96,7 @@ MAX_NESTING = 200
 
 def is_too_deep(value: Any) -> bool:
     """Whether lists and dicts are nested deeper than MAX_NESTING."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_NESTING):
         level = [
             child

@@ -36,10 +36,11 @@ def spec_for_workers(spec: BatchSpec) -> BatchSpec:
         out=None,
         checkpoint_dir=_absolute(spec.checkpoint_dir),  # only for artifacts of tools
         log_requests=_absolute(spec.log_requests),
-        rows=Rows(key=spec.rows.key, encoding=spec.rows.encoding),
+        rows=Rows(key=spec.rows.key, encoding=spec.rows.encoding, images=spec.rows.images),
         prefix=replace(spec.prefix, strict_prefix=False),  # checks the inputs
         tool_caching=replace(spec.tool_caching, tool_cache_dir=_absolute(spec.tool_caching.tool_cache_dir)),
         distribution=replace(spec.distribution, cluster=None, workers=None),
+        evaluation=replace(spec.evaluation, score=(), models=None),
     )
 
 

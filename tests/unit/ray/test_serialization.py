@@ -52,9 +52,12 @@ def test_a_worker_is_given_the_question_and_nothing_that_is_the_callers_own(tmp_
 def test_inputs_are_chosen_and_checked_by_the_submitter_alone() -> None:
     lock = threading.Lock()
     chosen = {"limit": 3, "sample": 2, "where": lambda row: lock.acquire(), "input_format": "csv"}
-    asked = a_spec(inputs=[{"id": 1}], task="{id}", key="id", encoding="cp1252", strict_prefix=True, **chosen)
+    read = {"key": "id", "encoding": "cp1252", "images": ["photo"]}
+    score = lambda output, row: lock.acquire()  # noqa: E731
+    asked = a_spec(inputs=[{"id": 1}], task="{id}", score=score, samples=2, strict_prefix=True, **read, **chosen)
     sent = deserialize_spec(serialize_spec(spec_for_workers(asked), pickle.dumps))
-    assert sent.rows == Rows(key="id", encoding="cp1252")
+    assert sent.rows == Rows(key="id", encoding="cp1252", images=("photo",))
+    assert (sent.evaluation.samples, sent.evaluation.score) == (2, ())
     assert not sent.prefix.strict_prefix
 
 
@@ -71,11 +74,11 @@ def test_workers_write_files_at_the_paths_of_the_caller_wherever_they_were_start
 def test_every_option_is_either_sent_to_workers_or_known_to_be_the_callers() -> None:
     """A new option fails here until somebody has decided what it is on another machine."""
     assert {each.name for each in fields(Rows)} == {
-        "limit", "sample", "sample_seed", "where", "input_format", "encoding", "key",
+        "limit", "sample", "sample_seed", "where", "input_format", "encoding", "key", "images",
     }  # fmt: skip
     assert {each.name for each in fields(BatchSpec)} == {
         "task", "inputs", "tools", "output_schema", "model", "backend", "runtime", "checkpoint_dir", "plan_changed",
-        "on_result", "out", "log_requests", *OPTION_GROUPS,
+        "lane", "on_result", "out", "log_requests", *OPTION_GROUPS,
     }  # fmt: skip
 
 
