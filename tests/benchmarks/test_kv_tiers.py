@@ -13,12 +13,14 @@ SMALL = Workload(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tier", MEASURED)
 def test_the_simulated_tiers_take_a_gather_loop_as_long_as_the_h200_did(tier: str) -> None:
     seconds = simulate(GatherLoop, SERVERS[tier], H200_WORK).numbers()["wall_s"]
     assert seconds == pytest.approx(MEASURED[tier]["gather_loop"], rel=0.05)
 
 
+@pytest.mark.slow
 def test_more_host_memory_never_makes_a_run_slower() -> None:
     """Of a tier that is larger than the device: a smaller one only costs the copies to it, which the client cannot
     prevent."""
@@ -37,6 +39,7 @@ def test_a_tier_that_holds_everything_costs_nothing_and_results_come_early() -> 
     assert ours["preemptions"] == 0
 
 
+@pytest.mark.slow
 def test_a_tier_that_is_too_small_is_not_thrashed() -> None:
     loop, ours = (simulate(kind, SERVERS["16 GiB"], H200_WORK).numbers() for kind in (GatherLoop, Ours))
     assert loop["later_turns_cached"] < 0.3
@@ -44,6 +47,7 @@ def test_a_tier_that_is_too_small_is_not_thrashed() -> None:
     assert ours["wall_s"] <= 0.7 * loop["wall_s"]
 
 
+@pytest.mark.slow
 def test_an_exclusive_tier_of_the_size_of_the_device_is_worth_as_much_as_an_inclusive_one_of_twice_its_size() -> None:
     exclusive, none = (simulate(Ours, SERVERS[tier], H200_WORK).numbers() for tier in ("16 GiB, exclusive", "none"))
     inclusive = simulate(Ours, SERVERS["32 GiB"], H200_WORK).numbers()
@@ -52,6 +56,7 @@ def test_an_exclusive_tier_of_the_size_of_the_device_is_worth_as_much_as_an_incl
     assert exclusive["wall_s"] <= 1.03 * inclusive["wall_s"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("device", "host"), [(1_000, 0), (1_450, 0), (1_000, 1_500), (1_000, 2_600), (3_000, 0)], ids=str
 )
@@ -61,6 +66,7 @@ def test_ours_is_near_the_best_schedule_of_few_agents(device: int, host: int) ->
     assert simulate(Ours, config, SMALL).ended_at[-1] <= 1.3 * best_schedule(config, SMALL)
 
 
+@pytest.mark.slow
 def test_an_engine_that_is_busy_with_lost_contexts_is_not_given_all_agents() -> None:
     """A context and a half fit. More agents keep the engine busy during tool calls, but all of them at once would only
     delay the results."""

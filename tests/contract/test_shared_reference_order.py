@@ -2,6 +2,7 @@
 
 import asyncio
 
+import pytest
 from tests.contract.coordinator_contract import Meet, meet
 from tests.support.redis_server import redis_server
 
@@ -38,6 +39,7 @@ async def test_a_worker_that_joins_later_finds_the_order(meet: Meet) -> None:
     assert [(await later.rank(heading)).rank for heading in ("c", "b", "d")] == [2, 1, 3]
 
 
+@pytest.mark.slow
 async def test_references_beyond_the_limit_have_one_rank(meet: Meet) -> None:
     full = SharedReferenceOrder(await meet())
     limit = shared_reference_order.MAX_REFERENCES

@@ -66,6 +66,7 @@ def test_escape_sequences_of_a_server_do_not_reach_the_terminal(
         assert steering(done.stderr + done.stdout) == []
 
 
+@pytest.mark.slow
 async def test_escape_sequences_of_a_model_do_not_reach_the_terminal_but_are_in_files(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     backend = ScriptedBackend(lambda request: say(f"answer {EVIL}"))

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.protocols import ServiceLimit
@@ -181,7 +181,8 @@ def test_no_minute_has_more_requests_at_any_endpoint_than_its_limit(
         assert not endpoint or most_in_a_minute(endpoint) <= limit
 
 
-@given(st.lists(st.integers(2, 300), min_size=2, max_size=5))
+@settings(max_examples=20)
+@given(st.lists(st.integers(2, 300), min_size=2, max_size=4))
 def test_the_limits_of_all_endpoints_are_nearly_used_up(limits: list[int]) -> None:
     times = sent_to_endpoints(of_endpoints(limits), 3 * sum(limits), range(len(limits)))
     assert max(each[-1] for each in times) <= 3 * 60 * 1.05

@@ -158,6 +158,7 @@ async def test_a_result_of_megabytes_arrives(tools: Tools) -> None:
     assert await tools["echo"].function(text=text) == text
 
 
+@pytest.mark.slow
 async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_kill: None
 ) -> None:
