@@ -123,6 +123,8 @@ class Front:
     async def _chat(self, body: dict[str, Any]) -> Any:
         sent = _read({**body, "model": "sim"})
         async with self._client.post(f"{self._engine}/v1/chat/completions", json=sent) as response:
+            if response.status == web.HTTPBadRequest.status_code:
+                raise web.HTTPBadRequest(text=await response.text(), content_type="application/json")
             response.raise_for_status()
             return await response.json()
 
