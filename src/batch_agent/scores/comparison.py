@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -137,7 +138,7 @@ def compare_results(
         fmean(agreements) if agreements else None,
         *interval,
         tuple(_differences(pairs)),
-        tuple(_changed(one, two) for one, two in pairs if one.answers != two.answers or one.means != two.means),
+        tuple(_changed(one, two) for one, two in pairs if _differ(one, two)),
     )
 
 
@@ -253,6 +254,15 @@ def _differences(pairs: Sequence[tuple[_Input, _Input]]) -> Iterable[ScoreDiffer
 def _paired(scored: Sequence[tuple[float, float]]) -> Interval | None:
     counts = Counter(scored)
     return paired_interval(counts[1.0, 1.0], counts[1.0, 0.0], counts[0.0, 1.0], counts[0.0, 0.0])
+
+
+def _differ(one: _Input, two: _Input) -> bool:
+    """Whether the shares of the answers, or the scores, are not the same. Runs may have different numbers of samples."""
+    return one.means != two.means or _shares(one.answers) != _shares(two.answers)
+
+
+def _shares(answers: Sequence[str]) -> dict[str, Fraction]:
+    return {answer: Fraction(count, len(answers)) for answer, count in Counter(answers).items()}
 
 
 def _changed(one: _Input, two: _Input) -> ChangedRow:

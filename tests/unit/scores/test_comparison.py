@@ -63,6 +63,11 @@ def test_samples_agree_as_far_as_pairs_of_them_do() -> None:
     assert found.scores[0].test == "t"
 
 
+def test_more_samples_of_the_same_answers_are_no_change() -> None:
+    found = run(["a", "a", "a", "b", "b", "b", "b", "a", "b"], samples=3).compare(run(["a", "b", "b"]))
+    assert [(row.index, row.before, row.after) for row in found.changed] == [(2, ("a", "b", "b"), ("b",))]
+
+
 def test_a_field_of_the_answers_is_compared() -> None:
     before, after = run([{"label": "a", "why": "x"}]), run([{"label": "a", "why": "y"}])
     assert before.compare(after).agreement == 0.0
