@@ -257,7 +257,7 @@ def _paired(scored: Sequence[tuple[float, float]]) -> Interval | None:
 
 
 def _differ(one: _Input, two: _Input) -> bool:
-    """Whether the shares of the answers, or the scores, are not the same. Runs may have different numbers of samples."""
+    """Whether the shares of the answers, or the scores, are not the same. Numbers of samples may differ."""
     return one.means != two.means or _shares(one.answers) != _shares(two.answers)
 
 
