@@ -145,7 +145,7 @@ async def test_a_server_that_is_killed_is_replaced_and_all_agents_answer(project
 async def test_an_error_of_the_model_is_reported_unchanged(project: Path) -> None:
     backend = ScriptedBackend(lambda _: say("never"), context_tokens=32_000)
     results = await BatchAgent.run(
-        task="Do {it}", inputs=["it"], backend=backend, runtime=opencode(project), max_total_tokens=10
+        task="Do {it}", inputs=["it"], backend=backend, runtime=opencode(project), max_total_tokens=2_000
     )
     assert results[0].error is not None
     assert results[0].error.kind is ErrorKind.BUDGET
