@@ -1,5 +1,6 @@
 """What every store keeps to. Reopened, memory is the same store, and SQLite another one on the same folder."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,12 +219,12 @@ async def test_lines_that_agents_have_received_are_not_read_again(reopen: Reopen
 
 async def test_a_submission_is_recorded_after_the_facts_before_it(tmp_path: Path) -> None:
     """A later process rebuilds the same requests only from facts that are as durable as the submission."""
-    store, other = SqliteStore(tmp_path / "run"), SqliteStore(tmp_path / "run")
+    store, other = SqliteStore(tmp_path / "run"), SqliteStore(tmp_path / "copy")
     await store.open()
     store.record("a", ASKED)
     await store.save_submission(Submission("w1", 12.5, LINES))
-    store._writer = None  # as if the process had been killed
-    store._lock.release()
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")  # as a process that is killed now leaves it
+    await store.aclose()
     await other.open()
     assert list(await other.facts("a")) == [ASKED]
     assert len(await other.submissions()) == 1
