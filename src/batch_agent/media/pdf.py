@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..core.errors import SpecError
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 _DPI = 150
 _POINTS_PER_INCH = 72
+_PDFIUM = Lock()
+"""PDFium is not safe for threads: two documents at once crash the process."""
 
 
 def pdf_text(source: bytes | BinaryIO, name: str) -> str:
@@ -41,35 +44,41 @@ def page_pixels(data: bytes, page: int, name: str, max_side: int | None) -> tupl
     """Width and height of a page as an image. Raises SpecError without pypdfium2, and ValueError for a page that the
     document does not have."""
     with _opened_page(data, page, name) as opened:
-        width, height = (round(side * _DPI / _POINTS_PER_INCH) for side in opened.get_size())
-    is_reduced = max_side is not None and max(width, height) > max_side
-    return reduced_pixels(width, height, max_side) if is_reduced and max_side is not None else (width, height)
+        return _pixels(opened, max_side)
 
 
 def render_page(data: bytes, page: int, name: str, max_side: int | None) -> bytes:
     """A page as PNG. Raises as `page_pixels` does."""
-    width, height = page_pixels(data, page, name, max_side)
     with _opened_page(data, page, name) as opened:
-        scale = max(width, height) / max(opened.get_size())
-        return encode_pil(opened.render(scale=scale).to_pil())
+        scale = max(_pixels(opened, max_side)) / max(opened.get_size())
+        picture = opened.render(scale=scale).to_pil().copy()
+    return encode_pil(picture)
+
+
+def _pixels(opened: Any, max_side: int | None) -> tuple[int, int]:
+    width, height = (round(side * _DPI / _POINTS_PER_INCH) for side in opened.get_size())
+    is_reduced = max_side is not None and max(width, height) > max_side
+    return reduced_pixels(width, height, max_side) if is_reduced and max_side is not None else (width, height)
 
 
 @contextmanager
 def _opened_page(data: bytes, page: int, name: str) -> Iterator[Any]:
+    """Holds the lock of PDFium until the document is closed: nothing that PDFium made may be used or freed after."""
     try:
         import pypdfium2  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise SpecError("Pages of PDFs as images need pypdfium2: pip install 'batch-agent[images]'.") from error
-    try:
-        document = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError as error:
-        raise ValueError(f"{name!r} is not a PDF that can be read: {error}") from error
-    try:
-        if page > len(document):
-            raise ValueError(f"{name!r} has {len(document)} pages, and page {page} is asked for")
-        yield document[page - 1]
-    finally:
-        document.close()
+    with _PDFIUM:
+        try:
+            document = pypdfium2.PdfDocument(data)
+        except pypdfium2.PdfiumError as error:
+            raise ValueError(f"{name!r} is not a PDF that can be read: {error}") from error
+        try:
+            if page > len(document):
+                raise ValueError(f"{name!r} has {len(document)} pages, and page {page} is asked for")
+            yield document[page - 1]
+        finally:
+            document.close()
 
 
 def _reader(source: bytes | BinaryIO, name: str) -> "PdfReader":

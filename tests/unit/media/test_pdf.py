@@ -1,6 +1,8 @@
 """PDFs: text with the number of each page, and errors that name the file and the page."""
 
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,3 +57,22 @@ def test_pdfs_of_a_folder_are_inputs_beside_text_files(tmp_path: Path) -> None:
 def test_read_file_reads_a_pdf_as_lines(tmp_path: Path) -> None:
     saved(tmp_path / "a.pdf", pdf("one", "two"))
     assert read_file_tool(tmp_path)(path="a.pdf", offset=4) == "[page 2 of 2]\ntwo"
+
+
+RENDERED_BY_THREADS = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from batch_agent.media.pdf import page_pixels, render_page
+data = open(sys.argv[1], "rb").read()
+with ThreadPoolExecutor(8) as pool:
+    sizes = list(pool.map(lambda number: page_pixels(data, 1 + number % 2, "a.pdf", 64), range(200)))
+    pages = list(pool.map(lambda number: render_page(data, 1 + number % 2, "a.pdf", 64), range(200)))
+print(len(set(sizes)), len(set(pages[::2])), len(set(pages[1::2])))
+"""
+
+
+def test_pages_are_rendered_by_several_threads_at_once(tmp_path: Path) -> None:
+    document = saved(tmp_path / "a.pdf", pdf("one", "two"))
+    command = [sys.executable, "-c", RENDERED_BY_THREADS, str(document)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (process.returncode, process.stdout) == (0, "1 1 1\n")
