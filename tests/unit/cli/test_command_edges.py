@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.test_flag_edges import EDGES
+from tests.unit.cli.test_flag_edges import EDGES, USUAL_MISTAKES
 
 from batch_agent.cli.app import app, main
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -30,8 +30,12 @@ NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
     ("preview", "--count"): (TASK, "one"),
     ("sim", "--max-num-seqs"): (["--port", "99999"], ""),
 }
-CASES = [(*flag, edge) for flag in NUMBERS for edge in EDGES if (flag[1], edge) != ("--metrics-port", "one")]
-"""Whether port 1 is free, and who may take it, is the machine's."""
+CASES = [
+    pytest.param(*flag, edge, marks=[] if edge in USUAL_MISTAKES else pytest.mark.slow)
+    for flag in NUMBERS
+    for edge in EDGES
+    if (flag[1], edge) != ("--metrics-port", "one")  # whether port 1 is free, and who may take it, is the machine's
+]
 REFUSED_BY_NAME = [
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease", "0"], "--lease must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--lease=nan"], "--lease must be"),

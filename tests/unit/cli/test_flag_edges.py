@@ -78,8 +78,14 @@ WORKS: dict[str, str] = {
     "--checkpoint": TEXT,  # not written
 }
 
-CASES = [(flag, edge) for flag in WORKS for edge in EDGES if (flag, edge) != ("--exact", "one")]
-"""--exact opens the backend."""
+USUAL_MISTAKES = ("negative", "empty", "spaces")
+"""Edges that are tried each time. The others are slow tests: reading a command line takes a tenth of a second."""
+CASES = [
+    pytest.param(flag, edge, marks=[] if edge in USUAL_MISTAKES else pytest.mark.slow)
+    for flag in WORKS
+    for edge in EDGES
+    if (flag, edge) != ("--exact", "one")  # --exact opens the backend
+]
 
 
 def test_every_flag_has_a_row_of_edge_values() -> None:

@@ -1,0 +1,102 @@
+"""Leak check: a test fails that leaves a thread, a child process or an asyncio task behind.
+
+What a fixture of a wider scope starts may stay until that fixture ends."""
+
+import asyncio
+import os
+import select
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from .process_table import children_of
+
+_GRACE_SECONDS = 10.0
+"""A thread or process that was told to end may need this long on a busy machine."""
+
+_MAY_STAY = {
+    "Dummy-": "of a C library that calls Python",
+    "asyncio-waitpid-": "asyncio's own, for a process whose end nobody awaits",
+}
+"""Beginnings of the names of threads that may outlive a test, each with its reason."""
+
+_STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"})
+
+
+class LeakCheck:
+    """Plugin that compares what runs before and after each test."""
+
+    def __init__(self) -> None:
+        self._threads: set[threading.Thread] = set()
+        self._children: set[int] = set()
+        self._tasks: list[str] = []
+        self._has_started_process = False
+        sys.addaudithook(self._on_audit)
+        self._watch_runners()
+
+    def _on_audit(self, event: str, _: tuple[Any, ...]) -> None:
+        if event in _STARTS:
+            self._has_started_process = True
+
+    def _watch_runners(self) -> None:
+        """A runner cancels the tasks that are left when it closes, and says nothing. After an error, such as Ctrl-C, it
+        is expected to."""
+        runners: Any = asyncio.runners
+        cancel_all = runners._cancel_all_tasks
+
+        def cancel_and_note(loop: asyncio.AbstractEventLoop) -> None:
+            if sys.exc_info()[0] is None:
+                self._tasks += [repr(task) for task in asyncio.all_tasks(loop)]
+            cancel_all(loop)
+
+        runners._cancel_all_tasks = cancel_and_note
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        self._threads = set(threading.enumerate())
+        self._tasks = []
+        yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
+        if fixturedef.scope == "function":
+            return (yield)
+        before = set(threading.enumerate())
+        value = yield
+        self._threads |= set(threading.enumerate()) - before
+        if self._has_started_process:
+            self._children |= children_of(os.getpid())
+        return value
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        yield
+        left = [f"thread {thread.name!r}" for thread in threading.enumerate() if self._is_left(thread)]
+        left += [f"task {task}" for task in self._tasks]
+        if self._has_started_process:
+            self._has_started_process = False
+            started = children_of(os.getpid()) - self._children
+            self._children |= started
+            left += [f"process {pid}" for pid in started if not _ends(pid)]
+        if left:
+            pytest.fail(f"The test leaves behind: {', '.join(left)}.", pytrace=False)
+
+    def _is_left(self, thread: threading.Thread) -> bool:
+        if thread in self._threads or thread.name.startswith(tuple(_MAY_STAY)):
+            return False
+        thread.join(_GRACE_SECONDS)
+        return thread.is_alive()
+
+
+def _ends(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        watched = os.pidfd_open(pid)
+        try:
+            return bool(select.select([watched], [], [], _GRACE_SECONDS)[0])
+        finally:
+            os.close(watched)
+    return True
