@@ -13,9 +13,10 @@ from hypothesis import settings
 from tests.support.leaks import LeakCheck
 
 # A worker of pytest-xdist does not take its million objects apart at the end, one by one: that takes seconds.
-# Registered first, so called last.
+# Registered first, so called last. Processes that it forks end as they want.
+_WORKER = os.getpid()
 if "PYTEST_XDIST_WORKER" in os.environ:
-    atexit.register(os._exit, 0)
+    atexit.register(lambda: os._exit(0) if os.getpid() == _WORKER else None)
 
 # A shell that runs the tests in the background has its children ignore Ctrl-C; those that tests start must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
