@@ -18,16 +18,16 @@ help:
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
-	@echo "make test-nightly  the same with real SGLang (CPU)"
+	@echo "make test-nightly  what takes too long for each change: kills at every point, a thousand examples of each property, real SGLang (CPU)"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not slow and not engines and not browser"
+	$(BIN)/pytest -n 4 --dist loadfile -m "not slow and not nightly and not engines and not browser"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "slow and not engines and not browser"
+	$(BIN)/pytest -n 4 -m "slow and not nightly and not engines and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -63,6 +63,8 @@ test-engines: $(VENV)/.ray
 
 test-nightly: $(VENV)/.dev
 	$(BIN)/python -m scripts.engines.install sglang
+	$(BIN)/pytest -n 4 -m "nightly and not engines"
+	$(BIN)/pytest -n 4 --hypothesis-profile nightly --timeout 1200 tests/property
 	$(BIN)/pytest -m engines tests/nightly --timeout 900
 
 $(VENV)/bin/python:

@@ -3,6 +3,7 @@
 What a fixture of a wider scope starts may stay until that fixture ends."""
 
 import asyncio
+import gc
 import os
 import select
 import sys
@@ -75,24 +76,29 @@ class LeakCheck:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Iterator[None]:
         yield
-        left = [f"thread {thread.name!r}" for thread in threading.enumerate() if self._is_left(thread)]
+        threads = [thread for thread in threading.enumerate() if thread not in self._threads and not _may_stay(thread)]
+        children = children_of(os.getpid()) - self._children if self._has_started_process else set()
+        self._has_started_process = False
+        self._children |= children
+        if threads or children:
+            gc.collect()  # some end with the object that they serve
+        left = [f"thread {thread.name!r}" for thread in threads if not _thread_ends(thread)]
+        left += [f"process {pid}" for pid in children if not _process_ends(pid)]
         left += [f"task {task}" for task in self._tasks]
-        if self._has_started_process:
-            self._has_started_process = False
-            started = children_of(os.getpid()) - self._children
-            self._children |= started
-            left += [f"process {pid}" for pid in started if not _ends(pid)]
         if left:
             pytest.fail(f"The test leaves behind: {', '.join(left)}.", pytrace=False)
 
-    def _is_left(self, thread: threading.Thread) -> bool:
-        if thread in self._threads or thread.name.startswith(tuple(_MAY_STAY)):
-            return False
-        thread.join(_GRACE_SECONDS)
-        return thread.is_alive()
+
+def _may_stay(thread: threading.Thread) -> bool:
+    return thread.name.startswith(tuple(_MAY_STAY))
 
 
-def _ends(pid: int) -> bool:
+def _thread_ends(thread: threading.Thread) -> bool:
+    thread.join(_GRACE_SECONDS)
+    return not thread.is_alive()
+
+
+def _process_ends(pid: int) -> bool:
     with suppress(ProcessLookupError):
         watched = os.pidfd_open(pid)
         try:
