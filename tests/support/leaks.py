@@ -16,6 +16,7 @@ import pytest
 
 from .process_table import children_of
 
+_SHORT_GRACE_SECONDS = 0.5
 _GRACE_SECONDS = 10.0
 """A thread or process that was told to end may need this long on a busy machine."""
 
@@ -80,10 +81,12 @@ class LeakCheck:
         children = children_of(os.getpid()) - self._children if self._has_started_process else set()
         self._has_started_process = False
         self._children |= children
-        if threads or children:
-            gc.collect()  # some end with the object that they serve
-        left = [f"thread {thread.name!r}" for thread in threads if not _thread_ends(thread)]
-        left += [f"process {pid}" for pid in children if not _process_ends(pid)]
+        for generation, seconds in (1, _SHORT_GRACE_SECONDS), (2, _GRACE_SECONDS):
+            if threads or children:
+                gc.collect(generation)  # some end with the object that they serve
+            threads = [thread for thread in threads if not _thread_ends(thread, seconds)]
+            children = {pid for pid in children if not _process_ends(pid, seconds)}
+        left = [f"thread {thread.name!r}" for thread in threads] + [f"process {pid}" for pid in children]
         left += [f"task {task}" for task in self._tasks]
         if left:
             pytest.fail(f"The test leaves behind: {', '.join(left)}.", pytrace=False)
@@ -93,16 +96,16 @@ def _may_stay(thread: threading.Thread) -> bool:
     return thread.name.startswith(tuple(_MAY_STAY))
 
 
-def _thread_ends(thread: threading.Thread) -> bool:
-    thread.join(_GRACE_SECONDS)
+def _thread_ends(thread: threading.Thread, seconds: float) -> bool:
+    thread.join(seconds)
     return not thread.is_alive()
 
 
-def _process_ends(pid: int) -> bool:
+def _process_ends(pid: int, seconds: float) -> bool:
     with suppress(ProcessLookupError):
         watched = os.pidfd_open(pid)
         try:
-            return bool(select.select([watched], [], [], _GRACE_SECONDS)[0])
+            return bool(select.select([watched], [], [], seconds)[0])
         finally:
             os.close(watched)
     return True

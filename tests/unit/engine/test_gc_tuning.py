@@ -11,10 +11,8 @@ from batch_agent.engine.gc_tuning import relaxed_gc
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     before = gc.get_threshold()
-    gc.unfreeze()
     yield
     gc.set_threshold(*before)
-    gc.freeze()
 
 
 def test_the_gc_threshold_is_raised_during_runs_and_restored_after_the_last() -> None:
