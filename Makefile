@@ -17,7 +17,7 @@ help:
 	@echo "make bench-check   fail if an agent has become more expensive than the committed baseline"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
+	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode and Codex (with npm), and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
 
 demo: $(VENV)/.user

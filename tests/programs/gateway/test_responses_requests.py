@@ -116,7 +116,10 @@ def test_calls_of_custom_tools_and_of_the_local_shell_are_decoded() -> None:
         {"type": "local_shell_call_output", "id": "c2", "output": "two"},
     ]
     request = read(HI, patch, shell, *outputs, tools=[PATCH, {"type": "local_shell"}])
-    calls = (ToolCall("c1", "apply_patch", '{"input":"*** Begin"}'), ToolCall("c2", "local_shell", '{"command":["ls"]}'))
+    calls = (
+        ToolCall("c1", "apply_patch", '{"input":"*** Begin"}'),
+        ToolCall("c2", "local_shell", '{"command":["ls"]}'),
+    )
     results = ToolResults((ToolResult(calls[0], "one"), ToolResult(calls[1], "two")))
     assert request.messages[1:] == (Assistant("", calls), results)
     assert [tool.name for tool in request.tools] == ["apply_patch", "local_shell"]
@@ -146,7 +149,11 @@ def test_tools_that_the_input_adds_are_offered() -> None:
         ({"type": "function", "name": "read"}, "required", "read"),
         ({"type": "custom", "name": "apply_patch"}, "required", "apply_patch"),
         ({"type": "local_shell"}, "required", "local_shell"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "read"}]}, "required", ""),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "read"}]},
+            "required",
+            "",
+        ),
     ],
 )
 def test_tool_choice_is_decoded(choice: Any, meant: str, name: str) -> None:
@@ -184,7 +191,10 @@ def test_the_answer_schema_is_decoded(form: Any, schema: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"previous_response_id": "resp_1"}, "previous_response_id is not supported: this gateway stores nothing. Send"),
+        (
+            {"previous_response_id": "resp_1"},
+            "previous_response_id is not supported: this gateway stores nothing. Send",
+        ),
         ({"conversation": "conv_1"}, "conversation is not supported"),
         ({"background": True}, "background is not supported"),
         ({"input": []}, "not a system message"),
@@ -193,7 +203,10 @@ def test_the_answer_schema_is_decoded(form: Any, schema: Any) -> None:
         ({"input": ["Hi"]}, r"input\[0\] must be an object"),
         ({"input": [{"role": "tool", "content": "Hi"}]}, r"input\[0\].role must be"),
         ({"input": [{"type": "item_reference", "id": "rs_1"}]}, "'item_reference', which is not supported"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "'input_image': the model .* reads only text"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+            "'input_image': the model .* reads only text",
+        ),
         ({"input": [HI, {"type": "function_call", "call_id": "c1"}]}, "name must be a non-empty string"),
         ({"tools": [{"name": "read"}]}, r"tools\[0\].type must be a string"),
         ({"tools": [{"type": "function", "name": "a", "parameters": 1}]}, "must be a JSON schema"),
