@@ -1,6 +1,6 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
-ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode or codex (no engines: the coding agents that
+ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode or codex (no engines: coding agents that
 ask them). Without any: vllm, dynamo, opencode and codex, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """

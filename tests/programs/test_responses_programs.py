@@ -53,7 +53,7 @@ async def test_programs_call_a_named_tool_and_then_any_by_the_responses_api(runt
         results = await BatchAgent.run(task="Note {it}", inputs=["a", "b"], backend=sim.url, runtime=runtime)
     assert [result.output for result in results.raise_for_failures()] == ["2 beta True True"] * 2
     for result in results:
-        assert [call.name for call in result.tool_calls][0] == "beta"
+        assert result.tool_calls[0].name == "beta"
         assert (result.turns, result.usage.output > 0) == (3, True)
 
 

@@ -10,6 +10,7 @@ from batch_agent.programs.gateway.api_protocol import ParsedRequest
 from batch_agent.programs.gateway.gateway_error import GatewayError
 from batch_agent.programs.gateway.responses_protocol import ResponsesProtocol
 
+IMAGE = {"type": "input_image", "image_url": "data:"}
 HI = {"role": "user", "content": "Hi"}
 READ = ToolCall("c1", "read", '{"path": "a"}')
 CALL = {"type": "function_call", "call_id": "c1", "name": "read", "arguments": '{"path": "a"}'}
@@ -76,7 +77,7 @@ def test_encrypted_reasoning_is_a_signature_or_the_thought_itself() -> None:
 
 
 def test_an_image_in_an_output_is_described_and_an_output_of_an_unknown_call_is_text() -> None:
-    parts = [{"type": "input_text", "text": "two"}, {"type": "input_image", "image_url": "data:"}]
+    parts = [{"type": "input_text", "text": "two"}, IMAGE]
     outputs = [{"type": "function_call_output", "call_id": name, "output": parts} for name in ("c1", "lost")]
     request = read(HI, CALL, *outputs)
     text = "two\n[input_image: left out, the model reads texts only]"
@@ -204,7 +205,7 @@ def test_the_answer_schema_is_decoded(form: Any, schema: Any) -> None:
         ({"input": [{"role": "tool", "content": "Hi"}]}, r"input\[0\].role must be"),
         ({"input": [{"type": "item_reference", "id": "rs_1"}]}, "'item_reference', which is not supported"),
         (
-            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
+            {"input": [{"role": "user", "content": [IMAGE]}]},
             "'input_image': the model .* reads only text",
         ),
         ({"input": [HI, {"type": "function_call", "call_id": "c1"}]}, "name must be a non-empty string"),
