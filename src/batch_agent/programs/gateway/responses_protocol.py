@@ -58,7 +58,7 @@ class ResponsesProtocol:
 
 
 def _failure_code(error: GatewayError) -> str:
-    """Codex repeats a request after any code but these, and shortens nothing without the code of an overflow."""
+    """Codex ends its turn after invalid_prompt and context_length_exceeded, and repeats the request after others."""
     if error.code is not None:
         return error.code
     return "server_error" if error.status >= 500 else "invalid_prompt"
