@@ -128,6 +128,25 @@ async def test_an_error_of_the_model_is_reported_unchanged_and_not_repeated(proj
     assert len(backend.requests) == 1
 
 
+async def test_a_stream_that_begins_before_the_reply_is_read_to_its_end(project: Path) -> None:
+    backend = ScriptedBackend(lambda _: say("at last"), seconds=6.0, context_tokens=32_000)
+    [result] = await BatchAgent.run(task="Do {it}", inputs=["it"], backend=backend, runtime=codex(project))
+    assert (result.output, len(backend.requests)) == ("at last", 1)
+
+
+async def test_a_long_conversation_is_compacted_before_it_exceeds_the_window(project: Path) -> None:
+    def script(request: Request) -> Reply:
+        if "CONTEXT CHECKPOINT" in users(request)[-1]:
+            return say("It was listed.")
+        if "It was listed." in str(request.messages):
+            return say("done")
+        return Reply("", "calls", Usage(31_000, 0, 500), call("exec_command", cmd="ls").calls)
+
+    backend = ScriptedBackend(script, context_tokens=32_000)
+    [result] = await BatchAgent.run(task="Do {it}", inputs=["it"], backend=backend, runtime=codex(project))
+    assert (result.output, result.turns) == ("done", 3)
+
+
 async def test_processes_started_by_an_agent_are_killed_at_its_timeout(project: Path) -> None:
     mark = f"61{os.getpid()}"
     command = f"setsid sleep {mark}1 & sleep {mark}2"
