@@ -10,7 +10,7 @@ INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/
 PYTEST = $(BIN)/pytest $(if $(AGAIN),--last-failed --last-failed-no-failures=none)
 WORKERS = $(if $(AGAIN),-n 0,-n $(1))
 
-.PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly clean
+.PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly release clean
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-browser  test the report and the live page in Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
+	@echo "make release       build wheels, sdists and the SBOM into dist/, and install them and each extra into clean environments"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
@@ -69,6 +70,9 @@ test-nightly: $(VENV)/.dev
 	$(BIN)/python -m scripts.engines.install sglang
 	$(PYTEST) -m engines tests/nightly --timeout 900
 
+release: $(VENV)/.dev
+	$(BIN)/python -m scripts.release --extras $(or $(EXTRAS),all)
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "BatchAgent needs Python 3.11 or newer; '$(PYTHON)' is older. Try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
@@ -95,4 +99,4 @@ $(VENV)/.docs: $(VENV)/.user pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
