@@ -71,7 +71,7 @@ def test_text_or_reasoning_after_a_call_begins_the_next_turn_of_the_model() -> N
 def test_encrypted_reasoning_is_a_signature_or_the_thought_itself() -> None:
     text = [{"type": "reasoning_text", "text": "Hm."}]
     signed = {"type": "reasoning", "summary": [], "content": text, "encrypted_content": "s"}
-    closed = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "d"}
+    closed: dict[str, Any] = {"type": "reasoning", "summary": [], "content": None, "encrypted_content": "d"}
     request = read(HI, signed, closed, CALL)
     assert request.messages[1] == Assistant("", (READ,), (Thought("Hm.", "s"), Thought(redacted="d")))
 

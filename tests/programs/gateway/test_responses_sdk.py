@@ -247,12 +247,12 @@ async def test_the_sdk_reads_a_failure_in_a_stream_that_has_begun() -> None:
 async def test_a_named_tool_and_a_single_call_are_requested_of_the_model() -> None:
     service = FakeService([DONE])
     async with sdk(service) as client:
-        choice: Any = {"type": "function", "name": "read"}
+        choice, other = [cast(Any, {"type": "function", "name": name}) for name in ("read", "gamma")]
         await client.responses.create(input="Hi", tools=TOOLS, tool_choice=choice, parallel_tool_calls=False)
         assert (service.request.tool_choice, service.request.tool_name) == ("required", "read")
         assert service.request.single_call
         with pytest.raises(APIStatusError, match="'gamma', which is not among the tools"):
-            await client.responses.create(input="Hi", tools=TOOLS, tool_choice={**choice, "name": "gamma"})
+            await client.responses.create(input="Hi", tools=TOOLS, tool_choice=other)
 
 
 async def test_nothing_of_a_response_is_stored() -> None:
