@@ -58,15 +58,21 @@ def chars_in(messages: Iterable[Message]) -> int:
 def chars_of(message: Message) -> int:
     match message:
         case User(text):
-            return len(text) + sum(placed.image.chars for placed in message.images)
+            images = sum(placed.image.chars for placed in message.images) if message.images else 0
+            return len(text) + images
         case Assistant():
             return chars_of_turn(message)
         case ToolResults(results):
-            return sum(chars_of_result(result) for result in results)
+            chars = 0
+            for result in results:
+                chars += chars_of_result(result)
+            return chars
         case _:
             assert_never(message)
 
 
 def chars_of_result(result: ToolResult) -> int:
     """Characters of a tool result, its images included by their tokens."""
+    if not result.images:
+        return len(result.content)
     return len(result.content) + sum(image.chars for image in result.images)

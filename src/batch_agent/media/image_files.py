@@ -81,7 +81,20 @@ def read_image(image: ImageRef) -> bytes:
 
 def has_images(messages: Iterable[Message]) -> bool:
     """Whether any of the messages has an image whose bytes are sent."""
-    return any(not image.url for message in messages for image in images_in(message))
+    for message in messages:  # of every request: loops, because most messages have none
+        match message:
+            case User():
+                for placed in message.images:
+                    if not placed.image.url:
+                        return True
+            case ToolResults():
+                for result in message.results:
+                    for image in result.images:
+                        if not image.url:
+                            return True
+            case _:
+                pass
+    return False
 
 
 def images_in(message: Message) -> list[ImageRef]:

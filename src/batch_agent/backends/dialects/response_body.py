@@ -71,5 +71,7 @@ def billed_lane(lane: Lane, tier: Any) -> Lane:
 
 def billed_usage(usage: Usage, lane: Lane, tier: Any = None) -> Usage:
     """The usage of a request in `lane`, in the lane by which it is billed."""
+    if tier is None and lane == "standard":
+        return usage
     billed = billed_lane(lane, tier)
     return usage if billed == "standard" else usage.in_lane(billed)
