@@ -133,7 +133,7 @@ class Conversation:
     def next(self) -> Step:
         """Next step. Repeated calls return the same step. Limits are checked here and not per fact: facts recorded
         under other limits are replayed as they are, and the agent continues under the current limits."""
-        if self._done is None:
+        if self._done is None and (self._unusable is not None or self._calls.pending):
             self._end_at_limits()
         if self._done is not None:
             return self._done

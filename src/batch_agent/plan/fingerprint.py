@@ -30,7 +30,8 @@ class Keys:
         ValueError for an input that contains itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
-        hashed.update("".join(images).encode())
+        if images:
+            hashed.update("".join(images).encode())
         digest = hashed.digest()
         number = int.from_bytes(digest[:8])
         copy = self._seen.get(number, 0) - bool(sample)

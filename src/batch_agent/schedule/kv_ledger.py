@@ -280,7 +280,8 @@ class KvLedger:
             return  # the server does not count tokens
         known = self._agents[agent]
         self._check_cache(known, cached, has_waiters)
-        own = max(1.0, prompt + output - self.shared_tokens - tokens_of(known.references))
+        references = tokens_of(known.references) if known.references else 0.0
+        own = max(1.0, prompt + output - self.shared_tokens - references)
         first = own - output if known.prompt == 0 else known.first
         if known.is_resident:
             self._subtract(known)

@@ -146,6 +146,8 @@ class AgentToolSession:
         """Whether the agent wrote in another process: results cached here, or shared, may be older than that."""
         if past.settled or past.claimed or past.inherited:
             return True
+        if not past.earlier:
+            return False
         tools = (self._executor.tool(record.name) for record in past.earlier)
         return any(tool is not None and tool.sharing.effect == "write" for tool in tools)
 
@@ -167,8 +169,9 @@ class AgentToolSession:
         tool = self._tool(call.name)
         if tool is None:
             return self._no_such_tool(call)
-        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if tool.is_shared else None
-        placement = (tool.sharing.placement or self._placement) if tool.is_shared else "inline"
+        is_shared = tool.is_shared
+        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if is_shared else None
+        placement = (tool.sharing.placement or self._placement) if is_shared else "inline"
         heading = None if placement == "inline" else self._ask(tool, call.arguments)
         source: ToolSource = "cached"
         if known is None:
