@@ -44,9 +44,12 @@ class PrefillSpeed:
     def observe(self, usage: Usage, seconds: float, ttft: float | None, now: float) -> None:
         """A request was answered after `seconds`. Without a time to first token, it is estimated from the least time
         that the generated tokens take."""
-        started, computed = now - seconds, max(0, usage.input - usage.cached)
+        started, computed = now - seconds, usage.input - usage.cached
+        if computed < 0:
+            computed = 0
         if usage.output and computed <= _SMALL_SHARE * usage.input:
-            self._per_output = min(seconds / usage.output, self._per_output / _DECAY)
+            per_output, usual = seconds / usage.output, self._per_output / _DECAY
+            self._per_output = per_output if per_output < usual else usual
         if ttft is None:
             ttft = seconds - usage.output * self._per_output if self._per_output < _INFINITY else seconds
         first = started + max(ttft, _SMALL_SHARE * seconds)
@@ -69,13 +72,14 @@ class ToolWaits:
     """Latency of each tool, as agents wait for it."""
 
     _waits: "dict[str, _RecentWaits]" = field(default_factory=dict)
-    _all: "_RecentWaits" = field(default_factory=lambda: _RecentWaits())
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_WAITS))
+    """Waits for any tool."""
 
     def observe_wait(self, tools: Sequence[str], seconds: float) -> None:
         """An agent has waited for all of these tools."""
         for tool in tools:
             self.observe(tool, seconds)
-        self._all.add(seconds)
+        self._recent.append(seconds)
 
     def observe(self, tool: str, seconds: float) -> None:
         waits = self._waits.get(tool)
@@ -86,7 +90,7 @@ class ToolWaits:
     @property
     def typical(self) -> float | None:
         """Seconds within which three of four waits end, whatever the tools are; None while too little is known."""
-        return self._all.third_quartile
+        return sorted(self._recent)[3 * len(self._recent) // 4] if len(self._recent) >= _MIN_WAITS else None
 
     def estimate(self, tools: list[str]) -> float | None:
         """Seconds within which three of four waits for all of these tools end; None while too little is known."""

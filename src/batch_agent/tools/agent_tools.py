@@ -6,7 +6,6 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from .. import aio
 from ..core.agent_config import Job
 from ..core.messages import Placement, ToolCall, ToolResult, ToolSource
 from ..core.protocols import CallHistory, Journal
@@ -165,7 +164,8 @@ class AgentToolSession:
         return await self._answer(call, past) if early is None else replace(await early, call=call)
 
     async def _answer(self, call: ToolCall, past: CallHistory) -> ToolResult:
-        started = aio.now()
+        now = asyncio.get_running_loop().time
+        started = now()
         tool = self._tool(call.name)
         if tool is None:
             return self._no_such_tool(call)
@@ -190,7 +190,7 @@ class AgentToolSession:
             outcome, source = await known.wait("shared")
         self._executor.record(tool, call, source, outcome)
         reference = None if heading is None else await self._executor.references.reference(heading, placement)
-        seconds = aio.now() - started
+        seconds = now() - started
         return ToolResult(call, outcome.content, outcome.is_error, seconds, source, reference, outcome.images)
 
     def _ask(self, tool: Tool, text: str) -> str | None:
