@@ -207,14 +207,12 @@ class RunDeadline:
     def __init__(self, seconds: float | None) -> None:
         """`seconds`: None for no deadline."""
         self._began = asyncio.get_running_loop().time()
-        self.at: float | None = None
+        self.seconds = seconds
+        self.at = None if seconds is None else self._began + seconds
         """Time of the deadline on the loop's clock."""
-        self.seconds: float | None = None
-        """The same from the start."""
         self._blocks: dict[asyncio.Timeout, None] = {}
         """What `limit` would end at the deadline."""
         self._observers: list[Callable[[float | None], None]] = []
-        self.set(seconds)
 
     @property
     def elapsed(self) -> float:

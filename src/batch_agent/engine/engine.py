@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from .. import aio
 from ..aio import RunDeadline, is_failure
@@ -80,8 +79,6 @@ class Engine:
         self._settles_facts = config.settles
         deadline = config.deadline
         self._deadline = deadline if deadline is not None and deadline.at is not None else None
-        if deadline is not None:
-            deadline.observe(partial(self._on_deadline_moved, deadline))
         self._has_reported = False
         self._group: asyncio.TaskGroup | None = None
         """Agents that run now; None before the run and at its end."""
@@ -104,7 +101,7 @@ class Engine:
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                await self._dispatch_all(group)
+                await self._dispatch(group)
         except BaseExceptionGroup as failures:
             error = aio.unwrap_group(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
@@ -142,7 +139,7 @@ class Engine:
         if not added.done():
             added.set_result(None)
         if self._dispatcher is None and self._group is not None:
-            await self._dispatch_all(self._group)
+            await self._dispatch(self._group)
 
     def running(self, wanted: Callable[[Job], bool]) -> list[Job]:
         """Jobs of the started agents without a result for which this is true."""
@@ -159,10 +156,11 @@ class Engine:
         if key in self._running:
             self._running[key][1].cancel()
 
-    def _on_deadline_moved(self, deadline: RunDeadline, at: float | None) -> None:
-        self._deadline = None if at is None else deadline
-        if at is not None:
-            asyncio.get_running_loop().call_at(at, self._end_wait)
+    def on_deadline_moved(self, deadline: RunDeadline) -> None:
+        """The deadline was set, moved or removed during the run."""
+        self._deadline = None if deadline.at is None else deadline
+        if deadline.at is not None:
+            asyncio.get_running_loop().call_at(deadline.at, self._end_wait)
 
     def _end_wait(self) -> None:
         """Ends a wait of the dispatcher that began when there was no deadline."""
@@ -186,55 +184,56 @@ class Engine:
                 if known is not None:
                     await self._deliver_result(known, resumed=True)
 
-    async def _dispatch_all(self, group: asyncio.TaskGroup) -> None:
+    async def _dispatch(self, group: asyncio.TaskGroup) -> None:
+        """Starts agents until the source has no more jobs."""
         self._dispatcher = asyncio.current_task()
         self._admission.on_dispatch(is_dispatching=True)
         try:
-            self._broken = await self._dispatch(group) or self._broken
+            while True:
+                try:
+                    self._waits_without_deadline = self._deadline is None and not self._source.is_bounded
+                    job = await (self._source.take() if self._deadline is None else self._take_in_time(self._deadline))
+                except asyncio.CancelledError:
+                    self._check_is_late()
+                    return
+                except Exception as error:  # noqa: BLE001 - the user's iterator: started agents finish first
+                    self._broken = error
+                    return
+                self._waits_without_deadline = False
+                if job is None:
+                    return
+                facts = await self._store.facts(job.key)
+                known = await self._recall(job, facts) if facts or job.problem else None
+                if known is not None:
+                    if known.error is not None and not facts:
+                        self._store.reject(job.index, job.input, known.error)
+                    elif job.problem is not None and known.error is not None:  # leased too often
+                        self._record_failure(job, facts, known.error, known.timing.total)
+                    await self._deliver_result(known, resumed=bool(facts))
+                    self._source.release(job)
+                    continue
+                slot = None
+                if self._fit is not None:
+                    job = await self._fit(job)
+                if job.problem is None:
+                    try:
+                        self._waits_without_deadline = self._deadline is None
+                        slot = await (
+                            self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts)
+                        )
+                    except asyncio.CancelledError:
+                        self._check_is_late()
+                    self._waits_without_deadline = False
+                if slot is None:
+                    await self._reject(job)
+                    continue
+                if self._cancelled and self._is_cancelled(job.key):
+                    await self._leave_out(job, facts, slot)
+                    continue
+                self._running[job.key] = job, group.create_task(self._agent(job, facts, slot))
         finally:
             self._dispatcher = None
             self._admission.on_dispatch(is_dispatching=False)
-
-    async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
-        while True:
-            try:
-                self._waits_without_deadline = self._deadline is None and not self._source.is_bounded
-                job = await (self._source.take() if self._deadline is None else self._take_in_time(self._deadline))
-            except asyncio.CancelledError:
-                self._check_is_late()
-                return None
-            except Exception as error:  # noqa: BLE001 - the user's iterator: started agents finish first
-                return error
-            self._waits_without_deadline = False
-            if job is None:
-                return None
-            facts = await self._store.facts(job.key)
-            known = await self._recall(job, facts) if facts or job.problem else None
-            if known is not None:
-                if known.error is not None and not facts:
-                    self._store.reject(job.index, job.input, known.error)
-                elif job.problem is not None and known.error is not None:  # leased too often
-                    self._record_failure(job, facts, known.error, known.timing.total)
-                await self._deliver_result(known, resumed=bool(facts))
-                self._source.release(job)
-                continue
-            slot = None
-            if self._fit is not None:
-                job = await self._fit(job)
-            if job.problem is None:
-                try:
-                    self._waits_without_deadline = self._deadline is None
-                    slot = await (self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts))
-                except asyncio.CancelledError:
-                    self._check_is_late()
-                self._waits_without_deadline = False
-            if slot is None:
-                await self._reject(job)
-                continue
-            if self._cancelled and self._is_cancelled(job.key):
-                await self._leave_out(job, facts, slot)
-                continue
-            self._running[job.key] = job, group.create_task(self._agent(job, facts, slot))
 
     async def _slot(self, job: Job, facts: Sequence[Fact]) -> Slot:
         await self._wait_for_room()

@@ -145,6 +145,7 @@ class RunControl:
 
     def attach(self, engine: Engine, source: InputSource, inputs: JobSource, plan: Plan, samples: int) -> None:
         """The agents of these inputs are about to be run, with those of earlier changes."""
+        self._deadline.observe(lambda _: engine.on_deadline_moved(self._deadline))
         if not self._is_flow:
             key_field = plan.question.get("key")
             self._run = _ControlledRun(engine, source, inputs, plan, samples, key_field)

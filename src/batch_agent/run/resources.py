@@ -228,6 +228,9 @@ class _Opener:
         self._cluster: ClusterSession | None = None
         self._budget: RunBudget | None = None
         self._kept: KeptControls | None = None
+        """What the user changed during earlier runs; None if this one cannot be changed."""
+        self._added: Sequence[Any] = ()
+        """Inputs that were added then."""
         self._trial = TrialRequest(on_usage=self._count)
         self._trial_usage = NO_USAGE
         """Usage of the trial requests that test whether servers support tools."""
@@ -257,7 +260,9 @@ class _Opener:
         stores = [self._cluster.store if self._cluster else await _open_store(each.spec, stack) for each in setups]
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
-        spending = await self._steered_limits(stores[0])
+        spending = setups[0].spec.spending
+        if not isinstance(stores[0], NoStore):
+            spending = await self._steered_limits(stores[0], spending)
         if spending.counts_tokens:
             self._budget = await RunBudget.open(spending, stores, stack, self._cluster)
             self._trial = replace(await self._budget.trial(stores), on_usage=self._count)
@@ -276,34 +281,30 @@ class _Opener:
         if self._budget is not None:
             stack.callback(self._budget.report_spent, events)
         await self._monitor(runs)
-        runs = await self._controlled(runs)
+        if self._kept is not None:
+            runs = await self._controlled(runs, self._kept)
         if any(run.tools or run.setup.spec.tool_caching.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
 
-    async def _steered_limits(self, store: Store) -> SpendingLimits:
+    async def _steered_limits(self, store: Store, spending: SpendingLimits) -> SpendingLimits:
         """The limits of the run as its user changed them during earlier ones. What else was changed then is kept for
         `_controlled`."""
-        spending = self._setups[0].spec.spending
         if self._cluster is not None or not isinstance(store, KeepsControls):
             return spending
         from .control import KeptControls
 
         kept = self._kept = KeptControls.of(await store.controls(), spending)
+        self._added = kept.added
         if kept.deadline != spending.deadline:
             self._deadline.set(kept.deadline)
         return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
 
-    @property
-    def _added(self) -> Sequence[Any]:
-        """Inputs that were added during earlier runs."""
-        return () if self._kept is None else self._kept.added
-
-    async def _controlled(self, runs: list[RunResources]) -> list[RunResources]:
+    async def _controlled(self, runs: list[RunResources], kept: "KeptControls") -> list[RunResources]:
         """The runs with their control, which the user can reach from now on."""
         setup, store = self._setups[0], runs[0].store
         folder, is_flow = setup.spec.checkpoint_dir, bool(setup.stage)
-        if self._kept is None or folder is None or not isinstance(store, KeepsControls):
+        if folder is None or not isinstance(store, KeepsControls):
             return runs
         from .control import RunControl
         from .control_socket import serve_control
@@ -315,7 +316,7 @@ class _Opener:
             folder,
             store,
             setup.spec.spending,
-            self._kept,
+            kept,
             self._deadline,
             pool,
             admissions,
