@@ -251,6 +251,7 @@ class RunControl:
         if found := run.engine.running(lambda job: wanted in _names(job)):
             [job] = found
             return _Target(job.key, "running")
+        await self._store.settle()
         try:
             stored = await asyncio.to_thread(_read_input, self._folder, wanted)
         except BatchAgentError as error:
