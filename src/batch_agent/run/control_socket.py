@@ -23,7 +23,7 @@ _MAX_PATH = 100
 """Bytes. The name of a socket has at most 104 on some systems, 108 on others."""
 _MAX_REQUEST = 64 * 1024 * 1024
 _LENGTH_BYTES = 8
-_GRACE_SECONDS = 2.0
+_GRACE_SECONDS = 5.0
 """What a request that arrives while the run ends has to be answered."""
 _ANSWER_SECONDS = 30.0
 
