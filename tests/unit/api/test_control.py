@@ -341,7 +341,7 @@ async def test_a_run_that_is_not_running_is_named_with_how_to_resume_it(tmp_path
         await BatchAgent.control(tmp_path / "nothing", pause=True)
 
 
-async def test_a_change_of_nothing_or_by_a_wrong_value_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+async def test_a_change_of_nothing_or_by_a_wrong_value_is_refused(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [{}, {"max_inflight": 0}, {"max_usd": 0}, {"deadline": -1}, {"add": []}]
     for changes in wrong:
         with pytest.raises(SpecError):

@@ -5,6 +5,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,12 @@ def start(programs: Programs, place: Path, words: list[str], **change: Any) -> t
     folder = place / "out.jsonl.checkpoint"
     (folder / SOCKET).unlink(missing_ok=True)  # of a run that was killed
     program, until = programs.start_command(*words, cwd=place), time.monotonic() + LIMIT
-    while True:
-        try:
+    while time.monotonic() < until:
+        with suppress(StoreError):  # not yet
             asyncio.run(control(folder, **change))
-        except StoreError as error:
-            assert time.monotonic() < until, f"{error} {program.stderr.read_text()}"
-            time.sleep(0.01)
-        else:
             return program, folder
+        time.sleep(0.01)
+    raise AssertionError(program.stderr.read_text())
 
 
 @pytest.mark.slow
@@ -148,9 +147,7 @@ def test_a_run_that_ends_has_run_everything_that_it_acknowledged(
     assert sorted(names) == sorted([*(f"Ada {n}" for n in range(6)), *added])
 
 
-def test_a_run_that_does_not_run_and_a_distributed_one_are_refused_with_what_to_do(
-    tmp_path: Path, call: Call
-) -> None:
+def test_a_run_that_does_not_run_and_a_distributed_one_are_refused_with_what_to_do(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "out.jsonl.checkpoint"
     nothing = call("ctl", folder.name, "--pause", cwd=tmp_path)
     assert (nothing.returncode, "There is no checkpoint" in nothing.stderr) == (2, True)
