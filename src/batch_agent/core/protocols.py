@@ -448,10 +448,6 @@ class KeepsControls(Protocol):
         None if it is unknown. Raises StoreError."""
         ...
 
-    async def settle(self) -> None:
-        """Returns when what was recorded before can be read. Raises StoreError."""
-        ...
-
 
 class WorkSource(Protocol):
     """Source of jobs, read only when the next one can be run."""

@@ -150,11 +150,12 @@ class Engine:
         `cancelled`. Does nothing to one that has a result."""
         self._cancelled.add(key)
         # Later: a task that is cancelled before its first step would have no result.
-        asyncio.get_running_loop().call_soon(self._cancel_running, key)
+        asyncio.get_running_loop().call_soon(self._cancel_running)
 
-    def _cancel_running(self, key: str) -> None:
-        if key in self._running:
-            self._running[key][1].cancel()
+    def _cancel_running(self) -> None:
+        for key, (_, task) in self._running.items():
+            if not task.cancelling() and self._is_cancelled(key):
+                task.cancel()
 
     def on_deadline_moved(self, deadline: RunDeadline) -> None:
         """The deadline was set, moved or removed during the run."""

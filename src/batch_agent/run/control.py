@@ -4,18 +4,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable, Sequence
 from itertools import chain
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..aio import Deadlines, RunDeadline
 from ..core.agent_config import SAMPLE_MARK, Job, sample_of, without_sample
-from ..core.errors import BatchAgentError, SpecError
+from ..core.errors import SpecError
 from ..core.events import Steered
 from ..core.facts import failure_of
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps, loads
 from ..core.options import SpendingLimits
-from ..core.protocols import Control, EventSink, KeepsControls
+from ..core.protocols import Control, EventSink, KeepsControls, Store
 from ..core.validation import at_least
 from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool
@@ -24,9 +23,7 @@ from ..engine.job_source import InputSource, JobSource
 from ..plan.compile import Plan
 from ..plan.row_keys import check_row_keys, row_id, row_key
 from ..plan.template import BadInput
-
-if TYPE_CHECKING:
-    from ..store.reader import StoredInput
+from .setup import input_order
 
 _log = logging.getLogger("batch_agent")
 _UNLIMITED = float("inf")
@@ -110,14 +107,17 @@ class _ControlledRun:
     key_field: str | None
 
 
+class _ControlledStore(Store, KeepsControls, Protocol):
+    """Store of a run that can be changed."""
+
+
 class RunControl:
     """Applies what the user changes of a live run, or of all stages of a flow. A change is recorded in the checkpoint
     before it is made."""
 
     def __init__(
         self,
-        folder: Path,
-        store: KeepsControls,
+        store: _ControlledStore,
         given: SpendingLimits,
         kept: KeptControls,
         deadline: RunDeadline,
@@ -127,10 +127,10 @@ class RunControl:
         *,
         is_flow: bool,
     ) -> None:
-        """`folder`: the checkpoint of the run; `store`: where changes are recorded; `given`: the options of this run;
+        """`store`: where changes are recorded; `given`: the options of this run;
         `pool`: its budget, if it has one."""
         self.kept = kept
-        self._folder = folder
+        self._added_inputs = list(kept.added)
         self._store = store
         self._given = given
         self._deadline = deadline
@@ -193,7 +193,7 @@ class RunControl:
     def _check_added(self, values: Sequence[Any]) -> None:
         run = self._run
         if self._is_flow:
-            raise SpecError("Inputs cannot be added to a flow: its stages are already connected. Start another one.")
+            raise SpecError("Inputs cannot be added to a run with stages or several models: start another run.")
         if run is None:
             raise SpecError("The run is starting, or it runs only some of its inputs: add inputs later.")
         for at, value in enumerate(values):
@@ -204,7 +204,7 @@ class RunControl:
             except (BadInput, ValueError) as error:
                 raise SpecError(f"Input {at} to add does not fit the task: {error}. None was added.") from None
         if run.key_field is not None and run.inputs.rows is not None:
-            check_row_keys(chain(run.inputs.rows, self.kept.added, values), run.key_field)
+            check_row_keys(chain(run.inputs.rows, self._added_inputs, values), run.key_field)
 
     def _controls(self, request: ControlRequest, cancelled: Sequence["_Target"]) -> list[Control]:
         options = [("max_usd", request.max_usd), ("deadline", request.deadline)]
@@ -244,33 +244,43 @@ class RunControl:
         run = self._run
         if run is None:
             raise SpecError(
-                "Agents of a flow cannot be cancelled one by one."
+                "Agents of a run with stages or several models cannot be cancelled one by one."
                 if self._is_flow
                 else "The run is starting: cancel agents later."
             )
         if found := run.engine.running(lambda job: wanted in _names(job)):
-            [job] = found
-            return _Target(job.key, "running")
-        await self._store.settle()
-        try:
-            stored = await asyncio.to_thread(_read_input, self._folder, wanted)
-        except BatchAgentError as error:
-            hint = "" if run.inputs.rows is not None else " Inputs that are read lazily are known once agents start."
-            raise SpecError(f"{error}{hint}") from None
-        if run.engine.running(lambda job: job.key == stored.key):
-            return _Target(stored.key, "running")
-        if stored.error is not None:
-            raise SpecError(f"Input {stored.index} was rejected ({stored.error.kind}): it has no agent to cancel.")
-        if not stored.facts:
-            return _Target(stored.key, "not started")
-        from ..observe.checkpoint_results import recorded_result
+            return _Target(found[0].key, "running")
+        key = await asyncio.to_thread(self._find_key, run, wanted)
+        facts = await self._store.facts(key)
+        if run.engine.running(lambda job: job.key == key):
+            return _Target(key, "running")
+        if not facts:
+            return _Target(key, "not started")
+        from ..observe.checkpoint_results import recorded_result  # only for agents that do not run
 
-        result = recorded_result(run.plan.config, stored.key, stored.facts)
+        result = recorded_result(run.plan.config, key, facts)
         if result is None:
-            return _Target(stored.key, "interrupted")
-        if result.ok or failure_of(stored.facts) is None:
-            raise SpecError(f"Agent {row_key(stored.key)} has ended: it cannot be cancelled any more.")
-        return _Target(stored.key, "failed")
+            return _Target(key, "interrupted")
+        if result.ok or failure_of(facts) is None:
+            raise SpecError(f"Agent {row_key(key)} has ended: it cannot be cancelled any more.")
+        return _Target(key, "failed")
+
+    def _find_key(self, run: "_ControlledRun", wanted: str) -> str:
+        """The key of an input that has this key, index or beginning of a key. Raises SpecError."""
+        rows = run.inputs.rows
+        if rows is None:
+            raise SpecError(f"No agent {wanted!r} is running. Inputs are read lazily: others cannot be cancelled.")
+        order = list(input_order(run.plan.layout, run.inputs) or range(len(rows)))
+        order += range(len(rows), len(rows) + len(self._added_inputs))
+        values = (rows[at] if at < len(rows) else self._added_inputs[at - len(rows)] for at in order)
+        keys = {str(at): key for at, key in zip(order, run.plan.keys(values), strict=True) if key is not None}
+        exact = [key for key in keys.values() if wanted in (key, row_key(key))]
+        found = exact or ([keys[wanted]] if wanted in keys else [])
+        found = found or [key for key in keys.values() if wanted and row_key(key).startswith(wanted)]
+        if len(found) != 1:
+            many = "There is no agent" if not found else f"{len(found):,} agents begin with"
+            raise SpecError(f"{many} {wanted!r}: give the index or the whole key of one.")
+        return found[0]
 
     def _cancel(self, targets: Sequence["_Target"]) -> list[Steered]:
         run, changes = self._run, []
@@ -288,6 +298,7 @@ class RunControl:
         async def record() -> None:
             await self._store.save_controls(controls, None if total is None else total // run.samples)
             run.source.add(values)
+            self._added_inputs.extend(values)
 
         try:
             await run.engine.extend(record)
@@ -314,13 +325,6 @@ class _Target:
 
     key: str
     state: str
-
-
-def _read_input(folder: Path, wanted: str) -> "StoredInput":
-    from ..store.reader import CheckpointReader  # only for agents that do not run
-
-    with CheckpointReader(folder) as reader:
-        return reader.find_input(wanted)
 
 
 def _names(job: Job) -> tuple[str, ...]:

@@ -146,8 +146,6 @@ def _unreachable(folder: Path, error: Exception) -> StoreError:
         )
     if (folder.parent / SOCKET).exists():
         return StoreError(f"{str(folder)!r} is one stage of the run in {str(folder.parent)!r}. Use that directory.")
-    if several := sorted(str(each.parent) for each in folder.glob(f"*/{SOCKET}")):
-        return StoreError(f"The run in {str(folder)!r} has several models. Choose one of them: {' or '.join(several)}")
     return StoreError(
         f"The run in {str(folder)!r} is starting or ending, or it cannot be reached ({error}). Try again."
     )

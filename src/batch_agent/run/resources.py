@@ -313,7 +313,6 @@ class _Opener:
         pool = None if self._budget is None else self._budget.pool
         admissions = [admission for admission, _ in self._admissions.values()]
         control = RunControl(
-            folder,
             store,
             setup.spec.spending,
             kept,

@@ -358,7 +358,7 @@ async def test_the_limits_of_a_flow_are_changed_and_the_rest_is_refused(tmp_path
         assert [str(each) for each in await BatchAgent.control(tmp_path, max_inflight=4)] == ["max_inflight: 2 -> 4"]
         await model.until(lambda: len(model.asked) == 4)
         for changes in ({"add": ["x"]}, {"cancel": 0}):
-            with pytest.raises(SpecError, match="flow"):
+            with pytest.raises(SpecError, match="run with stages"):
                 await BatchAgent.control(tmp_path, **changes)
         with pytest.raises(StoreError, match="one stage of the run"):
             await BatchAgent.control(tmp_path / "first", pause=True)
