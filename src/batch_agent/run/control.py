@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterable, Callable, Sequence
+from contextlib import suppress
 from itertools import chain
 from typing import Any, Protocol
 
@@ -270,17 +271,19 @@ class RunControl:
         rows = run.inputs.rows
         if rows is None:
             raise SpecError(f"No agent {wanted!r} is running. Inputs are read lazily: others cannot be cancelled.")
-        order = list(input_order(run.plan.layout, run.inputs) or range(len(rows)))
-        order += range(len(rows), len(rows) + len(self._added_inputs))
-        values = (rows[at] if at < len(rows) else self._added_inputs[at - len(rows)] for at in order)
-        keys = {str(at): key for at, key in zip(order, run.plan.keys(values), strict=True) if key is not None}
-        exact = [key for key in keys.values() if wanted in (key, row_key(key))]
-        found = exact or ([keys[wanted]] if wanted in keys else [])
-        found = found or [key for key in keys.values() if wanted and row_key(key).startswith(wanted)]
-        if len(found) != 1:
-            many = "There is no agent" if not found else f"{len(found):,} agents begin with"
-            raise SpecError(f"{many} {wanted!r}: give the index or the whole key of one.")
-        return found[0]
+        values = [*rows, *self._added_inputs]
+        order = [*(input_order(run.plan.layout, run.inputs) or range(len(rows))), *range(len(rows), len(values))]
+        at = _index_of(wanted, values, run.key_field)
+        if at is not None:  # copies of an input are numbered in the order in which they run
+            first = order.index(at)
+            copies = [values[at] for other in order[:first] if values[other] == values[at]]
+            found = list(run.plan.keys([*copies, values[at]]))[-1:]
+        else:
+            found = [key for key in run.plan.keys(values[at] for at in order) if key and key.startswith(wanted)]
+        if len(found) == 1 and found[0] is not None:
+            return found[0]
+        many = f"{len(found):,} agents begin with" if len(found) > 1 else "There is no agent"
+        raise SpecError(f"{many} {wanted!r}: give the index or the whole key of one.")
 
     def _cancel(self, targets: Sequence["_Target"]) -> list[Steered]:
         run, changes = self._run, []
@@ -325,6 +328,16 @@ class _Target:
 
     key: str
     state: str
+
+
+def _index_of(wanted: str, values: Sequence[Any], key_field: str | None) -> int | None:
+    """The index of the input that the user means, by its row's key or by the index itself."""
+    if key_field is not None:
+        for at, value in enumerate(values):
+            with suppress(ValueError):  # a row without a key
+                if row_id(value, key_field) == wanted:
+                    return at
+    return int(wanted) if wanted.isdecimal() and int(wanted) < len(values) else None
 
 
 def _names(job: Job) -> tuple[str, ...]:

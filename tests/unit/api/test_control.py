@@ -169,6 +169,39 @@ async def test_an_agent_that_has_not_begun_is_cancelled_by_index_or_key(tmp_path
         assert not {"thing 7", "thing 8"} & set(run.model.asked)
 
 
+async def test_an_agent_is_cancelled_by_its_key_or_the_beginning_of_it_and_a_copy_by_its_index(tmp_path: Path) -> None:
+    inputs = ["same", "b", "same", "c", "same"]
+    async with live(tmp_path, inputs, asked=1, max_inflight=1) as run:
+        [change] = await run.control(cancel=4)
+        key = change.split()[1].rstrip(":")
+        with CheckpointReader(tmp_path) as reader:
+            assert reader.find_input("4").key == key
+        [change] = await run.control(cancel=(await whole_key(run, "c"))[:10])
+        assert change.endswith("not started -> cancelled")
+        assert errors(await run.end()) == {3: ErrorKind.CANCELLED, 4: ErrorKind.CANCELLED}
+        assert sorted(run.model.asked) == ["b", "same", "same"]
+
+
+async def whole_key(run: LiveRun, value: str) -> str:
+    with CheckpointReader(run.folder) as reader:
+        return next(stored.key for stored in reader.inputs() if stored.value == value)
+
+
+async def test_all_samples_of_an_input_are_cancelled_with_it(tmp_path: Path) -> None:
+    async with live(tmp_path, ["a", "b", "c"], samples=2, max_inflight=3, asked=3) as run:
+        await run.control(cancel=["1", "2"])
+        results = await run.end()
+        cancelled = [(result.index, result.sample) for result in results if not result.ok]
+        assert cancelled == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+async def test_an_agent_that_is_cancelled_twice_has_one_result(tmp_path: Path) -> None:
+    async with live(tmp_path, TEN) as run:
+        first, second = await asyncio.gather(run.control(cancel=0), run.control(cancel=0), return_exceptions=True)
+        assert isinstance(first, list) or isinstance(second, list)
+        assert errors(await run.end()) == {0: ErrorKind.CANCELLED}
+
+
 async def test_a_cancelled_agent_stays_cancelled_in_the_next_run(tmp_path: Path) -> None:
     async with live(tmp_path, TEN) as run:
         await run.control(cancel=[0, 9])
