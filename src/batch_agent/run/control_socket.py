@@ -85,7 +85,8 @@ class _ControlServer:
         assert task is not None
         self._connections[task] = False
         try:
-            with suppress(OSError, EOFError, asyncio.CancelledError):  # the client is gone, or the run has ended
+            # The client is gone or of another kind, or the run has ended.
+            with suppress(OSError, EOFError, ValueError, asyncio.CancelledError):
                 request = await _read(reader)
                 self._connections[task] = True
                 writer.write(_message(await self._answer(request)))

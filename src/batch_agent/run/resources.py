@@ -227,6 +227,8 @@ class _Opener:
         self._events: EventSink | None = None
         self._cluster: ClusterSession | None = None
         self._budget: RunBudget | None = None
+        self._given = setups[0].spec.spending
+        """The limits of the run as they were given."""
         self._kept: KeptControls | None = None
         """What the user changed during earlier runs; None if this one cannot be changed."""
         self._added: Sequence[Any] = ()
@@ -294,6 +296,7 @@ class _Opener:
             return spending
         from .control import KeptControls
 
+        spending = self._given = replace(spending, deadline=self._deadline.seconds)
         kept = self._kept = KeptControls.of(await store.controls(), spending)
         self._added = kept.added
         if kept.deadline != spending.deadline:
@@ -314,7 +317,7 @@ class _Opener:
         admissions = [admission for admission, _ in self._admissions.values()]
         control = RunControl(
             store,
-            setup.spec.spending,
+            self._given,
             kept,
             self._deadline,
             pool,
