@@ -58,6 +58,7 @@ _RUN_FILES = (
     f"{_FACTS}-shm",
     "run.lock",
     "run.syncs",
+    "run.sock",
     "command.json",
     "forecast.json",
     SCORES,

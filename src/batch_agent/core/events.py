@@ -173,6 +173,21 @@ class PrefixReported:
 
 
 @dataclass(frozen=True, slots=True)
+class Steered:
+    """The user changed the run while it was running (`batch-agent ctl`)."""
+
+    name: str
+    """What was changed: `max_inflight`, `max_usd`, `deadline`, `pause`, `inputs`, or an agent."""
+    before: str
+    after: str
+    agents: int = 0
+    """Agents that the run has more, because inputs were added."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
 class AgentReassigned:
     """Another worker has taken over this agent, because this worker seemed dead."""
 
@@ -243,6 +258,7 @@ Event = (
     | BudgetReported
     | SchedulingReported
     | PrefixReported
+    | Steered
     | AgentReassigned
     | AgentFinished
     | FlowStarted

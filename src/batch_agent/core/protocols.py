@@ -423,6 +423,32 @@ class KeepsSubmissions(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the user changed of a run while it was running."""
+
+    name: str
+    """`max_usd`, `deadline`, `cancel` or `add`."""
+    value: Any
+    """JSON data: the new value, the key of an agent, or a list of inputs."""
+    given: Any = None
+    """The value with which the run was started, of an option."""
+
+
+@runtime_checkable
+class KeepsControls(Protocol):
+    """Store that records what the user changes of a live run."""
+
+    async def controls(self) -> Sequence[Control]:
+        """What was changed, oldest first."""
+        ...
+
+    async def save_controls(self, controls: Sequence[Control], first_index: int | None = None) -> None:
+        """Records changes. Durable on return. `first_index`: of the inputs that were added, for readers of the store;
+        None if it is unknown. Raises StoreError."""
+        ...
+
+
 class WorkSource(Protocol):
     """Source of jobs, read only when the next one can be run."""
 

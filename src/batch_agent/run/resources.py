@@ -24,11 +24,13 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, ErrorKind, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
+from ..core.options import SpendingLimits
 from ..core.protocols import (
     Backend,
     CollectsRequests,
     EventSink,
     HasEndpoints,
+    KeepsControls,
     KeepsSubmissions,
     ReportsLoad,
     ReportsRateLimits,
@@ -62,6 +64,7 @@ from .setup import ANY_SERVER, RunSetup, check_lane
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
+    from .control import KeptControls, RunControl
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _log = logging.getLogger("batch_agent")
@@ -109,6 +112,8 @@ class RunResources:
     """Serves the requests in lane batch of a run in lane auto."""
     outlook: "SpendingOutlook | None" = None
     """Set if they have a budget in dollars, too."""
+    control: "RunControl | None" = None
+    """Set if the user can change the run while it is running: it has a checkpoint, and is not distributed."""
 
     @property
     def shared_tools(self) -> frozenset[str]:
@@ -222,6 +227,12 @@ class _Opener:
         self._events: EventSink | None = None
         self._cluster: ClusterSession | None = None
         self._budget: RunBudget | None = None
+        self._given = setups[0].spec.spending
+        """The limits of the run as they were given."""
+        self._kept: KeptControls | None = None
+        """What the user changed during earlier runs; None if this one cannot be changed."""
+        self._added: Sequence[Any] = ()
+        """Inputs that were added then."""
         self._trial = TrialRequest(on_usage=self._count)
         self._trial_usage = NO_USAGE
         """Usage of the trial requests that test whether servers support tools."""
@@ -251,8 +262,11 @@ class _Opener:
         stores = [self._cluster.store if self._cluster else await _open_store(each.spec, stack) for each in setups]
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
-        if setups[0].spec.spending.counts_tokens:
-            self._budget = await RunBudget.open(setups[0].spec.spending, stores, stack, self._cluster)
+        spending = setups[0].spec.spending
+        if not isinstance(stores[0], NoStore):
+            spending = await self._steered_limits(stores[0], spending)
+        if spending.counts_tokens:
+            self._budget = await RunBudget.open(spending, stores, stack, self._cluster)
             self._trial = replace(await self._budget.trial(stores), on_usage=self._count)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
@@ -269,9 +283,51 @@ class _Opener:
         if self._budget is not None:
             stack.callback(self._budget.report_spent, events)
         await self._monitor(runs)
+        if self._kept is not None:
+            runs = await self._controlled(runs, self._kept)
         if any(run.tools or run.setup.spec.tool_caching.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
+
+    async def _steered_limits(self, store: Store, spending: SpendingLimits) -> SpendingLimits:
+        """The limits of the run as its user changed them during earlier ones. What else was changed then is kept for
+        `_controlled`."""
+        if self._cluster is not None or not isinstance(store, KeepsControls):
+            return spending
+        from .control import KeptControls
+
+        spending = self._given = replace(spending, deadline=self._deadline.seconds)
+        kept = self._kept = KeptControls.of(await store.controls(), spending)
+        self._added = kept.added
+        if kept.deadline != spending.deadline:
+            self._deadline.set(kept.deadline)
+        return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
+
+    async def _controlled(self, runs: list[RunResources], kept: "KeptControls") -> list[RunResources]:
+        """The runs with their control, which the user can reach from now on."""
+        setup, store = self._setups[0], runs[0].store
+        folder, is_flow = setup.spec.checkpoint_dir, bool(setup.stage)
+        if folder is None or not isinstance(store, KeepsControls):
+            return runs
+        from .control import RunControl
+        from .control_socket import serve_control
+
+        folder = folder.parent if is_flow else folder
+        pool = None if self._budget is None else self._budget.pool
+        admissions = [admission for admission, _ in self._admissions.values()]
+        control = RunControl(
+            store,
+            self._given,
+            kept,
+            self._deadline,
+            pool,
+            admissions,
+            self._events,
+            is_flow=is_flow,
+        )
+        if not all(run.is_complete for run in runs):
+            await self._stack.enter_async_context(serve_control(folder, control))
+        return [replace(run, control=control) for run in runs]
 
     async def open_run(
         self,
@@ -290,7 +346,7 @@ class _Opener:
         elif not isinstance(store, NoStore):
             kept = await store.plan()
             if kept is not None and self._cluster is None and len(self._setups) == 1:
-                found = await recall_complete(setup, inputs, layout, store, kept)
+                found = await recall_complete(setup, inputs, layout, store, kept, self._added)
         tools: Sequence[Tool] = ()
         scale: float | None = None
         server: Backend
@@ -309,7 +365,7 @@ class _Opener:
             batch = await self._batch_of_auto(setup, server, store)
             plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
-        inline, agents = _inline_tools(spec, tools), _agents(setup, inputs)
+        inline, agents = _inline_tools(spec, tools), _agents(setup, inputs, len(self._added))
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
         backend = server if found is not None else self._observed(batch or server, setup)
         if self._budget is not None:
@@ -598,8 +654,8 @@ class _Opener:
             self._events.emit(used())
 
 
-def _agents(setup: RunSetup, inputs: JobSource) -> int | None:
-    return None if inputs.total is None else inputs.total * setup.spec.evaluation.samples
+def _agents(setup: RunSetup, inputs: JobSource, added: int) -> int | None:
+    return None if inputs.total is None else (inputs.total + added) * setup.spec.evaluation.samples
 
 
 def _placeable(tools: Sequence[Tool]) -> tuple[str, ...]:

@@ -47,6 +47,7 @@ def model_of(
         "tools": [tool.as_json() for tool in tools],
         "limits": list(view.limits),
         "pauses": list(view.pauses),
+        "steered": list(view.steered),
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
         "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }
@@ -76,7 +77,7 @@ def _final_totals(view: RunView) -> Iterator[tuple[StageView, int]]:
     )
     is_final = False
     for stage in view.stages.values():
-        total = stage.queued if is_final else _inputs(stage)
+        total = stage.queued if is_final else stage.inputs
         if total is not None:
             yield stage, total
         is_final = total is not None and done[stage.number] >= total
@@ -115,7 +116,7 @@ def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -
         return {"per_second": round(done / view.seconds, 3) if view.seconds else None, "eta": None}
     view.throughput.update(view.seconds, view.done)
     rate = view.throughput.rate
-    known = [_inputs(stage) for stage in view.stages.values()]
+    known = [stage.inputs for stage in view.stages.values()]
     totals = [total for total in known if total is not None]
     left = sum(totals) - sum(count.answered + count.failed for count in counts)
     can_tell = rate and totals and len(totals) == len(known)
@@ -123,11 +124,6 @@ def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -
         "per_second": round(rate, 3) if rate else None,
         "eta": round(max(left, 0) / rate, 1) if rate and can_tell else None,
     }
-
-
-def _inputs(stage: StageView) -> int | None:
-    """Number of inputs; None if they are streamed, or come from another stage."""
-    return stage.began.total if stage.began is not None else None
 
 
 def _scheduling(how: Scheduling) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from ...core.events import (
     RunStarted,
     SchedulingReported,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -75,6 +76,8 @@ class RunView:
         self.distributions = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
+        self.steered: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
+        """What the user changed during the run."""
         self.scheduling: Scheduling | None = None
         self._capacity = CapacityTotals()
 
@@ -146,7 +149,8 @@ class RunView:
             case ItemQueued():
                 (stage or self._stage("")).queued += 1
             case RunStarted():
-                (stage or self._stage("")).began = event
+                stage = stage or self._stage("")
+                stage.began, stage.added = event, 0
             case FlowStarted():
                 for name in event.stages:
                     self._stage(name)
@@ -156,6 +160,10 @@ class RunView:
             case Paused():
                 reason = prefix_worker(worker, event.reason)
                 self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": reason})
+            case Steered():
+                self.steered.append({"at": round(at, 2), "change": str(event)})
+                if event.agents:
+                    (stage or self._stage("")).added += event.agents
             case ToolsUsed():
                 self.tools.add_reports(event.tools, worker)
                 self._add_summaries(event.summaries)
