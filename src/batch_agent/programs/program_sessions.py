@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind
 from ..core.events import CallsEnded, CallsStarted
-from ..core.messages import Assistant, Message, ToolCall, ToolResults
+from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults
 from ..core.program_runtime import CompletionRequest
 from ..core.protocols import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
@@ -107,11 +107,15 @@ class ProgramSession:
         called, self._calls = self._calls, ()
         if not called:
             return
-        seconds, failed = self._now() - self._since, _failed(messages)
-        records = tuple(CallRecord(call.name, call.arguments, call.id not in failed, seconds) for call in called)
+        seconds, found = self._now() - self._since, _last_results(messages)
+        results = tuple(found.get(call.id, ToolResult(call, "")) for call in called)
+        records = tuple(
+            CallRecord(call.name, call.arguments, not result.is_error, seconds)
+            for call, result in zip(called, results, strict=True)
+        )
         self.calls += records
         if self._events is not None:
-            self._events.emit(CallsEnded(self.job.key, self.turns, records, seconds))
+            self._events.emit(CallsEnded(self.job.key, self.turns, records, seconds, results))
 
 
 class ProgramSessions:
@@ -139,7 +143,7 @@ class ProgramSessions:
         return session
 
 
-def _failed(messages: Sequence[Message]) -> set[str]:
-    """Ids of the last calls that failed, according to the program."""
+def _last_results(messages: Sequence[Message]) -> dict[str, ToolResult]:
+    """Results of the last calls by their ids, according to the program."""
     last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), None)
-    return set() if last is None else {result.call.id for result in last.results if result.is_error}
+    return {} if last is None else {result.call.id: result for result in last.results}

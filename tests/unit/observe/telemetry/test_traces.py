@@ -25,6 +25,7 @@ from batch_agent.observe.telemetry import semconv as genai
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 
+_OURS = r"(?:gen_ai|batch_agent|error|server|openinference)\."
 DOCS = Path(__file__).parents[4] / "docs"
 SECRET = "the word that nobody may tell"
 REFUSED = 'no [[sim: {"fault": "400"}]]'
@@ -261,11 +262,11 @@ def test_pauses_are_events_of_the_run() -> None:
 
 
 def test_the_docs_name_every_attribute() -> None:
-    told = set(re.findall(r"`((?:gen_ai|batch_agent|error)\.[\w.]+)`", (DOCS / "metrics.md").read_text()))
+    told = set(re.findall(rf"`({_OURS}[\w.]+)`", (DOCS / "metrics.md").read_text()))
     ours = {
         value
         for name, value in vars(genai).items()
-        if name.isupper() and isinstance(value, str) and re.match(r"(gen_ai|batch_agent|error)\.", value)
+        if name.isupper() and isinstance(value, str) and re.match(_OURS, value)
     }
     assert told == ours
 
