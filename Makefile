@@ -18,7 +18,7 @@ help:
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
-	@echo "make test-nightly  the same with real SGLang (CPU)"
+	@echo "make test-nightly  the same with real SGLang (CPU), MLflow and Phoenix"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
@@ -62,7 +62,7 @@ test-engines: $(VENV)/.ray
 	$(BIN)/pytest -m engines tests --ignore tests/nightly --timeout 900
 
 test-nightly: $(VENV)/.dev
-	$(BIN)/python -m scripts.engines.install sglang
+	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix
 	$(BIN)/pytest -m engines tests/nightly --timeout 900
 
 $(VENV)/bin/python:

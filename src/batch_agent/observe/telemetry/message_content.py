@@ -76,19 +76,23 @@ class RunContents:
             return content
         if system := description.system_prompt:
             content[genai.SYSTEM_INSTRUCTIONS] = self._json(lambda show: [_text(show(system))])
-        return content | {genai.INPUT_MESSAGES: self._messages([User(description.task)])}
+        return content | self._task(description.task)
 
     def agent(self, result: AgentResult) -> Content:
         """The task of an agent and its answer."""
         if not self._masks:
             return {}
         content = {} if result.prompt is None else dict(self._prompt(result.prompt))
-        tasks = [message for message in result.transcript[:1] if isinstance(message, User)]
-        if tasks:
-            content[genai.INPUT_MESSAGES] = self._messages(tasks)
+        for message in result.transcript[:1]:
+            if isinstance(message, User):
+                content |= self._task(text_with_labels(message.text, message.images))
         if result.error is None:
             content[genai.OUTPUT_MESSAGES] = self._messages([Assistant(result.text)], result.finish)
+            content[genai.OUTPUT_VALUE] = self._cut(result.text)
         return content
+
+    def _task(self, text: str) -> Content:
+        return {genai.INPUT_MESSAGES: self._messages([User(text)]), genai.INPUT_VALUE: self._cut(text)}
 
     def _messages(self, messages: Sequence[Message], finish: FinishReason | None = None) -> str:
         """`finish`: of the last message."""

@@ -39,8 +39,11 @@ CALL_ARGUMENTS = "gen_ai.tool.call.arguments"
 CALL_RESULT = "gen_ai.tool.call.result"
 OPENINFERENCE_KIND = "openinference.span.kind"
 CHAIN = "CHAIN"
-"""Only in traces with contents, as are the names above up to `gen_ai.response.model`. MLflow and Phoenix read the names
-of the conventions; they do not know `invoke_workflow`, but OpenInference's name for it."""
+INPUT_VALUE = "input.value"
+OUTPUT_VALUE = "output.value"
+"""Only in traces with contents, as are the names above up to `gen_ai.response.model`. The last ones are those of
+OpenInference: MLflow and Phoenix read the messages of the conventions, but neither knows `invoke_workflow`, and their
+lists show these values."""
 
 TOOL_FAILED = "tool_error"
 """An `error.type`. The tool's message is not exported."""

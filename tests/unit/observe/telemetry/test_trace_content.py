@@ -37,6 +37,8 @@ ONLY_WITH_CONTENT = {
     "gen_ai.tool.call.arguments",
     "gen_ai.tool.call.result",
     "openinference.span.kind",
+    "input.value",
+    "output.value",
 }
 
 
@@ -122,6 +124,7 @@ async def test_spans_have_what_was_sent_and_what_was_answered(sim: SimServer, st
     [agent] = exported.attributes("invoke_agent")
     assert json.loads(agent["gen_ai.input.messages"]) == [task]
     assert json.loads(agent["gen_ai.output.messages"]) == [answer]
+    assert (agent["input.value"], agent["output.value"]) == ("Describe the sea", result.text)
     [run] = exported.attributes("invoke_workflow")
     assert texts(run["gen_ai.input.messages"]) == ["Describe {it}"]
     assert run["openinference.span.kind"] == "CHAIN"

@@ -25,7 +25,7 @@ from batch_agent.observe.telemetry import semconv as genai
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 
-_OURS = r"(?:gen_ai|batch_agent|error|server|openinference)\."
+_OURS = r"(?:gen_ai|batch_agent|error|server|openinference|input|output)\."
 DOCS = Path(__file__).parents[4] / "docs"
 SECRET = "the word that nobody may tell"
 REFUSED = 'no [[sim: {"fault": "400"}]]'
