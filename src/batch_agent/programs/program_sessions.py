@@ -107,8 +107,7 @@ class ProgramSession:
         called, self._calls = self._calls, ()
         if not called:
             return
-        seconds, found = self._now() - self._since, _last_results(messages)
-        results = tuple(found.get(call.id, ToolResult(call, "")) for call in called)
+        seconds, results = self._now() - self._since, _results(called, messages)
         records = tuple(
             CallRecord(call.name, call.arguments, not result.is_error, seconds)
             for call, result in zip(called, results, strict=True)
@@ -143,7 +142,10 @@ class ProgramSessions:
         return session
 
 
-def _last_results(messages: Sequence[Message]) -> dict[str, ToolResult]:
-    """Results of the last calls by their ids, according to the program."""
-    last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), None)
-    return {} if last is None else {result.call.id: result for result in last.results}
+def _results(calls: Sequence[ToolCall], messages: Sequence[Message]) -> tuple[ToolResult, ...]:
+    """Results of the last calls, according to the program; empty if it sent none."""
+    last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), ToolResults(()))
+    found = {result.call.id: result for result in last.results}
+    if len(found) == len(calls) and found.keys().isdisjoint(call.id for call in calls):
+        return last.results  # the server's ids were not unique, so the program got others
+    return tuple(found.get(call.id, ToolResult(call, "")) for call in calls)

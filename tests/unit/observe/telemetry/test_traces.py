@@ -311,6 +311,16 @@ async def test_the_command_line_sends_them_where_the_environment_says(
     assert len({span.trace_id for span in scope.spans}) == 1
 
 
+async def test_the_command_line_sends_contents_if_asked(sim: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        await run(sim, *telemetry_sinks(None, traces=False, content=True), inputs=["a"])
+    [resource] = [each for request in collector.requests for each in request.resource_spans]
+    [scope] = resource.scope_spans
+    found = {each.key for span in scope.spans for each in span.attributes}
+    assert {genai.INPUT_MESSAGES, genai.OUTPUT_MESSAGES, genai.CALL_RESULT, genai.SERVER_ADDRESS} <= found
+
+
 class Collector:
     """Takes OTLP over HTTP, in a thread of its own: a run's last spans are sent while its loop waits."""
 
