@@ -17,8 +17,18 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.support.loopback_servers import Line, RawRequest, raw_server
 
 from batch_agent import BatchAgent, Flow, SpecError, Tool, Traces, read_request_log
-from batch_agent.core.messages import Assistant, Prompt, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
-from batch_agent.core.requests import EncodedRequest, Exchange, Message, Reply, Request, Sampling, Usage
+from batch_agent.core.messages import (
+    Assistant,
+    Message,
+    Prompt,
+    Thought,
+    ToolCall,
+    ToolResult,
+    ToolResults,
+    ToolSpec,
+    User,
+)
+from batch_agent.core.requests import EncodedRequest, Exchange, Reply, Request, Sampling, Usage
 from batch_agent.observe.telemetry.message_content import RunContents, cut, fair_limit
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
