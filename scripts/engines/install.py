@@ -2,7 +2,8 @@
 
 ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode (no engine: the coding agent that asks
 them), mlflow or phoenix (no engines: servers that traces are sent to). Without any: vllm, dynamo and opencode, which
-`make test-engines` starts. Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
+`make test-engines` starts.
+Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
 import fcntl
