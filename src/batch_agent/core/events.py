@@ -1,9 +1,12 @@
 """Events of a run. A sink observes a run and cannot change it."""
 
+from dataclasses import field
+
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
+from .messages import ToolResult
 from .options.price import PriceNumbers, price_from_numbers
-from .requests import NO_USAGE, FinishReason, Usage
+from .requests import NO_USAGE, FinishReason, Reply, Usage
 from .results import AgentResult, CallRecord, ToolUse
 from .run_reports import PrefixReport, RunDescription, Scheduling
 
@@ -68,6 +71,8 @@ class TurnEnded:
     ttft: float | None
     """Seconds to the first token; None when the turn was not streamed."""
     attempts: int
+    reply: Reply | None = field(default=None, compare=False, repr=False)
+    """Only in the process that sent the request: not in logs, and not in events of other workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ class CallsEnded:
     turn: int
     calls: tuple[CallRecord, ...]
     seconds: float
+    results: tuple[ToolResult, ...] = field(default=(), compare=False, repr=False)
+    """In the order of `calls`, only in the process that made them: as `TurnEnded.reply`."""
 
 
 @dataclass(frozen=True, slots=True)

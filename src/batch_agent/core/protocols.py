@@ -13,7 +13,7 @@ from .fast_dataclass import dataclass
 from .images import MAX_IMAGE_TOKENS
 from .messages import ToolCall, ToolResult, ToolSpec
 from .options.price import PriceNumbers
-from .requests import ContextHint, Delta, EncodedRequest, Lane, Request, Usage
+from .requests import ContextHint, Delta, EncodedRequest, Exchange, Lane, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -515,6 +515,20 @@ class SlowSink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ExchangeSink(Protocol):
+    """Slow sink that may also get the requests of a run and the responses, in the thread of its other methods."""
+
+    @property
+    def wants_exchanges(self) -> bool:
+        """If False, requests are not recorded."""
+        ...
+
+    def take_exchange(self, exchange: Exchange) -> None:
+        """Called before the events that follow from the response."""
+        ...
 
 
 EventSinks = EventSink | SlowSink | Sequence[EventSink | SlowSink] | None

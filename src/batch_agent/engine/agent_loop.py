@@ -249,7 +249,7 @@ class _Agent:
                 break
         fact = Returned(results, self._now() - started)
         if turns.events is not None:
-            turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))
+            turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds, results))
         return fact
 
     def _release_slot(self) -> None:

@@ -38,7 +38,7 @@ from ..core.protocols import (
     ToolSet,
     Traits,
 )
-from ..core.requests import NO_USAGE, Lane, RequestObserver, Usage
+from ..core.requests import NO_USAGE, Exchange, Lane, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
@@ -48,6 +48,7 @@ from ..engine.job_source import JobSource
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
+from ..observe.sinks import request_observer
 from ..plan.compile import PLAIN, Plan, prefix_chars
 from ..plan.image_rules import no_images
 from ..plan.layout import Layout
@@ -217,6 +218,18 @@ async def offline_plan(
     return inputs, setup.compile(tools, layout, traits, None), tools
 
 
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """Observer for two."""
+
+    log: RequestObserver
+    trace: RequestObserver
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.log(exchange)
+        self.trace(exchange)
+
+
 class _Opener:
     """Opens each resource once; the stack closes them."""
 
@@ -238,6 +251,8 @@ class _Opener:
         """Usage of the trial requests that test whether servers support tools."""
         self._backends: dict[tuple[str | Sequence[str], str | None, Path | None], Backend] = {}
         self._request_logs: dict[Path | None, RequestObserver] = {}
+        self._trace_requests: RequestObserver | None = None
+        """For sinks that want the requests."""
         self._provided: dict[int, Sequence[Tool]] = {}
         self._admissions: dict[Hashable, tuple[AdmissionController, Health]] = {}
         """Admission controller and health by server address."""
@@ -252,6 +267,7 @@ class _Opener:
         setups, stack = self._setups, self._stack
         layouts = [await setup.layout_inputs() for setup in setups]
         stack.enter_context(relaxed_gc())
+        self._trace_requests = request_observer(events)
         if isinstance(events, AbstractContextManager):
             events.__enter__()
             stack.push_async_exit(partial(_exit_in_thread, events))
@@ -533,7 +549,14 @@ class _Opener:
         return 0 if self._budget is None else self._budget.pool.waiting
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
-        """Observer of the requests of a run; None if they are not logged. Runs with the same file share it."""
+        """Observer of the requests of a run; None if they are neither logged nor traced."""
+        log, trace = self._request_log(setup), self._trace_requests
+        if log is None or trace is None:
+            return log or trace
+        return _Both(log, trace)
+
+    def _request_log(self, setup: RunSetup) -> RequestObserver | None:
+        """Log of the requests of a run; None if they are not logged. Runs with the same file share it."""
         path = setup.spec.log_requests
         if path is None and not _log.isEnabledFor(logging.DEBUG):
             return None

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from ...core.run_reports import Scheduling
 from ...version import __version__
+from ..score_file import evaluation_json, score_columns
 from ..text.prefix import shared_results_line
 from ..text.summary import pace_line
 from .activity import GENERATING, TOOLS, WAITING
@@ -51,6 +53,13 @@ def model_of(
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
         "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }
+
+
+def with_evaluation(model: dict[str, Any], view: RunView, folder: Path) -> dict[str, Any]:
+    """The model with what the checkpoint in `folder` has about the answers: their scores, metrics and comparisons."""
+    scores = score_columns(folder, view.answers(_shown(view)))
+    results = {**model["results"], "scores": scores} if scores else model["results"]
+    return {**model, "results": results, "evaluation": evaluation_json(folder)}
 
 
 def _shown(view: RunView) -> Collection[int]:

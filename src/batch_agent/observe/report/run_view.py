@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from ...core.agent_config import sample_of
+from ...core.agent_config import sample_of, without_sample
 from ...core.events import (
     AgentFinished,
     AgentReassigned,
@@ -123,6 +123,16 @@ class RunView:
             if is_row_key(key) and "." not in key
         }
         return {"key": [known.get(row, "") for row in rows]} if known else {}
+
+    def answers(self, rows: Iterable[int]) -> list[tuple[str, str, int] | None]:
+        """Stage, key of the input as results show it, and sample of each row."""
+        known = {
+            self._rows[actor]: (name, row_key(without_sample(key)), sample_of(key))
+            for name, stage in self.stages.items()
+            for key, actor in stage.actors.items()
+            if "." not in key
+        }
+        return [known.get(row) for row in rows]
 
     def _apply(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
         """`stage`: None for events of the whole run, and for runs without stages. `worker`: empty for the process that
