@@ -14,6 +14,7 @@ from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
 from ..engine.turn_runner import TurnRunner
+from ..rollouts.token_turn_runner import TokenRecorder
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions
 
@@ -38,6 +39,8 @@ class GatewayService:
     sessions: ProgramSessions
     max_turns: int
     """Limit of requests per agent."""
+    tokens: TokenRecorder | None = None
+    """Keeps the tokens of requests, of which programs notice nothing."""
     _turns: Counter[str] = field(default_factory=Counter)
     _action_texts: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     """By agent and call id: the model's text, where it was an action."""
@@ -65,6 +68,8 @@ class GatewayService:
         """Forgets an agent that is done."""
         self._turns.pop(agent, None)
         self._action_texts.pop(agent, None)
+        if self.tokens is not None:
+            self.tokens.forget(agent)
 
     async def _answer(self, session: ProgramSession, completion: CompletionRequest) -> Reply:
         agent, action_texts = session.job.key, self._action_texts[session.job.key]
@@ -109,9 +114,14 @@ class GatewayService:
         index = turn.session.job.index
         request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts, index)
         step = Generate(request, self.max_turns - turn.number)
+        if self.tokens is not None:
+            step = await self.tokens.asking(step, turn.key)
         fact = await (
             self._run_turn(turn.session, step) if turn.is_only else self._run_side_turn(turn.session, turn.key, step)
         )
+        if self.tokens is not None:
+            agent, attempt = turn.session.job.key, turn.session.attempt
+            fact = self.tokens.keep(agent, turn.key, step.request, fact, attempt, side=not turn.is_only)
         return request, fact, self.adapter.reply(completion, fact.reply, turn.number)
 
     async def _run_turn(self, session: ProgramSession, step: Generate) -> Replied:

@@ -1,6 +1,7 @@
 """Encoder of requests in the OpenAI chat completions format."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, assert_never
 
@@ -13,6 +14,7 @@ from ...flavors import OpenAIExtensions
 from ..dialect import EncodingCache, base64_of
 from .context_hints import PARAMETERS, hint_fields
 from .decoder import OpenAIStreamDecoder, decode_reply
+from .token_ids import token_fields
 
 PATH = "/chat/completions"
 
@@ -57,6 +59,11 @@ class OpenAIChat:
     def decoder(self, lane: Lane = "standard") -> OpenAIStreamDecoder:
         return OpenAIStreamDecoder(lane)
 
+    def encode_rendering(self, request: Request) -> bytes:
+        """Body of a request for the ids of the prompt, as the server renders it with all tools."""
+        plain = replace(request, may_call_tools=True, must_call=None, answer_schema=None, tokens=None, hint=None)
+        return self.encode(plain)[:-1] + b',"add_generation_prompt":true}'
+
     def _head(self, request: Request) -> bytes:
         sampling, extensions = request.sampling, self._extensions
         body: dict[str, Any] = {"model": request.model}
@@ -72,7 +79,7 @@ class OpenAIChat:
         body |= sampling.extra
         if extensions.priority == "agent_hints":
             body.pop("nvext", None)  # added at the end, with the hints
-        if extensions.context_hints:
+        if extensions.context_hints or (request.tokens is not None and extensions.prompt_ids == PARAMETERS):
             body.pop(PARAMETERS, None)  # likewise
         if request.prompt.tools:
             body["tools"] = chat_tools(request.prompt.tools)
@@ -95,6 +102,8 @@ class OpenAIChat:
         if request.stream:
             tail += b',"stream":true,"stream_options":{"include_usage":true}'
         metadata = self._metadata(request) if self._has_metadata else None
+        if request.tokens is not None:
+            metadata = _with_token_fields(metadata or {}, request, self._extensions.prompt_ids)
         return tail + (b"," + dumps(metadata)[1:] if metadata else b"}")
 
     def _metadata(self, request: Request) -> dict[str, Any]:
@@ -197,6 +206,15 @@ def _kv_parameters(request: Request) -> dict[str, Any]:
     """The user's parameters of the KV transfer, with the hint."""
     extra = request.sampling.extra.get(PARAMETERS) or {}
     return dict(extra) if request.hint is None else {**extra, **hint_fields(request.hint, request.turn)}
+
+
+def _with_token_fields(metadata: dict[str, Any], request: Request, input_field: str) -> dict[str, Any]:
+    """The fields about a request and its tokens. vLLM takes ids among the parameters of the KV transfer."""
+    assert request.tokens is not None
+    metadata |= token_fields(request.tokens, input_field)
+    if input_field == PARAMETERS and (parameters := {**_kv_parameters(request), **metadata.get(PARAMETERS, {})}):
+        metadata[PARAMETERS] = parameters
+    return metadata
 
 
 def _cache_key(prompt: Prompt) -> str:

@@ -1,0 +1,131 @@
+"""Turn runner that keeps the tokens of each turn in the checkpoint, and sends histories as ids."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from ..agent.conversation import Generate
+from ..aio import Deadlines
+from ..core.agent_config import Job
+from ..core.errors import BackendError, ErrorKind
+from ..core.facts import Replied, Sampled
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import Backend, EventSink, RendersPrompts, Slot, Store
+from ..core.requests import Request, TokenRequest
+from ..engine.admission import AdmissionController
+from ..engine.engine import Leave
+from ..engine.turn_runner import OnAttempt, TurnRunner
+from .continuation import LastTurn, continued_prompt
+from .token_record import TokenRecord, encode_record
+
+MAX_ID_BYTES = 256 * 1024 * 1024
+"""Of the ids of agents in progress, 64 million tokens. The next turn of an agent beyond that is rendered by the
+server."""
+_NO_IDS = (
+    "The server returned no token ids, which tokens=True needs. Use vLLM 0.10.2 or later, or SGLang 0.5.10 or later, "
+    "or omit tokens=True."
+)
+_RENDER = TokenRequest()
+
+
+class TokenRecorder:
+    """Tokens of a run: asks for those of each turn, records them, and remembers what a next turn continues."""
+
+    def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
+        self._store = store
+        self._render = server.render_prompt if isinstance(server, RendersPrompts) else None
+        self._last: dict[str, LastTurn] = {}
+        """By conversation, least recently used first."""
+        self._size = 0
+        self._max_bytes = max_bytes
+
+    async def asking(self, step: Generate, conversation: str) -> Generate:
+        """The step with a request for tokens, whose prompt is sent as ids where it continues the turn before."""
+        last, request = self._last.get(conversation), step.request
+        wanted = _RENDER
+        if last is not None and self._render is not None and last.is_continued_by(request):
+            rendered = await self._render(request)
+            prompt = None if rendered is None else continued_prompt(last, rendered)
+            wanted = _RENDER if prompt is None else TokenRequest(prompt)
+        return replace(step, request=replace(request, tokens=wanted))
+
+    def keep(
+        self, agent: str, conversation: str, request: Request, fact: Replied, attempt: str = "", *, side: bool = False
+    ) -> Replied:
+        """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
+        tokens, reply = fact.reply.tokens, replace(fact.reply, tokens=None)
+        if tokens is None:
+            raise BackendError(ErrorKind.BAD_REQUEST, _NO_IDS)
+        sent = request.tokens.prompt_ids if request.tokens is not None else b""
+        as_ids = bool(sent) and sent == tokens.prompt
+        if sent and not as_ids:
+            self._render = None  # the server does not take ids: what it rendered itself is in the record
+        last = self._last.get(conversation)
+        is_next = last is not None and last.number < request.turn and not side
+        previous = last.tokens.sequence if last is not None and is_next else b""
+        record = TokenRecord(tokens, request.turn, attempt, side, sent_as_ids=as_ids)
+        self._store.record(agent, Sampled(encode_record(record, previous)))
+        if not side:
+            rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
+            self._remember(conversation, LastTurn(request.turn, request.messages, reply, tokens, rendered))
+        return replace(fact, reply=reply)
+
+    def forget(self, conversation: str) -> None:
+        """To be called when an agent has ended."""
+        last = self._last.pop(conversation, None)
+        if last is not None:
+            self._size -= last.size
+
+    def around(self, turns: TurnRunner, leave: Leave | None) -> "tuple[TokenTurnRunner, Leave]":
+        """The turn runner of agents that keeps their tokens, and what is called when an agent has ended."""
+
+        async def leave_and_forget(agent: str) -> None:
+            self.forget(agent)
+            if leave is not None:
+                await leave(agent)
+
+        return TokenTurnRunner(turns, self), leave_and_forget
+
+    def _remember(self, conversation: str, turn: LastTurn) -> None:
+        self.forget(conversation)
+        self._last[conversation] = turn
+        self._size += turn.size
+        while self._size > self._max_bytes:
+            self.forget(next(iter(self._last)))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTurnRunner:
+    """Runs the turns of agents with another turn runner, and keeps their tokens."""
+
+    turns: TurnRunner
+    recorder: TokenRecorder
+
+    @property
+    def admission(self) -> AdmissionController:
+        return self.turns.admission
+
+    @property
+    def turn_time(self) -> Deadlines:
+        return self.turns.turn_time
+
+    @property
+    def events(self) -> EventSink | None:
+        return self.turns.events
+
+    async def turn(
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        on_attempt: OnAttempt | None = None,
+    ) -> Replied:
+        try:
+            step = await self.recorder.asking(step, job.key)
+        except BaseException:
+            if slot is not None:
+                slot.release()
+            raise
+        fact = await self.turns.turn(job, step, slot, task, on_attempt)
+        return self.recorder.keep(job.key, job.key, step.request, fact)
