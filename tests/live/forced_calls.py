@@ -7,27 +7,35 @@ from dataclasses import replace
 
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.core.messages import Assistant
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Request, Sampling
 
-CALL = r'<tool_call>\n\{"name": "berth_of", "arguments": \{"ship": "[A-Z][a-z]{2,9}( [A-Z][a-z]{2,9})?"\}\}\n</tool_call>'
+NAME = "[A-Z][a-z]{2,9}( [A-Z][a-z]{2,9})?"
 ANSWER = r"The ship [a-zA-Z ,]{8,60}\."
 
 
-class ForcedCalls:
-    """A real server, whose model calls `berth_of` in the first turns and answers in the next one."""
+def call_of(tool: str, argument: str, value: str) -> str:
+    """Pattern of a call in the model's own format."""
+    return rf'<tool_call>\n\{{"name": "{tool}", "arguments": \{{"{argument}": "{value}"\}}\}}\n</tool_call>'
 
-    def __init__(self, server: HttpBackend, calls: int) -> None:
+
+class ForcedCalls:
+    """A real server, whose model calls a tool in the first turns of a conversation and answers in the next one."""
+
+    def __init__(self, server: HttpBackend, call: str, calls: int) -> None:
         self.server = server
+        self._call = call
         self._calls = calls
-        self._samplings: dict[tuple[int, str], Sampling] = {}
+        self._samplings: dict[tuple[int, str], tuple[Sampling, Sampling]] = {}
 
     @classmethod
-    async def open(cls, url: str, scheme: str, calls: int = 1) -> "ForcedCalls":
+    async def open(cls, url: str, scheme: str, call: str, calls: int = 1) -> "ForcedCalls":
+        """`call`: the pattern of a call."""
         address = f"{scheme}://{url.removeprefix('http://')}"
         server = await connect(address, "smollm2", uses_tools=True, notify=lambda text: None)
         assert isinstance(server, HttpBackend)
-        return cls(server, calls)
+        return cls(server, call, calls)
 
     @property
     def traits(self) -> Traits:
@@ -46,10 +54,10 @@ class ForcedCalls:
         await self.server.aclose()
 
     def _forced(self, request: Request) -> Request:
-        pattern = CALL if request.turn < self._calls else ANSWER
+        turns = sum(isinstance(message, Assistant) for message in request.messages)
+        pattern = self._call if request.prompt.tools and turns < self._calls else ANSWER
         key = id(request.sampling), pattern
         if key not in self._samplings:  # requests with the same sampling share their encoding
-            is_vllm = self.traits.name == "vllm"
-            extra = {"structured_outputs": {"regex": pattern}} if is_vllm else {"regex": pattern}
-            self._samplings[key] = replace(request.sampling, extra=extra)
-        return replace(request, sampling=self._samplings[key], may_call_tools=True)
+            extra = {"structured_outputs": {"regex": pattern}} if self.traits.name == "vllm" else {"regex": pattern}
+            self._samplings[key] = request.sampling, replace(request.sampling, extra=extra)
+        return replace(request, sampling=self._samplings[key][1], may_call_tools=True)

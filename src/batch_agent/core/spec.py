@@ -134,6 +134,8 @@ class BatchSpec:
             raise SpecError("tokens=True keeps token ids in one process: omit store= and cluster=.")
         if self.checkpoint_dir is None:
             raise SpecError("tokens=True keeps token ids in the checkpoint: pass checkpoint_dir=.")
+        if self.context.oversized == "chunk":
+            raise SpecError("tokens=True is for agents that read their input whole: omit oversized='chunk'.")
         if self.lane != "standard":
             raise SpecError(f"tokens=True is for lane='standard': no server returns token ids in lane {self.lane!r}.")
         if self.context.streaming or self.context.streaming_tool_dispatch:

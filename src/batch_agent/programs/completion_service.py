@@ -4,12 +4,14 @@ agent."""
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import field, replace
+from hashlib import blake2b
 from typing import Literal
 
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
+from ..core.messages import User
 from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
@@ -115,13 +117,13 @@ class GatewayService:
         request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts, index)
         step = Generate(request, self.max_turns - turn.number)
         if self.tokens is not None:
-            step = await self.tokens.asking(step, turn.key)
+            thread = _thread(request)
+            step = await self.tokens.asking(step, turn.session.job.key, thread)
         fact = await (
             self._run_turn(turn.session, step) if turn.is_only else self._run_side_turn(turn.session, turn.key, step)
         )
         if self.tokens is not None:
-            agent, attempt = turn.session.job.key, turn.session.attempt
-            fact = self.tokens.keep(agent, turn.key, step.request, fact, attempt, side=not turn.is_only)
+            fact = self.tokens.keep(turn.session.job.key, step.request, fact, turn.session.attempt, thread)
         return request, fact, self.adapter.reply(completion, fact.reply, turn.number)
 
     async def _run_turn(self, session: ProgramSession, step: Generate) -> Replied:
@@ -140,6 +142,13 @@ class GatewayService:
         finally:
             slot.release()
             gate.release(key)
+
+
+def _thread(request: Request) -> str:
+    """Identifies a conversation of a program by its beginning. One without tools is another, such as for a title."""
+    first = next((message.text for message in request.messages if isinstance(message, User)), "")
+    beginning = f"{bool(request.prompt.tools)}{first}"
+    return blake2b(beginning.encode(errors="replace"), digest_size=4).hexdigest()
 
 
 def _as_backend_error(end: BackendError | RunStopped) -> BackendError:

@@ -13,8 +13,9 @@ class Break:
     """A prompt that does not continue the request before it: the tokens that the model sampled are not those that it
     saw afterwards."""
 
+    thread: int
     turn: int
-    """Index of the request among those of the rollout."""
+    """Index of the request in its conversation."""
     position: int
     """Ids that both have."""
     expected: int
@@ -33,6 +34,8 @@ class TokenSequence:
     """Of the completion: 1 for what the model sampled, 0 for everything else."""
     logprobs: list[float]
     """Of the completion; 0.0 where the mask is 0."""
+    thread: int
+    """Index of the conversation; 0 is that of the agent's task."""
     first_turn: int
     turns: int
 
@@ -47,25 +50,38 @@ class Rollout:
     """Replies whose tokens were not kept, because an earlier run without `tokens=True` received them."""
 
     @property
-    def turns(self) -> tuple[TurnTokens, ...]:
-        """Tokens of each request in the agent's own conversation."""
-        return tuple(record.tokens for record in self.records if not record.side)
+    def threads(self) -> tuple[tuple[TurnTokens, ...], ...]:
+        """Tokens of the requests of each conversation. The first one is the longest: that of the agent's task."""
+        found: dict[str, tuple[TurnTokens, ...]] = {}
+        for record in self.records:
+            found[record.thread] = (*found.get(record.thread, ()), record.tokens)
+        return tuple(sorted(found.values(), key=len, reverse=True))
 
-    def breaks(self) -> list[Break]:
-        """Where a prompt does not continue the request before it."""
-        found, turns = list[Break](), self.turns
+    @property
+    def turns(self) -> tuple[TurnTokens, ...]:
+        """Tokens of each request in the conversation of the agent's task."""
+        return self.threads[0]
+
+    @property
+    def breaks(self) -> tuple[Break, ...]:
+        """Those of all conversations."""
+        return tuple(found for thread in range(len(self.threads)) for found in self.breaks_of(thread))
+
+    def breaks_of(self, thread: int) -> list[Break]:
+        """Where a prompt of a conversation does not continue the request before it."""
+        found, turns = list[Break](), self.threads[thread]
         for number in range(1, len(turns)):
             expected, prompt = turns[number - 1].sequence, turns[number].prompt
             if not prompt.startswith(expected):
-                found.append(Break(number, _common_ids(expected, prompt), len(expected) // ID_BYTES))
+                found.append(Break(thread, number, _common_ids(expected, prompt), len(expected) // ID_BYTES))
         return found
 
     def sequences(self) -> Iterator[TokenSequence]:
-        """The agent's own conversation, cut at its breaks."""
-        turns, starts = self.turns, [0, *(each.turn for each in self.breaks())]
-        for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
-            if start < end:
-                yield _joined(turns[start:end], start)
+        """The conversations, cut at their breaks."""
+        for thread, turns in enumerate(self.threads):
+            starts = [0, *(each.turn for each in self.breaks_of(thread))]
+            for start, end in zip(starts, [*starts[1:], len(turns)], strict=True):
+                yield _joined(turns[start:end], thread, start)
 
 
 def rollout_of(facts: Sequence[Fact]) -> Rollout | None:
@@ -100,15 +116,14 @@ def _of_last_attempt(records: Sequence[TokenRecord]) -> list[TokenRecord]:
 
 
 def _with_prompts(records: Sequence[TokenRecord]) -> Iterator[TokenRecord]:
-    previous = b""
+    previous: dict[str, bytes] = {}
     for record in records:
-        whole = record.completed(previous)
-        if not record.side:
-            previous = whole.tokens.sequence
+        whole = record.completed(previous.get(record.thread, b""))
+        previous[record.thread] = whole.tokens.sequence
         yield whole
 
 
-def _joined(turns: Sequence[TurnTokens], first: int) -> TokenSequence:
+def _joined(turns: Sequence[TurnTokens], thread: int, first: int) -> TokenSequence:
     prompt = turns[0].prompt
     ids, mask, logprobs = list[int](), list[int](), list[float]()
     end = len(prompt)
@@ -119,7 +134,7 @@ def _joined(turns: Sequence[TurnTokens], first: int) -> TokenSequence:
         mask += [0] * len(between) + [1] * len(sampled)
         logprobs += [0.0] * len(between) + unpacked_logprobs(turn.logprobs)
         end = len(turn.prompt) + len(turn.sampled)
-    return TokenSequence(unpacked_ids(prompt), ids, mask, logprobs, first, len(turns))
+    return TokenSequence(unpacked_ids(prompt), ids, mask, logprobs, thread, first, len(turns))
 
 
 def _common_ids(one: bytes, other: bytes) -> int:

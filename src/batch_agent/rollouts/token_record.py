@@ -26,8 +26,9 @@ class TokenRecord:
     """Number of the request among those of its agent."""
     attempt: str = ""
     """The attempt of a program to which the request belongs; empty for an agent without a program."""
-    side: bool = False
-    """A request of a program while another one was in progress, with a conversation of its own."""
+    thread: str = ""
+    """The conversation to which the request belongs: a program has others beside that of its task, such as for a
+    title or of an agent of its own. Empty for an agent without a program."""
     continues: int = 0
     """Bytes of the prompt that are those of the record before it, of the same conversation."""
     sent_as_ids: bool = False
@@ -51,7 +52,7 @@ def encode_record(record: TokenRecord, previous: bytes = b"") -> bytes:
     head = {
         "turn": record.turn,
         "attempt": record.attempt,
-        "side": record.side,
+        "thread": record.thread,
         "as_ids": record.sent_as_ids,
         "finish": tokens.finish,
         "model": tokens.model,
@@ -82,7 +83,7 @@ def decode_record(data: bytes) -> TokenRecord:
         if len(tokens.logprobs) != len(tokens.sampled):
             raise ValueError("its lengths do not fit together")
         return TokenRecord(
-            tokens, head["turn"], head["attempt"], head["side"], head["continues"] * ID_BYTES, head["as_ids"]
+            tokens, head["turn"], head["attempt"], head["thread"], head["continues"] * ID_BYTES, head["as_ids"]
         )
     except (KeyError, TypeError, zlib.error) as error:
         raise ValueError(f"not a record of tokens: {error}") from error

@@ -34,14 +34,17 @@ class TokenRecorder:
     def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
         self._store = store
         self._render = server.render_prompt if isinstance(server, RendersPrompts) else None
-        self._last: dict[str, LastTurn] = {}
-        """By conversation, least recently used first."""
+        self._threads: dict[str, dict[str, LastTurn]] = {}
+        """Conversations by agent, least recently used first."""
         self._size = 0
         self._max_bytes = max_bytes
+        self.turns = 0
+        self.breaks = 0
+        """Turns whose prompt does not continue the turn before."""
 
-    async def asking(self, step: Generate, conversation: str) -> Generate:
+    async def asking(self, step: Generate, agent: str, thread: str = "") -> Generate:
         """The step with a request for tokens, whose prompt is sent as ids where it continues the turn before."""
-        last, request = self._last.get(conversation), step.request
+        last, request = self._last(agent, thread), step.request
         wanted = _RENDER
         if last is not None and self._render is not None and last.is_continued_by(request):
             rendered = await self._render(request)
@@ -49,9 +52,7 @@ class TokenRecorder:
             wanted = _RENDER if prompt is None else TokenRequest(prompt)
         return replace(step, request=replace(request, tokens=wanted))
 
-    def keep(
-        self, agent: str, conversation: str, request: Request, fact: Replied, attempt: str = "", *, side: bool = False
-    ) -> Replied:
+    def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
         """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
         tokens, reply = fact.reply.tokens, replace(fact.reply, tokens=None)
         if tokens is None:
@@ -60,21 +61,19 @@ class TokenRecorder:
         as_ids = bool(sent) and sent == tokens.prompt
         if sent and not as_ids:
             self._render = None  # the server does not take ids: what it rendered itself is in the record
-        last = self._last.get(conversation)
-        is_next = last is not None and last.number < request.turn and not side
-        previous = last.tokens.sequence if last is not None and is_next else b""
-        record = TokenRecord(tokens, request.turn, attempt, side, sent_as_ids=as_ids)
+        last = self._last(agent, thread)
+        previous = last.tokens.sequence if last is not None and last.number < request.turn else b""
+        record = TokenRecord(tokens, request.turn, attempt, thread, sent_as_ids=as_ids)
         self._store.record(agent, Sampled(encode_record(record, previous)))
-        if not side:
-            rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
-            self._remember(conversation, LastTurn(request.turn, request.messages, reply, tokens, rendered))
+        self.turns += 1
+        self.breaks += not tokens.prompt.startswith(previous)
+        rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
+        self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered))
         return replace(fact, reply=reply)
 
-    def forget(self, conversation: str) -> None:
+    def forget(self, agent: str) -> None:
         """To be called when an agent has ended."""
-        last = self._last.pop(conversation, None)
-        if last is not None:
-            self._size -= last.size
+        self._size -= sum(turn.size for turn in self._threads.pop(agent, {}).values())
 
     def around(self, turns: TurnRunner, leave: Leave | None) -> "tuple[TokenTurnRunner, Leave]":
         """The turn runner of agents that keeps their tokens, and what is called when an agent has ended."""
@@ -86,12 +85,27 @@ class TokenRecorder:
 
         return TokenTurnRunner(turns, self), leave_and_forget
 
-    def _remember(self, conversation: str, turn: LastTurn) -> None:
-        self.forget(conversation)
-        self._last[conversation] = turn
+    def report(self) -> str | None:
+        """For the user, at the end of the run; None if every prompt continued the turn before it."""
+        if not self.breaks:
+            return None
+        return (
+            f"{self.breaks:,} of {self.turns:,} turns do not continue the tokens of the turn before: their histories "
+            "were rendered anew. `batch-agent export --format trl` cuts the rollouts there; docs/rollouts.md says why."
+        )
+
+    def _last(self, agent: str, thread: str) -> LastTurn | None:
+        return self._threads[agent].get(thread) if agent in self._threads else None
+
+    def _remember(self, agent: str, thread: str, turn: LastTurn) -> None:
+        threads = self._threads.pop(agent, {})
+        if thread in threads:
+            self._size -= threads[thread].size
+        threads[thread] = turn
+        self._threads[agent] = threads
         self._size += turn.size
         while self._size > self._max_bytes:
-            self.forget(next(iter(self._last)))
+            self.forget(next(iter(self._threads)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,4 +142,4 @@ class TokenTurnRunner:
                 slot.release()
             raise
         fact = await self.turns.turn(job, step, slot, task, on_attempt)
-        return self.recorder.keep(job.key, job.key, step.request, fact)
+        return self.recorder.keep(job.key, step.request, fact)
