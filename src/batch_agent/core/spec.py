@@ -132,8 +132,6 @@ class BatchSpec:
             raise SpecError(f"tokens must be True or False; got {self.tokens!r}.")
         if self.distribution.store is not None or self.distribution.cluster is not None:
             raise SpecError("tokens=True keeps token ids in one process: omit store= and cluster=.")
-        if self.checkpoint_dir is None:
-            raise SpecError("tokens=True keeps token ids in the checkpoint: pass checkpoint_dir=.")
         if self.context.oversized == "chunk":
             raise SpecError("tokens=True is for agents that read their input whole: omit oversized='chunk'.")
         if self.lane != "standard":

@@ -302,7 +302,7 @@ class _Opener:
             server = await self._backend(setup)
             check_lane(spec, server.traits)
             if spec.tokens:
-                check_tokens(server.traits)
+                check_tokens(server.traits, has_checkpoint=not isinstance(store, NoStore))
             images, known = server.traits.images, inputs.known
             values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
             if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
