@@ -1,6 +1,6 @@
-"""Token-exact rollouts on a real engine: the ids in the checkpoint against the log of the engine, and what they cost.
+"""Token-exact rollouts on a real engine: the ids in the checkpoint against the log of the engine.
 
-    python -m benchmarks.rollouts vllm [--agents 200] [--programs 8] [--rounds 2]
+    python -m benchmarks.rollouts vllm [--agents 200] [--programs 8]
     python -m benchmarks.rollouts sglang
 
 Starts vLLM or SGLang on the CPU (scripts/engines) with a log of every request: the ids that its scheduler was given,
@@ -8,8 +8,6 @@ and those that it sampled. Agents call a tool and answer; programs are OpenCode 
 and sampled ids in the checkpoint must be in the engine's log, and each of the log in the checkpoint. The log is written
 by the engine itself, before a response is made of it: an id that is lost, changed, tokenized again or attributed to
 another turn on the way to the checkpoint is a difference.
-
-CPU is that of this process, over runs with and without the option, which alternate on the same engine.
 """
 
 import argparse
@@ -121,12 +119,13 @@ async def agents(url: str, kind: str, count: int, folder: Path, *, tokens: bool)
         )
     finally:
         await backend.aclose()
+    turns, cpu = sum(result.turns for result in results), time.process_time() - used
     return {
         "ok": sum(result.ok for result in results),
-        "turns": sum(result.turns for result in results),
+        "turns": turns,
+        "cpu_ms_per_turn": round(1000 * cpu / turns, 3),
         "tool_calls": sum(len(result.tool_calls) for result in results),
         "wall_s": round(time.perf_counter() - started, 1),
-        "cpu_s": round(time.process_time() - used, 3),
     }
 
 
@@ -139,7 +138,7 @@ async def programs(url: str, kind: str, count: int, folder: Path, project: Path)
     try:
         results = await BatchAgent.run(
             task="Say which ship number {it} is.",
-            inputs=list(range(count)),
+            inputs=[str(number) for number in range(count)],
             backend=backend,
             runtime=runtime,
             max_agents=8,
@@ -161,28 +160,21 @@ async def programs(url: str, kind: str, count: int, folder: Path, project: Path)
 
 async def measure(kind: str, options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     log = scratch / f"{kind}.log"
+    found = dict[str, Any]()
     with engine(kind, scratch) as url:
-        await agents(url, kind, 4, scratch / "warm-up", tokens=True)
-        rounds = list[dict[str, Any]]()
-        for number in range(options.rounds):
-            pair = dict[str, Any]()
-            for tokens in (False, True):
-                folder, start = scratch / f"run-{number}-{tokens}", log.stat().st_size
-                ran = await agents(url, kind, options.agents, folder, tokens=tokens)
-                if tokens:
-                    ran |= compared(kept(folder), logged(kind, scratch, start))
-                pair["with" if tokens else "without"] = ran
-                print(json.dumps(ran), flush=True)
-            rounds.append(pair)
-        found: dict[str, Any] = {"agents": rounds}
         if options.programs:
-            start = log.stat().st_size
-            project = make_project(scratch / "project")
-            ran = await programs(url, kind, options.programs, scratch / "programs", project)
-            found["programs"] = ran | compared(kept(scratch / "programs"), logged(kind, scratch, start))
+            start, folder = log.stat().st_size, scratch / "programs"
+            ran = await programs(url, kind, options.programs, folder, make_project(scratch / "project"))
+            found["programs"] = ran | compared(kept(folder), logged(kind, scratch, start))
             print(json.dumps(found["programs"]), flush=True)
-    cpu = {name: sum(pair[name]["cpu_s"] for pair in rounds) for name in ("without", "with")}
-    return found | {"cpu_s": cpu, "cpu_ratio": round(cpu["with"] / cpu["without"], 3)}
+        start, folder = log.stat().st_size, scratch / "agents"
+        ran = await agents(url, kind, options.agents, folder, tokens=True)
+        found["agents"] = ran | compared(kept(folder), logged(kind, scratch, start))
+        print(json.dumps(found["agents"]), flush=True)
+        if options.without:
+            found["without_tokens"] = await agents(url, kind, options.without, scratch / "without", tokens=False)
+            print(json.dumps(found["without_tokens"]), flush=True)
+    return found
 
 
 def main() -> None:
@@ -190,7 +182,7 @@ def main() -> None:
     parser.add_argument("engine", choices=("vllm", "sglang"))
     parser.add_argument("--agents", type=int, default=200)
     parser.add_argument("--programs", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--without", type=int, default=0, help="agents of a run without the option, for its CPU")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         numbers = asyncio.run(measure(options.engine, options, Path(scratch)))

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,7 +16,7 @@ from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, Tool
 from batch_agent.core.options import Retry
 from batch_agent.core.program_runtime import CompletionRequest, CompletionService, ProgramFailed, ProgramResult
 from batch_agent.core.protocols import Store
-from batch_agent.core.requests import Reply, Sampling, Usage
+from batch_agent.core.requests import Reply, Sampling, TokenRequest, Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.agent_loop import AgentLoop
 from batch_agent.engine.engine import Engine, EngineConfig
@@ -109,6 +109,8 @@ async def run_programs(
     output = output_type(schema)
     prompt = Prompt("Answer with JSON." if schema else "")
     rules = AgentConfig(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
+    if tokens:
+        rules = replace(rules, tokens=TokenRequest())
     residency = None if kv_tokens is None else Residency(KvLedger(kv_tokens), 0)
     admission = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
     turns = BackendTurnRunner(backend, admission, Health(max_outage=15.0), Deadlines(300.0), retry, None, events)

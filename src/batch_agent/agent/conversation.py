@@ -264,6 +264,7 @@ class Conversation:
             priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
             seed=None if seed is None else repeated_seed(seed, self._job.key),
             lane=config.lane,
+            tokens=config.tokens,
         )
 
     def _compaction(self) -> CompactContext | None:

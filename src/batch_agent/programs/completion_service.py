@@ -118,7 +118,7 @@ class GatewayService:
         step = Generate(request, self.max_turns - turn.number)
         if self.tokens is not None:
             thread = _thread(request)
-            step = await self.tokens.asking(step, turn.session.job.key, thread)
+            step = await self.tokens.continued(step, turn.session.job.key, thread)
         fact = await (
             self._run_turn(turn.session, step) if turn.is_only else self._run_side_turn(turn.session, turn.key, step)
         )

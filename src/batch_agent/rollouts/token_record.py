@@ -1,6 +1,6 @@
 """Binary record of the tokens of one request, as a checkpoint stores it.
 
-A line of JSON with the lengths, then the ids and log probabilities as compressed arrays. A prompt that continues the
+A line of JSON with the lengths, then the ids and log probabilities as arrays, compressed if they are long. A prompt that continues the
 request before it is stored without what both have, so that a record grows with its turn and not with the
 conversation."""
 
@@ -14,6 +14,8 @@ from ..core.requests import ID_BYTES, TurnTokens
 
 _LEVEL = 1
 """Of zlib: higher levels take several times longer and save little."""
+_MIN_COMPRESSED = 4096
+"""Bytes below which a record is not compressed: that would cost a tenth of the CPU time of a turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,17 @@ def encode_record(record: TokenRecord, previous: bytes = b"") -> bytes:
         "sampled": len(tokens.sampled) // ID_BYTES,
     }
     body = b"".join((tokens.prompt[kept:], tokens.sampled, tokens.logprobs))
-    return orjson.dumps(head) + b"\n" + zlib.compress(body, _LEVEL)
+    if len(body) >= _MIN_COMPRESSED:
+        body, head["zlib"] = zlib.compress(body, _LEVEL), True
+    return orjson.dumps(head) + b"\n" + body
 
 
 def decode_record(data: bytes) -> TokenRecord:
     """Raises ValueError for data that is no record."""
-    head_line, _, compressed = data.partition(b"\n")
+    head_line, _, body = data.partition(b"\n")
     try:
-        head, body = orjson.loads(head_line), zlib.decompress(compressed)
+        head = orjson.loads(head_line)
+        body = zlib.decompress(body) if "zlib" in head else body
         end_of_prompt = head["prompt"] * ID_BYTES
         end_of_ids = end_of_prompt + head["sampled"] * ID_BYTES
         tokens = TurnTokens(

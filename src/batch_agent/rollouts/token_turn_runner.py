@@ -11,7 +11,7 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied, Sampled
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import Backend, EventSink, RendersPrompts, Slot, Store
-from ..core.requests import Request, TokenRequest
+from ..core.requests import Reply, Request, TokenRequest
 from ..engine.admission import AdmissionController
 from ..engine.engine import Leave
 from ..engine.turn_runner import OnAttempt, TurnRunner
@@ -25,11 +25,10 @@ _NO_IDS = (
     "The server returned no token ids, which tokens=True needs. Use vLLM 0.10.2 or later, or SGLang 0.5.10 or later, "
     "or omit tokens=True."
 )
-_RENDER = TokenRequest()
 
 
 class TokenRecorder:
-    """Tokens of a run: asks for those of each turn, records them, and remembers what a next turn continues."""
+    """Tokens of a run: records those of each turn, and remembers them for the turn that continues it."""
 
     def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
         self._store = store
@@ -42,19 +41,21 @@ class TokenRecorder:
         self.breaks = 0
         """Turns whose prompt does not continue the turn before."""
 
-    async def asking(self, step: Generate, agent: str, thread: str = "") -> Generate:
-        """The step with a request for tokens, whose prompt is sent as ids where it continues the turn before."""
+    async def continued(self, step: Generate, agent: str, thread: str = "") -> Generate:
+        """The step, with a prompt of ids where it continues the turn before."""
         last, request = self._last(agent, thread), step.request
-        wanted = _RENDER
-        if last is not None and self._render is not None and last.is_continued_by(request):
-            rendered = await self._render(request)
-            prompt = None if rendered is None else continued_prompt(last, rendered)
-            wanted = _RENDER if prompt is None else TokenRequest(prompt)
-        return replace(step, request=replace(request, tokens=wanted))
+        if last is None or self._render is None or not last.is_continued_by(request):
+            return step
+        rendered = await self._render(request)
+        prompt = None if rendered is None else continued_prompt(last, rendered)
+        if prompt is None:
+            return step
+        return Generate(replace(request, tokens=TokenRequest(prompt)), step.turns_left)
 
     def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
         """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
-        tokens, reply = fact.reply.tokens, replace(fact.reply, tokens=None)
+        full = fact.reply
+        tokens, reply = full.tokens, Reply(full.text, full.finish, full.usage, full.calls, full.thoughts)
         if tokens is None:
             raise BackendError(ErrorKind.BAD_REQUEST, _NO_IDS)
         sent = request.tokens.prompt_ids if request.tokens is not None else b""
@@ -69,7 +70,7 @@ class TokenRecorder:
         self.breaks += not tokens.prompt.startswith(previous)
         rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
         self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered))
-        return replace(fact, reply=reply)
+        return Replied(reply, fact.queued, fact.seconds, fact.ttft, fact.attempts, fact.work, fact.cut_at)
 
     def forget(self, agent: str) -> None:
         """To be called when an agent has ended."""
@@ -136,7 +137,7 @@ class TokenTurnRunner:
         on_attempt: OnAttempt | None = None,
     ) -> Replied:
         try:
-            step = await self.recorder.asking(step, job.key)
+            step = await self.recorder.continued(step, job.key)
         except BaseException:
             if slot is not None:
                 slot.release()

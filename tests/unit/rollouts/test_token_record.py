@@ -21,6 +21,12 @@ def test_a_record_is_read_as_it_was_written(prompt: bytes, sampled: bytes, turn:
     assert decode_record(encode_record(record)) == record
 
 
+def test_a_long_record_is_compressed() -> None:
+    record = TokenRecord(tokens(packed_ids(range(2000)), packed_ids([7] * 500)), 0)
+    assert len(encode_record(record)) < 8000
+    assert decode_record(encode_record(record)) == record
+
+
 @given(IDS, IDS, IDS)
 def test_a_prompt_that_continues_the_record_before_it_is_stored_without_it(
     previous: bytes, between: bytes, sampled: bytes

@@ -1,7 +1,6 @@
 """Encoder of requests in the OpenAI chat completions format."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, assert_never
 
@@ -47,11 +46,12 @@ class OpenAIChat:
         header = self._extensions.session_header
         return {header: request.agent} if header and request.agent else None
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: Request, tail: bytes | None = None) -> bytes:
+        """`tail`: what follows the messages, if not what the request says."""
         shared = (request.prompt, request.model, request.sampling)
         head = self._cache.get(shared, lambda: self._head(request))
         messages = b",".join([self._message(message) for message in request.messages])
-        return head + messages + self._tail(request)
+        return head + messages + (self._tail(request) if tail is None else tail)
 
     def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
         return decode_reply(body, lane)
@@ -61,8 +61,7 @@ class OpenAIChat:
 
     def encode_rendering(self, request: Request) -> bytes:
         """Body of a request for the ids of the prompt, as the server renders it with all tools."""
-        plain = replace(request, may_call_tools=True, must_call=None, answer_schema=None, tokens=None, hint=None)
-        return self.encode(plain)[:-1] + b',"add_generation_prompt":true}'
+        return self.encode(request, b'],"add_generation_prompt":true}')
 
     def _head(self, request: Request) -> bytes:
         sampling, extensions = request.sampling, self._extensions
