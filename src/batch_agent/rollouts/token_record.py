@@ -1,8 +1,8 @@
 """Binary record of the tokens of one request, as a checkpoint stores it.
 
-A line of JSON with the lengths, then the ids and log probabilities as arrays, compressed if they are long. A prompt that continues the
-request before it is stored without what both have, so that a record grows with its turn and not with the
-conversation."""
+A line of JSON with the lengths, then the ids and log probabilities as arrays, compressed if they are long. A prompt
+that continues the request before it is stored without what both have, so that a record grows with its turn and not with
+the conversation."""
 
 import zlib
 from dataclasses import replace

@@ -40,7 +40,8 @@ def look(ship: str) -> str:
 
 async def run(backend: Any, folder: Path, **options: Any) -> Results:
     options = {"tools": [look], "tokens": True, "checkpoint_dir": folder, "inputs": NAMES, **options}
-    return await BatchAgent.run(task="Where is {it}?", backend=backend, **options)
+    results: Results = await BatchAgent.run(task="Where is {it}?", backend=backend, **options)
+    return results
 
 
 def rollouts(folder: Path) -> list[Rollout]:
