@@ -80,7 +80,7 @@ class BatchAgent:
 
         - Task: task, inputs, output_schema, tools, model, backend, lane, runtime.
         - Inputs: limit, sample, sample_seed, where, input_format, encoding, key, images.
-        - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
+        - Files: checkpoint_dir, plan_changed, out, on_result, log_requests, tokens.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Evaluation: samples, models, score.
         - Limits: max_inflight, max_agents, max_turns, rpm, tpm, priority, backpressure_ceiling, calibrate_backend.

@@ -122,6 +122,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/api/test_log_requests.py::test_the_file_is_private_and_appended_to_also_behind_a_torn_line",
         "unit/api/test_log_requests.py::test_a_connection_that_drops_and_a_timeout_have_lines_without_a_status",
     ),
+    "tokens": (
+        "unit/api/test_tokens.py::test_agents_with_tools_keep_the_ids_of_the_engine",
+        _CANCEL,
+        _KILL,
+        "unit/api/test_tokens.py::test_a_resumed_run_keeps_the_tokens_of_both",
+        "unit/api/test_tokens.py::test_a_turn_that_was_retried_is_kept_once",
+    ),
     "max_inflight max_concurrent max_agents max_dispatched priority backpressure_ceiling calibrate_backend": (
         "engine/test_slots.py::test_the_slot_limit_is_never_exceeded_and_every_agent_ends",
         "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",

@@ -49,6 +49,8 @@ class Traits:
     """A prefix is cached only after the first answer, so warming it before a burst pays."""
     lanes: tuple[Lane, ...] = ("standard",)
     """Lanes that requests may take."""
+    token_ids: bool = False
+    """Its replies have the ids of their tokens, if a request asks for them (`Request.tokens`)."""
     unsupported_sampling: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     images: bool | None = None
@@ -196,6 +198,16 @@ class CountsTokens(Protocol):
 
     async def count_tokens(self, text: str) -> int | None:
         """Tokens of the text, or None if the server does not say. Never raises BackendError, and returns soon."""
+        ...
+
+
+@runtime_checkable
+class RendersPrompts(Protocol):
+    """Backend whose server renders the prompt of a request without computing it."""
+
+    async def render_prompt(self, request: Request) -> bytes | None:
+        """Ids of the prompt, as the server renders its messages with all tools; None if the server does not say. Never
+        raises BackendError."""
         ...
 
 

@@ -23,6 +23,7 @@ from ..core.facts import (
     Failed,
     Replied,
     Returned,
+    Sampled,
     Settled,
     Started,
     Withdrawn,
@@ -159,9 +160,9 @@ def without_truncated_replies(config: AgentConfig, facts: Sequence[Fact]) -> Seq
     object if there are none."""
     max_tokens, kept = config.sampling.max_tokens, len(facts)
     has_truncated = False
-    while kept and (isinstance(facts[kept - 1], Failed) or _is_truncated_below(facts[kept - 1], max_tokens)):
+    while kept and (isinstance(facts[kept - 1], Failed | Sampled) or _is_truncated_below(facts[kept - 1], max_tokens)):
         kept -= 1
-        has_truncated = has_truncated or not isinstance(facts[kept], Failed)
+        has_truncated = has_truncated or not isinstance(facts[kept], Failed | Sampled)
     return facts[:kept] if has_truncated else facts
 
 

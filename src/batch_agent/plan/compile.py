@@ -13,6 +13,7 @@ from ..core.images import Image, PlacedImage
 from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
 from ..core.protocols import Traits
+from ..core.requests import TokenRequest
 from ..core.results import AgentError
 from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
@@ -187,6 +188,7 @@ def _agent_config(
         starts_early=starts_early,
         priority=spec.limits.priority,
         lane="standard" if spec.lane == "auto" else spec.lane,
+        tokens=TokenRequest() if spec.tokens else None,
         compaction=_compaction(spec, prompt, traits) if tools else None,
         takes_images=traits.images is True,
     )

@@ -1,6 +1,7 @@
 """Programs in progress, tracked by their requests."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -31,6 +32,8 @@ class ProgramSession:
     ) -> None:
         """`cancel` stops the program."""
         self.job = job
+        self.attempt = secrets.token_hex(4)
+        """Identifies the requests of this session among those of attempts that fail."""
         self.turns = 0
         self.usage = NO_USAGE
         self.queued = 0.0

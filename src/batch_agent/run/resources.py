@@ -60,7 +60,7 @@ from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
 from .run_budget import RunBudget
-from .setup import ANY_SERVER, RunSetup, check_lane
+from .setup import ANY_SERVER, RunSetup, check_lane, check_tokens
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
@@ -373,6 +373,8 @@ class _Opener:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
             check_lane(spec, server.traits)
+            if spec.tokens:
+                check_tokens(server.traits, has_checkpoint=not isinstance(store, NoStore))
             images, known = server.traits.images, inputs.known
             values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
             if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images

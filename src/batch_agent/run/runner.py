@@ -30,6 +30,7 @@ from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:
     from ..lanes.lane_turn_runner import LaneStats
+    from ..rollouts.token_turn_runner import TokenRecorder
     from ..scores.score_book import ScoreBook
 
 _WORTH_WARMING = 4096
@@ -272,14 +273,28 @@ class _Execution:
             self._events,
         )
         turns = standard if resources.lanes is None else self._in_lanes(standard, resources.lanes)
+        recorder = None
+        if spec.tokens and not resources.is_complete:
+            from ..rollouts.token_turn_runner import TokenRecorder  # only for runs that keep tokens
+
+            recorder = TokenRecorder(resources.store, resources.server)
         if spec.runtime is None or resources.is_complete:
-            await run_agents(turns, resources.backend.leave if resources.server.traits.has_agent_sessions else None)
+            leave: Leave | None = resources.backend.leave if resources.server.traits.has_agent_sessions else None
+            if recorder is not None:
+                turns, leave = recorder.around(turns, leave)
+            await run_agents(turns, leave)
+            self._report_tokens(recorder)
             return
         from ..programs.host import open_program_host  # imports a web server, which other runs do not need
 
         config, traits = resources.plan.config, resources.server.traits
-        async with open_program_host(spec, config, traits, turns, resources.setup.notify) as program_turns:
+        async with open_program_host(spec, config, traits, turns, resources.setup.notify, recorder) as program_turns:
             await run_agents(program_turns, program_turns.leave)
+        self._report_tokens(recorder)
+
+    def _report_tokens(self, recorder: "TokenRecorder | None") -> None:
+        if recorder is not None and (text := recorder.report()) is not None:
+            self._resources.setup.notify(text)
 
     def _in_lanes(self, standard: BackendTurnRunner, lanes: "LaneStats") -> TurnRunner:
         """The turn runner of a run that may use other lanes than the standard one."""
