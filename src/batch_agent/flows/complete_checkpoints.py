@@ -18,7 +18,7 @@ from ..store.reader import CheckpointReader
 from .item_order import Position
 from .nodes import MAX_EXPANDED, expanded_values
 from .result import Item
-from .steps import Expand, Filter, FlowStep, Map, Reduce
+from .steps import CascadeFilter, Escalate, Expand, Filter, FlowStep, Map, ModelStep, Reduce
 
 
 class NoEvents:
@@ -54,6 +54,12 @@ def with_cached_function(step: FlowStep) -> FlowStep:
     match step:
         case Filter(keep):
             return Filter(CalledOnce(keep))
+        case Escalate():
+            return replace(step, when=CalledOnce(step.when))
+        case CascadeFilter():
+            proxy = step.cascade.proxy
+            cached = CalledOnce(proxy) if callable(proxy) else proxy
+            return replace(step, cascade=replace(step.cascade, proxy=cached))
         case Expand(name, into):
             return Expand(name, CalledOnce(lambda item: list(islice(expanded_values(into(item)), MAX_EXPANDED + 1))))
         case Reduce():
@@ -73,7 +79,7 @@ def marked_plans(steps: Sequence[FlowStep], options: Mapping[str, Any]) -> list[
     """The plans in the checkpoints of all stages, if the flow was completed; otherwise None."""
     if (folder := options.get("checkpoint_dir")) is None:
         return None
-    stages = [step for step in steps if isinstance(step, Map | Reduce)]
+    stages = [step for step in steps if isinstance(step, ModelStep)]
     try:
         plans = [_plan(Path(folder) / stage.name) for stage in stages]
     except StoreError:

@@ -289,7 +289,7 @@ class _Opener:
             found = recorded_stage(setup, layout, recorded)
         elif not isinstance(store, NoStore):
             kept = await store.plan()
-            if kept is not None and self._cluster is None and len(self._setups) == 1:
+            if kept is not None and self._cluster is None and len(self._setups) == 1 and not inputs.is_fed:
                 found = await recall_complete(setup, inputs, layout, store, kept)
         tools: Sequence[Tool] = ()
         scale: float | None = None
