@@ -111,7 +111,7 @@ async def test_a_resumed_escalation_repeats_nothing(tmp_path: Path) -> None:
         (lambda flow: flow.escalate(when=is_unsure), "it must follow .map"),
         (lambda flow: flow.map("a", "A {it}").expand("b", list).escalate(when=is_unsure), "it must follow .map"),
         (lambda flow: flow.map("a", "A {it}").escalate(when="unsure"), "must be a function"),
-        (lambda flow: flow.filter("a"), "must be a function .* or a name and a task"),
+        (lambda flow: flow.filter("a").map("b", "B {it}"), "must be a function .* or a name and a task"),
         (lambda flow: flow.filter(bool, cascade=Cascade(proxy="small")), "needs a name and a task"),
         (lambda flow: flow.filter("a", "A {it}", output_schema=int), "the answer is yes or no"),
         (lambda flow: flow.filter("a", "A {it}", cascade=0.95), "must be a Cascade"),

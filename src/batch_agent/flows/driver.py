@@ -186,6 +186,10 @@ class _Stage:
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
         if self.feed is not None:  # items of later stages are no rows of the inputs
             spec = replace(spec, rows=Rows())
+        if spec.fallback:
+            raise SpecError(
+                "fallback= is an option of BatchAgent.run. In a flow, .escalate(...) runs failed items again."
+            )
         if spec.evaluation != Evaluation():
             raise SpecError("samples=, models= and score= are options of BatchAgent.run, not of a flow.")
         self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
