@@ -31,6 +31,8 @@ from .resources import open_resources
 from .runner import execute
 from .setup import RunSetup
 
+FALLBACK_PREFIX = "fallback-"
+"""Begins the name of the directory of each fallback, in the checkpoint of a run."""
 _KINDS = frozenset(
     {
         ErrorKind.UNAVAILABLE,
@@ -184,7 +186,7 @@ class _Phase:
         setup, channel = self._setup, self._channel
         plans = [self._known.plan] if self._known.plan is not None and todo <= self._known.results.keys() else None
         async with open_resources([setup], setup.events, recorded=plans) as [run]:
-            run = replace(run, setup=replace(run.setup, compared_model=run.plan.config.model))
+            run = replace(run, setup=replace(run.setup, compared_model=run.plan.config.model), agents=len(todo))
             try:
                 await execute(run, self._put, only=None if len(todo) == channel.total else sorted(todo))
             finally:
@@ -209,7 +211,7 @@ def specs_of(spec: BatchSpec) -> list[BatchSpec]:
     found = [first]
     for number, entry in enumerate(spec.fallback, 1):
         model, backend = parse_fallback(entry)
-        own = None if folder is None else Path(folder) / f"fallback-{number}"
+        own = None if folder is None else Path(folder) / f"{FALLBACK_PREFIX}{number}"
         found.append(
             replace(first, model=model, backend=spec.backend if backend is None else backend, checkpoint_dir=own)
         )
