@@ -30,13 +30,14 @@ from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cache
 from .flow_validation import check_steps
 from .map_step import EscalateNode, MapInputs, MapNode, fields_of, task_fields
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
+from .pair_step import PairNode
 from .reduce_step import ReduceNode
 from .result import FlowResult, Item
 from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageRunner
-from .steps import CascadeFilter, Escalate, Expand, Filter, FlowStep, Map, Reduce
+from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, Reduce
 
-Worker = MapNode | MapInputs | EscalateNode | CascadeNode | ReduceNode
+Worker = MapNode | MapInputs | EscalateNode | CascadeNode | PairNode | ReduceNode
 
 _CAPACITY = 1024
 """Inputs that may wait between two stages; then the first one pauses if it can."""
@@ -201,6 +202,8 @@ class _Stage:
                 return ReduceNode(self.compiled, step, self.agents, then, callbacks)
             case CascadeFilter():
                 return CascadeNode(step, self.agents, then, callbacks, self.events)
+            case Dedupe() | Join():
+                return PairNode(step, self.agents, then, callbacks, self.events)
             case Escalate():
                 return EscalateNode(step, task_fields(step.task), self.agents, then, callbacks)
             case Map() if self.feed is None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
@@ -16,19 +18,23 @@ from ..observe.live.detection import progress_if_interactive
 from ..observe.sinks import combine_sinks
 from .cascade_filter import proxy_stage
 from .driver import drive
+from .pair_step import SAME
 from .result import FlowResult, OnFailure
 from .steps import (
     Cascade,
     CascadeFilter,
+    Dedupe,
     Escalate,
     Expand,
     Filter,
     FlowStep,
     GroupBy,
     Into,
+    Join,
     Keep,
     Map,
     ModelStep,
+    Pairing,
     Reduce,
     Shown,
 )
@@ -119,6 +125,46 @@ class Flow:
         step = CascadeFilter(keep, task, cascade, on_failure, options)
         proxy = proxy_stage(step) if isinstance(cascade, Cascade) else None
         return (self if proxy is None else self.with_step(proxy)).with_step(step)
+
+    @lists_options(StageOptions, default="...")
+    def dedupe(
+        self,
+        name: str,
+        task: str = SAME,
+        *,
+        on: str | Keep,
+        similarity: float = 0.5,
+        block: GroupBy | None = None,
+        max_pairs: int = 10_000,
+        **options: Unpack[StageOptions],
+    ) -> "Flow":
+        """Keeps one of all items that are the same. `on`: the text that tells, a field or a function. A model is asked
+        about pairs ({left} and {right}) whose texts are similar, from 0 to 1 by the tokens that they share, or for
+        which `block(item)` has a key in common. The first item of a group stays, with the others in its field `name`.
+        More than `max_pairs` pairs stop the flow before any of them is asked about."""
+        pairing = Pairing(on, similarity, block, max_pairs)
+        return self.with_step(Dedupe(name, task, pairing, {"output_schema": bool, **options}))
+
+    @lists_options(StageOptions, default="...")
+    def join(
+        self,
+        name: str,
+        rows: Sequence[Any],
+        task: str = SAME,
+        *,
+        on: str | Keep,
+        rows_on: str | Keep | None = None,
+        similarity: float = 0.5,
+        block: GroupBy | None = None,
+        max_pairs: int = 10_000,
+        keep_unmatched: bool = False,
+        **options: Unpack[StageOptions],
+    ) -> "Flow":
+        """Replaces an item by one for each row that it matches, with the row as field `name`. Items without a match are
+        dropped, or kept with None. `rows_on`: the text of a row, if it is not `on`; the rest is as for `dedupe`."""
+        pairing = Pairing(on, similarity, block, max_pairs)
+        step = Join(name, task, pairing, rows, on if rows_on is None else rows_on, keep_unmatched)
+        return self.with_step(replace(step, options={"output_schema": bool, **options}))
 
     def expand(self, name: str, into: Into) -> "Flow":
         """Replaces an item by one for each value of `into(item)`, with the value as field `name`, and its `index`."""

@@ -7,8 +7,9 @@ from typing import Any
 
 from ..core.errors import SpecError
 from ..core.task_fields import Fields
+from ..core.validation import at_least, is_number
 from .cascade_filter import cascade_problem
-from .steps import Cascade, CascadeFilter, Escalate, Expand, Filter, FlowStep, ModelStep, Reduce
+from .steps import Cascade, CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, ModelStep, Reduce
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _RESERVED = frozenset({"n", "group", "results", "index"})
@@ -72,7 +73,7 @@ def _check_name(name: Any) -> None:
 def _check_stage(step: ModelStep) -> None:
     if not isinstance(step.task, str | Fields) or (isinstance(step.task, str) and not step.task.strip()):
         raise SpecError(f"Stage {step.name!r}: task must be a non-empty string.")
-    if step.on_failure not in _POLICIES:
+    if not isinstance(step, Dedupe | Join) and step.on_failure not in _POLICIES:
         raise SpecError(f"Stage {step.name!r}: on_failure must be 'keep', 'skip' or 'stop'; got {step.on_failure!r}.")
     if misplaced := sorted(_FLOW_OPTIONS.intersection(step.options)):
         raise SpecError(f"Stage {step.name!r}: {misplaced[0]}= applies to all stages: pass it to Flow(...).")
@@ -84,6 +85,8 @@ def _check_stage(step: ModelStep) -> None:
             _check_function(f"escalate(): when= of {step.of!r}", step.when, purpose)
         case CascadeFilter():
             _check_cascade(step)
+        case Dedupe() | Join():
+            _check_pairing(f"Stage {step.name!r}", step)
 
 
 def _check_reduce(step: Reduce) -> None:
@@ -96,6 +99,23 @@ def _check_reduce(step: Reduce) -> None:
         raise SpecError(f"{where}: {step.group_by!r} is a reserved name: use group_by=lambda item: item[...].")
     if step.shown is not None:
         _check_function(f"{where}: shown=", step.shown, "returns what is shown of an item")
+
+
+def _check_pairing(where: str, step: Dedupe | Join) -> None:
+    pairing = step.pairing
+    texts = [("on=", pairing.on), *([("rows_on=", step.rows_on)] if isinstance(step, Join) else [])]
+    for option, text in texts:
+        if not isinstance(text, str):
+            _check_function(f"{where}: {option}", text, "returns the text of an item, or the name of a field")
+    if pairing.block is not None:
+        _check_function(f"{where}: block=", pairing.block, "returns the key of an item, or a list of keys")
+    if not (is_number(pairing.similarity) and 0 < pairing.similarity <= 1):
+        raise SpecError(f"{where}: similarity must be more than 0 and at most 1; got {pairing.similarity!r}.")
+    at_least(f"{where}: max_pairs", pairing.max_pairs, 1)
+    if isinstance(step, Join) and (isinstance(step.rows, str) or not isinstance(step.rows, Sequence)):
+        raise SpecError(f"{where}: the rows to join must be a list; got {type(step.rows).__name__}.")
+    if step.options["output_schema"] is not bool:
+        raise SpecError(f"{where}: the answer is yes or no; omit output_schema=.")
 
 
 def _check_cascade(step: CascadeFilter) -> None:

@@ -1,6 +1,6 @@
 """Steps of a flow, as the user defined them."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -98,6 +98,41 @@ class Reduce:
     """Further fields of the task, by name: known when the first item arrives, and the same for all agents."""
 
 
-FlowStep = Map | Escalate | Filter | CascadeFilter | Expand | Reduce
-ModelStep = Map | Escalate | CascadeFilter | Reduce
+@dataclass(frozen=True, slots=True)
+class Pairing:
+    """Which pairs a model is asked about: those whose texts are similar, or that share a key."""
+
+    on: str | Keep
+    """The text of an item that is compared: a field, or a function."""
+    similarity: float = 0.5
+    block: GroupBy | None = None
+    """The key of an item, or a list of keys; None: similar texts are pairs."""
+    max_pairs: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dedupe:
+    """Items that a model finds to be the same become one."""
+
+    name: str
+    task: str
+    pairing: Pairing
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Items with the rows of another list that a model finds to match, one item for each match."""
+
+    name: str
+    task: str
+    pairing: Pairing
+    rows: Sequence[Any] = ()
+    rows_on: str | Keep = ""
+    keeps_unmatched: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+FlowStep = Map | Escalate | Filter | CascadeFilter | Expand | Dedupe | Join | Reduce
+ModelStep = Map | Escalate | CascadeFilter | Dedupe | Join | Reduce
 """A step that calls a model."""
