@@ -53,6 +53,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .observe.telemetry.traces import Traces as Traces
     from .pools.pool import VLLMPool as VLLMPool
     from .pools.response import Response as Response
+    from .programs.runtimes import CodexRuntime as CodexRuntime
     from .programs.runtimes import OpenCodeRuntime as OpenCodeRuntime
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
     from .run.preview import Preview as Preview

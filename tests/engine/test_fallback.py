@@ -43,7 +43,8 @@ def refusing(request: Request) -> Answer:
 
 async def run(first: Any, *fallback: Any, **options: Any) -> Results:
     given = {"task": "Do {n}", "inputs": ROWS, "progress": False, "max_retries": 0, "prices": PRICES, **options}
-    return await BatchAgent.run(backend=first, fallback=list(fallback), **given)
+    results: Results = await BatchAgent.run(backend=first, fallback=list(fallback), **given)
+    return results
 
 
 @pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.NOT_FOUND, ErrorKind.CONTEXT_OVERFLOW, ErrorKind.AUTH])

@@ -133,13 +133,17 @@ class Conversation:
     def next(self) -> Step:
         """Next step. Repeated calls return the same step. Limits are checked here and not per fact: facts recorded
         under other limits are replayed as they are, and the agent continues under the current limits."""
-        if self._done is None:
+        if self._done is None and (self._unusable is not None or self._calls.pending):
             self._end_at_limits()
         if self._done is not None:
             return self._done
         if self._calls.pending:
             return CallTools(self._calls.pending, self._calls.past(self._turns))
-        return self._compaction() or Generate(self._request(), self._turns_left)
+        compaction = None if self._compaction_state is None else self._compaction()
+        if compaction is not None:
+            return compaction
+        turns_left = self._turns_left
+        return Generate(self._request(is_last=turns_left <= 1), turns_left)
 
     def apply(self, fact: Fact) -> None:
         match fact:
@@ -235,9 +239,9 @@ class Conversation:
             history = with_references(history, self._references_at)
         return history if self._config.tool_mode == "native" else tuple(map(render_history, history))
 
-    def _request(self) -> Request:
+    def _request(self, *, is_last: bool) -> Request:
         config = self._config
-        is_last, seed = self._turns_left <= 1, config.sampling.seed
+        seed = config.sampling.seed
         return Request(
             prompt=config.prompt,
             messages=self._history(),

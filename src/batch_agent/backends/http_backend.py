@@ -230,7 +230,8 @@ class StreamingRequest(AsyncIterator[Delta]):
             if kind is None and self._response is not None and self._decoder is not None and self._decoder.ended:
                 await _drain(self._response)
         finally:
-            self._abort()
+            if self._response is not None:
+                self._abort()
 
     def __aiter__(self) -> Self:
         return self

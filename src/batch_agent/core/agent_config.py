@@ -124,6 +124,8 @@ class Job:
     @property
     def chars(self) -> int:
         """Characters of the task, its images included by their tokens."""
+        if not self.images:
+            return len(self.task)
         return len(self.task) + sum(placed.image.chars for placed in self.images)
 
 

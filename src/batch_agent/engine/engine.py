@@ -59,7 +59,10 @@ class Engine:
         self._store = config.store
         self._admission = config.admission
         self._deliver = config.deliver
-        self._room = asyncio.Semaphore(config.max_dispatched)
+        self._room = config.max_dispatched
+        """Agents that may be dispatched now."""
+        self._room_waiter: asyncio.Future[None] | None = None
+        """Of the dispatcher, if there is no room."""
         self._leave = config.leave
         self._fit = config.fit
         self._complete = config.complete
@@ -141,15 +144,25 @@ class Engine:
                 return await self._admission.admit(job, facts)
         except BackendError:
             if has_room:
-                self._room.release()
+                self._free_room()
             return None
 
     async def _wait_for_room(self) -> bool:
-        if self._room.locked():
+        if not self._room:
             self._admission.on_dispatch(is_dispatching=False)
-        await self._room.acquire()
+            self._room_waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._room_waiter
+            finally:
+                self._room_waiter = None
+        self._room -= 1
         self._admission.on_dispatch(is_dispatching=True)
         return True
+
+    def _free_room(self) -> None:
+        self._room += 1
+        if self._room_waiter is not None and not self._room_waiter.done():
+            self._room_waiter.set_result(None)
 
     async def _take_in_time(self, deadline: RunDeadline) -> Job | None:
         if self._source.is_bounded:
@@ -211,7 +224,7 @@ class Engine:
                 self._events.emit(AgentReassigned(job.key))
         finally:
             self._source.release(job)
-        self._room.release()  # only now: a caller that reads slowly delays further agents
+        self._free_room()  # only now: a caller that reads slowly delays further agents
         if self._leave is not None:
             await self._leave(job.key)
 

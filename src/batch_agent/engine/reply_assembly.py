@@ -12,15 +12,16 @@ OnCall = Callable[[ToolCall], None]
 
 
 async def collect(
-    deltas: AsyncIterator[Delta], clock: Callable[[], float], on_call: OnCall | None = None
+    deltas: AsyncIterator[Delta], clock: Callable[[], float] | None, on_call: OnCall | None = None
 ) -> tuple[Reply, float | None]:
-    """The complete reply, and when its first delta arrived. Raises BackendError for a truncated stream."""
+    """The complete reply, and when its first delta arrived, if there is a clock. Raises BackendError for a truncated
+    stream."""
     text = thinking = ""
     calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
     first: float | None = None
     async for delta in deltas:
-        if first is None:
+        if first is None and clock is not None:
             first = clock()
         match delta:
             case TextDelta():

@@ -159,7 +159,7 @@ class Delivery:
         if self._on_result is not None:
             try:
                 waiting = self._on_result(result)
-                if inspect.isawaitable(waiting):
+                if waiting is not None and inspect.isawaitable(waiting):
                     await waiting
             except BaseException as error:  # a user's callback may raise anything
                 if isinstance(error, SystemExit) or not is_failure(error):

@@ -105,8 +105,11 @@ class Slots:
 
     def set_memory_cap(self, cap: int | None) -> None:
         """Caps the requests in flight, because more contexts do not fit into memory. None: no cap."""
-        before, self._memory_cap = self.effective_limit, cap
-        if self.effective_limit != before:
+        before, self._memory_cap = self._memory_cap, cap
+        if cap == before:
+            return
+        limit = self.limit
+        if (before is not None and before < limit) or (cap is not None and cap < limit):
             self._apply_limit()
 
     def set_quota(self, quota: int | None) -> None:

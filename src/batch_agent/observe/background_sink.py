@@ -98,8 +98,8 @@ class BackgroundSink:
 
     def _in_order(self, until: float) -> list[tuple[float, Event]]:
         """Takes the queued events, ordered by time; if some may be late, only those until then."""
-        events = [*self._held, *(self._events.popleft() for _ in range(len(self._events)))]
-        self._held = []
+        new = [self._events.popleft() for _ in range(len(self._events))]
+        events, self._held = self._held + new, []
         if self._has_late_events:
             events.sort(key=_time_of)
             split = bisect_right(events, until, key=_time_of)

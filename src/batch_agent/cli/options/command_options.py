@@ -116,7 +116,7 @@ class CommandOptions:
     ] = None
     runtime: Annotated[
         str | None,
-        _option("Run each agent as a program with its own tools: opencode, or your own runtime as module:name."),
+        _option("Run each agent as a program with its own tools: opencode, codex, or your own runtime as module:name."),
     ] = None
     workdir: Annotated[Path | None, _option("With --runtime: the directory to copy for each agent.")] = None
     config: Annotated[

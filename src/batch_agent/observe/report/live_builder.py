@@ -21,7 +21,8 @@ class LiveReportBuilder:
         self._view = RunView()
 
     def take(self, at: float, event: Event) -> None:
-        self._view.take(rounded(at) - self._began, event)
+        """`at`: as in the log, rounded."""
+        self._view.take(at - self._began, event)
 
     def model(self) -> dict[str, Any]:
         """The model at the end of the process."""

@@ -97,9 +97,9 @@ class RunView:
             self.start_process(0.0)
         self.seconds = at
         stage, worker = None, ""
-        if isinstance(event, StageEvent):
+        if type(event) is StageEvent:
             stage, event = self._stage(event.stage), event.event
-        if isinstance(event, WorkerEvent):
+        if type(event) is WorkerEvent:
             worker, event = event.worker, event.event
         self._apply(at, stage, worker, event)
 

@@ -136,11 +136,7 @@ class OpenAIChat:
             case Assistant():
                 return dumps(self._assistant(message))
             case ToolResults():
-                results = [
-                    dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content})
-                    for result in message.results
-                ]
-                return b",".join([*results, *_images_of_results(message)])
+                return b",".join(_results(message))
             case _:
                 assert_never(message)
 
@@ -167,14 +163,18 @@ def _image(image: ImageRef) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _images_of_results(message: ToolResults) -> list[bytes]:
-    """A message of the user with the images of the results, if there are any: a tool's message has only text."""
-    parts: list[dict[str, Any]] = []
+def _results(message: ToolResults) -> list[bytes]:
+    """A message for each result, and one of the user with their images, if there are any: a tool's message has only
+    text."""
+    messages, images = list[bytes](), list[dict[str, Any]]()
     for result in message.results:
+        messages.append(dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content}))
         if result.images:
-            parts.append({"type": "text", "text": f"Images that {result.call.name} returned ({result.call.id}):"})
-            parts += map(_image, result.images)
-    return [dumps({"role": "user", "content": parts})] if parts else []
+            images.append({"type": "text", "text": f"Images that {result.call.name} returned ({result.call.id}):"})
+            images += map(_image, result.images)
+    if images:
+        messages.append(dumps({"role": "user", "content": images}))
+    return messages
 
 
 def _tool_choice(name: str) -> Any:
