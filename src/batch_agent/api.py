@@ -78,7 +78,7 @@ class BatchAgent:
         Give either a `BatchSpec` or these keyword arguments, which docs/options.md describes. The answers,
         `result.output`, are instances of `output_schema`; without one they are text.
 
-        - Task: task, inputs, output_schema, tools, model, backend, lane, runtime.
+        - Task: task, inputs, output_schema, tools, model, backend, fallback, lane, runtime.
         - Inputs: limit, sample, sample_seed, where, input_format, encoding, key, images.
         - Files: checkpoint_dir, plan_changed, out, on_result, log_requests, tokens.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
@@ -592,6 +592,10 @@ def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> Re
         from .evaluation.model_runs import ModelRuns
 
         return ResultStream(ModelRuns(spec, sink).drive)
+    if spec.fallback:
+        from .run.fallback import FallbackRuns
+
+        return ResultStream(FallbackRuns(spec, sink).drive)
     setup = RunSetup.validate(spec, sink)
     if spec.distribution.cluster is not None:
         from .ray import RayRun

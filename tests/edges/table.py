@@ -143,6 +143,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/engine/test_paced_slots.py::test_requests_wait_for_their_time_without_a_slot",
         "engine/test_pace.py::test_retries_count",
     ),
+    "fallback": (
+        "engine/test_fallback.py::test_agents_that_fail_on_one_backend_are_run_by_the_next",
+        "engine/test_fallback.py::test_leaving_a_run_with_a_fallback_leaves_nothing_behind",
+        _KILL,
+        "engine/test_fallback.py::test_a_resumed_run_pays_for_nothing_twice",
+        "engine/test_fallback.py::test_a_server_that_cannot_be_reached_is_left_out",
+    ),
     "lane": (
         "engine/test_lane_flex.py::test_the_slot_limit_holds_in_flex",
         "engine/test_lane_auto.py::test_leaving_a_run_in_lane_auto_leaves_nothing_behind",

@@ -2,20 +2,23 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from typing import Any, NoReturn
 
+from ..backends.prices import known_price
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
+from ..core.fast_dataclass import dataclass
 from ..core.protocols import Prices, Store, Traits
 from ..core.requests import Delta, Request
-from ..core.results import AgentError
+from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.context_window import digest, open_window
 from ..engine.job_source import InputSource, JobSource
 from ..plan.compile import Plan
 from ..plan.layout import Layout
+from ..store.sqlite import SqliteStore
 from .setup import RunSetup, input_order
 
 MAX_READ_AHEAD = 10_000
@@ -117,6 +120,41 @@ async def recall_complete(
     again = setup.recorded_plan(layout, kept)  # a plan assigns each key once
     assert again is not None
     return again, server
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswers:
+    """The answers in a checkpoint, by the index of their input, and its plan."""
+
+    plan: Mapping[str, Any] | None = None
+    results: Mapping[int, AgentResult] = field(default_factory=dict)
+
+
+async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
+    """The answers in the checkpoint of a run whose inputs are a sequence. No server is needed."""
+    folder = setup.spec.checkpoint_dir
+    if folder is None or not (folder / "run.sqlite3").is_file():
+        return RecordedAnswers()
+    inputs, layout = await setup.layout_inputs()
+    store = SqliteStore(folder)
+    await store.open()
+    try:
+        kept = await store.plan()
+        plan = None if kept is None else setup.recorded_plan(layout, kept)
+        if plan is None:
+            return RecordedAnswers()
+        assert kept is not None
+        price = known_price(plan.config.model, kept["backend"], setup.spec.spending.prices)
+        source = InputSource(inputs, plan.job, input_order(layout, inputs), 1, plan.reads_images)
+        found: dict[int, AgentResult] = {}
+        while (job := await source.take()) is not None:
+            facts = await store.facts(job.key)
+            result = result_from_facts(plan.config, job, facts, retry_failed=True) if facts else None
+            if result is not None and result.ok:
+                found[job.index] = result if price is None else replace(result, cost=price.of(result.usage))
+        return RecordedAnswers(kept, found)
+    finally:
+        await store.aclose()
 
 
 def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
