@@ -42,6 +42,7 @@ WORKS: dict[str, str] = {
     "--config": "",
     "--backend": TEXT,  # not opened
     "--model": TEXT,
+    "--fallback": TEXT,  # not opened
     "--lane": "",
     "--temperature": "zero one huge huge-float",
     "--max-tokens": "one",
@@ -74,6 +75,7 @@ WORKS: dict[str, str] = {
     "--no-reorder": "zero one",
     "--strict-prefix": "zero one",
     "--log-requests": TEXT,  # not opened
+    "--tokens": "zero one",
     "--exact": "zero",
     "--checkpoint": TEXT,  # not written
 }
