@@ -33,6 +33,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.results import Changes as Changes
     from .core.results import FileChange as FileChange
     from .core.run_failure import RunStopped as RunStopped
+    from .core.run_reports import CascadeReport as CascadeReport
     from .core.run_reports import Finding as Finding
     from .core.run_reports import PrefixReport as PrefixReport
     from .core.run_reports import Scheduling as Scheduling
@@ -45,6 +46,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .flows import Flow as Flow
     from .flows.result import FlowResult as FlowResult
     from .flows.result import Item as Item
+    from .flows.steps import Cascade as Cascade
     from .forecasting.forecast import Forecast as Forecast
     from .observe.request_log import read_request_log as read_request_log
     from .observe.telemetry.metrics import Metrics as Metrics

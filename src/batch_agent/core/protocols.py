@@ -13,7 +13,7 @@ from .fast_dataclass import dataclass
 from .images import MAX_IMAGE_TOKENS
 from .messages import ToolCall, ToolResult, ToolSpec
 from .options.price import PriceNumbers
-from .requests import ContextHint, Delta, EncodedRequest, Lane, Request, Usage
+from .requests import ContextHint, Delta, EncodedRequest, Exchange, Lane, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -435,6 +435,32 @@ class KeepsSubmissions(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the user changed of a run while it was running."""
+
+    name: str
+    """`max_usd`, `deadline`, `cancel` or `add`."""
+    value: Any
+    """JSON data: the new value, the key of an agent, or a list of inputs."""
+    given: Any = None
+    """The value with which the run was started, of an option."""
+
+
+@runtime_checkable
+class KeepsControls(Protocol):
+    """Store that records what the user changes of a live run."""
+
+    async def controls(self) -> Sequence[Control]:
+        """What was changed, oldest first."""
+        ...
+
+    async def save_controls(self, controls: Sequence[Control], first_index: int | None = None) -> None:
+        """Records changes. Durable on return. `first_index`: of the inputs that were added, for readers of the store;
+        None if it is unknown. Raises StoreError."""
+        ...
+
+
 class WorkSource(Protocol):
     """Source of jobs, read only when the next one can be run."""
 
@@ -501,6 +527,20 @@ class SlowSink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ExchangeSink(Protocol):
+    """Slow sink that may also get the requests of a run and the responses, in the thread of its other methods."""
+
+    @property
+    def wants_exchanges(self) -> bool:
+        """If False, requests are not recorded."""
+        ...
+
+    def take_exchange(self, exchange: Exchange) -> None:
+        """Called before the events that follow from the response."""
+        ...
 
 
 EventSinks = EventSink | SlowSink | Sequence[EventSink | SlowSink] | None

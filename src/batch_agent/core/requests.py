@@ -361,6 +361,9 @@ class Exchange:
     """The body: JSON data, or text if it is not JSON, such as the events of a stream."""
     usage: Usage | None = None
     error: str | None = None
+    mask: Callable[[str], str] = field(default=str, compare=False, repr=False)
+    """Masks the secrets that are sent to the server, in a text that the exchange does not hold masked: `request`, or a
+    tool result."""
 
 
 RequestObserver = Callable[[Exchange], None]

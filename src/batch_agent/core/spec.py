@@ -46,6 +46,9 @@ class BatchSpec:
     backend: str | Sequence[str] | Backend = "local://"
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    fallback: Sequence[Any] = ()
+    """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
+    backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
     lane: Literal["standard", "flex", "batch", "auto"] = "standard"
     """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
     provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
@@ -95,6 +98,8 @@ class BatchSpec:
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
+        if self.fallback != ():
+            self._check_fallback()
         if self.lane not in ("standard", "flex", "batch", "auto"):
             raise SpecError(f"lane must be 'standard', 'flex', 'batch' or 'auto'; got {self.lane!r}.")
         if self.lane == "batch":
@@ -118,6 +123,24 @@ class BatchSpec:
                 object.__setattr__(self, name, path(name, value))
         if self.tokens is not False:
             self._check_tokens()
+
+    def _check_fallback(self) -> None:
+        """Raises SpecError."""
+        fallback = () if self.fallback is None else self.fallback
+        if isinstance(fallback, str | Mapping) or not isinstance(fallback, Sequence) or "" in fallback:
+            raise SpecError(f"fallback must be a list of models and backends; got {self.fallback!r}.")
+        for entry in fallback:
+            if not isinstance(entry, str):
+                _check_backend(entry)
+        object.__setattr__(self, "fallback", tuple(fallback))
+        if not fallback:
+            return
+        if self.distribution.store is not None or self.distribution.cluster is not None:
+            raise SpecError("fallback= works in one process: omit store= and cluster=.")
+        if self.runtime is not None:
+            raise SpecError("fallback= is for agents without a runtime.")
+        if self.evaluation.models is not None or self.evaluation.samples != 1:
+            raise SpecError("fallback= is for one model and one answer per input: omit models= and samples=.")
 
     def _check_models(self) -> None:
         if self.model is not None:

@@ -48,6 +48,7 @@ WORKS: dict[str, str] = {
     "output_schema": "none dict",
     "model": "none unicode nul",
     "backend": "",
+    "fallback": "none list",
     "lane": "",
     "runtime": "none",
     "checkpoint_dir": "none unicode",

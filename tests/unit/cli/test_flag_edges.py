@@ -42,6 +42,7 @@ WORKS: dict[str, str] = {
     "--config": "",
     "--backend": TEXT,  # not opened
     "--model": TEXT,
+    "--fallback": TEXT,  # not opened
     "--lane": "",
     "--temperature": "zero one huge huge-float",
     "--max-tokens": "one",

@@ -133,6 +133,14 @@ class CommandOptions:
         ),
     ] = "local://"
     model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
+    fallback: Annotated[
+        list[str] | None,
+        _option(
+            "What runs agents that the backend cannot serve: models on it, other backends, or NAME=BACKEND, in order.",
+            MODEL,
+            consume_multiple=True,
+        ),
+    ] = None
     lane: Annotated[
         Literal["standard", "flex", "batch", "auto"],
         _option(
@@ -280,6 +288,7 @@ class CommandOptions:
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
             "samples": self.samples,
+            "fallback": self.fallback or [],
             "models": None if self.models is None else parse_models(self.models),
             "score": load_scorers(self.score or [], self.home),
             **self.to_plain(),
@@ -370,7 +379,7 @@ def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, An
             "The command of an MCP server contained a password or a key, which is not stored. Run the whole original "
             "command again: it resumes from the checkpoint."
         )
-    if ours.get("models") == [NOT_STORED]:
+    if [NOT_STORED] in (ours.get("models"), ours.get("fallback")):
         raise SpecError(
             "The backend of a model contained a password, which is not stored. Run the whole original command again: "
             "it resumes from the checkpoint."

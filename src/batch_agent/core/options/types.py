@@ -197,6 +197,9 @@ class CommonOptions(AgentOptions, total=False):
     backend: str | Sequence[str] | Backend
     """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
     that the caller has opened and will close."""
+    fallback: Sequence[Any]
+    """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
+    backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
     lane: Literal["standard", "flex", "batch", "auto"]
     """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
     provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
