@@ -13,7 +13,7 @@ from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
 from ..observe.text.formatting import plural
-from ..plan.blocking import Pair, TooManyPairs, clusters, pairs_by_key, similar_pairs
+from ..plan.candidate_pairs import Pair, TooManyPairs, clusters, pairs_by_key, similar_pairs
 from ..plan.field_paths import find
 from .callbacks import Callbacks
 from .map_step import fields_of
