@@ -1,7 +1,8 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
 ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode or codex (no engines: coding agents that
-ask them). Without any: vllm, dynamo, opencode and codex, which `make test-engines` starts.
+ask them), mlflow or phoenix (no engines: servers that traces are sent to). Without any: vllm, dynamo, opencode and
+codex, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -17,8 +18,10 @@ from scripts.engines import (
     codex_env,
     dynamo_env,
     lmcache_env,
+    mlflow_env,
     model,
     opencode_env,
+    phoenix_env,
     replay,
     sglang_env,
     vision_model,
@@ -28,8 +31,10 @@ from scripts.engines.layout import (
     CODEX,
     DYNAMO,
     LMCACHE,
+    MLFLOW,
     MODEL,
     OPENCODE,
+    PHOENIX,
     REPLAY,
     SGLANG,
     VISION,
@@ -47,6 +52,8 @@ PARTS = {
     "lmcache": (VLLM, MODEL, LMCACHE),
     "opencode": (OPENCODE,),
     "codex": (CODEX,),
+    "mlflow": (MLFLOW,),
+    "phoenix": (PHOENIX,),
 }
 BUILDERS = {
     VLLM: vllm_env.build,
@@ -58,6 +65,8 @@ BUILDERS = {
     LMCACHE: lmcache_env.build,
     OPENCODE: opencode_env.build,
     CODEX: codex_env.build,
+    MLFLOW: mlflow_env.build,
+    PHOENIX: phoenix_env.build,
 }
 DEFAULT = ("vllm", "dynamo", "opencode", "codex")
 

@@ -7,7 +7,19 @@ from typing import Any, assert_never
 
 from ..core.agent_config import AgentConfig, InvalidOutput, Job, repeated_seed
 from ..core.errors import ErrorKind
-from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import (
+    CarriedOver,
+    Claimed,
+    Compacted,
+    Fact,
+    Failed,
+    Replied,
+    Returned,
+    Sampled,
+    Settled,
+    Started,
+    Withdrawn,
+)
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.program_runtime import ProgramTrace
@@ -155,7 +167,7 @@ class Conversation:
                 self._append_results(ToolResults(results))
             case Started():
                 self._references_at = fact.references_at
-            case Failed():
+            case Failed() | Sampled():
                 pass  # no part of the conversation
             case Claimed(call):
                 self._calls.claimed(call)
@@ -256,6 +268,7 @@ class Conversation:
             priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
             seed=None if seed is None else repeated_seed(seed, self._job.key),
             lane=config.lane,
+            tokens=config.tokens,
         )
 
     def _compaction(self) -> CompactContext | None:

@@ -38,6 +38,8 @@ class OpenAIExtensions:
     strict_schema: bool = False
     """Schemas are enforced only in the provider's strict subset."""
     max_tokens_field: str = "max_tokens"
+    prompt_ids: Literal["", "input_ids", "kv_transfer_params"] = ""
+    """Where a prompt of token ids is sent; it returns those of prompts and replies. Empty: it does neither."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,13 @@ VLLM = Flavor(
     "VLLM_API_KEY",
     rejects_early=True,
     inflight=32,
-    extensions=OpenAIExtensions(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
+    extensions=OpenAIExtensions(
+        priority="low_first",
+        request_id=True,
+        cache_salt=True,
+        reasoning_field="reasoning",
+        prompt_ids="kv_transfer_params",
+    ),
     tested_with="0.32.0 (CPU), in each CI run",
 )
 SGLANG = Flavor(
@@ -114,6 +122,7 @@ SGLANG = Flavor(
         cache_salt=True,
         none_drops_tools=True,
         reasoning_field="reasoning_content",
+        prompt_ids="input_ids",
     ),
     tested_with="0.5.23 (CPU), nightly",
 )

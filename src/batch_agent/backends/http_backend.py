@@ -44,6 +44,7 @@ class HttpBackend:
         count_tokens: Callable[[str], Awaitable[int | None]] | None = None,
         observe: RequestObserver | None = None,
         send_hint: Callable[[ContextHint], Awaitable[object]] | None = None,
+        render_prompt: Callable[[Request], Awaitable[bytes | None]] | None = None,
     ) -> None:
         """`observe` is called with each exchange, here and in requests that others send to `server`."""
         self.traits = traits
@@ -54,6 +55,7 @@ class HttpBackend:
         self._read_load = read_load
         self._count_tokens = count_tokens
         self._send_hint = send_hint
+        self._render_prompt = render_prompt
         self.observe = observe
         self._streams = True
         self._limit_observers: list[Callable[[Mapping[PaceKind, ServiceLimit]], None]] = []
@@ -103,6 +105,9 @@ class HttpBackend:
 
     async def count_tokens(self, text: str) -> int | None:
         return await self._count_tokens(text) if self._count_tokens is not None else None
+
+    async def render_prompt(self, request: Request) -> bytes | None:
+        return await self._render_prompt(request) if self._render_prompt is not None else None
 
     async def hint(self, hint: ContextHint) -> None:
         if self._send_hint is not None:

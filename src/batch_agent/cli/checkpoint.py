@@ -59,6 +59,7 @@ _RUN_FILES = (
     f"{_FACTS}-shm",
     "run.lock",
     "run.syncs",
+    "run.sock",
     "command.json",
     "forecast.json",
     SCORES,

@@ -15,7 +15,7 @@ from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
-_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests"}
+_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests", "tokens"}
 """Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
 tools need `encoding`."""
 

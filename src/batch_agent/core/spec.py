@@ -67,6 +67,9 @@ class BatchSpec:
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
     log_requests: Path | None = None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
+    tokens: bool = False
+    """Keep the token ids and log probabilities of each turn in the checkpoint, as the engine has them, for trainers.
+    Needs vLLM or SGLang, and checkpoint_dir: docs/rollouts.md."""
     rows: Rows = field(default_factory=Rows)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -118,6 +121,8 @@ class BatchSpec:
         for name in ("checkpoint_dir", "out", "log_requests"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path(name, value))
+        if self.tokens is not False:
+            self._check_tokens()
 
     def _check_fallback(self) -> None:
         """Raises SpecError."""
@@ -144,6 +149,23 @@ class BatchSpec:
             raise SpecError("models= runs in one process: omit store= and cluster=, or run each model by itself.")
         if self.runtime is not None:
             raise SpecError("models= is for agents without a runtime: run each model by itself.")
+
+    def _check_tokens(self) -> None:
+        if self.tokens is not True:
+            raise SpecError(f"tokens must be True or False; got {self.tokens!r}.")
+        if self.distribution.store is not None or self.distribution.cluster is not None:
+            raise SpecError("tokens=True keeps token ids in one process: omit store= and cluster=.")
+        if self.context.oversized == "chunk":
+            raise SpecError("tokens=True is for agents that read their input whole: omit oversized='chunk'.")
+        if self.lane != "standard":
+            raise SpecError(f"tokens=True is for lane='standard': no server returns token ids in lane {self.lane!r}.")
+        if self.context.streaming or self.context.streaming_tool_dispatch:
+            raise SpecError(
+                "tokens=True needs whole replies, since SGLang streams no token ids: omit streaming= and "
+                "streaming_tool_dispatch=."
+            )
+        if self.runtime is not None and not self.runtime.gateway:
+            raise SpecError("tokens=True needs the gateway: requests that a program sends itself have no token ids.")
 
     @property
     def max_dispatched(self) -> int:

@@ -91,6 +91,11 @@ class AdmissionController:
             lambda: len(self._live) + self.is_dispatching - self.slots.waiting - waiting_for_budget()
         )
 
+    def expect(self, agents: int) -> None:
+        """The run has so many agents more than were known."""
+        if self._unstarted is not None:
+            self._unstarted += agents
+
     def on_dispatch(self, *, is_dispatching: bool) -> None:
         """`is_dispatching`: the engine reads inputs; otherwise it waits for an agent to end, or has read all."""
         self.is_dispatching = is_dispatching

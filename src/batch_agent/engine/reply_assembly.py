@@ -29,7 +29,7 @@ async def collect(
             case Finished():
                 if thinking:
                     thoughts = (*thoughts, Thought(thinking))
-                return Reply(text, delta.reason, delta.usage.of_request, calls, thoughts), first
+                return Reply(text, delta.reason, delta.usage.of_request, calls, thoughts, delta.tokens), first
             case CallDelta():
                 calls = (*calls, delta.call)
                 if on_call is not None:

@@ -201,5 +201,13 @@ def _cut_at(reply: Reply, step: Generate) -> int | None:
 def _turn_ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
     reply = fact.reply
     return TurnEnded(
-        job.key, step.request.turn + 1, reply.usage, reply.finish, fact.queued, fact.seconds, fact.ttft, fact.attempts
+        job.key,
+        step.request.turn + 1,
+        reply.usage,
+        reply.finish,
+        fact.queued,
+        fact.seconds,
+        fact.ttft,
+        fact.attempts,
+        reply,
     )

@@ -34,6 +34,7 @@ from ..core.events import (
     RunStarted,
     SchedulingReported,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -52,7 +53,7 @@ _MAX_INT = 2**63 - 1
 
 _RARE = (
     Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, BudgetReported,
-    SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed,
+    SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed, Steered,
 )  # fmt: skip
 _RARE_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 

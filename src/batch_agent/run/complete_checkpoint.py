@@ -110,12 +110,12 @@ def recorded_stage(setup: RunSetup, layout: Layout, kept: Mapping[str, Any]) -> 
 
 
 async def recall_complete(
-    setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any]
+    setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any], added: Sequence[Any]
 ) -> tuple[Plan, AbsentBackend] | None:
     """The plan and backend of a run whose checkpoint has a result for every input; None otherwise. `kept`: the plan of
-    the checkpoint."""
+    the checkpoint. `added`: inputs that were added during earlier runs."""
     plan, server = setup.recorded_plan(layout, kept), _absent(setup, kept)
-    if plan is None or not await _has_all_results(setup, plan, inputs, store, server):
+    if plan is None or not await _has_all_results(setup, plan, inputs, store, server, added):
         return None
     again = setup.recorded_plan(layout, kept)  # a plan assigns each key once
     assert again is not None
@@ -162,7 +162,9 @@ def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
     return AbsentBackend(setup.recorded_traits(kept), kept.get("finished", {}).get("counts"))
 
 
-async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store: Store, server: AbsentBackend) -> bool:
+async def _has_all_results(
+    setup: RunSetup, plan: Plan, inputs: JobSource, store: Store, server: AbsentBackend, added: Sequence[Any]
+) -> bool:
     """Whether every input has a result. Inputs that do not fit the context window have no facts and need none."""
     spec = setup.spec
     values = inputs.rows if inputs.rows is not None else await inputs.read_ahead(MAX_READ_AHEAD)
@@ -170,6 +172,7 @@ async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store
         return False
     order = input_order(plan.layout, inputs)
     source = InputSource(JobSource(values), plan.job, order, spec.evaluation.samples, plan.reads_images)
+    source.add(added)
     window = await open_window(spec, plan.config, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)

@@ -56,6 +56,7 @@ WORKS: dict[str, str] = {
     "on_result": "none",
     "out": "none unicode",
     "log_requests": "none unicode",
+    "tokens": "",  # it needs a checkpoint
     "limit": LIMIT,
     "sample": LIMIT,
     "sample_seed": "zero one negative most huge",

@@ -75,6 +75,7 @@ WORKS: dict[str, str] = {
     "--no-reorder": "zero one",
     "--strict-prefix": "zero one",
     "--log-requests": TEXT,  # not opened
+    "--tokens": "zero one",
     "--exact": "zero",
     "--checkpoint": TEXT,  # not written
 }

@@ -30,7 +30,7 @@ from ...observe.score_file import metric_lines
 from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines, usage_parts
 from ...observe.text.formatting import plural
 from ...observe.text.run_outputs import RunOutputs
-from ...observe.text.summary import summary_lines
+from ...observe.text.summary import steered_lines, summary_lines
 from ...run.checkpoint_table import read_results
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge
@@ -63,7 +63,9 @@ def run_reduced(
         )
         return exit_status(ended, _outputs(folder), state, any_failed=False)
     outcome, problem = ended
-    print_lines([*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state)])
+    print_lines(
+        [*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state), *steered_lines(state)]
+    )
     print_lines(compare(folder, state.stages[MAP].stats, outcome.stages[MAP].seconds))
     print_lines([f"Results: {out}", *report_lines(folder)])
     status = _finish(outcome, reduce, folder, state)

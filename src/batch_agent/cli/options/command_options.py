@@ -45,6 +45,7 @@ PASSED_THROUGH = (
     "oversized",
     "strict_prefix",
     "log_requests",
+    "tokens",
 )
 """Options that `BatchAgent.run` takes under the same names."""
 PARSED = ("images", "stop", "extra", "prices")
@@ -252,6 +253,14 @@ class CommandOptions:
             "Append each request to the model and its raw response to this .jsonl file. API keys are masked.", OUTPUT
         ),
     ] = None
+    tokens: Annotated[
+        bool,
+        _option(
+            "Keep the token ids and log probabilities of each turn, for `batch-agent export --format trl`. Needs vLLM "
+            "or SGLang.",
+            OUTPUT,
+        ),
+    ] = False
 
     @property
     def home(self) -> Path:

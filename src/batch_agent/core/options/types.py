@@ -28,6 +28,9 @@ class AgentOptions(TypedDict, total=False):
     plan_changed: Literal["stop", "rerun"]
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
     PlanMismatch, or run everything again and keep the old answers."""
+    tokens: bool
+    """Keep the token ids and log probabilities of each turn in the checkpoint, as the engine has them, for trainers.
+    Needs vLLM or SGLang, and checkpoint_dir: docs/rollouts.md."""
     limit: int | None
     """Use only the first inputs, this many."""
     sample: int | None

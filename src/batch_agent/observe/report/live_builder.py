@@ -6,8 +6,7 @@ from typing import Any
 
 from ...core.events import Event
 from ..event_codec import rounded
-from ..score_file import evaluation_json
-from .page_model import model_of
+from .page_model import model_of, with_evaluation
 from .run_view import RunView
 
 
@@ -29,4 +28,4 @@ class LiveReportBuilder:
         found = model_of(
             self._view, title=self._folder.name, began=self._began, now=time.time(), is_running=False, is_closed=True
         )
-        return {**found, "evaluation": evaluation_json(self._folder)}
+        return with_evaluation(found, self._view, self._folder)

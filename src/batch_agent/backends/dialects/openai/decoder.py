@@ -11,6 +11,7 @@ from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, Re
 from ...http.sse import SseParser
 from ..response_body import billed_usage, openai_usage, read_object
 from .chunk_fast_path import ChunkFastPath, ChunkText
+from .token_ids import PROMPT_IDS, read_tokens
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -47,7 +48,10 @@ def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
             made_calls = True
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
     usage = openai_usage(reply.get("usage")) or Usage()
-    deltas.append(Finished(finish, billed_usage(usage, lane, reply.get("service_tier"))))
+    tokens = None
+    if (PROMPT_IDS in reply and reply[PROMPT_IDS]) or (PROMPT_IDS in choice and choice[PROMPT_IDS]):  # noqa: RUF019
+        tokens = read_tokens(reply, choice)
+    deltas.append(Finished(finish, billed_usage(usage, lane, reply.get("service_tier")), tokens))
     return deltas
 
 
