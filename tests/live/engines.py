@@ -36,7 +36,7 @@ RUN_BATCH_LIMIT = 480.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
-TRACE_SERVER_START_LIMIT = 180.0
+TRACE_SERVER_START_LIMIT = 300.0
 _VLLM_OPTIONS = (
     *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
     *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
