@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.sim_hosts import CHAT, STEPS, Host, poison, soon, up
+from tests.support.virtual_time import virtual
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError, Tool
 from batch_agent.sim import Script, SimConfig
@@ -156,6 +157,7 @@ async def test_an_agent_that_every_endpoint_rejects_fails_alone_and_ejects_none(
         assert "is down" not in capsys.readouterr().err
 
 
+@virtual  # a stall of this process would make an endpoint seem slow
 async def test_later_turns_go_to_the_endpoint_with_the_cached_context() -> None:
     hosts = [Host(STEPS, Script(tool_turns=3, answer_tokens=12)) for _ in range(3)]
 
