@@ -11,11 +11,12 @@ import orjson
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
+from ..core.options.backend_settings import NamedBackend, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import address_of, parse
-from .connect import Notify, ProbedServer, connect, endpoints_of, probe_server
+from .connect import Notify, ProbedServer, connect, endpoints_of, labelled, probe_server
 from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
@@ -55,7 +56,7 @@ class DiagnosticCheck:
     advice: str = ""
 
 
-async def diagnose(url: str, model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
+async def diagnose(url: NamedBackend, model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
     """Yields checks as they complete. Sends a handful of short requests. Raises SpecError and BackendError only if the
     backend cannot be reached at all."""
     urls = endpoints_of(url)
@@ -63,13 +64,14 @@ async def diagnose(url: str, model: str | None, notify: Notify) -> AsyncIterator
         async for check in _diagnose_each(urls, model, notify):
             yield check
         return
-    parsed = parse(urls[0])
+    settings = settings_of(urls[0])
+    parsed = parse(settings.url)
     async with AsyncExitStack() as stack:
         probed: ProbedServer | None = None
         if parsed.scheme in ("local", "bedrock"):
             backend = await connect(urls[0], model, uses_tools=True, notify=notify)
         else:
-            probed = await probe_server(address_of(parsed), model, uses_tools=False)
+            probed = await probe_server(address_of(parsed, settings), model, uses_tools=False)
             backend = probed.backend
         stack.push_async_callback(backend.aclose)
         for check in _identity(backend, probed):
@@ -86,15 +88,17 @@ async def diagnose(url: str, model: str | None, notify: Notify) -> AsyncIterator
             yield check
 
 
-async def _diagnose_each(urls: Sequence[str], model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
+async def _diagnose_each(
+    urls: Sequence[NamedBackend], model: str | None, notify: Notify
+) -> AsyncIterator[DiagnosticCheck]:
     """Checks one endpoint after the other. An endpoint that is down does not stop the others."""
-    for url in urls:
+    for label, url in labelled(urls).items():
         try:
             checks = [check async for check in diagnose(url, model, notify)]
         except (BackendError, SpecError) as error:
-            yield DiagnosticCheck("endpoint", "failed", f"{url}: {error}")
+            yield DiagnosticCheck("endpoint", "failed", f"{label}: {error}")
             continue
-        yield DiagnosticCheck("endpoint", "ok", url)
+        yield DiagnosticCheck("endpoint", "ok", label)
         for check in checks:
             yield check
 

@@ -51,6 +51,8 @@ class Flavor:
     url_variable: str | None = None
     """The environment variable that may name another server than the default."""
     needs_key: bool = False
+    key_header: str = "Authorization"
+    """Header of the key: as "Bearer KEY" in Authorization, bare in any other."""
     dialect: DialectName = "openai"
     native_tools: bool | None = None
     """None: found by probing."""
@@ -81,6 +83,16 @@ class Flavor:
     """Patterns of the names of models that take no images, where the others do."""
     tested_with: str = "not run against the real service"
     """What it was tested with, for the table in the docs."""
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether it is a service on the internet."""
+        return self.default_url.startswith("https://")
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of its URLs; its name if it has none."""
+        return next((scheme for scheme, each in BY_SCHEME.items() if each is self), self.name)
 
 
 _OPENAI_IMAGE_BYTES = 20 * 1024 * 1024
@@ -155,6 +167,7 @@ ANTHROPIC = Flavor(
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_BASE_URL",
     needs_key=True,
+    key_header="x-api-key",
     dialect="anthropic",
     native_tools=True,
     json_schema_with_tools=True,
