@@ -2,6 +2,7 @@
 
 import os
 import re
+from dataclasses import replace
 from ipaddress import ip_address
 
 from yarl import URL
@@ -11,10 +12,11 @@ from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import BackendSettings, NamedBackend, check_no_key, settings_of, variable_in
 from ..core.safe_text import mask_user_info
 from ..core.validation import suggestion
-from .flavors import BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, Flavor
+from .flavors import AZURE, BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, Flavor
 
 _HOST_WITH_PORT = re.compile(r"[\w.-]+:\d+(/|$)")
 _ANTHROPIC_VERSION = "2023-06-01"
+_AZURE_RENAMED_TOKENS = "2024-12"
 _CREDENTIAL_HEADERS = ("authorization", "api-key", "x-api-key")
 _API_PATHS = ("/chat/completions", "/messages")
 
@@ -86,7 +88,11 @@ class BackendAddress:
     @property
     def is_default(self) -> bool:
         """Whether this is the provider's own service."""
-        return self.flavor is not None and self.root.host == URL(self.flavor.default_url).host
+        if self.flavor is None:
+            return False
+        if self.flavor.domain:
+            return (self.root.host or "").endswith(f".{self.flavor.domain}")
+        return self.root.host == URL(self.flavor.default_url).host
 
     def headers(self) -> dict[str, str]:
         """Headers of every request: the key, those of the flavor, and those of the settings, which win. Raises
@@ -179,7 +185,12 @@ def address_of(url: URL, settings: BackendSettings | None = None, *, needs_key: 
         raise SpecError(
             f"{url.scheme}:// does not accept the option {invalid!r}; the only option is dynamo://...?sessions=end."
         )
-    root = _server_url(url, flavor) if settings.base_url is None else with_version(parse(settings.base_url))
+    if flavor is AZURE:
+        root, flavor = _azure(url, settings)
+    elif settings.base_url is not None:
+        root = with_version(parse(settings.base_url))
+    else:
+        root = _server_url(url, flavor)
     address = BackendAddress(root, flavor, ends_sessions, settings)
     if needs_key and flavor.needs_key and address.is_default and not address.key_source:
         raise SpecError(
@@ -195,7 +206,8 @@ def _check_settings(settings: BackendSettings, flavor: Flavor | None) -> None:
     for setting in ("organization", "project"):
         if getattr(settings, setting) is not None and flavor is not OPENAI:
             raise SpecError(f"Backend: {setting} is a setting of openai://, and {name}:// has none.")
-    if settings.api_version is not None and not (flavor is not None and flavor.dialect == "anthropic"):
+    has_version = flavor is AZURE or (flavor is not None and flavor.dialect == "anthropic")
+    if settings.api_version is not None and not has_version:
         raise SpecError(f"Backend: api_version is a setting of azure:// and anthropic://, and {name}:// has none.")
 
 
@@ -223,6 +235,31 @@ def with_version(url: URL) -> URL:
     for schemes_text in _API_PATHS:
         path = path.removesuffix(schemes_text)
     return url.with_path(path or "/v1", encoded=True).with_query(url.query)
+
+
+def _azure(url: URL, settings: BackendSettings) -> tuple[URL, Flavor]:
+    """The root of Azure's API: `/openai/v1`, where requests name the deployment as their model; with an API version
+    `/openai`, where it is part of the path. Raises SpecError."""
+    named = settings.base_url or (os.environ.get("AZURE_OPENAI_ENDPOINT", "").strip() if not url.host else "")
+    if not named and not url.host:
+        raise SpecError(
+            "azure:// needs the resource: azure://MY-RESOURCE, or its full host; or its endpoint in "
+            "the environment variable AZURE_OPENAI_ENDPOINT."
+        )
+    given = parse(named) if named else _server_url(url, AZURE)
+    if given.host and "." not in given.host and not is_loopback(given.host) and not named:
+        given = given.with_host(f"{given.host}.openai.azure.com")
+    version = settings.api_version or given.query.get("api-version")
+    path = given.raw_path.rstrip("/")
+    for suffix in ("/v1", "/openai"):
+        path = path.removesuffix(suffix)
+    if version is None or version == "v1":
+        return given.with_path(f"{path}/openai/v1", encoded=True).with_query(given.query), AZURE
+    # Older versions refuse the newer name, and newer models the older one.
+    tokens = "max_completion_tokens" if version >= _AZURE_RENAMED_TOKENS else "max_tokens"
+    extensions = replace(AZURE.extensions, deployment_paths=True, max_tokens_field=tokens)
+    root = given.with_path(f"{path}/openai", encoded=True).with_query({**given.query, "api-version": version})
+    return root, replace(AZURE, extensions=extensions)
 
 
 def is_loopback(host: str) -> bool:

@@ -17,7 +17,7 @@ from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
-from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, takes_images
+from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, enforces_schema, takes_images
 from .hostfile import Endpoint, parse_hostfile
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
@@ -239,10 +239,12 @@ async def probe_server(
     headers = address.headers()
     server = ServerClient(open_transport(address.root, headers), address.root, key_advice=address.key_advice)
     try:
-        models = await list_models(server, may_be_missing=model is not None)
+        models = await _list_models(server, address, model)
         flavor = detect_flavor(address, models)
         chosen = select_model(models, model, address.root)
         info = await inspect_server(server, flavor)
+        if info.context_tokens is not None:
+            chosen = replace(chosen, context_tokens=info.context_tokens)
         if not flavor.keep_alive:
             await server.aclose()
             transport = open_transport(address.root, headers, keep_alive=False)
@@ -255,6 +257,20 @@ async def probe_server(
     except BaseException:
         await server.aclose()
         raise
+
+
+async def _list_models(server: ServerClient, address: BackendAddress, model: str | None) -> list[ServedModel]:
+    """The models of a server, by the names that requests have. Raises BackendError, and SpecError for a service that
+    does not list them."""
+    flavor = address.flavor_or_default
+    if not flavor.lists_models:
+        if model is None:
+            raise SpecError(f"{flavor.scheme}:// needs model=...: the name of the deployment.")
+        return []
+    models = await list_models(server, may_be_missing=model is not None)
+    if not flavor.model_prefix or (model is not None and model.startswith(flavor.model_prefix)):
+        return models
+    return [replace(each, name=each.name.removeprefix(flavor.model_prefix)) for each in models]
 
 
 def http_backend(
@@ -276,6 +292,7 @@ def http_backend(
         count_tokens=token_counter_for(server, flavor, model.name),
         observe=observe,
         send_hint=_hint_sender(server, info, model.name),
+        daily_requests=flavor.daily_requests,
     )
 
 
@@ -343,9 +360,9 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         name=flavor.name,
         model=model.name,
         native_tools=bool(flavor.native_tools),
-        json_schema=flavor.json_schema,
+        json_schema=enforces_schema(flavor, model.name),
         json_schema_with_tools=flavor.json_schema_with_tools,
-        inflight=flavor.inflight,
+        inflight=info.slots or flavor.inflight,
         fixed_inflight=flavor.fixed_inflight,
         context_tokens=model.context_tokens,
         # Without a prefix cache nothing is kept between turns, so residency is not guarded.
@@ -436,7 +453,7 @@ def local_backend(
     if model is not None and model != served.name:
         shown = "local://" if path is None else f"local://{path}"
         raise SpecError(f"model={model!r} is not served: {shown} serves {served.name!r}. Omit model.")
-    flavor, root = replace(LLAMACPP, name="local", inflight=slots), with_version(url)
+    flavor, root = replace(LLAMACPP, name="local", native_tools=False, inflight=slots), with_version(url)
     server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
     return HttpBackend(
         server,

@@ -42,9 +42,10 @@ def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
         deltas.append(TextDelta(text))
     made_calls = False
     if message.get("tool_calls"):
-        calls = [CallDelta(_tool_call(part)) for part in _parts(message)]
-        deltas += calls
-        made_calls = bool(calls)
+        parts = list(_parts(message))
+        deltas += [ReasoningDelta(signature=part.signature) for part in parts if part.signature]
+        deltas += [CallDelta(_tool_call(part)) for part in parts]
+        made_calls = bool(parts)
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
     usage = openai_usage(reply.get("usage")) or Usage()
     deltas.append(Finished(finish, billed_usage(usage, lane, reply.get("service_tier"))))
@@ -192,6 +193,9 @@ class OpenAIStreamDecoder:
             self._close_call(deltas)
         if self._call is None:
             self._call = _OpenCall(part.index)
+        if part.signature:
+            self._join(deltas)
+            deltas.append(ReasoningDelta(signature=part.signature))
         self._call.add(part)
 
     def _close_call(self, deltas: list[Delta]) -> None:
@@ -212,6 +216,8 @@ class _CallPart(NamedTuple):
     id: str
     name: str
     arguments: str
+    signature: str = ""
+    """Gemini's signature of the reasoning before the call."""
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[_CallPart]:
@@ -225,7 +231,16 @@ def _parts(message: Mapping[str, Any]) -> Iterator[_CallPart]:
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
             arguments = "" if arguments is None else dumps(arguments).decode()
-        yield _CallPart(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
+        name, signature = str(function.get("name") or ""), _signature(call) if "extra_content" in call else ""
+        yield _CallPart(call.get("index") or 0, str(call.get("id") or ""), name, arguments, signature)
+
+
+def _signature(call: Mapping[str, Any]) -> str:
+    match call["extra_content"]:
+        case {"google": {"thought_signature": str(signature)}}:
+            return signature
+        case _:
+            return ""
 
 
 def _tool_call(part: _CallPart) -> ToolCall:
