@@ -15,13 +15,15 @@ from ..core.options.backend_settings import NamedBackend, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
-from .address import address_of, parse
+from .address import BackendAddress, address_of, parse
 from .connect import Notify, ProbedServer, connect, endpoints_of, labelled, probe_server
 from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
 CheckState = Literal["ok", "off", "unknown", "warning", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
+_SHOWN_KEY, _MIN_SHOWN_KEY = 4, 20
+"""Characters of a key that are shown, and the length of a key of which some are shown."""
 _SCHEMA = closed_object({"mood": {"type": "string", "enum": ["good", "bad"]}})
 _ADVICE = {
     ("vllm", "tools"): "start vLLM with --enable-auto-tool-choice --tool-call-parser hermes (or your model's parser)",
@@ -71,7 +73,10 @@ async def diagnose(url: NamedBackend, model: str | None, notify: Notify) -> Asyn
         if parsed.scheme in ("local", "bedrock"):
             backend = await connect(urls[0], model, uses_tools=True, notify=notify)
         else:
-            probed = await probe_server(address_of(parsed, settings), model, uses_tools=False)
+            address = address_of(parsed, settings)
+            if (key := _key(address)) is not None:
+                yield key
+            probed = await probe_server(address, model, uses_tools=False)
             backend = probed.backend
         stack.push_async_callback(backend.aclose)
         for check in _identity(backend, probed):
@@ -211,6 +216,15 @@ def _identity(backend: Backend, probed: ProbedServer | None) -> list[DiagnosticC
         DiagnosticCheck("context", "ok" if traits.context_tokens else "unknown", context),
         *_price(traits),
     ]
+
+
+def _key(address: BackendAddress) -> DiagnosticCheck | None:
+    """Where the key comes from, and its last characters; None if no key is sent and none is needed."""
+    if not (source := address.key_source):
+        return None
+    key = address.key or ""
+    shown = f", ***{key[-_SHOWN_KEY:]}" if len(key) >= _MIN_SHOWN_KEY else ""
+    return DiagnosticCheck("key", "ok", f"from {source}{shown}")
 
 
 def _price(traits: Traits) -> list[DiagnosticCheck]:

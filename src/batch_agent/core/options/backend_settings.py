@@ -14,6 +14,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _KEY_PREFIX = re.compile(r"(sk-|sk_|gsk_|AIza|tgp_v1_|hf_|nvapi-|xai-)")
 """How the keys of some services begin."""
+_SECRET_IN_URL = re.compile(r"//[^/@]*@|[?&][^=&]*(?:key|token|secret|sig|password)[^=&]*=", re.IGNORECASE)
 _OWN_HEADERS = frozenset({"host", "content-length", "content-type", "transfer-encoding", "connection"})
 PUBLIC_HEADERS = frozenset(
     {
@@ -134,7 +135,9 @@ class BackendSettings:
     @property
     def secret_values(self) -> tuple[str, ...]:
         """Names of the settings that hold a secret as a value."""
-        found = [] if self.api_key is None or variable_in(self.api_key) else ["api_key"]
+        found = [name for name in ("url", "base_url") if _SECRET_IN_URL.search(getattr(self, name) or "")]
+        if self.api_key is not None and variable_in(self.api_key) is None:
+            found.append("api_key")
         return (*found, *(f"headers[{name!r}]" for name, value in self.headers.items() if _is_secret(name, value)))
 
     @property
