@@ -29,6 +29,7 @@ _ADVICE = {
     ("vllm", "tools"): "start vLLM with --enable-auto-tool-choice --tool-call-parser hermes (or your model's parser)",
     ("sglang", "tools"): "start SGLang with --tool-call-parser qwen25 (or your model's parser)",
     ("dynamo", "tools"): "start the worker with --dyn-tool-call-parser hermes (or your model's parser)",
+    ("llama.cpp", "tools"): "start llama-server with --jinja, and a model whose chat template has tools",
     ("vllm", "cached"): "start vLLM with --enable-prompt-tokens-details to report what the prefix cache saves",
     ("sglang", "cached"): "start SGLang with --enable-cache-report to report what the prefix cache saves",
     ("vllm", "prefix"): "start vLLM without --no-enable-prefix-caching: agents share most of their prompts",

@@ -70,6 +70,8 @@ _OVERFLOW_PHRASES = (
 )
 _DEAD_ENGINE = "enginecore encountered an issue"
 """What vLLM responds to each request once the process with its model has ended; its API follows soon."""
+_WITHOUT_TOOLS = "requires --jinja"
+"""What llama.cpp responds, as an error of its own, to tools that it was not started for."""
 _NO_CAPACITY_PHRASES = ("resource_unavailable", "resource unavailable", "capacity_exceeded")
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 """Gemini says in the body of a refusal when to try again."""
@@ -182,6 +184,8 @@ def _kind(status: int, text: str) -> ErrorKind:
     lowered = text.lower()
     if kind is ErrorKind.SERVER and _DEAD_ENGINE in lowered:
         return ErrorKind.UNAVAILABLE
+    if kind is ErrorKind.SERVER and _WITHOUT_TOOLS in lowered:
+        return ErrorKind.BAD_REQUEST
     if kind in (ErrorKind.BAD_REQUEST, ErrorKind.SERVER) and any(phrase in lowered for phrase in _OVERFLOW_PHRASES):
         return ErrorKind.CONTEXT_OVERFLOW
     if kind in (ErrorKind.BAD_REQUEST, ErrorKind.RATE_LIMITED) and any(phrase in lowered for phrase in _UNPAID_PHRASES):

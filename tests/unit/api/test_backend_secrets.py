@@ -10,7 +10,7 @@ from aiohttp import web
 from tests.support.redis_server import AOF, redis_of_its_own
 from tests.support.service_server import KEY, Heard, Service, service_server
 
-from batch_agent import Backend, BackendError, BatchAgent, BatchSpec, Flow, SpecError, read_request_log
+from batch_agent import Backend, BackendError, BatchAgent, BatchSpec, Flow, SpecError, VLLMPool, read_request_log
 from batch_agent.core.events import Event
 from batch_agent.ray.serialization import deserialize_spec, serialize_spec, spec_for_workers
 
@@ -139,3 +139,14 @@ async def test_a_worker_without_the_variable_says_which_one_it_needs(monkeypatch
     monkeypatch.delenv("TEAM_KEY", raising=False)
     with pytest.raises(SpecError, match="needs the environment variable TEAM_KEY, which is not set in this process"):
         await BatchAgent.run(task="Say {x}", inputs=[{"x": 1}], backend=Backend("groq://", api_key="${TEAM_KEY}"))
+
+
+async def test_endpoints_of_a_pool_have_a_key_each() -> None:
+    listed = Service("/v1", LISTED)
+    async with service_server(listed) as one, service_server(listed) as other:
+        endpoints = [Backend("together://", base_url=f"{each.url}/v1", api_key=KEY) for each in (one, other)]
+        async with VLLMPool(endpoints, model="m", use_batch=False) as pool:
+            responses = await pool.send_all(["Hi", "Ho"])
+            assert_kept_secret(pool.endpoints, responses)
+    assert [response.text for response in responses] == ["done", "done"]
+    assert {each.headers["authorization"] for each in (*one.heard, *other.heard)} == {f"Bearer {KEY}"}
