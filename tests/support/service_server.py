@@ -1,5 +1,5 @@
-"""Hosted services on loopback: their paths, keys, lists of models, refused fields, rate-limit headers and errors, as
-their documentation and the reports of users have them (docs/guides/hosted-services.md, docs/guides/local-servers.md)."""
+"""Hosted services on loopback: their paths, keys, lists of models, refused fields, rate limits and errors, as
+their documentation and the reports of users have them: docs/guides/hosted-services.md, docs/guides/local-servers.md."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager

@@ -41,6 +41,7 @@ WORKS: dict[str, str] = {
     "--workdir": "",
     "--config": "",
     "--backend": TEXT,  # not opened
+    "--backends": "",  # no JSON object
     "--model": TEXT,
     "--lane": "",
     "--temperature": "zero one huge huge-float",

@@ -55,12 +55,14 @@ OLLAMA = Flavor(
     "ollama",
     "http://127.0.0.1:11434/v1",
     inflight=4,
+    tested_with="a local server with its wire format",
 )
 LMSTUDIO = Flavor(
     "lmstudio",
     "http://127.0.0.1:1234/v1",
     inflight=4,
     extensions=OpenAIExtensions(named_tool_choice=False),
+    tested_with="a local server with its refusals",
 )
 SIM = Flavor(
     "sim",

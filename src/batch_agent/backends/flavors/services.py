@@ -89,6 +89,7 @@ AZURE = Flavor(
     inflight=32,
     rate_limit_headers=True,
     managed_cache=True,
+    lanes=("standard", "flex"),
     lists_models=False,
     # Models of other makers refuse `prompt_cache_key`; prefixes are cached without it.
     extensions=OpenAIExtensions(strict_schema=True, max_tokens_field="max_completion_tokens"),

@@ -31,7 +31,10 @@ def parse_backends(values: Sequence[str]) -> dict[str, BackendSettings]:
     """Backends by name, from JSON objects: the tables [backends.NAME] of a file. Raises SpecError."""
     found: dict[str, BackendSettings] = {}
     for text in values:
-        for name, table in _object(text, "--backends").items():
+        tables = _object(text, "--backends")
+        if not isinstance(tables, dict):
+            raise SpecError(f'--backends {text!r}: expected a JSON object such as {{"prod": {{"url": "openai://"}}}}.')
+        for name, table in tables.items():
             if not isinstance(table, dict):
                 raise SpecError(f"backends.{name} must be a table with a url, such as [backends.{name}] in batch.toml.")
             found[name] = backend_from_table(name, table)
