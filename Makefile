@@ -6,7 +6,11 @@ BIN     = $(VENV)/bin
 INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
-.PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly clean
+# make test AGAIN=1 repeats the tests that failed, one after the other.
+PYTEST = $(BIN)/pytest $(if $(AGAIN),--last-failed --last-failed-no-failures=none)
+WORKERS = $(if $(AGAIN),-n 0,-n $(1))
+
+.PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly release clean
 help:
 	@echo "make demo          run 24 real agents on the embedded model"
 	@echo "make test          run the test suite"
@@ -19,15 +23,16 @@ help:
 	@echo "make test-browser  test the report and the live page in Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
 	@echo "make test-nightly  the same with real SGLang (CPU)"
+	@echo "make release       build wheels, sdists and the SBOM into dist/, and install them and each extra into clean environments"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
 
 test: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "not slow and not engines and not browser"
+	$(PYTEST) $(call WORKERS,4) -m "not slow and not engines and not browser"
 
 test-slow: $(VENV)/.dev
-	$(BIN)/pytest -n 4 -m "slow and not engines and not browser"
+	$(PYTEST) $(call WORKERS,4) -m "slow and not engines and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -55,15 +60,18 @@ docs: $(VENV)/.docs
 
 test-browser: $(VENV)/.dev
 	bash scripts/browser/install.sh
-	$(BIN)/pytest -n 2 -m browser tests/browser
+	$(PYTEST) $(call WORKERS,2) -m browser tests/browser
 
 test-engines: $(VENV)/.ray
 	bash scripts/engines/install.sh
-	$(BIN)/pytest -m engines tests --ignore tests/nightly --timeout 900
+	$(PYTEST) -m engines tests --ignore tests/nightly --timeout 900
 
 test-nightly: $(VENV)/.dev
 	$(BIN)/python -m scripts.engines.install sglang
-	$(BIN)/pytest -m engines tests/nightly --timeout 900
+	$(PYTEST) -m engines tests/nightly --timeout 900
+
+release: $(VENV)/.dev
+	$(BIN)/python -m scripts.release --extras $(or $(EXTRAS),all)
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -91,4 +99,4 @@ $(VENV)/.docs: $(VENV)/.user pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -4,6 +4,8 @@ import re
 import tomllib
 from pathlib import Path
 
+from scripts.release import NOT_FOR_USERS, USES
+
 import batch_agent
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,14 @@ def test_links_of_the_published_readme_name_files_of_the_repository() -> None:
 
 def test_the_version_of_the_package_is_an_attribute() -> None:
     assert batch_agent.__version__ == PROJECT["project"]["version"]
+
+
+def test_the_citation_names_the_version() -> None:
+    assert f"\nversion: {batch_agent.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_each_extra_has_a_check_of_the_release() -> None:
+    assert set(PROJECT["project"]["optional-dependencies"]) - NOT_FOR_USERS == set(USES)
 
 
 def test_the_project_has_urls() -> None:

@@ -62,7 +62,7 @@ def exclusive_vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def context(agent: int) -> str:
-    return " ".join(f"ship {agent} crate {number}." for number in range(15))
+    return " ".join(f"ship {agent} crate {number}." for number in range(22))
 
 
 async def test_device_and_host_together_keep_more_than_the_larger_of_both(exclusive_vllm: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar
 
 from ..core.fast_dataclass import dataclass
 from .api_error import ApiError
+from .batch_usage import BatchUsage, batch_usage_from_json
 
 Status = Literal["validating", "in_progress", "finalizing", "completed", "failed", "expired", "cancelling", "cancelled"]
 ENDED: frozenset[Status] = frozenset(("completed", "failed", "expired", "cancelled"))
@@ -76,6 +77,8 @@ class Batch:
     problems: Sequence[BatchProblem] = ()
     output_file_id: str | None = None
     error_file_id: str | None = None
+    usage: BatchUsage | None = None
+    """Of a batch that has ended with responses."""
 
     @property
     def has_ended(self) -> bool:
@@ -112,6 +115,7 @@ class Batch:
                 "failed": self.counts.failed,
             },
             "metadata": self.metadata and dict(self.metadata),
+            "usage": self.usage and self.usage.as_json(),
         }
 
 
@@ -222,4 +226,5 @@ def batch_from_json(value: Mapping[str, Any]) -> Batch:
         tuple(BatchProblem(each["code"], each["message"], each["param"], each["line"]) for each in errors),
         value["output_file_id"],
         value["error_file_id"],
+        batch_usage_from_json(usage) if (usage := value.get("usage")) else None,
     )

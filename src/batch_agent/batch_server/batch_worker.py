@@ -11,6 +11,7 @@ from typing import Literal
 
 from ..aio import unwrap_group
 from ..atomic_file import atomic_write
+from ..batch_api.batch_usage import BatchUsage, usage_of_line
 from ..batch_api.lines import (
     InputLine,
     cancelled_line,
@@ -181,7 +182,7 @@ class BatchWorker:
     async def _finalize(self, batch: Batch, end: End) -> None:
         if batch.status == "in_progress":
             batch = await self._store.put_batch(batch.moved("finalizing", time.time()))
-        files = await asyncio.to_thread(self._write_files, batch, end)
+        files, usage = await asyncio.to_thread(self._write_files, batch, end)
         finished = await self._store.finished(batch.id)
         succeeded = sum(finished.values())
         ended = replace(
@@ -189,14 +190,15 @@ class BatchWorker:
             counts=RequestCounts(batch.counts.total, succeeded, len(finished) - succeeded),
             output_file_id=next((file.id for file in files if file.filename.endswith("_output.jsonl")), None),
             error_file_id=next((file.id for file in files if file.filename.endswith("_error.jsonl")), None),
+            usage=usage if succeeded else None,
         )
         await self._store.end_batch(ended, files)
 
-    def _write_files(self, batch: Batch, end: End) -> list[StoredFile]:
-        """Writes the output and the error file, the latter with the lines that were not executed. Blocks. Repeating
-        it replaces the files."""
+    def _write_files(self, batch: Batch, end: End) -> tuple[list[StoredFile], BatchUsage]:
+        """Writes the output and the error file, the latter with the lines that were not executed, and sums the usage
+        of the former. Blocks. Repeating it replaces the files."""
         missing_line = cancelled_line if end == "cancelled" else expired_line
-        files: list[StoredFile] = []
+        files, usage = list[StoredFile](), BatchUsage()
         for kind in ("output", "error"):
             file_id = f"file-{batch.id.removeprefix('batch_')}-{kind}"
             path, done = self._store.path(file_id), set[int]()
@@ -205,6 +207,7 @@ class BatchWorker:
                     done.add(line.number)
                     if line.ok == (kind == "output"):
                         file.write(line.output)
+                        usage += usage_of_line(line.output) if line.ok else BatchUsage()
                 if kind == "error" and len(done) < batch.counts.total:
                     with self._lines(batch) as lines:
                         for each in lines:
@@ -215,7 +218,7 @@ class BatchWorker:
                 path.unlink()
                 continue
             files.append(StoredFile(file_id, f"{batch.id}_{kind}.jsonl", "batch_output", size, int(time.time())))
-        return files
+        return files, usage
 
     def _lines(self, batch: Batch) -> AbstractContextManager[Iterator[InputLine]]:
         return _OpenLines(self._store, batch)

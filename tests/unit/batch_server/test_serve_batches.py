@@ -94,7 +94,16 @@ async def test_the_session_of_a_user_of_openais_client(tmp_path: Path, sim: SimS
         assert list(output) == [line["custom_id"] for line in lines], "the output is in the order of the input"
         assert output["line-7"]["response"]["body"]["choices"][0]["message"]["content"] == "answer 7"
         assert errors["bad"]["response"]["status_code"] == 404
+        usages = [line["response"]["body"]["usage"] for line in output.values()]
+        assert batch.usage is not None
+        assert batch.usage.input_tokens == sum(usage["prompt_tokens"] for usage in usages) > 0
+        assert batch.usage.output_tokens == sum(usage["completion_tokens"] for usage in usages) > 0
+        assert batch.usage.total_tokens == sum(usage["total_tokens"] for usage in usages)
+        assert batch.usage.input_tokens_details.cached_tokens < batch.usage.input_tokens
+        last = batch
         assert [each.id async for each in client.models.list()] == ["sim"]
+    async with serving(tmp_path / "batches", spec_of(sim)) as client:
+        assert await client.batches.retrieve(last.id) == last
 
 
 async def test_files_are_listed_read_and_deleted(tmp_path: Path, sim: SimServer) -> None:
