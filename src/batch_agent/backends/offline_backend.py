@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from yarl import URL
 
+from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.options.backend_settings import NamedBackends, settings_of
+from ..core.options.backend_settings import BackendSettings, NamedBackend, NamedBackends, settings_of
 from .address import BackendAddress, address_of, parse
 from .connect import HOSTFILE_SCHEME, detect_flavor, endpoints_of, http_backend, local_backend, parse_local
 from .flavors import ANTHROPIC, Flavor
@@ -29,8 +30,11 @@ class OfflineBackend:
 async def open_offline(url: NamedBackends, model: str | None, *, uses_tools: bool) -> OfflineBackend:
     """The backend that a URL names, without a request to it, a key or credentials. Its transport must be closed. Raises
     SpecError for an invalid URL."""
-    is_one = isinstance(url, str) and not url.startswith(HOSTFILE_SCHEME)
-    urls = [url] if is_one else endpoints_of(url)
+    urls: list[NamedBackend]
+    if isinstance(url, str | BackendSettings) and not settings_of(url).url.startswith(HOSTFILE_SCHEME):
+        urls = [url]  # its key is not needed
+    else:
+        urls = endpoints_of(url)
     settings = settings_of(urls[0])
     parsed = parse(settings.url)
     match parsed.scheme:
@@ -65,14 +69,16 @@ def _bedrock(url: URL, model: str | None) -> OfflineBackend:
 
 def _server(address: BackendAddress, model: str | None, *, uses_tools: bool) -> OfflineBackend:
     flavor = detect_flavor(address, [])
-    server = ServerClient(
-        open_transport(address.root, address.headers(), keep_alive=flavor.keep_alive),
-        address.root,
-    )
+    unset: list[str] = []
+    try:
+        headers = address.headers()
+    except SpecError as error:  # a variable that it names is not set
+        headers, unset = {}, [str(error)]
+    server = ServerClient(open_transport(address.root, headers, keep_alive=flavor.keep_alive), address.root)
     backend = http_backend(server, address, flavor, ServedModel(model or UNKNOWN_MODEL), ServerInfo())
     if uses_tools and flavor.native_tools is None:
         backend.traits = replace(backend.traits, native_tools=True)
-    return OfflineBackend(backend, tuple(_unknowns(address, flavor, model, uses_tools=uses_tools)))
+    return OfflineBackend(backend, (*_unknowns(address, flavor, model, uses_tools=uses_tools), *unset))
 
 
 _MODEL = "The model is the only one that the server has; its name is known when the server responds."

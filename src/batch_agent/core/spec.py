@@ -166,6 +166,7 @@ class BatchSpec:
         limits = {name: _joint_limit(name, settings, len(given)) for name in ("max_inflight", "rpm", "tpm")}
         own = {name: limit for name, limit in limits.items() if limit is not None}
         if own and isinstance(self.limits, Limits):
+            lower: dict[str, Any]
             lower = {name: min(limit, getattr(self.limits, name) or limit) for name, limit in own.items()}
             object.__setattr__(self, "limits", replace(self.limits, **lower))
 

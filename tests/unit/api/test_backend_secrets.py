@@ -100,6 +100,20 @@ async def test_stages_of_a_flow_have_a_service_and_a_key_each() -> None:
     assert {each.headers["api-key"] for each in other.requests} == {KEY}
 
 
+async def test_a_preview_needs_no_key_and_masks_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Backend("groq://", api_key="${TEAM_KEY}", headers={"X-Gateway": "token ${GATEWAY_TOKEN}"}, model="m")
+    for name in ("TEAM_KEY", "GATEWAY_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    shown = await BatchAgent.preview(task="Say {x}", inputs=[{"x": 1}], backend=backend)
+    assert "needs the environment variable TEAM_KEY" in str(shown.notes)
+    monkeypatch.setenv("TEAM_KEY", KEY)
+    monkeypatch.setenv("GATEWAY_TOKEN", TOKEN)
+    shown = await BatchAgent.preview(task="Say {x}", inputs=[{"x": 1}], backend=backend)
+    headers = shown.requests[0].headers
+    assert (headers["Authorization"], headers["X-Gateway"]) == ("Bearer ***", "***")
+    assert_kept_secret(str(shown), shown.to_dict())
+
+
 async def test_redis_never_gets_a_secret() -> None:
     """All that was ever written to it is in its append-only file."""
     with redis_of_its_own(*AOF) as redis:
