@@ -21,8 +21,8 @@ help:
 	@echo "make bench-check   fail if an agent has become more expensive than the committed baseline"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray and OpenCode (with npm), and test against them"
-	@echo "make test-nightly  the same with real SGLang (CPU)"
+	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode and Codex (with npm), and test against them"
+	@echo "make test-nightly  the same with real SGLang (CPU), MLflow and Phoenix"
 	@echo "make release       build wheels, sdists and the SBOM into dist/, and install them and each extra into clean environments"
 
 demo: $(VENV)/.user
@@ -67,7 +67,7 @@ test-engines: $(VENV)/.ray
 	$(PYTEST) -m engines tests --ignore tests/nightly --timeout 900
 
 test-nightly: $(VENV)/.dev
-	$(BIN)/python -m scripts.engines.install sglang
+	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix
 	$(PYTEST) -m engines tests/nightly --timeout 900
 
 release: $(VENV)/.dev

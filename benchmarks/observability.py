@@ -46,11 +46,11 @@ async def look_up(key: str) -> str:
     return f"about {key}"
 
 
-def _sdk() -> list[Any]:
+def _sdk(*, content: bool = False) -> list[Any]:
     """The queue is long enough for all: spans that are dropped cost nothing."""
     provider = TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(InMemorySpanExporter(), max_queue_size=100_000))
-    return [Traces(provider)]
+    return [Traces(provider, content=content)]
 
 
 def _dashboard() -> LiveProgress:
@@ -70,6 +70,7 @@ WAYS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "metrics": lambda _: {"events": [Metrics(registry=CollectorRegistry())]},
     "traces_api_only": lambda _: {"events": [Traces()]},
     "traces_sdk": lambda _: {"events": _sdk()},
+    "traces_content": lambda _: {"events": _sdk(content=True)},
     "metrics_and_traces_sdk": lambda _: {"events": [Metrics(registry=CollectorRegistry()), *_sdk()]},
     "checkpoint": lambda folder: {"progress": False, "checkpoint_dir": folder},
 }

@@ -44,7 +44,7 @@ _CONTENTS = {
     "programs": "programs as agents: gateway, runtimes, workspaces",
     "programs.host": "opens gateway and runtime for a run",
     "programs.gateway": "model API for programs",
-    "programs.runtimes": "OpenCode, command lines",
+    "programs.runtimes": "OpenCode, Codex, command lines",
     "programs.workspace": "clones of a snapshot",
     "programs.supervisor": "child processes",
     "cluster": "coordinator (Redis, in memory), leases, shared tool calls, limits and budget",

@@ -12,7 +12,7 @@ from batch_agent.core.spec import OPTION_GROUPS, BatchSpec, flat_name
 FILE = Path(__file__).parents[1] / "src/batch_agent/core/options/types.py"
 IN_EACH_CALL = ("task", "inputs", "output_schema")
 """Required in one call and refused in another: the TypedDicts of core/options/run_options.py add them."""
-OF_A_RUN = ("backend", "lane", "checkpoint_dir", "on_result", "out", "log_requests")
+OF_A_RUN = ("backend", "fallback", "lane", "checkpoint_dir", "on_result", "out", "log_requests")
 """Refused by a replay, which has no server and writes nothing."""
 ACCEPTED = {"Path | None": "str | PathLike[str] | None", "tuple[str, ...]": "list[str] | tuple[str, ...]"}
 """Types that an option accepts, by the type that the dataclass stores."""

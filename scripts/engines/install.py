@@ -1,7 +1,8 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
-ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU) or opencode (no engine: the coding agent that asks
-them). Without any: vllm, dynamo and opencode, which `make test-engines` starts.
+ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode or codex (no engines: coding agents that
+ask them), mlflow or phoenix (no engines: servers that traces are sent to). Without any: vllm, dynamo, opencode and
+codex, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -13,8 +14,34 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from scripts.engines import dynamo_env, lmcache_env, model, opencode_env, replay, sglang_env, vision_model, vllm_env
-from scripts.engines.layout import DYNAMO, LMCACHE, MODEL, OPENCODE, REPLAY, SGLANG, VISION, VLLM, Part, engines_root
+from scripts.engines import (
+    codex_env,
+    dynamo_env,
+    lmcache_env,
+    mlflow_env,
+    model,
+    opencode_env,
+    phoenix_env,
+    replay,
+    sglang_env,
+    vision_model,
+    vllm_env,
+)
+from scripts.engines.layout import (
+    CODEX,
+    DYNAMO,
+    LMCACHE,
+    MLFLOW,
+    MODEL,
+    OPENCODE,
+    PHOENIX,
+    REPLAY,
+    SGLANG,
+    VISION,
+    VLLM,
+    Part,
+    engines_root,
+)
 
 OLDEST, NEWEST = (3, 11), (3, 13)
 # What each engine needs, in an order in which it can be made: vLLM's environment converts the model.
@@ -24,6 +51,9 @@ PARTS = {
     "sglang": (VLLM, MODEL, SGLANG),
     "lmcache": (VLLM, MODEL, LMCACHE),
     "opencode": (OPENCODE,),
+    "codex": (CODEX,),
+    "mlflow": (MLFLOW,),
+    "phoenix": (PHOENIX,),
 }
 BUILDERS = {
     VLLM: vllm_env.build,
@@ -34,8 +64,11 @@ BUILDERS = {
     SGLANG: sglang_env.build,
     LMCACHE: lmcache_env.build,
     OPENCODE: opencode_env.build,
+    CODEX: codex_env.build,
+    MLFLOW: mlflow_env.build,
+    PHOENIX: phoenix_env.build,
 }
-DEFAULT = ("vllm", "dynamo", "opencode")
+DEFAULT = ("vllm", "dynamo", "opencode", "codex")
 
 
 def main(engines: Sequence[str]) -> None:

@@ -71,3 +71,6 @@ VISION_PACKAGES = "packages"
 """Folder of that part with what vLLM's environment lacks for images."""
 REPLAY = Part("replay", ("replay.py", "write_replay.py"))
 OPENCODE = Part("opencode", ("opencode_env.py",))
+CODEX = Part("codex", ("codex_env.py",))
+MLFLOW = Part("mlflow", ("mlflow_env.py", "mlflow-constraints.txt"), "bin/python")
+PHOENIX = Part("phoenix", ("phoenix_env.py", "phoenix-constraints.txt"), "bin/python")

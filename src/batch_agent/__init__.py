@@ -34,6 +34,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.results import Changes as Changes
     from .core.results import FileChange as FileChange
     from .core.run_failure import RunStopped as RunStopped
+    from .core.run_reports import CascadeReport as CascadeReport
     from .core.run_reports import Finding as Finding
     from .core.run_reports import PrefixReport as PrefixReport
     from .core.run_reports import Scheduling as Scheduling
@@ -46,12 +47,14 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .flows import Flow as Flow
     from .flows.result import FlowResult as FlowResult
     from .flows.result import Item as Item
+    from .flows.steps import Cascade as Cascade
     from .forecasting.forecast import Forecast as Forecast
     from .observe.request_log import read_request_log as read_request_log
     from .observe.telemetry.metrics import Metrics as Metrics
     from .observe.telemetry.traces import Traces as Traces
     from .pools.pool import VLLMPool as VLLMPool
     from .pools.response import Response as Response
+    from .programs.runtimes import CodexRuntime as CodexRuntime
     from .programs.runtimes import OpenCodeRuntime as OpenCodeRuntime
     from .programs.runtimes import ProcessRuntime as ProcessRuntime
     from .run.preview import Preview as Preview

@@ -75,6 +75,8 @@ def _has_task() -> bool:
         return False
 
 
+_NEVER = float("inf")
+
 Extend = Callable[[float, float], float | None]
 """Takes the due time and the limit; returns a later due time, or None."""
 
@@ -91,17 +93,52 @@ class Deadlines:
         self._until = until
         self._open: dict[DeadlineWatch, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._held_at: float | None = None
 
     def watch(self, task: "asyncio.Task[Any]", extend: Extend | None = None) -> "DeadlineWatch":
         """Context manager for one block. `task` is the running task, passed because looking it up costs more than the
         rest. `extend` is called at the due time, and may return a later one."""
         return DeadlineWatch(self, task, extend)
 
+    def set_until(self, until: float | None) -> None:
+        """Moves the time at which all blocks end, those that are open included. None: there is none."""
+        self._until = until
+        self._arm()
+
+    def hold(self) -> None:
+        """Stops the clock of the limit. That of `until` goes on."""
+        if self._held_at is None:
+            self._held_at = now()
+            self._arm()
+
+    def go_on(self) -> None:
+        """Lets the clock of the limit go on: open blocks have as much time left as when it stopped."""
+        if self._held_at is not None:
+            held, self._held_at = now() - self._held_at, None
+            for watch in self._open:
+                watch.limit_due += held
+            self._arm()
+
+    def _arm(self) -> None:
+        """Sets the timer anew, after what blocks are due to has changed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for watch in self._open:
+            due = _NEVER if self._held_at is not None else watch.limit_due
+            watch.due = due if self._until is None else min(due, self._until)
+        first = next(iter(self._open), None)
+        if first is not None and first.due < _NEVER:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(first.due, self._check, loop)
+
     def enter(self, watch: "DeadlineWatch") -> None:
         if self.limit is None and self._until is None:
+            self._open[watch] = None  # an end may be set later
             return
         loop = asyncio.get_running_loop()
-        due = float("inf") if self.limit is None else loop.time() + self.limit
+        due = _NEVER if self.limit is None else loop.time() + self.limit
+        watch.limit_due = due
         watch.due = due if self._until is None else min(due, self._until)
         self._open[watch] = None
         if self._timer is None:
@@ -119,7 +156,8 @@ class Deadlines:
         self._timer = None
         for watch in list(self._open):
             if watch.due > loop.time():
-                self._timer = loop.call_at(watch.due, self._check, loop)
+                if watch.due < _NEVER:
+                    self._timer = loop.call_at(watch.due, self._check, loop)
                 return
             del self._open[watch]
             self._end(watch, loop)
@@ -135,12 +173,12 @@ class Deadlines:
 class DeadlineWatch:
     """One block under a time limit."""
 
-    __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired", "extend", "timer")
+    __slots__ = ("_cancelling", "_deadlines", "_task", "due", "expired", "extend", "limit_due", "timer")
 
     def __init__(self, deadlines: Deadlines, task: "asyncio.Task[Any]", extend: Extend | None = None) -> None:
         self._deadlines = deadlines
         self._task = task
-        self.due = 0.0
+        self.due = self.limit_due = _NEVER
         self.extend = extend
         self.timer: asyncio.TimerHandle | None = None
         self.expired = False
@@ -164,13 +202,35 @@ class DeadlineWatch:
 
 
 class RunDeadline:
-    """Deadline of a run, at which everything that it waits for ends. Starts when it is created."""
+    """Deadline of a run, at which everything that it waits for ends. Its clock starts when it is created."""
 
     def __init__(self, seconds: float | None) -> None:
         """`seconds`: None for no deadline."""
-        self._seconds = seconds
-        self.at = None if seconds is None else asyncio.get_running_loop().time() + seconds
+        self._began = asyncio.get_running_loop().time()
+        self.seconds = seconds
+        self.at = None if seconds is None else self._began + seconds
         """Time of the deadline on the loop's clock."""
+        self._blocks: dict[asyncio.Timeout, None] = {}
+        """What `limit` would end at the deadline."""
+        self._observers: list[Callable[[float | None], None]] = []
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return now() - self._began
+
+    def set(self, seconds: float | None) -> None:
+        """Moves the deadline. None: there is none."""
+        self.seconds, self.at = seconds, None if seconds is None else self._began + seconds
+        for block in self._blocks:
+            if not block.expired():
+                block.reschedule(self.at)
+        for observer in self._observers:
+            observer(self.at)
+
+    def observe(self, observer: Callable[[float | None], None]) -> None:
+        """Has the observer called with the new time whenever the deadline is moved."""
+        self._observers.append(observer)
 
     @property
     def has_passed(self) -> bool:
@@ -179,7 +239,7 @@ class RunDeadline:
     @property
     def error(self) -> BackendError:
         """Error of what the deadline ends."""
-        return BackendError(ErrorKind.BUDGET, f"The run's deadline of {self._seconds:g} s has passed.")
+        return BackendError(ErrorKind.BUDGET, f"The run's deadline of {self.seconds:g} s has passed.")
 
     @asynccontextmanager
     async def limit(self) -> AsyncIterator[None]:
@@ -190,7 +250,11 @@ class RunDeadline:
         clock = asyncio.timeout_at(self.at)
         try:
             async with clock:
-                yield
+                self._blocks[clock] = None
+                try:
+                    yield
+                finally:
+                    del self._blocks[clock]
         except TimeoutError as error:
             if not clock.expired():
                 raise

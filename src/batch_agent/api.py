@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from .cluster.coordinator_address import coordinator_of, run_id_of
 from .core.errors import SpecError
+from .core.events import Steered
 from .core.options.run_options import (
     MapReduceOptions,
     ReduceOptions,
@@ -77,9 +78,9 @@ class BatchAgent:
         Give either a `BatchSpec` or these keyword arguments, which docs/options.md describes. The answers,
         `result.output`, are instances of `output_schema`; without one they are text.
 
-        - Task: task, inputs, output_schema, tools, model, backend, lane, runtime.
+        - Task: task, inputs, output_schema, tools, model, backend, fallback, lane, runtime.
         - Inputs: limit, sample, sample_seed, where, input_format, encoding, key, images.
-        - Files: checkpoint_dir, plan_changed, out, on_result, log_requests.
+        - Files: checkpoint_dir, plan_changed, out, on_result, log_requests, tokens.
         - Sampling: temperature, top_p, seed, max_tokens, stop, extra.
         - Evaluation: samples, models, score.
         - Limits: max_inflight, max_agents, max_turns, rpm, tpm, priority, backpressure_ceiling, calibrate_backend.
@@ -276,6 +277,34 @@ class BatchAgent:
         from .run.replay import replay
 
         return await replay(run_dir, agent, **options)
+
+    @classmethod
+    async def control(
+        cls,
+        run_dir: str | Path,
+        *,
+        max_inflight: int | None = None,
+        max_usd: float | None = None,
+        deadline: float | None = None,
+        pause: bool | None = None,
+        cancel: str | int | Sequence[str | int] = (),
+        add: Any = None,
+    ) -> list[Steered]:
+        """Changes a live run with this checkpoint, in this process or another one: all of it, or nothing. Returns what
+        has changed, with the values before and after; `str` of each is a line for people.
+
+        `max_inflight`: what the limit of concurrent requests does not exceed. `max_usd`: of a run that was started with
+        one. `deadline`: seconds from the start of the run. `pause`: True starts no more turns, False goes on. `cancel`:
+        agents, by key or index. `add`: further inputs, as for `run`; they have to be JSON data. Raises SpecError with
+        the reason if the run refuses, and StoreError if it is not running."""
+        from .data import read_inputs_async
+        from .run.control import ControlRequest, inputs_to_add
+        from .run.control_socket import steer
+
+        agents = [cancel] if isinstance(cancel, str | int) else cancel
+        values = inputs_to_add(await read_inputs_async(add)) if add is not None else ()
+        request = ControlRequest(max_inflight, max_usd, deadline, pause, tuple(map(str, agents)), values)
+        return await steer(Path(run_dir), request)
 
     @overload
     @classmethod
@@ -563,6 +592,10 @@ def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> Re
         from .evaluation.model_runs import ModelRuns
 
         return ResultStream(ModelRuns(spec, sink).drive)
+    if spec.fallback:
+        from .run.fallback import FallbackRuns
+
+        return ResultStream(FallbackRuns(spec, sink).drive)
     setup = RunSetup.validate(spec, sink)
     if spec.distribution.cluster is not None:
         from .ray import RayRun

@@ -73,7 +73,15 @@ def evaluated() -> Model:
         "scores": [difference], "changed": [changed], "changed_inputs": 7,
     }  # fmt: skip
     unknown = metric | {"model": "large", "mean": None, "low": None, "high": None, "method": "t"}
-    return model | {"timeline": sampled, "evaluation": {"metrics": [metric, unknown], "comparisons": [comparison]}}
+    scores = {
+        "exact": [order[index] % 2 for index in lives["index"]],
+        "<i>judge</i>": [None, 0.25, *[0.5] * (count - 2)],
+    }
+    return model | {
+        "timeline": sampled,
+        "results": model["results"] | {"scores": scores},
+        "evaluation": {"metrics": [metric, unknown], "comparisons": [comparison]},
+    }
 
 
 def cut(model: Model, seconds: float) -> Model:

@@ -139,9 +139,22 @@ async def test_a_report_shows_scores_comparisons_and_samples(show: Show) -> None
         "[...document.querySelectorAll('#results button.agent')].slice(0, 4).map(e => e.innerText)"
     )
     assert names == ["0~0", "0~1", "0~2", "1~0"]
+    assert await _score_cells(page, "exact") == ["0", "1", "0", "1"]
+    await page.value("document.querySelector('[data-sort=\"score.exact\"]').click()")
+    assert await _score_cells(page, "exact") == ["1", "1", "1", "1"]
+    await page.value("document.querySelector('[data-sort=\"score.<i>judge</i>\"]').click()")
+    assert await _score_cells(page, "<i>judge</i>") == ["0.500", "0.500", "0.500", "0.500"]
+    await page.value("document.querySelector('[data-sort=index]').click()")
     await page.value("document.querySelectorAll('#results button.agent')[2].click()")
     assert "Agent 0~2" in await page.text("#panel")
     assert "--agent 0~2" in await page.text("#panel")
+    assert "Score exact\n0" in await page.text("#panel")
+
+
+async def _score_cells(page: Page, name: str) -> list[str]:
+    """The first cells of a column."""
+    cells = f"[...document.querySelectorAll('#results td[data-name=\"{name}\"]')].slice(0, 4).map(e => e.innerText)"
+    return [str(each) for each in await page.value(cells)]
 
 
 async def test_savings_show_their_baseline_or_are_shown_as_unknown(show: Show) -> None:

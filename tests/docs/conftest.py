@@ -60,6 +60,8 @@ def addresses(
         "localhost:8000": engine.address,
         "127.0.0.1:8000": engine.address,
         "localhost:30000": engine.address,
+        "localhost:5000": engine.address,
+        "localhost:6006": engine.address,
         "gpu:8000": engine.address,
         "gpu1:8000": engine.address,
         "gpu2:8000": other.address,

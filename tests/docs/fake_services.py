@@ -51,6 +51,7 @@ class Front:
             app.router.add_route("*", "/service/v1/{path:(files|batches).*}", self._files)
             app.router.add_post("/service/v1/messages", self._anthropic)
             app.router.add_post("/service/model/{model}/converse", self._bedrock)
+            app.router.add_post("/v1/traces", self._traces)
             app.router.add_route("*", "/{path:(?!service/).*}", self._pass_on)
             runner = web.AppRunner(app, shutdown_timeout=0.1)
             await runner.setup()
@@ -80,6 +81,10 @@ class Front:
         async with self._client.request(request.method, url, data=body, headers=headers) as response:
             kind = response.content_type
             return web.Response(status=response.status, body=await response.read(), content_type=kind)
+
+    async def _traces(self, request: web.Request) -> web.Response:
+        assert await request.read()
+        return web.Response(content_type="application/x-protobuf")
 
     async def _openai(self, request: web.Request) -> web.Response:
         return web.json_response(await self._chat(await request.json()))

@@ -28,6 +28,7 @@ COUNTS = {
     "run_with_map_reduce_sync": "unit/api/test_stream_sync.py::test_runs_with_a_reduce_have_a_blocking_form",
     "run_with_reduce": "unit/api/test_count_edges.py::test_run_with_reduce_accepts_any_number_of_inputs",
     "run_with_map_reduce": "unit/api/test_count_edges.py::test_run_with_map_reduce_accepts_any_number_of_items",
+    "control": "unit/api/test_control.py::test_a_change_of_nothing_or_by_a_wrong_value_is_refused",
     "replay": "unit/api/test_count_edges.py::test_a_checkpoint_of_any_number_of_inputs_is_resumed_and_replayed",
     "lint": "unit/api/test_count_edges.py::test_lint_and_plan_accept_any_number_of_inputs",
     "plan": "unit/api/test_count_edges.py::test_lint_and_plan_accept_any_number_of_inputs",
@@ -121,6 +122,13 @@ OPTIONS: dict[str, Cells] = {
         "unit/api/test_log_requests.py::test_the_file_is_private_and_appended_to_also_behind_a_torn_line",
         "unit/api/test_log_requests.py::test_a_connection_that_drops_and_a_timeout_have_lines_without_a_status",
     ),
+    "tokens": (
+        "unit/api/test_tokens.py::test_agents_with_tools_keep_the_ids_of_the_engine",
+        _CANCEL,
+        _KILL,
+        "unit/api/test_tokens.py::test_a_resumed_run_keeps_the_tokens_of_both",
+        "unit/api/test_tokens.py::test_a_turn_that_was_retried_is_kept_once",
+    ),
     "max_inflight max_concurrent max_agents max_dispatched priority backpressure_ceiling calibrate_backend": (
         "engine/test_slots.py::test_the_slot_limit_is_never_exceeded_and_every_agent_ends",
         "engine/test_leaving_early.py::test_leaving_a_stream_early_ends_agents_that_wait_for_a_retry_or_a_slot",
@@ -134,6 +142,13 @@ OPTIONS: dict[str, Cells] = {
         "- a minute begins anew with the process",
         "unit/engine/test_paced_slots.py::test_requests_wait_for_their_time_without_a_slot",
         "engine/test_pace.py::test_retries_count",
+    ),
+    "fallback": (
+        "engine/test_fallback.py::test_agents_that_fail_on_one_backend_are_run_by_the_next",
+        "engine/test_fallback.py::test_leaving_a_run_with_a_fallback_leaves_nothing_behind",
+        _KILL,
+        "engine/test_fallback.py::test_a_resumed_run_pays_for_nothing_twice",
+        "engine/test_fallback.py::test_a_server_that_cannot_be_reached_is_left_out",
     ),
     "lane": (
         "engine/test_lane_flex.py::test_the_slot_limit_holds_in_flex",
@@ -304,6 +319,13 @@ EVENTS: dict[str, Cells] = {
         _KILLED_VIEW,
         "unit/observe/report/test_run_view.py::test_limits_and_pauses_are_told_with_their_times",
         "engine/test_retries.py::test_every_retry_is_an_event_with_its_reason_and_delay",
+    ),
+    "Steered": (
+        "unit/api/test_control.py::test_requests_at_the_same_time_are_all_applied",
+        "unit/api/test_control.py::test_a_cancelled_agent_stays_cancelled_in_the_next_run",
+        "unit/cli/commands/test_ctl.py::test_what_was_acknowledged_is_kept_however_the_run_is_killed",
+        "unit/observe/report/test_run_view.py::test_what_the_user_changed_is_told_with_its_time_and_added_inputs_are_expected",
+        "- it does not depend on the backend",
     ),
     "Notice LoadSampled PrefixReported": (
         "unit/observe/test_several_workers.py::test_every_view_shows_how_full_a_backend_is_of_all_workers",

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from batch_agent.aio import Deadlines
+from batch_agent import BackendError
+from batch_agent.aio import Deadlines, RunDeadline
 
 
 def now() -> float:
@@ -79,3 +80,53 @@ async def test_deadlines_leave_no_timer_behind() -> None:
     await stay(deadlines, 1)
     assert deadlines._open == {}
     assert deadlines._timer is None
+
+
+async def test_a_clock_that_is_held_leaves_open_scopes_the_time_that_they_had() -> None:
+    deadlines, start = Deadlines(10), now()
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(stay(deadlines, 1_000))
+        await asyncio.sleep(4)
+        second = group.create_task(stay(deadlines, 1_000))
+        await asyncio.sleep(1)
+        deadlines.hold()
+        await asyncio.sleep(500)
+        deadlines.go_on()
+    assert (first.result(), second.result()) == (("late", start + 510), ("late", start + 514))
+
+
+@pytest.mark.parametrize("limit", [None, 100.0])
+async def test_an_end_that_is_set_later_ends_open_scopes_too_even_if_the_clock_is_held(limit: float | None) -> None:
+    deadlines, start = Deadlines(limit), now()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(stay(deadlines, 50))
+        await asyncio.sleep(1)
+        deadlines.hold()
+        deadlines.set_until(start + 5)
+        deadlines.set_until(start + 7)
+    assert task.result() == ("late", start + 7)
+
+
+async def test_an_end_that_is_moved_away_leaves_the_limit() -> None:
+    deadlines, start = Deadlines(30, now() + 5), now()
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(stay(deadlines, 100))
+        await asyncio.sleep(1)
+        deadlines.set_until(None)
+    assert task.result() == ("late", start + 30)
+
+
+async def test_a_deadline_that_is_moved_moves_what_it_limits() -> None:
+    deadline, start = RunDeadline(5), now()
+
+    async def limited() -> float:
+        with pytest.raises(BackendError, match="deadline of 9 s"):
+            async with deadline.limit():
+                await asyncio.sleep(100)
+        return now()
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(limited())
+        await asyncio.sleep(1)
+        deadline.set(9)
+    assert task.result() == start + 9

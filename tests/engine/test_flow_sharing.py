@@ -1,6 +1,7 @@
 """What the stages of a flow share: slots, a budget, tools; and what is each stage's own."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -201,3 +202,15 @@ async def test_agents_of_several_turns_take_a_slot_per_turn() -> None:
     outcome = await flow.run()
     assert all(item.ok for item in outcome.items)
     assert backend.most_in_flight == 2
+
+
+async def test_a_flow_of_one_fed_stage_continues_after_its_budget_was_used_up(tmp_path: Path) -> None:
+    backend = ScriptedBackend(paid, context_tokens=4000)
+
+    def flow(**options: Any) -> Flow:
+        begun = Flow(its(20), backend=backend, checkpoint_dir=tmp_path, max_tokens=10, **options)
+        return begun.filter(lambda item: True).map("a", "A {it}")
+
+    assert not all(item.ok for item in (await flow(max_total_tokens=1_000).run()).items)
+    assert all(item.ok for item in (await flow().run()).items)
+    assert len(backend.requests) == 20

@@ -70,7 +70,7 @@ MAPPED = FLOW.map("a", "A {it}", output_schema=Review)
         (FLOW.map("a", "A", temprature=3), "Stage 'a': Unknown option 'temprature'. Did you mean 'temperature'"),  # type: ignore[call-arg]
         (FLOW.map("a", "A", max_tokens=0), "Stage 'a': max_tokens"),
         (FLOW.map("a", "A", model=3), "Stage 'a': model"),  # type: ignore[arg-type]
-        (FLOW.filter("it").map("a", "A"), "filter.* must be a function"),  # type: ignore[arg-type]
+        (FLOW.filter("it").map("a", "A"), "filter.* must be a function"),  # type: ignore[call-overload]
         (FLOW.filter(slow).map("a", "A"), "filter.* must not be an async function"),
         (FLOW.expand("e", ["x"]).map("a", "A"), "expand.'e'.* must be a function"),  # type: ignore[arg-type]
         (FLOW.expand("e", slow_list).map("a", "A"), "expand.'e'.* must not be an async function"),

@@ -16,8 +16,10 @@ from scripts.engines.guard import GRACE
 from scripts.engines.layout import (
     DYNAMO,
     LMCACHE,
+    MLFLOW,
     MODEL,
     MODEL_NAME,
+    PHOENIX,
     RECIPES,
     REPLAY,
     SGLANG,
@@ -34,6 +36,7 @@ RUN_BATCH_LIMIT = 480.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
+TRACE_SERVER_START_LIMIT = 180.0
 _VLLM_OPTIONS = (
     *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
     *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
@@ -166,6 +169,39 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
     ):
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/v1/models", MODEL_NAME, process, logs, DYNAMO_START_LIMIT)
+        yield url
+
+
+@contextmanager
+def mlflow_server(scratch: Path) -> Iterator[str]:
+    """A real MLflow with an SQLite database; yields its root address. Blocks some seconds. Raises EngineFailedError."""
+    _require(MLFLOW, install="mlflow")
+    port, log = _free_port(), scratch / "mlflow.log"
+    command = [str(MLFLOW.python), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{scratch / 'mlflow.db'}", "--workers", "1"]
+    command += ["--artifacts-destination", str(scratch / "artifacts")]
+    with _process_group(command, _environment() | {"MLFLOW_DISABLE_TELEMETRY": "true"}, log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/health", "OK", process, (log,), TRACE_SERVER_START_LIMIT)
+        yield url
+
+
+@contextmanager
+def phoenix_server(scratch: Path) -> Iterator[str]:
+    """A real Phoenix with an SQLite database; yields its root address. Blocks some seconds. Raises EngineFailedError."""
+    _require(PHOENIX, install="phoenix")
+    port, grpc_port, log = _free_port(), _free_port(), scratch / "phoenix.log"
+    command = [str(PHOENIX.python), "-m", "phoenix.server.main", "serve"]
+    variables = {
+        "PHOENIX_HOST": "127.0.0.1",
+        "PHOENIX_PORT": str(port),
+        "PHOENIX_GRPC_PORT": str(grpc_port),
+        "PHOENIX_WORKING_DIR": str(scratch),
+        "PHOENIX_TELEMETRY_ENABLED": "false",
+    }
+    with _process_group(command, _environment() | variables, log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/healthz", "", process, (log,), TRACE_SERVER_START_LIMIT)
         yield url
 
 

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import BaseModel
 from tests.support.forked_programs import Programs
 
-from batch_agent import BatchAgent, ErrorKind, ProcessRuntime, SpecError, read_request_log
+from batch_agent import BatchAgent, ErrorKind, ProcessRuntime, SpecError, Traces, read_request_log
 from batch_agent.core.requests import Usage
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, by_turn, call, say
@@ -109,6 +112,26 @@ async def test_the_request_log_names_the_agent_of_each_request_of_a_program(prog
         (1, 2, "B"),
     ]
     assert all(line["agent"] == line["key"] for line in lines)
+
+
+async def test_spans_have_what_a_program_sent_and_what_its_tools_returned(program: list[str]) -> None:
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    [result] = await BatchAgent.run(
+        task="Note {it}",
+        inputs=["a"],
+        backend=scripted(),
+        runtime=ProcessRuntime(program),
+        events=[Traces(provider, content=True)],
+    )
+    assert result.ok
+    attributes = [(span.name, dict(span.attributes or {})) for span in memory.get_finished_spans()]
+    turns = [each for name, each in attributes if name.startswith("chat")]
+    assert len(turns) == result.turns == 2
+    assert all("Note a" in str(turn["gen_ai.input.messages"]) for turn in turns)
+    [noted] = [each for name, each in attributes if name == "execute_tool note"]
+    assert noted["gen_ai.tool.call.result"] == "noted"
+    assert str(noted["gen_ai.tool.call.id"]) in str(turns[1]["gen_ai.input.messages"])
 
 
 async def test_an_invalid_answer_is_requested_from_the_program_again(program: list[str]) -> None:

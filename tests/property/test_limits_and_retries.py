@@ -82,6 +82,27 @@ def tell(limit: InflightLimit, event: Answered | Refused | ServerLoad, now: floa
             return limit.on_load(event, min(limit.current, event.running + event.waiting), now)
 
 
+@settings(max_examples=30)
+@given(
+    start=st.integers(1, 1500),
+    fixed=st.booleans(),
+    events=st.lists(EVENTS | LOADS | st.integers(1, 2000), max_size=20),
+)
+def test_the_concurrency_limit_never_exceeds_what_the_user_sets_during_the_run(
+    start: int, fixed: bool, events: list[Answered | Refused | ServerLoad | int]
+) -> None:
+    limit, highest = InflightLimit(start, fixed=fixed), start if fixed else max(start, 1024)
+    for now, event in enumerate(events):
+        before, was_whole = limit.current, limit.current == highest
+        if isinstance(event, int):
+            said, highest = limit.set_highest(event), event
+            assert limit.current == (event if fixed and was_whole else min(before, event))
+        else:
+            said = tell(limit, event, now)
+        assert (said.limit if said else before) == limit.current
+        assert 1 <= limit.current <= highest == limit.highest
+
+
 @settings(max_examples=300)
 @given(
     retry=RETRIES,

@@ -14,8 +14,10 @@ from batch_agent.core.requests import Reply, Usage
 from batch_agent.programs.gateway import Gateway, open_gateway
 from batch_agent.programs.gateway.responses import StreamPace
 
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
-BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]}
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+_HI = [{"role": "user", "content": "Hi"}]
+BODY: dict[str, Any] = {"model": "gpt", "max_tokens": 9, "messages": _HI, "input": _HI}
+"""For any of the APIs."""
 HELLO = Reply("Hello.", "stop", Usage(12, 8, 3))
 STREAM_AT_ONCE = StreamPace(start_after=0, heartbeat=0.01)
 """A stream begins before the reply."""

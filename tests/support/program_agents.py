@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -16,7 +16,7 @@ from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, Tool
 from batch_agent.core.options import Retry
 from batch_agent.core.program_runtime import CompletionRequest, CompletionService, ProgramFailed, ProgramResult
 from batch_agent.core.protocols import Store
-from batch_agent.core.requests import Reply, Sampling, Usage
+from batch_agent.core.requests import Reply, Sampling, TokenRequest, Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.agent_loop import AgentLoop
 from batch_agent.engine.engine import Engine, EngineConfig
@@ -28,6 +28,7 @@ from batch_agent.programs.action_adapter import ActionAdapter
 from batch_agent.programs.completion_service import GatewayService
 from batch_agent.programs.program_sessions import ProgramSessions
 from batch_agent.programs.program_turn_runner import ProgramTurnRunner
+from batch_agent.rollouts.token_turn_runner import TokenRecorder
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
 from batch_agent.schedule.kv_ledger import KvLedger
@@ -101,16 +102,21 @@ async def run_programs(
     action_mode: bool = False,
     events: EventLog | None = None,
     store: Store | None = None,
+    tokens: bool = False,
 ) -> list[AgentResult]:
     retry, store = retry or Retry(), store or NoStore()
+    recorder = TokenRecorder(store, backend) if tokens else None
     output = output_type(schema)
     prompt = Prompt("Answer with JSON." if schema else "")
     rules = AgentConfig(prompt, "scripted", Sampling(), "native", output, None, None, max_turns, retry.max_retries)
+    if tokens:
+        rules = replace(rules, tokens=TokenRequest())
     residency = None if kv_tokens is None else Residency(KvLedger(kv_tokens), 0)
     admission = AdmissionController(Slots(InflightLimit(inflight, fixed=True), events), residency)
     turns = BackendTurnRunner(backend, admission, Health(max_outage=15.0), Deadlines(300.0), retry, None, events)
     sessions = ProgramSessions(admission, events)
-    gateway_service = GatewayService(turns, ActionAdapter(rules, backend.traits, action_mode), sessions, max_turns)
+    adapter = ActionAdapter(rules, backend.traits, action_mode)
+    gateway_service = GatewayService(turns, adapter, sessions, max_turns, recorder)
     runtime.service.append(gateway_service)
     program_turns = ProgramTurnRunner(
         runtime, sessions, admission, Deadlines(300.0), retry, gateway_service.leave, events

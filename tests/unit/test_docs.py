@@ -46,6 +46,7 @@ def test_every_kind_of_backend_error_has_its_reaction_in_the_docs() -> None:
         ErrorKind.INVALID_OUTPUT,
         ErrorKind.MAX_TURNS,
         ErrorKind.BUDGET,
+        ErrorKind.CANCELLED,
         ErrorKind.PROGRAM,
         ErrorKind.CALLBACK,
         ErrorKind.RUNNING,

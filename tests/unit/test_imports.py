@@ -29,6 +29,14 @@ def test_a_plain_run_imports_no_optional_dependency() -> None:
     assert imported(names) == []
 
 
+def test_a_plain_run_imports_no_slow_module_of_the_standard_library() -> None:
+    """The simulated server needs some of them, so only the import is looked at."""
+    names = ["difflib", "email", "html", "importlib.metadata", "tempfile", "zipfile"]
+    program = f"import sys; from batch_agent import BatchAgent; print(*(n for n in {names!r} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize(
     ("option", "needed"), [("output_schema=int", "pydantic"), ("output_schema={'type': 'integer'}", "jsonschema_rs")]
 )

@@ -25,7 +25,8 @@ class ContextSize:
 
     @property
     def tokens(self) -> float:
-        return max(0.0, self._counted + (self._chars - self._counted_chars) / self.chars_per_token)
+        tokens = self._counted + (self._chars - self._counted_chars) / self.chars_per_token
+        return tokens if tokens > 0 else 0.0
 
     def add(self, chars: int) -> None:
         """Adds characters; a negative number removes them."""
@@ -33,11 +34,10 @@ class ContextSize:
 
     def on_reply(self, reply: Reply) -> None:
         """Takes over the server's count of the request and of the reply, which is part of the conversation now."""
-        usage = reply.usage
-        if usage.input > 0:
-            self.chars_per_token = min(_MAX_CHARS_PER_TOKEN, max(_MIN_CHARS_PER_TOKEN, self._chars / usage.input))
+        before, usage = self._chars, reply.usage
         self._chars += chars_of_turn(reply)
         if usage.input > 0:
+            self.chars_per_token = min(_MAX_CHARS_PER_TOKEN, max(_MIN_CHARS_PER_TOKEN, before / usage.input))
             self._counted, self._counted_chars = usage.input + usage.output, self._chars
 
 
@@ -58,15 +58,21 @@ def chars_in(messages: Iterable[Message]) -> int:
 def chars_of(message: Message) -> int:
     match message:
         case User(text):
-            return len(text) + sum(placed.image.chars for placed in message.images)
+            images = sum(placed.image.chars for placed in message.images) if message.images else 0
+            return len(text) + images
         case Assistant():
             return chars_of_turn(message)
         case ToolResults(results):
-            return sum(chars_of_result(result) for result in results)
+            chars = 0
+            for result in results:
+                chars += chars_of_result(result)
+            return chars
         case _:
             assert_never(message)
 
 
 def chars_of_result(result: ToolResult) -> int:
     """Characters of a tool result, its images included by their tokens."""
+    if not result.images:
+        return len(result.content)
     return len(result.content) + sum(image.chars for image in result.images)

@@ -7,7 +7,19 @@ from typing import Any, assert_never
 
 from ..core.agent_config import AgentConfig, InvalidOutput, Job, repeated_seed
 from ..core.errors import ErrorKind
-from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import (
+    CarriedOver,
+    Claimed,
+    Compacted,
+    Fact,
+    Failed,
+    Replied,
+    Returned,
+    Sampled,
+    Settled,
+    Started,
+    Withdrawn,
+)
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.program_runtime import ProgramTrace
@@ -133,13 +145,17 @@ class Conversation:
     def next(self) -> Step:
         """Next step. Repeated calls return the same step. Limits are checked here and not per fact: facts recorded
         under other limits are replayed as they are, and the agent continues under the current limits."""
-        if self._done is None:
+        if self._done is None and (self._unusable is not None or self._calls.pending):
             self._end_at_limits()
         if self._done is not None:
             return self._done
         if self._calls.pending:
             return CallTools(self._calls.pending, self._calls.past(self._turns))
-        return self._compaction() or Generate(self._request(), self._turns_left)
+        compaction = None if self._compaction_state is None else self._compaction()
+        if compaction is not None:
+            return compaction
+        turns_left = self._turns_left
+        return Generate(self._request(is_last=turns_left <= 1), turns_left)
 
     def apply(self, fact: Fact) -> None:
         match fact:
@@ -151,7 +167,7 @@ class Conversation:
                 self._append_results(ToolResults(results))
             case Started():
                 self._references_at = fact.references_at
-            case Failed():
+            case Failed() | Sampled():
                 pass  # no part of the conversation
             case Claimed(call):
                 self._calls.claimed(call)
@@ -235,9 +251,9 @@ class Conversation:
             history = with_references(history, self._references_at)
         return history if self._config.tool_mode == "native" else tuple(map(render_history, history))
 
-    def _request(self) -> Request:
+    def _request(self, *, is_last: bool) -> Request:
         config = self._config
-        is_last, seed = self._turns_left <= 1, config.sampling.seed
+        seed = config.sampling.seed
         return Request(
             prompt=config.prompt,
             messages=self._history(),
@@ -252,6 +268,7 @@ class Conversation:
             priority=config.priority * PRIORITY_STEP + min(self._turns, MAX_TURN_PRIORITY),
             seed=None if seed is None else repeated_seed(seed, self._job.key),
             lane=config.lane,
+            tokens=config.tokens,
         )
 
     def _compaction(self) -> CompactContext | None:

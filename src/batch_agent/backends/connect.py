@@ -34,7 +34,7 @@ from .probe import (
     select_model,
 )
 from .session_cleanup import SessionCloser, close_session, drop_context, final_request
-from .token_counter import token_counter_for
+from .token_counter import prompt_renderer_for, token_counter_for
 
 if TYPE_CHECKING:
     from .endpoint_pool import EndpointPool
@@ -282,10 +282,10 @@ def http_backend(
     observe: RequestObserver | None = None,
 ) -> HttpBackend:
     """The backend of a server, from what is known about it."""
-    session_closer = _session_closer(server, flavor, info, address, model.name)
+    session_closer, dialect = _session_closer(server, flavor, info, address, model.name), _dialect(flavor, info, model)
     return HttpBackend(
         server,
-        _dialect(flavor, info, model),
+        dialect,
         replace(_traits(flavor, model, info), has_agent_sessions=session_closer is not None),
         session_closer,
         read_load=load_reader_for(server, flavor),
@@ -293,6 +293,7 @@ def http_backend(
         observe=observe,
         send_hint=_hint_sender(server, info, model.name),
         daily_requests=flavor.daily_requests,
+        render_prompt=prompt_renderer_for(server, dialect) if flavor.extensions.prompt_ids else None,
     )
 
 
@@ -373,6 +374,7 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         reports_rate_limits=flavor.rate_limit_headers,
         managed_cache=flavor.managed_cache,
         lanes=flavor.lanes,
+        token_ids=bool(flavor.extensions.prompt_ids) and flavor.dialect == "openai",
         unsupported_sampling=flavor.ignores,
         images=info.images if info.images is not None else takes_images(flavor, model.name),
         max_image_bytes=flavor.max_image_bytes,

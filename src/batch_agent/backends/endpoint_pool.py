@@ -19,6 +19,7 @@ from ..core.protocols import (
     CountsTokens,
     EncodesRequests,
     PaceKind,
+    RendersPrompts,
     ReportsLoad,
     ServerLoad,
     ServiceLimit,
@@ -139,6 +140,13 @@ class EndpointPool:
             backend = self.members[index].backend
             if isinstance(backend, CountsTokens) and (tokens := await backend.count_tokens(text)) is not None:
                 return tokens
+        return None
+
+    async def render_prompt(self, request: Request) -> bytes | None:
+        for index in self.routing.available(aio.now()):
+            backend = self.members[index].backend
+            if isinstance(backend, RendersPrompts) and (ids := await backend.render_prompt(request)) is not None:
+                return ids
         return None
 
     async def hint(self, hint: ContextHint) -> None:

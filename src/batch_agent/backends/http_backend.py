@@ -45,6 +45,7 @@ class HttpBackend:
         observe: RequestObserver | None = None,
         send_hint: Callable[[ContextHint], Awaitable[object]] | None = None,
         daily_requests: bool = False,
+        render_prompt: Callable[[Request], Awaitable[bytes | None]] | None = None,
     ) -> None:
         """`observe` is called with each exchange, here and in requests that others send to `server`. `daily_requests`:
         the limit of requests that it reports is per day."""
@@ -56,6 +57,7 @@ class HttpBackend:
         self._read_load = read_load
         self._count_tokens = count_tokens
         self._send_hint = send_hint
+        self._render_prompt = render_prompt
         self.observe = observe
         self._daily_requests = daily_requests
         self._streams = True
@@ -109,6 +111,9 @@ class HttpBackend:
 
     async def count_tokens(self, text: str) -> int | None:
         return await self._count_tokens(text) if self._count_tokens is not None else None
+
+    async def render_prompt(self, request: Request) -> bytes | None:
+        return await self._render_prompt(request) if self._render_prompt is not None else None
 
     async def hint(self, hint: ContextHint) -> None:
         if self._send_hint is not None:
@@ -236,7 +241,8 @@ class StreamingRequest(AsyncIterator[Delta]):
             if kind is None and self._response is not None and self._decoder is not None and self._decoder.ended:
                 await _drain(self._response)
         finally:
-            self._abort()
+            if self._response is not None:
+                self._abort()
 
     def __aiter__(self) -> Self:
         return self

@@ -92,6 +92,7 @@ def combined_traits(urls: Sequence[str], members: Sequence[Traits | None]) -> Tr
         kv_running_tokens=_sum([traits.kv_running_tokens for traits in all_traits]),
         strict_schema=any(traits.strict_schema for traits in all_traits),
         takes_hints=any(traits.takes_hints for traits in all_traits),
+        token_ids=all(traits.token_ids for traits in all_traits),
         images=_all_known([traits.images for traits in all_traits]),
         max_image_bytes=_least([traits.max_image_bytes for traits in all_traits]),
         max_image_side=_least([traits.max_image_side for traits in all_traits]),

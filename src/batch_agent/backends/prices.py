@@ -5,7 +5,6 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import SpecError
@@ -86,6 +85,8 @@ def _table() -> str:
     ]
     starts = [each.start_date for each in conditions if isinstance(each, StartDateConstraint)]
     newest = max((start for start in starts if start <= datetime.now(UTC).date()), default=None)
+    from importlib.metadata import version  # a tenth of all imports, for the name of a table that few runs use
+
     return f"{_TABLE} {version(_TABLE)}" + ("" if newest is None else f", with prices as of {newest}")
 
 

@@ -6,7 +6,6 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from yarl import URL
@@ -145,6 +144,8 @@ def select_model(served: list[ServedModel], model: str | None, url: URL) -> Serv
     for entry in served:
         if entry.name == model:
             return entry
+    from difflib import get_close_matches  # for errors only
+
     close = get_close_matches(model, names, n=3) or names[:8]
     raise SpecError(
         f"model={model!r} is not served at {display_url(url)}. Did you mean {' or '.join(map(repr, close))}?"

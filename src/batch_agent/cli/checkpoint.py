@@ -15,6 +15,7 @@ from ..observe.event_log import FILE
 from ..observe.report.html import REPORT
 from ..observe.report.lock_probe import is_held
 from ..observe.score_file import COMPARISONS, MODEL_PREFIX, SCORES
+from ..run.fallback import FALLBACK_PREFIX
 from ..store.reader import CheckpointReader
 from ..tools.tool_context import ARTIFACTS
 from .import_by_name import load_schema
@@ -58,6 +59,7 @@ _RUN_FILES = (
     f"{_FACTS}-shm",
     "run.lock",
     "run.syncs",
+    "run.sock",
     "command.json",
     "forecast.json",
     SCORES,
@@ -97,7 +99,7 @@ def delete_checkpoint(folder: Path) -> None:
     files. Raises StoreError if the run is active."""
     if is_held(folder):
         raise StoreError(f"Another run is using the checkpoint {str(folder)!r}. Wait until it ends.")
-    stages = [each for prefix in (MODEL_PREFIX, JUDGE_PREFIX) for each in _nested(folder, prefix)]
+    stages = [each for prefix in (MODEL_PREFIX, JUDGE_PREFIX, FALLBACK_PREFIX) for each in _nested(folder, prefix)]
     for directory in (folder / MAP, folder / REDUCE, *stages, folder):
         for file in (directory / name for name in _RUN_FILES):
             try:

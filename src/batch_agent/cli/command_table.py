@@ -56,6 +56,17 @@ COMMANDS = (
         ("batch-agent resume results.jsonl.checkpoint",),
     ),
     Command(
+        "ctl",
+        "batch_agent.cli.commands.ctl:ctl",
+        "Change a run while it is running.\n\n"
+        "Limits, budget and deadline; pause and resume; cancel agents and add inputs. Prints what the run answers: old "
+        "and new values. Only the user who runs it can change it.",
+        (
+            "batch-agent ctl results.jsonl.checkpoint --max-inflight 8 --max-usd 20",
+            "batch-agent ctl results.jsonl.checkpoint --add more.jsonl",
+        ),
+    ),
+    Command(
         "worker",
         "batch_agent.cli.commands.worker:worker",
         "Join a run that was started elsewhere with --store.\n\n"

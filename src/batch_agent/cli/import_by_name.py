@@ -17,7 +17,9 @@ from ..tools import Tool, as_tool, grep_tool, list_files_tool, read_file_tool
 FILE_TOOLS = ("read_file", "list_files", "grep")
 TOOLS = (*FILE_TOOLS, "http_get", "web_search")
 """Names of the built-in tools. Those in FILE_TOOLS read the files of one directory."""
-OPENCODE = "opencode"
+OPENCODE, CODEX = "opencode", "codex"
+PROGRAMS = (OPENCODE, CODEX)
+"""Runtimes of ours, by name."""
 
 
 def load_schema(name: str, option: str = "--schema") -> Any:
@@ -112,13 +114,15 @@ def load_servers(names: list[str], folder: Path) -> list[Any]:
 
 
 def load_runtime(name: str | None, workdir: Path | None) -> Runtime | None:
-    """`opencode` with copies of `workdir`, or a user runtime as module:name. Raises SpecError."""
-    if name == OPENCODE:
-        from ..programs.runtimes import OpenCodeRuntime  # imported only for runs of programs
+    """`opencode` or `codex` with copies of `workdir`, or a user runtime as module:name. Raises SpecError."""
+    if name in PROGRAMS:
+        from ..programs.runtimes import CodexRuntime, OpenCodeRuntime  # imported only for runs of programs
 
-        return OpenCodeRuntime(workdir=workdir)
+        return CodexRuntime(workdir=workdir) if name == CODEX else OpenCodeRuntime(workdir=workdir)
     if workdir is not None:
-        raise SpecError(f"--workdir needs --runtime {OPENCODE}. Your own runtime sets its directory itself.")
+        raise SpecError(
+            f"--workdir needs --runtime {' or '.join(PROGRAMS)}. Your own runtime sets its directory itself."
+        )
     return None if name is None else cast(Runtime, _import(name, "--runtime"))
 
 

@@ -170,9 +170,11 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
             named = named_backend(str(backend), parse_backends(options.get("backends") or []))
             credential, label = credential_for(named), settings_of(named).label
             yield f"use {credential} for {label}" if credential else f"send requests to {label}"
-    for model in options.get("models") or []:
+    for model in [*(options.get("models") or []), *(options.get("fallback") or [])]:
         if "=" in str(model):
             yield f"send requests to {str(model).partition('=')[2]}"
+        elif "://" in str(model):
+            yield f"send requests to {model}"
     yield f"read {str(options.get('inputs'))!r}"
     yield f"write {str(options.get('out'))!r}"
     if log := options.get("log_requests"):
@@ -245,8 +247,9 @@ def _command(options: Mapping[str, Any]) -> dict[str, Any]:
     saved = without_secrets(options)
     if any(_SECRETS["mcp"].search(server) for server in saved.get("mcp") or ()):
         saved["mcp"] = [NOT_STORED]
-    if any(_SECRETS["backend"].search(model) for model in saved.get("models") or ()):
-        saved["models"] = [NOT_STORED]
+    for name in ("models", "fallback"):
+        if any(_SECRETS["backend"].search(model) for model in saved.get(name) or ()):
+            saved[name] = [NOT_STORED]
     for name in ("schema", "reduce_schema"):
         if (saved[name] or "").endswith(".json"):
             saved[name] = str(Path(saved[name]).absolute())

@@ -10,13 +10,13 @@ from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table
 from ..core.task_fields import Fields
-from .import_by_name import FILE_TOOLS, OPENCODE, TOOLS, load_runtime, load_schema, load_tools
+from .import_by_name import FILE_TOOLS, PROGRAMS, TOOLS, load_runtime, load_schema, load_tools
 from .options.command_options import PARSED, PASSED_THROUGH, CommandOptions
 from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
 _FORMAT = 1
-_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests"}
+_FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests", "tokens"}
 """Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
 tools need `encoding`."""
 
@@ -108,8 +108,8 @@ class WorkerManifest:
         }
 
     def _check_runtime(self, trusted: TrustPolicy) -> None:
-        if self.runtime == OPENCODE:
-            trusted.check_program(OPENCODE)
+        if self.runtime in PROGRAMS:
+            trusted.check_program(self.runtime)
         elif self.runtime is not None:
             trusted.check_module(self.runtime, "The run's runtime")
         if self.workdir is not None:

@@ -7,7 +7,7 @@ from .fast_dataclass import dataclass
 from .images import PlacedImage
 from .messages import Prompt
 from .options import ContextLimits
-from .requests import Lane, Sampling
+from .requests import Lane, Sampling, TokenRequest
 from .results import AgentError
 from .schema import JsonSchema
 
@@ -95,6 +95,8 @@ class AgentConfig:
     priority: int = 0
     lane: Lane = "standard"
     """Lane of requests, unless the turn runner chooses another one."""
+    tokens: TokenRequest | None = None
+    """Set if replies need the ids of their tokens."""
     compaction: Compaction | None = None
     """None: conversations are never compacted."""
     takes_images: bool = True
@@ -124,6 +126,8 @@ class Job:
     @property
     def chars(self) -> int:
         """Characters of the task, its images included by their tokens."""
+        if not self.images:
+            return len(self.task)
         return len(self.task) + sum(placed.image.chars for placed in self.images)
 
 

@@ -43,6 +43,8 @@ class ErrorKind(StrEnum):
     MAX_TURNS = "max_turns"
     BUDGET = "budget"
     """The budget of the run is used up, or its deadline has passed."""
+    CANCELLED = "cancelled"
+    """The agent was cancelled by the user (`batch-agent ctl --cancel`). A resume does not run it again."""
     PROGRAM = "program"
     """The program of an agent failed; the message has the end of its output."""
     CALLBACK = "callback"

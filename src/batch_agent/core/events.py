@@ -1,9 +1,12 @@
 """Events of a run. A sink observes a run and cannot change it."""
 
+from dataclasses import field
+
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
+from .messages import ToolResult
 from .options.price import PriceNumbers, price_from_numbers
-from .requests import NO_USAGE, FinishReason, Usage
+from .requests import NO_USAGE, FinishReason, Reply, Usage
 from .results import AgentResult, CallRecord, ToolUse
 from .run_reports import PrefixReport, RunDescription, Scheduling
 
@@ -68,6 +71,8 @@ class TurnEnded:
     ttft: float | None
     """Seconds to the first token; None when the turn was not streamed."""
     attempts: int
+    reply: Reply | None = field(default=None, compare=False, repr=False)
+    """Only in the process that sent the request: not in logs, and not in events of other workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,8 @@ class CallsEnded:
     turn: int
     calls: tuple[CallRecord, ...]
     seconds: float
+    results: tuple[ToolResult, ...] = field(default=(), compare=False, repr=False)
+    """In the order of `calls`, only in the process that made them: as `TurnEnded.reply`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +180,21 @@ class PrefixReported:
 
 
 @dataclass(frozen=True, slots=True)
+class Steered:
+    """The user changed the run while it was running (`batch-agent ctl`)."""
+
+    name: str
+    """What was changed: `max_inflight`, `max_usd`, `deadline`, `pause`, `inputs`, or an agent."""
+    before: str
+    after: str
+    agents: int = 0
+    """Agents that the run has more, because inputs were added."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.before} -> {self.after}"
+
+
+@dataclass(frozen=True, slots=True)
 class AgentReassigned:
     """Another worker has taken over this agent, because this worker seemed dead."""
 
@@ -243,6 +265,7 @@ Event = (
     | BudgetReported
     | SchedulingReported
     | PrefixReported
+    | Steered
     | AgentReassigned
     | AgentFinished
     | FlowStarted

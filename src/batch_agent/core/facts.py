@@ -48,6 +48,14 @@ class Replied:
 
 
 @dataclass(frozen=True, slots=True)
+class Sampled:
+    """Token ids of one request, recorded before the reply (`tokens=True`). It is no part of the conversation."""
+
+    record: bytes
+    """Encoded by rollouts/token_record.py; decoded only by those who read ids."""
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """All tool calls of a turn have results."""
 
@@ -114,7 +122,7 @@ class Failed:
     """Duration of the attempt, with waiting."""
 
 
-Fact = Started | Replied | Returned | Claimed | Withdrawn | Settled | CarriedOver | Compacted | Failed
+Fact = Started | Replied | Sampled | Returned | Claimed | Withdrawn | Settled | CarriedOver | Compacted | Failed
 
 
 def failure_of(facts: Sequence[Fact]) -> Failed | None:

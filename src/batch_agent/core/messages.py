@@ -142,7 +142,7 @@ def chat_messages(prompt: Prompt | None, messages: Iterable[Message]) -> list[di
                 found.append(_chat_reply(message))
             case ToolResults():
                 found += [
-                    {"role": "tool", "tool_call_id": each.call.id, "content": _labelled(each)}
+                    {"role": "tool", "tool_call_id": each.call.id, "content": result_text(each)}
                     for each in message.results
                 ]
             case _:
@@ -158,7 +158,8 @@ def chat_tools(tools: Iterable[ToolSpec]) -> list[dict[str, Any]]:
     ]
 
 
-def _labelled(result: ToolResult) -> str:
+def result_text(result: ToolResult) -> str:
+    """The content of a tool result, with the label of each image."""
     return "\n".join([result.content, *(f"[{image.label}]" for image in result.images)])
 
 

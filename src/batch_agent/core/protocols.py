@@ -13,7 +13,7 @@ from .fast_dataclass import dataclass
 from .images import MAX_IMAGE_TOKENS
 from .messages import ToolCall, ToolResult, ToolSpec
 from .options.price import PriceNumbers
-from .requests import ContextHint, Delta, EncodedRequest, Lane, Request, Usage
+from .requests import ContextHint, Delta, EncodedRequest, Exchange, Lane, Request, Usage
 from .results import AgentError, AgentResult, CallRecord
 
 
@@ -49,6 +49,8 @@ class Traits:
     """A prefix is cached only after the first answer, so warming it before a burst pays."""
     lanes: tuple[Lane, ...] = ("standard",)
     """Lanes that requests may take."""
+    token_ids: bool = False
+    """Its replies have the ids of their tokens, if a request asks for them (`Request.tokens`)."""
     unsupported_sampling: tuple[str, ...] = ()
     """Sampling options that it does not support."""
     images: bool | None = None
@@ -196,6 +198,16 @@ class CountsTokens(Protocol):
 
     async def count_tokens(self, text: str) -> int | None:
         """Tokens of the text, or None if the server does not say. Never raises BackendError, and returns soon."""
+        ...
+
+
+@runtime_checkable
+class RendersPrompts(Protocol):
+    """Backend whose server renders the prompt of a request without computing it."""
+
+    async def render_prompt(self, request: Request) -> bytes | None:
+        """Ids of the prompt, as the server renders its messages with all tools; None if the server does not say. Never
+        raises BackendError."""
         ...
 
 
@@ -423,6 +435,32 @@ class KeepsSubmissions(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the user changed of a run while it was running."""
+
+    name: str
+    """`max_usd`, `deadline`, `cancel` or `add`."""
+    value: Any
+    """JSON data: the new value, the key of an agent, or a list of inputs."""
+    given: Any = None
+    """The value with which the run was started, of an option."""
+
+
+@runtime_checkable
+class KeepsControls(Protocol):
+    """Store that records what the user changes of a live run."""
+
+    async def controls(self) -> Sequence[Control]:
+        """What was changed, oldest first."""
+        ...
+
+    async def save_controls(self, controls: Sequence[Control], first_index: int | None = None) -> None:
+        """Records changes. Durable on return. `first_index`: of the inputs that were added, for readers of the store;
+        None if it is unknown. Raises StoreError."""
+        ...
+
+
 class WorkSource(Protocol):
     """Source of jobs, read only when the next one can be run."""
 
@@ -489,6 +527,20 @@ class SlowSink(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class ExchangeSink(Protocol):
+    """Slow sink that may also get the requests of a run and the responses, in the thread of its other methods."""
+
+    @property
+    def wants_exchanges(self) -> bool:
+        """If False, requests are not recorded."""
+        ...
+
+    def take_exchange(self, exchange: Exchange) -> None:
+        """Called before the events that follow from the response."""
+        ...
 
 
 EventSinks = EventSink | SlowSink | Sequence[EventSink | SlowSink] | None

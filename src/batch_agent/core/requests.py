@@ -1,5 +1,6 @@
 """Request and reply of one turn, independent of a dialect."""
 
+from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
@@ -50,6 +51,14 @@ class Charge(Protocol):
         """Reserves one more send, after one that may have been billed. False: the budget has no room for it, and the
         request must not be sent."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenRequest:
+    """Asks for the token ids of a turn."""
+
+    prompt_ids: bytes = b""
+    """The prompt as ids, which the server takes instead of rendering the messages; empty: it renders them."""
 
 
 PRIORITY_STEP = 100
@@ -104,6 +113,8 @@ class Request:
     hint: ContextHint | None = None
     """Set only if the traits of the backend say that the server takes hints."""
     lane: Lane = "standard"
+    tokens: "TokenRequest | None" = None
+    """Set if the reply needs the ids of its tokens, and the traits of the backend say that it has them."""
 
 
 LONG_PROMPTS = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
@@ -252,11 +263,57 @@ class CallDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class TurnTokens:
+    """Tokens of one turn, as the engine has them: nothing is tokenized again. Ids are unsigned integers of 32 bits."""
+
+    prompt: bytes
+    sampled: bytes
+    """Ids that the model sampled, with the one that ended the turn."""
+    logprobs: bytes
+    """Of each sampled id, floats of 32 bits, as engines compute them."""
+    finish: str
+    """Finish reason in the server's words."""
+    model: str
+    """Name of the model in the response."""
+    version: str = ""
+    """Version of its weights, if the server reports one."""
+
+    @property
+    def sequence(self) -> bytes:
+        """The prompt and what was sampled."""
+        return self.prompt + self.sampled
+
+
+ID_BYTES = 4
+"""Size of an id, and of a log probability."""
+
+
+def packed_ids(ids: Sequence[int]) -> bytes:
+    """Raises TypeError and OverflowError for what is not an id."""
+    return array("I", ids).tobytes()
+
+
+def unpacked_ids(packed: bytes) -> list[int]:
+    return array("I", packed).tolist()
+
+
+def packed_logprobs(logprobs: Sequence[float]) -> bytes:
+    """Raises TypeError for what is not a number."""
+    return array("f", logprobs).tobytes()
+
+
+def unpacked_logprobs(packed: bytes) -> list[float]:
+    return array("f", packed).tolist()
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """Last delta of a stream; a stream without it was truncated."""
 
     reason: FinishReason
     usage: Usage
+    tokens: TurnTokens | None = None
+    """Set if the request asks for them."""
 
 
 Delta = TextDelta | ReasoningDelta | CallDelta | Finished
@@ -271,6 +328,8 @@ class Reply:
     usage: Usage
     calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
+    tokens: TurnTokens | None = None
+    """Set if the request asks for them. They are no part of a stored reply: see `Sampled`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +361,9 @@ class Exchange:
     """The body: JSON data, or text if it is not JSON, such as the events of a stream."""
     usage: Usage | None = None
     error: str | None = None
+    mask: Callable[[str], str] = field(default=str, compare=False, repr=False)
+    """Masks the secrets that are sent to the server, in a text that the exchange does not hold masked: `request`, or a
+    tool result."""
 
 
 RequestObserver = Callable[[Exchange], None]

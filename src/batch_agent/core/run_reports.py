@@ -25,6 +25,35 @@ class RunDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class CascadeReport:
+    """Which items of a filter its proxy decided, and which the strong model."""
+
+    rows: int
+    asked: int
+    """Items that the strong model decided, labels included."""
+    rejected: int = 0
+    """Items that were dropped because of a low score."""
+    kept: int = 0
+    """Items that were kept because of a high score."""
+    low: float | None = None
+    """The highest score of a rejected item; None if the strong model decided all items with low scores."""
+    high: float | None = None
+    """The lowest score of a kept item."""
+    reason: str = ""
+    """Why the strong model decided all items; empty if it did not."""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"the strong model decided all {self.rows:,} items: {self.reason}"
+        decided = []
+        if self.rejected:
+            decided.append(f"{self.rejected:,} dropped (score <= {self.low:.4g})")
+        if self.kept:
+            decided.append(f"{self.kept:,} kept (score >= {self.high:.4g})")
+        return f"the strong model decided {self.asked:,} of {self.rows:,} items, the proxy {' and '.join(decided)}"
+
+
+@dataclass(frozen=True, slots=True)
 class LimitChange:
     """Change of the limit of requests in flight."""
 

@@ -1,6 +1,5 @@
 """Untrusted text made safe to print to a terminal, and secrets masked in it."""
 
-import html
 import json
 import re
 from base64 import b64encode
@@ -73,6 +72,8 @@ def _spellings(secret: str) -> Iterator[str]:
     for escaped in (in_json, in_json.replace("/", "\\/")):
         yield escaped
         yield json.dumps(escaped)[1:-1]  # JSON inside a JSON string
+    import html  # its table of entities, for secrets in errors only
+
     yield html.escape(secret)
     yield html.escape(secret, quote=False)
     yield from _in_base64(secret.encode())

@@ -47,6 +47,9 @@ class BatchSpec:
     backend: str | BackendSettings | Sequence[str | BackendSettings] | Backend = "local://"
     """A URL, or Backend(url, api_key=...) with a key, headers or limits of its own; several, of endpoints that serve
     the same model, or hostfile://PATH with one on each line; or a backend that the caller has opened and will close."""
+    fallback: Sequence[Any] = ()
+    """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
+    backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
     lane: Literal["standard", "flex", "batch", "auto"] = "standard"
     """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
     provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
@@ -65,6 +68,9 @@ class BatchSpec:
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
     log_requests: Path | None = None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
+    tokens: bool = False
+    """Keep the token ids and log probabilities of each turn in the checkpoint, as the engine has them, for trainers.
+    Needs vLLM or SGLang, and checkpoint_dir: docs/rollouts.md."""
     rows: Rows = field(default_factory=Rows)
     limits: Limits = field(default_factory=Limits)
     timeouts: Timeouts = field(default_factory=Timeouts)
@@ -95,6 +101,8 @@ class BatchSpec:
             object.__setattr__(self, "backend", tuple(self.backend))
         if not isinstance(self.backend, str):
             self._apply_backend_settings()
+        if self.fallback != ():
+            self._check_fallback()
         if self.lane not in ("standard", "flex", "batch", "auto"):
             raise SpecError(f"lane must be 'standard', 'flex', 'batch' or 'auto'; got {self.lane!r}.")
         if self.lane == "batch":
@@ -116,6 +124,26 @@ class BatchSpec:
         for name in ("checkpoint_dir", "out", "log_requests"):
             if (value := getattr(self, name)) is not None:
                 object.__setattr__(self, name, path(name, value))
+        if self.tokens is not False:
+            self._check_tokens()
+
+    def _check_fallback(self) -> None:
+        """Raises SpecError."""
+        fallback = () if self.fallback is None else self.fallback
+        if isinstance(fallback, str | Mapping) or not isinstance(fallback, Sequence) or "" in fallback:
+            raise SpecError(f"fallback must be a list of models and backends; got {self.fallback!r}.")
+        for entry in fallback:
+            if not isinstance(entry, str):
+                _check_backend(entry)
+        object.__setattr__(self, "fallback", tuple(fallback))
+        if not fallback:
+            return
+        if self.distribution.store is not None or self.distribution.cluster is not None:
+            raise SpecError("fallback= works in one process: omit store= and cluster=.")
+        if self.runtime is not None:
+            raise SpecError("fallback= is for agents without a runtime.")
+        if self.evaluation.models is not None or self.evaluation.samples != 1:
+            raise SpecError("fallback= is for one model and one answer per input: omit models= and samples=.")
 
     def _check_models(self) -> None:
         if self.model is not None:
@@ -124,6 +152,23 @@ class BatchSpec:
             raise SpecError("models= runs in one process: omit store= and cluster=, or run each model by itself.")
         if self.runtime is not None:
             raise SpecError("models= is for agents without a runtime: run each model by itself.")
+
+    def _check_tokens(self) -> None:
+        if self.tokens is not True:
+            raise SpecError(f"tokens must be True or False; got {self.tokens!r}.")
+        if self.distribution.store is not None or self.distribution.cluster is not None:
+            raise SpecError("tokens=True keeps token ids in one process: omit store= and cluster=.")
+        if self.context.oversized == "chunk":
+            raise SpecError("tokens=True is for agents that read their input whole: omit oversized='chunk'.")
+        if self.lane != "standard":
+            raise SpecError(f"tokens=True is for lane='standard': no server returns token ids in lane {self.lane!r}.")
+        if self.context.streaming or self.context.streaming_tool_dispatch:
+            raise SpecError(
+                "tokens=True needs whole replies, since SGLang streams no token ids: omit streaming= and "
+                "streaming_tool_dispatch=."
+            )
+        if self.runtime is not None and not self.runtime.gateway:
+            raise SpecError("tokens=True needs the gateway: requests that a program sends itself have no token ids.")
 
     @property
     def max_dispatched(self) -> int:

@@ -6,7 +6,6 @@ Names that still work are in neither.
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import SequenceMatcher
 from os import PathLike, fsencode
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -142,6 +141,8 @@ def explain_unknown_name(kinds: str | Sequence[str], name: str, known: Iterable[
 
 
 def _likeness(one: str, other: str) -> float:
+    from difflib import SequenceMatcher  # for errors only
+
     if set(one.split("_")) <= set(other.split("_")):
         return max(_ALIKE, SequenceMatcher(None, one, other).ratio())
     return SequenceMatcher(None, one, other).ratio()

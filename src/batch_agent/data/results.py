@@ -10,7 +10,7 @@ from ..core.errors import BatchAgentError
 from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentResult, T, dollars, truncation_note
-from ..core.run_reports import PrefixReport, Scheduling
+from ..core.run_reports import CascadeReport, PrefixReport, Scheduling
 from .inputs import print_notice
 
 if TYPE_CHECKING:  # only runs with samples or scores need these
@@ -250,6 +250,8 @@ class StageReport:
     """Cost; None if the price of the model is unknown."""
     seconds: float = 0.0
     """From its first item to its last result."""
+    cascade: CascadeReport | None = None
+    """Of a filter with `cascade=`: what its proxy decided."""
 
     @property
     def failed(self) -> int:

@@ -27,7 +27,7 @@ from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.kv_ledger import KvLedger
-from ..schedule.kv_tiers import KvTiers, RemainingWork, admission_order
+from ..schedule.kv_tiers import LAST_ROUNDS, KvTiers, RemainingWork, admission_order
 from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
@@ -90,6 +90,11 @@ class AdmissionController:
         self._on_agents = backend.observe_agents(
             lambda: len(self._live) + self.is_dispatching - self.slots.waiting - waiting_for_budget()
         )
+
+    def expect(self, agents: int) -> None:
+        """The run has so many agents more than were known."""
+        if self._unstarted is not None:
+            self._unstarted += agents
 
     def on_dispatch(self, *, is_dispatching: bool) -> None:
         """`is_dispatching`: the engine reads inputs; otherwise it waits for an agent to end, or has read all."""
@@ -158,6 +163,8 @@ class AdmissionController:
         """Whether new agents go before started ones."""
         if self.residency is None or not (self._unstarted and self._has_results):
             return False
+        if self._unstarted > LAST_ROUNDS * self.slots.limit:
+            return False  # whatever fits: most of a run has more left
         fits = self.residency.holds_new(self._unstarted)
         work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
         return admission_order(work) == "start_new"
@@ -204,9 +211,12 @@ class AdmissionController:
 
     def _update_memory_cap(self, residency: Residency | PoolResidency) -> None:
         device = self._device_tokens
-        if device is not None and (residency.capacity is None or residency.capacity > device):
+        if device is None:
+            return
+        capacity = residency.capacity
+        if capacity is None or capacity > device:
             contexts = residency.max_concurrent(device)
-            self.slots.set_memory_cap(None if contexts is None else max(1, contexts // self.slots.workers))
+            self.slots.set_memory_cap(None if contexts is None else contexts // self.slots.workers or 1)
 
     def tool_wait(
         self, agent: str, calls: Sequence[ToolCall], request: Request | None

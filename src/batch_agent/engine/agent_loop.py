@@ -23,6 +23,7 @@ from ..core.facts import (
     Failed,
     Replied,
     Returned,
+    Sampled,
     Settled,
     Started,
     Withdrawn,
@@ -131,6 +132,10 @@ _PERMANENT = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
 the server's state, on a limit or on code that the user has mended: such an agent always continues."""
 
 
+_FINAL = frozenset({ErrorKind.CANCELLED})
+"""Ends that no run tries again."""
+
+
 def result_from_facts(
     config: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool
 ) -> AgentResult | None:
@@ -140,7 +145,7 @@ def result_from_facts(
     conversation.replay(facts)
     step = conversation.next()
     failed = failure_of(facts)
-    if failed is not None and failed.error.kind in _PERMANENT and not retry_failed:
+    if failed is not None and (failed.error.kind in _FINAL or (failed.error.kind in _PERMANENT and not retry_failed)):
         conversation.fail(failed.error)
         return conversation.result(failed.seconds)
     if not isinstance(step, Done) or (step.error is not None and retry_failed and job.problem is None):
@@ -155,9 +160,9 @@ def without_truncated_replies(config: AgentConfig, facts: Sequence[Fact]) -> Seq
     object if there are none."""
     max_tokens, kept = config.sampling.max_tokens, len(facts)
     has_truncated = False
-    while kept and (isinstance(facts[kept - 1], Failed) or _is_truncated_below(facts[kept - 1], max_tokens)):
+    while kept and (isinstance(facts[kept - 1], Failed | Sampled) or _is_truncated_below(facts[kept - 1], max_tokens)):
         kept -= 1
-        has_truncated = has_truncated or not isinstance(facts[kept], Failed)
+        has_truncated = has_truncated or not isinstance(facts[kept], Failed | Sampled)
     return facts[:kept] if has_truncated else facts
 
 
@@ -245,7 +250,7 @@ class _Agent:
                 break
         fact = Returned(results, self._now() - started)
         if turns.events is not None:
-            turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds))
+            turns.events.emit(CallsEnded(key, step.past.turn, call_records(results), fact.seconds, results))
         return fact
 
     def _release_slot(self) -> None:

@@ -79,6 +79,11 @@ class BudgetPool:
         self.budget.set_spent_elsewhere(elsewhere)
         self._wake()
 
+    def set_max_usd(self, max_usd: float) -> None:
+        """Changes the budget in dollars. Requests that wait are tried again: they fail if they can never fit now."""
+        self.budget.set_max_usd(max_usd)
+        self._wake()
+
     def fail(self, error: StoreError) -> None:
         """Nothing can be leased any more: requests that wait fail with this error."""
         self._broken = error

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from .. import aio
 from ..aio import RunDeadline, is_failure
-from ..core.agent_config import Job
+from ..core.agent_config import Job, without_sample
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost
 from ..core.events import AgentFinished, AgentReassigned, AgentStarted
 from ..core.facts import Fact, Failed, Started
@@ -25,6 +25,18 @@ Deliver = Callable[[AgentResult], Awaitable[None]]
 Leave = Callable[[str], Awaitable[None]]
 Fit = Callable[[Job], Awaitable[Job]]
 Complete = Callable[[Job, Sequence[Fact], AgentResult], Awaitable[AgentResult]]
+CANCELLED = AgentError(ErrorKind.CANCELLED, "The agent was cancelled by the user.")
+
+
+class RunEnding(BatchAgentError):
+    """The run has no agent left, and takes no more inputs."""
+
+    def __init__(self) -> None:
+        super().__init__("The run is ending.")
+
+
+def _cancelled_result(job: Job) -> AgentResult:
+    return AgentResult(job.index, job.key, job.input, error=CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,10 @@ class Engine:
         self._store = config.store
         self._admission = config.admission
         self._deliver = config.deliver
-        self._room = asyncio.Semaphore(config.max_dispatched)
+        self._room = config.max_dispatched
+        """Agents that may be dispatched now."""
+        self._room_waiter: asyncio.Future[None] | None = None
+        """Of the dispatcher, if there is no room."""
         self._leave = config.leave
         self._fit = config.fit
         self._complete = config.complete
@@ -68,25 +83,101 @@ class Engine:
         deadline = config.deadline
         self._deadline = deadline if deadline is not None and deadline.at is not None else None
         self._has_reported = False
+        self._group: asyncio.TaskGroup | None = None
+        """Agents that run now; None before the run and at its end."""
+        self._broken: Exception | None = None
+        """The error that ended the inputs."""
+        self._running: dict[str, tuple[Job, asyncio.Task[None]]] = {}
+        """Agents that have been started and have no result, by key."""
+        self._cancelled: set[str] = set()
+        """Keys of agents that the user cancelled."""
+        self._dispatcher: asyncio.Task[None] | None = None
+        """The task that starts agents; None if it has read all inputs."""
+        self._waits_without_deadline = False
+        """Whether the dispatcher waits, and the deadline, which was set since, does not end that."""
+        self._is_late = False
+        """Whether the dispatcher was cancelled because the deadline has passed."""
 
     async def run(self) -> None:
         """Returns when every input has its result. Raises StoreError, and RunStopped if the backend failed for good or
         the iterator of the inputs raised; in the latter case, started agents finish first."""
-        broken: Exception | None = None
         try:
             async with asyncio.TaskGroup() as group:
-                self._admission.on_dispatch(is_dispatching=True)
-                try:
-                    broken = await self._dispatch(group)
-                finally:
-                    self._admission.on_dispatch(is_dispatching=False)
+                self._group = group
+                await self._dispatch(group)
         except BaseExceptionGroup as failures:
             error = aio.unwrap_group(failures)
             if isinstance(error, RunStopped) and self._source.total is not None:
                 await self._deliver_recorded()
             raise error from None
-        if broken is not None:
-            raise broken
+        finally:
+            self._group = None
+        if self._broken is not None:
+            raise self._broken
+
+    async def extend(self, add: Callable[[], Awaitable[None]]) -> None:
+        """Has the source get more jobs by `add`; the run does not end meanwhile, and then takes them. Raises RunEnding
+        if it has no agent left, and what `add` raises."""
+        added = asyncio.get_running_loop().create_future()
+        work = self._extend(add, added)
+        try:
+            if self._group is None:
+                raise RunEnding
+            self._group.create_task(work)
+        except (RuntimeError, RunEnding):  # the group has ended, or is being cancelled
+            work.close()
+            raise RunEnding from None
+        await added
+
+    async def _extend(self, add: Callable[[], Awaitable[None]], added: "asyncio.Future[None]") -> None:
+        try:
+            await add()
+        except BatchAgentError as error:
+            if not added.done():
+                added.set_exception(error)
+            return
+        except BaseException:
+            added.cancel()
+            raise
+        if not added.done():
+            added.set_result(None)
+        if self._dispatcher is None and self._group is not None:
+            await self._dispatch(self._group)
+
+    def running(self, wanted: Callable[[Job], bool]) -> list[Job]:
+        """Jobs of the started agents without a result for which this is true."""
+        return [job for job, _ in self._running.values() if wanted(job)]
+
+    def cancel(self, key: str) -> None:
+        """Cancels an agent: one that runs ends now, one that was not started is not. Its result has an error of kind
+        `cancelled`. Does nothing to one that has a result."""
+        self._cancelled.add(key)
+        # Later: a task that is cancelled before its first step would have no result.
+        asyncio.get_running_loop().call_soon(self._cancel_running)
+
+    def _cancel_running(self) -> None:
+        for key, (_, task) in self._running.items():
+            if not task.cancelling() and self._is_cancelled(key):
+                task.cancel()
+
+    def on_deadline_moved(self, deadline: RunDeadline) -> None:
+        """The deadline was set, moved or removed during the run."""
+        self._deadline = None if deadline.at is None else deadline
+        if deadline.at is not None:
+            asyncio.get_running_loop().call_at(deadline.at, self._end_wait)
+
+    def _end_wait(self) -> None:
+        """Ends a wait of the dispatcher that began when there was no deadline."""
+        is_due = self._deadline is not None and self._deadline.has_passed
+        if is_due and self._waits_without_deadline and self._dispatcher is not None and not self._is_late:
+            self._is_late = True
+            self._dispatcher.cancel()
+
+    def _check_is_late(self) -> None:
+        """Raises CancelledError if the dispatcher was cancelled for another reason than the deadline."""
+        dispatcher = self._dispatcher
+        if not self._is_late or dispatcher is None or dispatcher.uncancel() > 0:
+            raise asyncio.CancelledError
 
     async def _deliver_recorded(self) -> None:
         """Delivers the results in the checkpoint of inputs that a stopped run did not reach."""
@@ -97,33 +188,56 @@ class Engine:
                 if known is not None:
                     await self._deliver_result(known, resumed=True)
 
-    async def _dispatch(self, group: asyncio.TaskGroup) -> Exception | None:
-        while True:
-            try:
-                job = await (self._source.take() if self._deadline is None else self._take_in_time(self._deadline))
-            except Exception as error:  # noqa: BLE001 - the user's iterator: started agents finish first
-                return error
-            if job is None:
-                return None
-            facts = await self._store.facts(job.key)
-            known = await self._recall(job, facts) if facts or job.problem else None
-            if known is not None:
-                if known.error is not None and not facts:
-                    self._store.reject(job.index, job.input, known.error)
-                elif job.problem is not None and known.error is not None:  # leased too often
-                    self._record_failure(job, facts, known.error, known.timing.total)
-                await self._deliver_result(known, resumed=bool(facts))
-                self._source.release(job)
-                continue
-            slot = None
-            if self._fit is not None:
-                job = await self._fit(job)
-            if job.problem is None:
-                slot = await (self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts))
-            if slot is None:
-                await self._reject(job)
-                continue
-            group.create_task(self._agent(job, facts, slot))
+    async def _dispatch(self, group: asyncio.TaskGroup) -> None:
+        """Starts agents until the source has no more jobs."""
+        self._dispatcher = asyncio.current_task()
+        self._admission.on_dispatch(is_dispatching=True)
+        try:
+            while True:
+                try:
+                    self._waits_without_deadline = self._deadline is None and not self._source.is_bounded
+                    job = await (self._source.take() if self._deadline is None else self._take_in_time(self._deadline))
+                except asyncio.CancelledError:
+                    self._check_is_late()
+                    return
+                except Exception as error:  # noqa: BLE001 - the user's iterator: started agents finish first
+                    self._broken = error
+                    return
+                self._waits_without_deadline = False
+                if job is None:
+                    return
+                facts = await self._store.facts(job.key)
+                known = await self._recall(job, facts) if facts or job.problem else None
+                if known is not None:
+                    if known.error is not None and not facts:
+                        self._store.reject(job.index, job.input, known.error)
+                    elif job.problem is not None and known.error is not None:  # leased too often
+                        self._record_failure(job, facts, known.error, known.timing.total)
+                    await self._deliver_result(known, resumed=bool(facts))
+                    self._source.release(job)
+                    continue
+                slot = None
+                if self._fit is not None:
+                    job = await self._fit(job)
+                if job.problem is None:
+                    try:
+                        self._waits_without_deadline = self._deadline is None
+                        slot = await (
+                            self._slot(job, facts) if self._deadline is None else self._slot_in_time(job, facts)
+                        )
+                    except asyncio.CancelledError:
+                        self._check_is_late()
+                    self._waits_without_deadline = False
+                if slot is None:
+                    await self._reject(job)
+                    continue
+                if self._cancelled and self._is_cancelled(job.key):
+                    await self._leave_out(job, facts, slot)
+                    continue
+                self._running[job.key] = job, group.create_task(self._agent(job, facts, slot))
+        finally:
+            self._dispatcher = None
+            self._admission.on_dispatch(is_dispatching=False)
 
     async def _slot(self, job: Job, facts: Sequence[Fact]) -> Slot:
         await self._wait_for_room()
@@ -141,15 +255,25 @@ class Engine:
                 return await self._admission.admit(job, facts)
         except BackendError:
             if has_room:
-                self._room.release()
+                self._free_room()
             return None
 
     async def _wait_for_room(self) -> bool:
-        if self._room.locked():
+        if not self._room:
             self._admission.on_dispatch(is_dispatching=False)
-        await self._room.acquire()
+            self._room_waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._room_waiter
+            finally:
+                self._room_waiter = None
+        self._room -= 1
         self._admission.on_dispatch(is_dispatching=True)
         return True
+
+    def _free_room(self) -> None:
+        self._room += 1
+        if self._room_waiter is not None and not self._room_waiter.done():
+            self._room_waiter.set_result(None)
 
     async def _take_in_time(self, deadline: RunDeadline) -> Job | None:
         if self._source.is_bounded:
@@ -181,6 +305,22 @@ class Engine:
         await self._deliver_result(AgentResult(job.index, job.key, job.input, error=problem), resumed=False)
         self._source.release(job)
 
+    def _is_cancelled(self, key: str) -> bool:
+        row, mark, _ = key.rpartition("@")  # of a run with `key=`
+        return not self._cancelled.isdisjoint((key, without_sample(key), f"{row}{mark}"))
+
+    async def _leave_out(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
+        """Ends an agent that was cancelled before it was started in this run."""
+        slot.release()
+        self._admission.release(job.key)
+        self._room.release()
+        if not facts:
+            self._store.record(job.key, Started.of(job))
+        self._store.record(job.key, Failed(CANCELLED))
+        result = await self._recall(job, await self._store.facts(job.key))
+        await self._deliver_result(result or _cancelled_result(job), resumed=False)
+        self._source.release(job)
+
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
         try:
             if self._events is not None:
@@ -190,10 +330,15 @@ class Engine:
             except BatchAgentError:
                 raise
             except BaseException as error:  # a bug in one agent must not stop the others
-                if not is_failure(error):
+                if is_failure(error):
+                    result = self._internal_error(job, error)
+                elif self._was_cancelled_by_user(job):
+                    result = _cancelled_result(job)
+                else:
                     raise
-                result = self._internal_error(job, error)
             finally:
+                if job.key in self._running:  # a worker may have leased it again
+                    del self._running[job.key]
                 slot.release()
                 self._admission.release(job.key)
             if result.error is not None:
@@ -205,15 +350,22 @@ class Engine:
                 if result.ok:
                     await self._deliver_late(job, result)
                 raise
+            if result.error is CANCELLED:  # with its usage and its transcript
+                result = await self._recall(job, await self._store.facts(job.key)) or result
             await self._deliver_result(result, resumed=False)
         except LeaseLost:
             if self._events is not None:
                 self._events.emit(AgentReassigned(job.key))
         finally:
             self._source.release(job)
-        self._room.release()  # only now: a caller that reads slowly delays further agents
+        self._free_room()  # only now: a caller that reads slowly delays further agents
         if self._leave is not None:
             await self._leave(job.key)
+
+    def _was_cancelled_by_user(self, job: Job) -> bool:
+        """Whether that is why the running task is being cancelled, and nothing else is."""
+        task = asyncio.current_task()
+        return self._is_cancelled(job.key) and task is not None and task.uncancel() == 0
 
     def _record_failure(self, job: Job, facts: Sequence[Fact], error: AgentError, seconds: float) -> None:
         """Records the end of an agent that failed. One with chunks may have failed before its own facts began."""

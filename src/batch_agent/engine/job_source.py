@@ -133,6 +133,14 @@ class InputSource:
         self._last: tuple[int, Any] = (0, None)
         self._sample = samples - 1
         """Sample of the last job."""
+        self._added: deque[Any] = deque()
+        """Inputs that were added during the run; they follow the others."""
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Adds inputs, which are taken after the others."""
+        self._added.extend(values)
+        if self.total is not None:
+            self.total += len(values) * self._samples
 
     async def take(self) -> Job | None:
         """Raises RunStopped if the user's iterator raises."""
@@ -142,7 +150,10 @@ class InputSource:
             try:
                 self._last = await self._next()
             except StopAsyncIteration:
-                return None
+                if not self._added:
+                    return None
+                self._last = max(self._index, self._inputs.total or 0), self._added.popleft()
+                self._index = self._last[0] + 1
             self._sample = 0
         index, value = self._last
         try:

@@ -12,15 +12,16 @@ OnCall = Callable[[ToolCall], None]
 
 
 async def collect(
-    deltas: AsyncIterator[Delta], clock: Callable[[], float], on_call: OnCall | None = None
+    deltas: AsyncIterator[Delta], clock: Callable[[], float] | None, on_call: OnCall | None = None
 ) -> tuple[Reply, float | None]:
-    """The complete reply, and when its first delta arrived. Raises BackendError for a truncated stream."""
+    """The complete reply, and when its first delta arrived, if there is a clock. Raises BackendError for a truncated
+    stream."""
     text = thinking = ""
     calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
     first: float | None = None
     async for delta in deltas:
-        if first is None:
+        if first is None and clock is not None:
             first = clock()
         match delta:
             case TextDelta():
@@ -28,7 +29,7 @@ async def collect(
             case Finished():
                 if thinking:
                     thoughts = (*thoughts, Thought(thinking))
-                return Reply(text, delta.reason, delta.usage.of_request, calls, thoughts), first
+                return Reply(text, delta.reason, delta.usage.of_request, calls, thoughts, delta.tokens), first
             case CallDelta():
                 calls = (*calls, delta.call)
                 if on_call is not None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
 
-from .. import aio
 from ..core.protocols import AssignsEndpoints
 from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
@@ -88,6 +87,7 @@ class Residency:
         self._passed_over = 0
         """Waiters that were admitted before the first of the queue."""
         self._tickets = itertools.count()
+        self.now = asyncio.get_running_loop().time
         self._busy: set[str] = set()
         """Agents that wait for a slot or have a request in flight."""
         self._timer: asyncio.TimerHandle | None = None
@@ -95,7 +95,9 @@ class Residency:
 
     @property
     def has_waiters(self) -> bool:
-        return bool(self._queue or self._new_waiters)
+        if self._queue:
+            return True
+        return bool(self._unassigned.queue) and self._unassigned.may_join(self)
 
     @property
     def endpoints(self) -> Sequence["Residency"]:
@@ -190,7 +192,7 @@ class Residency:
         if is_busy:
             target._busy.add(agent)
             if not target.has_waiters:
-                target.ledger.admit(agent, aio.now())
+                target.ledger.admit(agent, self.now())
         self.admit_waiting()
         self.ask()
 
@@ -225,7 +227,7 @@ class Residency:
             self._learn_chars_per_token(chars / usage.input)
         self._turn_seconds = _learn(self._turn_seconds, seconds)
         self._in_flight = _learn(self._in_flight, in_flight)
-        self.ledger.prefill_speed.observe(usage, seconds, ttft, aio.now())
+        self.ledger.prefill_speed.observe(usage, seconds, ttft, self.now())
         self.ledger.on_usage(agent, usage.input, usage.cached, usage.output, has_waiters=self.has_waiters)
 
     def lease(self, agent: str, tools: list[str]) -> "ResidencyLease":
@@ -257,7 +259,7 @@ class Residency:
         self.ledger.shared_tokens = self._shared_chars / self._chars_per_token
 
     async def _acquire(self, agent: str, priority: Priority) -> None:
-        if self.ledger.is_resident(agent) or (not self.has_waiters and self.ledger.admit(agent, aio.now())):
+        if self.ledger.is_resident(agent) or (not self.has_waiters and self.ledger.admit(agent, self.now())):
             self._busy.add(agent)
             return
         granted = asyncio.get_running_loop().create_future()
@@ -304,7 +306,7 @@ class Residency:
         """Admits waiters that fit, and sets a timer for when another may fit without an event."""
         if not self.has_waiters and self._timer is None:
             return
-        now = aio.now()
+        now = self.now()
         while (first := self._next_waiter()) is not None:
             overcommit = self._may_overcommit(now)
             if (grant := self.ledger.grant) is not None:  # only a transaction knows whether all workers are idle
@@ -655,7 +657,7 @@ class ResidencyLease:
         self._began = 0.0
 
     def __enter__(self) -> float | None:
-        self._began = aio.now()
+        self._began = self._residency.now()
         return self._residency.begin_tool_wait(self._agent, self._tools, self._began)
 
     def __exit__(
@@ -663,7 +665,7 @@ class ResidencyLease:
     ) -> None:
         try:
             if kind is None:
-                self._residency.end_tool_wait(self._tools, aio.now() - self._began)
+                self._residency.end_tool_wait(self._tools, self._residency.now() - self._began)
         finally:
             self._residency.ledger.resume(self._agent)
 

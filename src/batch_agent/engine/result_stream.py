@@ -31,6 +31,11 @@ class ResultChannel:
         self.report: Callable[[], PrefixReport | None] = _no_report
         """Returns the prefix report; the prompts are linted when it is called."""
 
+    def add_total(self, agents: int) -> None:
+        """The run has so many agents more than were known."""
+        if self.total is not None:
+            self.total += agents
+
 
 class ResultStream(AsyncIterator[AgentResult[T]]):
     """`async for result in stream`, or the same inside `async with stream`.
@@ -159,7 +164,7 @@ class Delivery:
         if self._on_result is not None:
             try:
                 waiting = self._on_result(result)
-                if inspect.isawaitable(waiting):
+                if waiting is not None and inspect.isawaitable(waiting):
                     await waiting
             except BaseException as error:  # a user's callback may raise anything
                 if isinstance(error, SystemExit) or not is_failure(error):

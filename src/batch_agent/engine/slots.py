@@ -56,6 +56,8 @@ class Slots:
         self._resume_timer: asyncio.TimerHandle | None = None
         self._probe_limit: int | None = None
         self._memory_cap: int | None = None
+        self._is_held = False
+        """Whether the user has paused the run."""
         self._initial_limit = limit.current
         self._quota: int | None = None
         self.workers = 1
@@ -96,6 +98,8 @@ class Slots:
 
     @property
     def effective_limit(self) -> int:
+        if self._is_held:
+            return 0
         allowed = self.limit if self._memory_cap is None else min(self._memory_cap, self.limit)
         if self.share is not None and self.share.membership.is_contended:
             allowed = min(allowed, self.share.allowed())
@@ -105,9 +109,31 @@ class Slots:
 
     def set_memory_cap(self, cap: int | None) -> None:
         """Caps the requests in flight, because more contexts do not fit into memory. None: no cap."""
-        before, self._memory_cap = self.effective_limit, cap
-        if self.effective_limit != before:
+        before, self._memory_cap = self._memory_cap, cap
+        if cap == before:
+            return
+        limit = self.limit
+        if (before is not None and before < limit) or (cap is not None and cap < limit):
             self._apply_limit()
+
+    @property
+    def highest_limit(self) -> int:
+        """The limit never grows beyond it."""
+        return self._limit.highest
+
+    def set_highest_limit(self, limit: int) -> None:
+        """Sets what the limit never grows beyond."""
+        self._resize(self._limit.set_highest(limit))
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the user has paused the run."""
+        return self._is_held
+
+    def hold(self, *, is_held: bool) -> None:
+        """Grants no slots while it is held: the user pauses the run. Requests in flight go on."""
+        self._is_held = is_held
+        self._apply_limit()
 
     def set_quota(self, quota: int | None) -> None:
         """Caps the requests in flight at this worker's quota. 0: none for now; waiters stay in the queue. None: no

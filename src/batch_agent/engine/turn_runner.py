@@ -77,12 +77,14 @@ class BackendTurnRunner:
         queued, failed = 0.0, tuple[BackendError, ...]()
         while True:
             on_call = None if on_attempt is None else await on_attempt(step.request)
-            waiting_since = now()
-            held = slot or await self.admission.readmit(job, step.turns_left)
-            slot = None
+            held, slot = slot, None
+            started = waiting_since = now()
+            if held is None:
+                held = await self.admission.readmit(job, step.turns_left)
+                started = now()
             if self.warmup is not None and not self.warmup.is_done:
                 held = await self._after_warmup(self.warmup, held, job, step.turns_left)
-            started = now()
+                started = now()
             queued += started - waiting_since
             request = self.health.sent(started)
             if self.events is not None:
@@ -92,25 +94,29 @@ class BackendTurnRunner:
                     self.admission.hinted(step.request, step.turns_left), task, started, on_call
                 )
             except AnswerLimitChanged as change:
+                self.health.abandoned(request)
                 self._report_retry(job, change, 0.0)
                 retry = None
             except BackendError as error:
                 if step.request.lane == "flex" and error.kind in LANE_FAILURES:
+                    self.health.abandoned(request)
                     raise
                 retry = self._on_failure(job, request, error, now(), failed)  # before the slot is granted again
                 failed = failed if retry is None else (*failed, error)
+            except BaseException:
+                self.health.abandoned(request)
+                raise
             else:
                 fact = Replied(reply, queued, now() - started, ttft, len(failed) + 1, cut_at=_cut_at(reply, step))
+                self.health.succeeded(request)
                 held.settle(reply.usage)
                 self.admission.on_reply(job.key, fact)
-                self.health.succeeded(request)
                 if failed:
                     self._learn(failed[-1], helped=True)
                 if self.events is not None:
                     self.events.emit(_turn_ended(job, step, fact))
                 return fact
             finally:
-                self.health.abandoned(request)
                 held.release()
             if retry is not None:
                 await self._back_off(job, failed, retry)
@@ -131,17 +137,18 @@ class BackendTurnRunner:
         self, request: Request, task: "asyncio.Task[Any]", started: float, on_call: OnCall | None
     ) -> tuple[Reply, float | None]:
         """One attempt: the reply, and the time to its first token if it was streamed."""
-        clock = self.turn_time.watch(task)
+        limit = self.turn_time.watch(task)
         try:
-            with clock:
+            with limit:
                 async with self.backend.stream(request) as deltas:
-                    reply, first = await collect(deltas, task.get_loop().time, on_call)
+                    clock = task.get_loop().time if request.stream else None
+                    reply, first = await collect(deltas, clock, on_call)
         except TimeoutError as error:
-            if not clock.expired:
+            if not limit.expired:
                 raise
             message = f"The backend did not answer within timeout_per_turn={self.turn_time.limit:g} s."
             raise BackendError(ErrorKind.TURN_TIMEOUT, message) from error
-        return reply, first - started if first is not None and request.stream else None
+        return reply, None if first is None else first - started
 
     def _on_failure(
         self, job: Job, request: int, error: BackendError, now: float, before: tuple[BackendError, ...]
@@ -194,5 +201,13 @@ def _cut_at(reply: Reply, step: Generate) -> int | None:
 def _turn_ended(job: Job, step: Generate, fact: Replied) -> TurnEnded:
     reply = fact.reply
     return TurnEnded(
-        job.key, step.request.turn + 1, reply.usage, reply.finish, fact.queued, fact.seconds, fact.ttft, fact.attempts
+        job.key,
+        step.request.turn + 1,
+        reply.usage,
+        reply.finish,
+        fact.queued,
+        fact.seconds,
+        fact.ttft,
+        fact.attempts,
+        reply,
     )

@@ -18,7 +18,7 @@ from ..store.reader import CheckpointReader
 from .item_order import Position
 from .nodes import MAX_EXPANDED, expanded_values
 from .result import Item
-from .steps import Expand, Filter, FlowStep, Map, Reduce
+from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, ModelStep, Pairing, Reduce
 
 
 class NoEvents:
@@ -54,14 +54,34 @@ def with_cached_function(step: FlowStep) -> FlowStep:
     match step:
         case Filter(keep):
             return Filter(CalledOnce(keep))
+        case Escalate():
+            return replace(step, when=CalledOnce(step.when))
+        case CascadeFilter():
+            proxy = step.cascade.proxy
+            cached = CalledOnce(proxy) if callable(proxy) else proxy
+            return replace(step, cascade=replace(step.cascade, proxy=cached))
         case Expand(name, into):
             return Expand(name, CalledOnce(lambda item: list(islice(expanded_values(into(item)), MAX_EXPANDED + 1))))
+        case Dedupe():
+            return replace(step, pairing=_with_cached_pairing(step.pairing))
+        case Join():
+            rows_on = CalledOnce(step.rows_on) if callable(step.rows_on) else step.rows_on
+            return replace(step, pairing=_with_cached_pairing(step.pairing), rows_on=rows_on)
         case Reduce():
             by = step.group_by
             shown = None if step.shown is None else CalledOnce(step.shown)
             return replace(step, group_by=CalledOnce(by) if callable(by) else by, shown=shown)
         case Map():
             return step
+
+
+def _with_cached_pairing(pairing: Pairing) -> Pairing:
+    on, block = pairing.on, pairing.block
+    return replace(
+        pairing,
+        on=CalledOnce(on) if callable(on) else on,
+        block=None if block is None else CalledOnce(block),
+    )
 
 
 def trial_spec(spec: BatchSpec) -> BatchSpec:
@@ -73,7 +93,7 @@ def marked_plans(steps: Sequence[FlowStep], options: Mapping[str, Any]) -> list[
     """The plans in the checkpoints of all stages, if the flow was completed; otherwise None."""
     if (folder := options.get("checkpoint_dir")) is None:
         return None
-    stages = [step for step in steps if isinstance(step, Map | Reduce)]
+    stages = [step for step in steps if isinstance(step, ModelStep)]
     try:
         plans = [_plan(Path(folder) / stage.name) for stage in stages]
     except StoreError:

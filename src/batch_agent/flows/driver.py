@@ -20,24 +20,24 @@ from ..data import read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..observe.sinks import StageEvents
-from ..plan.field_paths import root_of
-from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resources import open_resources
 from ..run.setup import RunSetup
 from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks
+from .cascade_filter import CascadeNode
 from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cached_function
 from .flow_validation import check_steps
-from .map_step import MapInputs, MapNode, fields_of
+from .map_step import EscalateNode, MapInputs, MapNode, fields_of, task_fields
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
+from .pair_step import PairNode
 from .reduce_step import ReduceNode
 from .result import FlowResult, Item
 from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageRunner
-from .steps import Expand, Filter, FlowStep, Map, Reduce
+from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, Reduce
 
-Worker = MapNode | MapInputs | ReduceNode
+Worker = MapNode | MapInputs | EscalateNode | CascadeNode | PairNode | ReduceNode
 
 _CAPACITY = 1024
 """Inputs that may wait between two stages; then the first one pauses if it can."""
@@ -180,23 +180,36 @@ class _Stage:
         """`inputs`: those of the flow, for its first stage; otherwise None."""
         name = compiled.step.name
         own_events = None if events is None else StageEvents(name, events)
+        self.events = own_events
         self.compiled = compiled
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
         self.agents = StageRunner(name, self.feed, own_events)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
         if self.feed is not None:  # items of later stages are no rows of the inputs
             spec = replace(spec, rows=Rows())
+        if spec.fallback:
+            raise SpecError(
+                "fallback= is an option of BatchAgent.run. In a flow, .escalate(...) runs failed items again."
+            )
         if spec.evaluation != Evaluation():
             raise SpecError("samples=, models= and score= are options of BatchAgent.run, not of a flow.")
         self.setup = RunSetup.validate(spec, own_events, name, None if self.feed is None else compiled.names)
 
     def worker(self, then: FlowNode, text: str, total: int | None, callbacks: Callbacks) -> Worker:
         step = self.compiled.step
-        if isinstance(step, Reduce):
-            return ReduceNode(self.compiled, step, self.agents, then, callbacks)
-        if self.feed is None:
-            return MapInputs(step, text, self.agents, then, total)
-        return MapNode(step, _fields_of_paths(template_of(step.task).fields), self.agents, then)
+        match step:
+            case Reduce():
+                return ReduceNode(self.compiled, step, self.agents, then, callbacks)
+            case CascadeFilter():
+                return CascadeNode(step, self.agents, then, callbacks, self.events)
+            case Dedupe() | Join():
+                return PairNode(step, self.agents, then, callbacks, self.events)
+            case Escalate():
+                return EscalateNode(step, task_fields(step.task), self.agents, then, callbacks)
+            case Map() if self.feed is None:
+                return MapInputs(step, text, self.agents, then, total)
+            case Map():
+                return MapNode(step, task_fields(step.task), self.agents, then)
 
 
 def _build_nodes(
@@ -212,7 +225,7 @@ def _build_nodes(
                 then = FilterNode(step, left[-1].agents.name if left else "", then, callbacks)
             case Expand():
                 then = ExpandNode(step, then, callbacks)
-            case Map() | Reduce():
+            case _:
                 worker = left.pop().worker(then, text_name(steps), total, callbacks)
                 workers.append(worker)
                 if not isinstance(worker, MapInputs):
@@ -259,11 +272,6 @@ async def _run_concurrently(work: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 def _result(sink: ResultNode, stages: Sequence[_Stage], callbacks: Callbacks) -> FlowResult:
     return FlowResult(sink.items, {stage.agents.name: stage.agents.report() for stage in stages}, callbacks.failed)
-
-
-def _fields_of_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """The fields of the paths; a field's name may contain a dot."""
-    return tuple(dict.fromkeys(name for path in paths for name in (path, root_of(path))))
 
 
 class _Rest(AsyncIterator[Any]):

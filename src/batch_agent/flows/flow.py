@@ -2,7 +2,10 @@
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from ..core.errors import SpecError
 from ..core.options.run_options import StageOptions
@@ -13,9 +16,28 @@ from ..core.task_fields import Fields
 from ..engine.sync import run_blocking
 from ..observe.live.detection import progress_if_interactive
 from ..observe.sinks import combine_sinks
+from .cascade_filter import proxy_stage
 from .driver import drive
+from .pair_step import SAME
 from .result import FlowResult, OnFailure
-from .steps import Expand, Filter, FlowStep, GroupBy, Into, Keep, Map, Reduce, Shown
+from .steps import (
+    Cascade,
+    CascadeFilter,
+    Dedupe,
+    Escalate,
+    Expand,
+    Filter,
+    FlowStep,
+    GroupBy,
+    Into,
+    Join,
+    Keep,
+    Map,
+    ModelStep,
+    Pairing,
+    Reduce,
+    Shown,
+)
 
 if TYPE_CHECKING:
     from ..observe.text.run_outputs import RunOutputs
@@ -45,9 +67,104 @@ class Flow:
         """Adds a stage: an agent per item. `options`: of this stage, such as output_schema, tools, model, backend."""
         return self.with_step(Map(name, task, on_failure, options))
 
-    def filter(self, keep: Keep) -> "Flow":
-        """Keeps the items for which `keep(item)` is true."""
-        return self.with_step(Filter(keep))
+    @lists_options(StageOptions, default="...")
+    def escalate(
+        self,
+        *,
+        when: Keep,
+        failed: bool = True,
+        name: str | None = None,
+        on_failure: OnFailure = "keep",
+        **options: Unpack[StageOptions],
+    ) -> "Flow":
+        """Adds a stage: the task of the map before it again, for the items for which `when(item)` is true. `options`:
+        what differs, such as a stronger model; the answer replaces the first one. `failed`: whether items that failed
+        in the map are run again too. The field `name` (by default MAP_escalated) tells which items were."""
+        first = next((step for step in reversed(self._steps) if not isinstance(step, Filter | Escalate)), None)
+        if not isinstance(first, Map):
+            raise SpecError(".escalate(...) repeats the task of a map: it must follow .map(...).")
+        before = [step.name for step in self._steps if isinstance(step, Escalate) and step.of == first.name]
+        name = name or f"{first.name}_escalated{len(before) + 1 if before else ''}"
+        failed_in = (first.name, *before) if failed else ()
+        merged = {**first.options, **options}
+        return self.with_step(Escalate(name, first.name, when, failed_in, first.task, on_failure, merged))
+
+    @overload
+    def filter(self, keep: Keep) -> "Flow": ...
+    @overload
+    def filter(
+        self,
+        keep: str,
+        task: str | Fields,
+        *,
+        cascade: Cascade | None = None,
+        on_failure: OnFailure = "keep",
+        **options: Unpack[StageOptions],
+    ) -> "Flow": ...
+    @lists_options(StageOptions, default="...")
+    def filter(
+        self,
+        keep: Keep | str,
+        task: str | Fields | None = None,
+        *,
+        cascade: Cascade | None = None,
+        on_failure: OnFailure = "keep",
+        **options: Any,
+    ) -> "Flow":
+        """Keeps the items for which `keep(item)` is true, or, with a name and a task, those for which a model answers
+        the task with yes. `cascade`: asks the model only where a cheaper score is uncertain."""
+        if not isinstance(keep, str) or task is None:
+            if task is not None or cascade is not None or options:
+                raise SpecError("A filter by a model needs a name and a task: .filter('relevant', 'Is {text} ...?').")
+            return self.with_step(Filter(cast(Keep, keep)))
+        if "output_schema" in options:
+            raise SpecError(f"filter({keep!r}): the answer is yes or no; omit output_schema=.")
+        options = {**options, "output_schema": bool}
+        if cascade is None:
+            return self.with_step(Map(keep, task, on_failure, options)).with_step(Filter(itemgetter(keep)))
+        step = CascadeFilter(keep, task, cascade, on_failure, options)
+        proxy = proxy_stage(step) if isinstance(cascade, Cascade) else None
+        return (self if proxy is None else self.with_step(proxy)).with_step(step)
+
+    @lists_options(StageOptions, default="...")
+    def dedupe(
+        self,
+        name: str,
+        task: str = SAME,
+        *,
+        on: str | Keep,
+        similarity: float = 0.5,
+        block: GroupBy | None = None,
+        max_pairs: int = 10_000,
+        **options: Unpack[StageOptions],
+    ) -> "Flow":
+        """Keeps one of all items that are the same. `on`: the text that tells, a field or a function. A model is asked
+        about pairs ({left} and {right}) whose texts are similar, from 0 to 1 by the tokens that they share, or for
+        which `block(item)` has a key in common. The first item of a group stays, with the others in its field `name`.
+        More than `max_pairs` pairs stop the flow before any of them is asked about."""
+        pairing = Pairing(on, similarity, block, max_pairs)
+        return self.with_step(Dedupe(name, task, pairing, {"output_schema": bool, **options}))
+
+    @lists_options(StageOptions, default="...")
+    def join(
+        self,
+        name: str,
+        rows: Sequence[Any],
+        task: str = SAME,
+        *,
+        on: str | Keep,
+        rows_on: str | Keep | None = None,
+        similarity: float = 0.5,
+        block: GroupBy | None = None,
+        max_pairs: int = 10_000,
+        keep_unmatched: bool = False,
+        **options: Unpack[StageOptions],
+    ) -> "Flow":
+        """Replaces an item by one for each row that it matches, with the row as field `name`. Items without a match are
+        dropped, or kept with None. `rows_on`: the text of a row, if it is not `on`; the rest is as for `dedupe`."""
+        pairing = Pairing(on, similarity, block, max_pairs)
+        step = Join(name, task, pairing, rows, on if rows_on is None else rows_on, keep_unmatched)
+        return self.with_step(replace(step, options={"output_schema": bool, **options}))
 
     def expand(self, name: str, into: Into) -> "Flow":
         """Replaces an item by one for each value of `into(item)`, with the value as field `name`, and its `index`."""
@@ -89,7 +206,7 @@ class Flow:
     def _outputs(self) -> "RunOutputs":
         from ..observe.text.run_outputs import RunOutputs  # only for flows that are shown or stopped
 
-        outs = (step.options.get("out") for step in self._steps if isinstance(step, Map | Reduce))
+        outs = (step.options.get("out") for step in self._steps if isinstance(step, ModelStep))
         return RunOutputs(self._options.get("checkpoint_dir"), out=next((out for out in outs if out is not None), None))
 
     def with_step(self, step: FlowStep) -> "Flow":

@@ -6,10 +6,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from ..core.results import AgentResult
+from ..core.task_fields import Fields
+from ..plan.field_paths import root_of
+from ..plan.template import template_of
+from .callbacks import Callbacks
 from .nodes import FlowNode, ItemDropped, ItemExpected, NodeMessage, StageClosed
 from .result import Item
 from .stage_runner import StageRunner, forward_failure
-from .steps import Map
+from .steps import Escalate, Map
 
 
 class MapNode:
@@ -42,6 +46,55 @@ class MapNode:
         item = self._items.pop(result.index)
         self.agents.record(item.position, result)
         await forward(self._step, self.agents, item, result, self._then)
+
+
+class EscalateNode:
+    """A second agent for the items that need one; the others pass."""
+
+    def __init__(
+        self, step: Escalate, fields: Sequence[str], agents: StageRunner, then: FlowNode, callbacks: Callbacks
+    ) -> None:
+        self.agents = agents
+        self._step = step
+        self._fields = fields
+        self._then = then
+        self._callbacks = callbacks
+        self._items: dict[int, Item] = {}
+
+    async def receive(self, message: NodeMessage) -> None:
+        match message:
+            case Item() if message.ok or message.stage in self._step.failed_in:
+                await self._receive_item(message)
+            case StageClosed():
+                self.agents.close()
+            case _:
+                await self._then.receive(message)
+
+    async def run(self) -> None:
+        await self.agents.run(self._deliver)
+        await self._then.receive(StageClosed())
+
+    async def _receive_item(self, item: Item) -> None:
+        try:
+            is_escalated = self._step.when(item) if item.ok else True
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            where = f"escalate({self._step.name!r})"
+            await self._then.receive(item.failed(where, self._callbacks.raised(where, item, error)))
+            return
+        if not is_escalated:
+            await self._then.receive(item.with_fields(**{self._step.name: False}))
+            return
+        await self.agents.wait_for_room()
+        values = {name: item.fields[name] for name in self._fields if name in item.fields}
+        self._items[self.agents.submit(values)] = Item(item.position, item.fields)
+
+    async def _deliver(self, result: AgentResult) -> None:
+        step, item = self._step, self._items.pop(result.index)
+        self.agents.record(item.position, result)
+        if result.error is not None:
+            await forward_failure(self.agents, item, result.error, step.on_failure, self._then)
+        else:
+            await self._then.receive(item.with_fields(**{step.of: result.output, step.name: True}))
 
 
 class MapInputs:
@@ -87,3 +140,8 @@ def fields_of(value: Any, text_name: str) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return {str(key): part for key, part in value.items()}
     return {text_name: value}
+
+
+def task_fields(task: str | Fields) -> tuple[str, ...]:
+    """The fields that a task uses; a field's name may contain a dot."""
+    return tuple(dict.fromkeys(name for path in template_of(task).fields for name in (path, root_of(path))))

@@ -14,13 +14,15 @@ from ..core.task_fields import Fields
 from ..plan.field_checks import check_names
 from ..plan.field_paths import nearest, root_of, steps_of
 from ..plan.template import Template, parse_template, template_of
-from .steps import Expand, Filter, FlowStep, Map, ModelStep, Reduce
+from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, ModelStep, Reduce
 
 _RESULTS = "\n\nResults:\n{results}"
 
 Known = Mapping[str, Any]
 """The fields of items at some step, each with the schema of its answer, or _ANYTHING."""
 _ANYTHING = object()
+_PAIR: Known = {"left": str, "right": str}
+"""The fields of a task about two items."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,10 @@ class _History:
     def mapped(self, name: str) -> "_History":
         return replace(self, stages=(*self.stages, name))
 
+    def flagged(self, name: str) -> "_History":
+        """With a field that is no answer, and that a reduce does not show."""
+        return replace(self, hidden=(*self.hidden, name))
+
     def expanded(self, name: str) -> "_History":
         return _History((), (*self.hidden, *self.stages), name, self.expansions + 1)
 
@@ -73,6 +79,7 @@ def compile_flow(steps: Sequence[FlowStep], options: Mapping[str, Any], first: S
     _check_clashes(steps, known or {})
     before = _History()
     compiled: list[CompiledStage] = []
+    tasks: dict[str, str | Fields] = {}
     for step in steps:
         match step:
             case Filter():
@@ -85,7 +92,24 @@ def compile_flow(steps: Sequence[FlowStep], options: Mapping[str, Any], first: S
                 _check_fields(name, certain_fields(template_of(step.task)), known)
                 _check_spelling(step, known)
                 compiled.append(before.compiled(step, options, known))
+                tasks[name] = step.task
                 known, before = _with(known, {name: _schema(step, options)}), before.mapped(name)
+            case Escalate(name, of):
+                step = replace(step, task=tasks[of])
+                compiled.append(before.compiled(step, options, known))
+                known, before = _with(known, {name: bool}), before.flagged(name)
+            case CascadeFilter(name):
+                step = replace(step, task=_named(step.task, known))
+                _check_fields(name, certain_fields(template_of(step.task)), known)
+                _check_spelling(step, known)
+                compiled.append(before.compiled(step, options, known))
+                known, before = _with(known, {name: bool}), before.flagged(name)
+            case Dedupe(name) | Join(name):
+                _check_fields(name, [step.pairing.on] if isinstance(step.pairing.on, str) else [], known)
+                _check_fields(name, certain_fields(template_of(step.task)), _PAIR)
+                compiled.append(before.compiled(step, options, _PAIR))
+                known = _with(known, {name: _ANYTHING})
+                before = before.expanded(name) if isinstance(step, Join) else before.flagged(name)
             case Reduce(name):
                 step = replace(step, task=_with_results(step.task))
                 group_fields = _group_fields(step, known)
@@ -104,12 +128,14 @@ def text_name(steps: Sequence[FlowStep]) -> str:
         match step:
             case Expand(name):
                 generated.add(name)
-            case Map():
+            case Map() | CascadeFilter():
                 fields = [path for path in certain_fields(template_of(step.task)) if root_of(path) not in generated]
                 return fields[0] if len(fields) == 1 else "input"
             case Reduce():
                 break
-            case Filter():
+            case Dedupe() | Join():
+                return step.pairing.on if isinstance(step.pairing.on, str) else "input"
+            case Filter() | Escalate():
                 continue
     return "input"
 

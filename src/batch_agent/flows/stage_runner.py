@@ -11,6 +11,7 @@ from ..core.events import ItemQueued
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
+from ..core.run_reports import CascadeReport
 from ..data.results import Results, StageReport
 from ..run.resources import RunResources
 from ..run.runner import execute
@@ -27,6 +28,7 @@ class StageRunner:
         """`feed`: the channel of its inputs; None for a stage that reads the inputs of the flow."""
         self.name = name
         self.skipped = 0
+        self.cascade: CascadeReport | None = None
         self._feed = feed
         self._events = events
         self.resources: RunResources | None = None
@@ -80,6 +82,7 @@ class StageRunner:
             Results(ordered, resources.admission.report(), resources.measured_report),
             self.skipped,
             seconds=max(0.0, self._ended - self._began) if self._began is not None else 0.0,
+            cascade=self.cascade,
         )
         price = known_price(config.model, traits.name, resources.setup.spec.spending.prices)
         return report if price is None else replace(report, cost=price.of(report.usage))

@@ -35,6 +35,8 @@ def _stage_line(stage: StageReport) -> str:
         parts.append(f"{plural(stage.skipped, 'item')} skipped")
     if calls:
         parts.append(plural(calls, "tool call"))
+    if stage.cascade is not None:
+        parts.append(str(stage.cascade))
     return f"{stage.name}: {'; '.join([*parts, *usage_parts(stage.usage, stage.cost)])}."
 
 

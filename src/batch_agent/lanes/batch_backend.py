@@ -84,10 +84,12 @@ class BatchBackend:
         *,
         polls: Backoff = _POLLS,
         observe: RequestObserver | None = None,
+        mask: Callable[[str], str] = str,
     ) -> None:
         """`live`: sends requests of other lanes; the caller closes it. `observe`: called with each line that has a
-        result."""
+        result. `mask`: masks the secrets that are sent to the provider."""
         self._observe = observe
+        self._mask = mask
         self.live = live
         self.traits: Traits = replace(
             live.traits,
@@ -239,14 +241,17 @@ class BatchBackend:
 
     def _exchange(self, request: Request, body: bytes, began: float, result: LineResult) -> Exchange:
         """A line as an exchange, for the log of requests."""
-        sent = EncodedRequest("POST", self._dialect.path(request), {}, orjson.loads(body))
+        mask = self._mask
+        sent = EncodedRequest("POST", self._dialect.path(request), {}, orjson.loads(mask(body.decode())))
         seconds = time.time() - began
         if isinstance(result, LineFailed):
-            return Exchange(request, sent, began, seconds, result.error.status, error=str(result.error))
+            error = mask(str(result.error))
+            return Exchange(request, sent, began, seconds, result.error.status, error=error, mask=mask)
         usage = None
         with suppress(BackendError):
             usage = next((each.usage for each in self._decode(result) if isinstance(each, Finished)), None)
-        return Exchange(request, sent, began, seconds, 200, response=orjson.loads(result.body), usage=usage)
+        response = orjson.loads(mask(result.body.decode()))
+        return Exchange(request, sent, began, seconds, 200, response=response, usage=usage, mask=mask)
 
     def _decode(self, result: LineResult) -> Sequence[Delta]:
         if isinstance(result, LineFailed):

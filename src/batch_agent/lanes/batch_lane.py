@@ -25,7 +25,9 @@ async def open_batch_lane(
     if isinstance(live, OffersBatches):
         backend = BatchBackend(live, live.dialect, live.batch_service, store, notify)
     elif isinstance(live, HttpBackend):
-        backend = BatchBackend(live, live.dialect, _service(live), store, notify, observe=live.observe)
+        backend = BatchBackend(
+            live, live.dialect, _service(live), store, notify, observe=live.observe, mask=live.server.mask
+        )
     else:
         raise SpecError(f"lane='batch' needs one server with batches; {live.traits.name} is not one.")
     if is_mixed:

@@ -67,6 +67,15 @@ class LaneStats:
         self._ended = 0
         self._turns: float | None = None
 
+    def set_deadline(self, deadline: float | None) -> None:
+        """`deadline`: on the loop's clock."""
+        self.deadline = deadline
+
+    def expect(self, agents: int) -> None:
+        """The run has so many agents more than were known."""
+        if self.agents is not None:
+            self.agents += agents
+
     @property
     def agents_left(self) -> int | None:
         return None if self.agents is None else max(1, self.agents - self._ended)

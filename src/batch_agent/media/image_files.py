@@ -4,14 +4,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from ..atomic_file import atomic_write, make_private_dir
 from ..core.errors import BackendError, ErrorKind
 from ..core.images import Image, ImageData, ImageRef, PlacedImage
 from ..core.images.image_format import SUPPORTED, is_animated, media_type_of, pixels_of
 from ..core.messages import Message, ToolResults, User
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 _MAX_BYTES = 512 * 1024 * 1024
 """A larger file is not read: no service takes such an image."""
@@ -81,7 +84,20 @@ def read_image(image: ImageRef) -> bytes:
 
 def has_images(messages: Iterable[Message]) -> bool:
     """Whether any of the messages has an image whose bytes are sent."""
-    return any(not image.url for message in messages for image in images_in(message))
+    for message in messages:  # of every request: loops, because most messages have none
+        match message:
+            case User():
+                for placed in message.images:
+                    if not placed.image.url:
+                        return True
+            case ToolResults():
+                for result in message.results:
+                    for image in result.images:
+                        if not image.url:
+                            return True
+            case _:
+                pass
+    return False
 
 
 def images_in(message: Message) -> list[ImageRef]:
@@ -115,6 +131,8 @@ class ImageFolder:
             return image
         with self._lock:  # tools run in threads
             if self._root is None:
+                from tempfile import TemporaryDirectory  # only for tools that make images
+
                 self._temporary = TemporaryDirectory(prefix="batch-agent-images-")
                 self._root = Path(self._temporary.name)
             make_private_dir(self._root)

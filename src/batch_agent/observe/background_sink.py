@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from ..core.events import Event
-from ..core.protocols import SlowSink
+from ..core.protocols import ExchangeSink, SlowSink
+from ..core.requests import Exchange, RequestObserver
 
 _log = logging.getLogger("batch_agent")
 _FLUSH_INTERVAL = 0.25
@@ -41,6 +42,7 @@ class BackgroundSink:
         self._sinks = tuple(sinks)
         self._failed: set[int] = set()
         self._events: deque[tuple[float, Event]] = deque()
+        self._exchanges: deque[Exchange] = deque()
         self._held: list[tuple[float, Event]] = []
         """Events that are held back for earlier ones."""
         self._has_late_events = False
@@ -61,6 +63,12 @@ class BackgroundSink:
         """Queues a late event. One that is too late to be reordered gets the time of the last delivered event."""
         self._has_late_events = True
         self._events.append((self._epoch + min(at, time.monotonic()), event))
+
+    @property
+    def request_observer(self) -> RequestObserver | None:
+        """Observer of the run's requests; None if no sink wants them."""
+        wanted = any(isinstance(sink, ExchangeSink) and sink.wants_exchanges for sink in self._sinks)
+        return self._exchanges.append if wanted else None
 
     def __enter__(self) -> Self:
         self._entered += 1
@@ -98,8 +106,8 @@ class BackgroundSink:
 
     def _in_order(self, until: float) -> list[tuple[float, Event]]:
         """Takes the queued events, ordered by time; if some may be late, only those until then."""
-        events = [*self._held, *(self._events.popleft() for _ in range(len(self._events)))]
-        self._held = []
+        new = [self._events.popleft() for _ in range(len(self._events))]
+        events, self._held = self._held + new, []
         if self._has_late_events:
             events.sort(key=_time_of)
             split = bisect_right(events, until, key=_time_of)
@@ -110,10 +118,15 @@ class BackgroundSink:
         return events
 
     def _deliver(self, events: Sequence[tuple[float, Event]]) -> None:
+        # After the events: an exchange is queued before the events that follow from it.
+        exchanges = [self._exchanges.popleft() for _ in range(len(self._exchanges))] if self._exchanges else []
         for number, sink in enumerate(self._sinks):
             if number in self._failed:
                 continue
             try:
+                if exchanges and isinstance(sink, ExchangeSink) and sink.wants_exchanges:
+                    for exchange in exchanges:
+                        sink.take_exchange(exchange)
                 for at, event in events:
                     sink.take(at, event)
                 sink.flush()

@@ -34,6 +34,7 @@ from ..core.events import (
     RunStarted,
     SchedulingReported,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -52,14 +53,15 @@ _MAX_INT = 2**63 - 1
 
 _RARE = (
     Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, BudgetReported,
-    SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed,
+    SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed, Steered,
 )  # fmt: skip
 _RARE_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 
 
 def event_line(at: float, event: Event) -> bytes:
-    stage, inner = (event.stage, event.event) if isinstance(event, StageEvent) else ("", event)
-    return line([at, type(inner).__name__, stage, *_parts(inner)])
+    """`at`: as `rounded` returns it, so that the line is short."""
+    stage, inner = (event.stage, event.event) if type(event) is StageEvent else ("", event)
+    return to_json([at, type(inner).__name__, stage, *_parts(inner)]) + b"\n"
 
 
 def read_line(text: bytes) -> tuple[float, Event]:
@@ -108,7 +110,7 @@ def _parts(event: Event) -> Sequence[Any]:
 
 def _turn(event: TurnEnded) -> Sequence[Any]:
     return (
-        event.key, event.turn, _usage(event.usage), event.finish, rounded(event.queued), rounded(event.seconds),
+        event.key, event.turn, event.usage.counts, event.finish, rounded(event.queued), rounded(event.seconds),
         None if event.ttft is None else rounded(event.ttft), event.attempts,
     )  # fmt: skip
 
@@ -119,7 +121,7 @@ def _finished(event: AgentFinished) -> Sequence[Any]:
     return (
         result.index, result.key, event.resumed, answer_preview(result),
         None if error is None else (error.kind, error.message[:MAX_TEXT], error.retryable),
-        _usage(result.usage), result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they are logged
+        result.usage.counts, result.turns, _calls(result.tool_calls) if event.resumed else (),  # else they are logged
         rounded(result.timing.queued), rounded(result.timing.total), result.compactions, result.finish,
         None if result.input is None else input_preview(result.input),
     )  # fmt: skip
@@ -244,10 +246,6 @@ def _calls(calls: Sequence[CallRecord]) -> list[Any]:
 
 def _records(calls: list[Any]) -> tuple[CallRecord, ...]:
     return tuple(CallRecord(name, "", ok, seconds, source) for name, ok, seconds, source in calls)
-
-
-def _usage(usage: Usage) -> tuple[int, ...]:
-    return usage.counts
 
 
 def rounded(seconds: float) -> float:

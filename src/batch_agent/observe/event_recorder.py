@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import BatchAgentError
 from ..core.events import Event, RunStarted, StageEvent
-from .event_codec import event_line
+from .event_codec import event_line, rounded
 from .event_log import FILE, closed_line, opened_line
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class EventRecorder:
         self._pending.clear()
 
     def _record(self, at: float, event: Event) -> None:
-        self._last = at
+        self._last = at = rounded(at)
         self._lines.append(event_line(at, event))
         if self._live_builder is not None:
             self._live_builder.take(at, event)

@@ -13,6 +13,7 @@ from ..core.events import (
     RequestRetried,
     RunStarted,
     SchedulingReported,
+    Steered,
     ToolsUsed,
 )
 from ..core.requests import NO_USAGE, Usage
@@ -93,6 +94,8 @@ class RunStats:
     """Known at the end of the run."""
     prefix: PrefixReport | None = None
     """Predicted prefix sharing; at the end also as measured."""
+    added: int = 0
+    """Agents of inputs that were added during the run."""
 
     def emit(self, event: Event) -> None:
         match event:
@@ -110,8 +113,15 @@ class RunStats:
                 self.prefix = event.prefix
             case BudgetReported():
                 self.spent = event.cost
+            case Steered():
+                self.added += event.agents
             case _:
                 pass  # only relevant for live views
+
+    @property
+    def total(self) -> int | None:
+        """Number of agents, if known."""
+        return None if self.run is None or self.run.total is None else self.run.total + self.added
 
     @property
     def model(self) -> str:

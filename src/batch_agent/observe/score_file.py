@@ -37,15 +37,35 @@ def load_scores(folder: Path) -> AnswerScores:
     return {(key, sample): found for key, sample, found in _load(folder / SCORES).get("scores", ())}
 
 
-def recorded_metrics(folder: Path) -> dict[str, dict[str, Metric]]:
-    """Metrics of the scores in a checkpoint, by model, of a run with `models=`, and by scorer."""
+def scores_by_model(folder: Path) -> dict[str, AnswerScores]:
+    """The scores of a checkpoint by model, of a run with `models=`; those of other runs by "". Raises StoreError."""
     found = {"": folder, **{each.parent.name: each.parent for each in sorted(folder.glob(f"*/{SCORES}"))}}
-    metrics = {
-        unquote(name.removeprefix(MODEL_PREFIX)): metrics_of((key, each) for (key, _), each in load_scores(own).items())
+    return {
+        unquote(name.removeprefix(MODEL_PREFIX)): load_scores(own)
         for name, own in found.items()
         if not name or name.startswith(MODEL_PREFIX)
     }
+
+
+def recorded_metrics(folder: Path) -> dict[str, dict[str, Metric]]:
+    """Metrics of the scores in a checkpoint, by model, of a run with `models=`, and by scorer. Raises StoreError."""
+    metrics = {
+        model: metrics_of((key, each) for (key, _), each in scores.items())
+        for model, scores in scores_by_model(folder).items()
+    }
     return {model: each for model, each in metrics.items() if each}
+
+
+def score_columns(folder: Path, answers: Sequence[tuple[str, str, int] | None]) -> dict[str, list[float | None]]:
+    """Scores of answers, by scorer, for the page of a report; none if the file cannot be read. `answers`: model, key
+    and sample of each; None for a row without an answer."""
+    try:
+        known = scores_by_model(folder)
+    except StoreError:
+        return {}
+    found = [known.get(each[0], {}).get(each[1:], {}) if each is not None else {} for each in answers]
+    names = dict.fromkeys(name for scores in found for name in scores)
+    return {name: [scores.get(name) for scores in found] for name in names}
 
 
 def metric_lines(folder: Path) -> list[str]:

@@ -13,6 +13,7 @@ from ..core.errors import SpecError
 from ..core.events import Event, StageEvent
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, EventSinks, SlowSink
+from ..core.requests import RequestObserver
 from .background_sink import BackgroundSink
 
 _log = logging.getLogger("batch_agent")
@@ -37,6 +38,13 @@ def combine_sinks(
     return FanOutSink([*direct, *([BackgroundSink(slow)] if slow else [])])
 
 
+def request_observer(events: EventSink | None) -> RequestObserver | None:
+    """Observer of the run's requests for a combined sink; None if none of its sinks wants them."""
+    sinks = events.sinks if isinstance(events, FanOutSink) else (events,)
+    found = [each.request_observer for each in sinks if isinstance(each, BackgroundSink)]
+    return found[0] if found else None
+
+
 @dataclass(frozen=True, slots=True)
 class StageEvents:
     """Sink that adds the name of a stage."""
@@ -53,8 +61,8 @@ class FanOutSink:
     raises gets no more events, with a warning in the log, and is closed with the others: a sink cannot end a run."""
 
     def __init__(self, sinks: Iterable[EventSink]) -> None:
-        self._sinks = tuple(sinks)
-        self._active = self._sinks
+        self.sinks = tuple(sinks)
+        self._active = self.sinks
         self._open = ExitStack()
 
     def emit(self, event: Event) -> None:
@@ -81,7 +89,7 @@ class FanOutSink:
 
     def __enter__(self) -> Self:
         with ExitStack() as opened:
-            for sink in self._sinks:
+            for sink in self.sinks:
                 if isinstance(sink, AbstractContextManager):
                     sink.__enter__()  # before any request is sent: an error is the caller's to fix
                     opened.push(partial(_close, sink))
@@ -91,7 +99,7 @@ class FanOutSink:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._active = self._sinks
+        self._active = self.sinks
         self._open.__exit__(kind, error, trace)
 
     def _disable(self, failed: EventSink) -> None:

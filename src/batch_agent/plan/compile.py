@@ -1,7 +1,7 @@
 """Compiler of a spec and the traits of its backend into the plan of a run: its agent configuration and its jobs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ from ..core.images import Image, PlacedImage
 from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
 from ..core.protocols import Traits
+from ..core.requests import TokenRequest
 from ..core.results import AgentError
 from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
@@ -57,7 +58,19 @@ class Plan:
         """Where references are inserted into the tasks, in characters."""
         run, field = fingerprint(self.question), spec.rows.key
         self._has_samples = spec.evaluation.samples > 1
+        self._run, self._key_field = run, field
         self._keys: Keys | RowKeys = Keys(run) if field is None else RowKeys(run, field, layout.template.cells)
+
+    def keys(self, values: Iterable[Any]) -> Iterator[str | None]:
+        """The keys that the jobs of these inputs have, without their samples; the values are in the order in which they
+        run. None for an input that has no agent, or whose images would have to be read."""
+        field, cells = self._key_field, self.layout.template.cells
+        keys = Keys(self._run) if field is None else RowKeys(self._run, field, cells)
+        for value in values:
+            try:
+                yield None if self.reads_images(value) else keys.key(value)
+            except ValueError:
+                yield None
 
     def job(self, index: int, value: Any, sample: int = 0) -> Job:
         """Job of one input, or of one of its samples, which follow each other. If the input does not fit the task, the
@@ -175,6 +188,7 @@ def _agent_config(
         starts_early=starts_early,
         priority=spec.limits.priority,
         lane="standard" if spec.lane == "auto" else spec.lane,
+        tokens=TokenRequest() if spec.tokens else None,
         compaction=_compaction(spec, prompt, traits) if tools else None,
         takes_images=traits.images is True,
     )

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from functools import lru_cache
 from itertools import islice
 from types import CodeType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
@@ -81,6 +80,8 @@ def nearest(name: str, names: Iterable[Any], similar: float = 0.6) -> str | None
     if len(name) > _MAX_NAME_CHARS:
         return None
     known = {each.casefold(): each for each in islice(map(str, names), _MAX_NAMES) if len(each) <= _MAX_NAME_CHARS}
+    from difflib import get_close_matches  # for errors only
+
     found = get_close_matches(name.casefold(), known, n=1, cutoff=similar)
     return known[found[0]] if found else None
 

@@ -10,6 +10,7 @@ import orjson
 from ..core.agent_config import SAMPLE_MARK
 from ..core.images import as_image
 from ..core.schema import is_model
+from .hash_set import HashSet
 from .jsonable import to_jsonable
 
 
@@ -23,18 +24,24 @@ class Keys:
 
     def __init__(self, run: bytes) -> None:
         self._run = blake2b(digest_size=12, key=run)
-        self._seen: dict[int, int] = {}
+        self._seen = HashSet()
+        self._copies: dict[int, int] = {}
+        """Copies of the inputs that were repeated."""
 
     def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
         """Key of the next input. The samples of an input follow each other. `images`: digests of its images. Raises
         ValueError for an input that contains itself."""
         hashed = self._run.copy()
         hashed.update(canonical(value))
-        hashed.update("".join(images).encode())
+        if images:
+            hashed.update("".join(images).encode())
         digest = hashed.digest()
         number = int.from_bytes(digest[:8])
-        copy = self._seen.get(number, 0) - bool(sample)
-        self._seen[number] = copy + 1
+        copy = 0
+        if sample:
+            copy = self._copies.get(number, 0)
+        elif not self._seen.add(number):
+            copy = self._copies[number] = self._copies.get(number, 0) + 1
         key = f"{digest.hex()}-{copy}" if copy > 0 else digest.hex()
         return f"{key}{SAMPLE_MARK}{sample}" if sample else key
 

@@ -66,7 +66,7 @@ class Layout:
     def task(self, row: int, value: Any) -> tuple[str, int]:
         """Task of an input, and how many of its characters other tasks share. Raises BadInput."""
         cells = self.template.cells(value)
-        if any(cells[cell] != text for cell, text in self.constants):
+        if self.constants and any(cells[cell] != text for cell, text in self.constants):
             return self.template.render(value), 0  # not the input that the layout was made for
         pieces = self.orders[row] if row < len(self.orders) else self.pieces  # lists may have grown since
         parts = [piece if isinstance(piece, str) else cells[piece] for piece in pieces]

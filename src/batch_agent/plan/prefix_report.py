@@ -45,11 +45,12 @@ def prefix_report(
 
 
 def _findings(spec: BatchSpec, config: AgentConfig, layout: Layout, rows: Sequence[Any]) -> tuple[Finding, ...]:
+    fields = layout.template.fields
     found = find_prefix_breaks(
         config.prompt.system,
         default_layout(layout.template).lead,  # without constants from the inputs
         config.prompt.tools,
-        [_as_mapping(row, layout.template.fields) for row in rows],
+        [_as_mapping(row, fields) for row in rows],
         layout.varying,
         unordered_tools=not isinstance(spec.tools, tuple) and len(spec.tools) > 1,
         keeps_preamble=not spec.prefix.strip_preamble,
@@ -76,6 +77,6 @@ def _divergence(layout: Layout) -> str | None:
 
 
 def _as_mapping(value: Any, fields: Sequence[str]) -> Mapping[str, Any]:
-    if isinstance(value, Mapping):
+    if type(value) is dict or isinstance(value, Mapping):
         return value
     return dict(value) if is_model(value) else dict.fromkeys(fields, value)

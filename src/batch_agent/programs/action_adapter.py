@@ -60,6 +60,7 @@ class ActionAdapter:
             index=index,
             turn=turn,
             priority=self.config.priority,
+            tokens=self.config.tokens,
             seed=None if self.config.sampling.seed is None else repeated_seed(self.config.sampling.seed, agent),
         )
 

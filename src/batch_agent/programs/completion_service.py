@@ -4,16 +4,19 @@ agent."""
 import asyncio
 from collections import Counter, defaultdict
 from dataclasses import field, replace
+from hashlib import blake2b
 from typing import Literal
 
 from ..agent.conversation import Generate
 from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
+from ..core.messages import User
 from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
 from ..engine.turn_runner import TurnRunner
+from ..rollouts.token_turn_runner import TokenRecorder
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions
 
@@ -38,6 +41,8 @@ class GatewayService:
     sessions: ProgramSessions
     max_turns: int
     """Limit of requests per agent."""
+    tokens: TokenRecorder | None = None
+    """Keeps the tokens of requests, of which programs notice nothing."""
     _turns: Counter[str] = field(default_factory=Counter)
     _action_texts: dict[str, dict[str, str]] = field(default_factory=lambda: defaultdict(dict))
     """By agent and call id: the model's text, where it was an action."""
@@ -65,6 +70,8 @@ class GatewayService:
         """Forgets an agent that is done."""
         self._turns.pop(agent, None)
         self._action_texts.pop(agent, None)
+        if self.tokens is not None:
+            self.tokens.forget(agent)
 
     async def _answer(self, session: ProgramSession, completion: CompletionRequest) -> Reply:
         agent, action_texts = session.job.key, self._action_texts[session.job.key]
@@ -109,9 +116,14 @@ class GatewayService:
         index = turn.session.job.index
         request = self.adapter.request(replacement, turn.key, turn.number, turn.action_texts, index)
         step = Generate(request, self.max_turns - turn.number)
+        if self.tokens is not None:
+            thread = _thread(request)
+            step = await self.tokens.continued(step, turn.session.job.key, thread)
         fact = await (
             self._run_turn(turn.session, step) if turn.is_only else self._run_side_turn(turn.session, turn.key, step)
         )
+        if self.tokens is not None:
+            fact = self.tokens.keep(turn.session.job.key, step.request, fact, turn.session.attempt, thread)
         return request, fact, self.adapter.reply(completion, fact.reply, turn.number)
 
     async def _run_turn(self, session: ProgramSession, step: Generate) -> Replied:
@@ -130,6 +142,13 @@ class GatewayService:
         finally:
             slot.release()
             gate.release(key)
+
+
+def _thread(request: Request) -> str:
+    """Identifies a conversation of a program by its beginning. One without tools is another, such as for a title."""
+    first = next((message.text for message in request.messages if isinstance(message, User)), "")
+    beginning = f"{bool(request.prompt.tools)}{first}"
+    return blake2b(beginning.encode(errors="replace"), digest_size=4).hexdigest()
 
 
 def _as_backend_error(end: BackendError | RunStopped) -> BackendError:

@@ -13,6 +13,7 @@ from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeC
 from ..core.protocols import Traits
 from ..core.spec import BatchSpec
 from ..engine.turn_runner import TurnRunner
+from ..rollouts.token_turn_runner import TokenRecorder
 from .action_adapter import ActionAdapter
 from .completion_service import GatewayService
 from .gateway import Gateway, open_gateway
@@ -26,7 +27,12 @@ _WITHOUT_ADDRESS = ("local", "bedrock", "hostfile")
 
 @asynccontextmanager
 async def open_program_host(
-    spec: BatchSpec, config: AgentConfig, traits: Traits, turn_runner: TurnRunner, notify: Callable[[str], None]
+    spec: BatchSpec,
+    config: AgentConfig,
+    traits: Traits,
+    turn_runner: TurnRunner,
+    notify: Callable[[str], None],
+    tokens: TokenRecorder | None = None,
 ) -> AsyncIterator[ProgramTurnRunner]:
     """Yields the turn runner that hands turns to programs; their requests go through `turn_runner`. Raises
     SpecError."""
@@ -34,7 +40,7 @@ async def open_program_host(
     assert runtime is not None
     sessions = ProgramSessions(turn_runner.admission, turn_runner.events)
     adapter = ActionAdapter(config, traits, uses_actions=_uses_actions(spec, traits))
-    service = GatewayService(turn_runner, adapter, sessions, spec.max_turns)
+    service = GatewayService(turn_runner, adapter, sessions, spec.max_turns, tokens)
     await asyncio.to_thread(remove_abandoned)
     with scratch_folder() as folder:
         async with open_gateway(service) as gateway:

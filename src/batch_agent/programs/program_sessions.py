@@ -1,13 +1,14 @@
 """Programs in progress, tracked by their requests."""
 
 import asyncio
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind
 from ..core.events import CallsEnded, CallsStarted
-from ..core.messages import Assistant, Message, ToolCall, ToolResults
+from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults
 from ..core.program_runtime import CompletionRequest
 from ..core.protocols import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
@@ -31,6 +32,8 @@ class ProgramSession:
     ) -> None:
         """`cancel` stops the program."""
         self.job = job
+        self.attempt = secrets.token_hex(4)
+        """Identifies the requests of this session among those of attempts that fail."""
         self.turns = 0
         self.usage = NO_USAGE
         self.queued = 0.0
@@ -107,11 +110,14 @@ class ProgramSession:
         called, self._calls = self._calls, ()
         if not called:
             return
-        seconds, failed = self._now() - self._since, _failed(messages)
-        records = tuple(CallRecord(call.name, call.arguments, call.id not in failed, seconds) for call in called)
+        seconds, results = self._now() - self._since, _results(called, messages)
+        records = tuple(
+            CallRecord(call.name, call.arguments, not result.is_error, seconds)
+            for call, result in zip(called, results, strict=True)
+        )
         self.calls += records
         if self._events is not None:
-            self._events.emit(CallsEnded(self.job.key, self.turns, records, seconds))
+            self._events.emit(CallsEnded(self.job.key, self.turns, records, seconds, results))
 
 
 class ProgramSessions:
@@ -139,7 +145,10 @@ class ProgramSessions:
         return session
 
 
-def _failed(messages: Sequence[Message]) -> set[str]:
-    """Ids of the last calls that failed, according to the program."""
-    last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), None)
-    return set() if last is None else {result.call.id for result in last.results if result.is_error}
+def _results(calls: Sequence[ToolCall], messages: Sequence[Message]) -> tuple[ToolResult, ...]:
+    """Results of the last calls, according to the program; empty if it sent none."""
+    last = next((message for message in reversed(messages) if isinstance(message, ToolResults)), ToolResults(()))
+    found = {result.call.id: result for result in last.results}
+    if len(found) == len(calls) and found.keys().isdisjoint(call.id for call in calls):
+        return last.results  # the server's ids were not unique, so the program got others
+    return tuple(found.get(call.id, ToolResult(call, "")) for call in calls)

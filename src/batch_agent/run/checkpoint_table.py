@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.agent_config import AgentConfig, sample_of, without_sample
-from ..core.errors import ErrorKind
+from ..core.errors import ErrorKind, StoreError
 from ..core.options.price import price_from_numbers
 from ..core.results import AgentResult
 from ..data.results import Results
@@ -15,6 +15,7 @@ from ..observe.checkpoint_results import recorded_config, recorded_result, unfin
 from ..observe.report.lock_probe import is_held
 from ..observe.score_file import MODEL_PREFIX, load_scores
 from ..plan.row_keys import row_key
+from ..rollouts.rollout import Rollout, rollout_of
 from ..store.reader import CheckpointReader, StoredInput
 
 
@@ -37,16 +38,32 @@ class CheckpointTable:
 
     def results(self) -> Iterator[AgentResult]:
         """Results as those of the run, with the key of the input, the number of the sample and the scores."""
+        for _, result in self._scored():
+            yield result
+
+    def rollouts(self) -> Iterator[tuple[AgentResult, Rollout | None]]:
+        """Results of agents that have ended, and their tokens; None for one without. Raises StoreError."""
+        for stored, result in self._scored():
+            if result.status in ("answered", "failed"):
+                try:
+                    yield result, rollout_of(stored.facts)
+                except ValueError as error:
+                    raise StoreError(f"{self._folder}: the tokens of {result.key} cannot be read: {error}.") from error
+
+    def _scored(self) -> Iterator[tuple[StoredInput, AgentResult]]:
         scores, has_samples = load_scores(self._folder), self._reader.samples() > 1
         is_of_models = self._folder.name.startswith(MODEL_PREFIX)
-        for _, result in self:
+        for stored, result in self:
             key, sample = row_key(without_sample(result.key)), sample_of(result.key)
-            yield replace(
-                result,
-                key=key,
-                sample=sample if has_samples else None,
-                model=self._config.model if is_of_models else None,
-                scores=scores.get((key, sample), {}),
+            yield (
+                stored,
+                replace(
+                    result,
+                    key=key,
+                    sample=sample if has_samples else None,
+                    model=self._config.model if is_of_models else None,
+                    scores=scores.get((key, sample), {}),
+                ),
             )
 
     def _with_cost(self, result: AgentResult) -> AgentResult:

@@ -2,20 +2,23 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, field, replace
 from typing import Any, NoReturn
 
+from ..backends.prices import known_price
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
+from ..core.fast_dataclass import dataclass
 from ..core.protocols import Prices, Store, Traits
 from ..core.requests import Delta, Request
-from ..core.results import AgentError
+from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.context_window import digest, open_window
 from ..engine.job_source import InputSource, JobSource
 from ..plan.compile import Plan
 from ..plan.layout import Layout
+from ..store.sqlite import SqliteStore
 from .setup import RunSetup, input_order
 
 MAX_READ_AHEAD = 10_000
@@ -107,16 +110,51 @@ def recorded_stage(setup: RunSetup, layout: Layout, kept: Mapping[str, Any]) -> 
 
 
 async def recall_complete(
-    setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any]
+    setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any], added: Sequence[Any]
 ) -> tuple[Plan, AbsentBackend] | None:
     """The plan and backend of a run whose checkpoint has a result for every input; None otherwise. `kept`: the plan of
-    the checkpoint."""
+    the checkpoint. `added`: inputs that were added during earlier runs."""
     plan, server = setup.recorded_plan(layout, kept), _absent(setup, kept)
-    if plan is None or not await _has_all_results(setup, plan, inputs, store, server):
+    if plan is None or not await _has_all_results(setup, plan, inputs, store, server, added):
         return None
     again = setup.recorded_plan(layout, kept)  # a plan assigns each key once
     assert again is not None
     return again, server
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedAnswers:
+    """The answers in a checkpoint, by the index of their input, and its plan."""
+
+    plan: Mapping[str, Any] | None = None
+    results: Mapping[int, AgentResult] = field(default_factory=dict)
+
+
+async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
+    """The answers in the checkpoint of a run whose inputs are a sequence. No server is needed."""
+    folder = setup.spec.checkpoint_dir
+    if folder is None or not (folder / "run.sqlite3").is_file():
+        return RecordedAnswers()
+    inputs, layout = await setup.layout_inputs()
+    store = SqliteStore(folder)
+    await store.open()
+    try:
+        kept = await store.plan()
+        plan = None if kept is None else setup.recorded_plan(layout, kept)
+        if plan is None:
+            return RecordedAnswers()
+        assert kept is not None
+        price = known_price(plan.config.model, kept["backend"], setup.spec.spending.prices)
+        source = InputSource(inputs, plan.job, input_order(layout, inputs), 1, plan.reads_images)
+        found: dict[int, AgentResult] = {}
+        while (job := await source.take()) is not None:
+            facts = await store.facts(job.key)
+            result = result_from_facts(plan.config, job, facts, retry_failed=True) if facts else None
+            if result is not None and result.ok:
+                found[job.index] = result if price is None else replace(result, cost=price.of(result.usage))
+        return RecordedAnswers(kept, found)
+    finally:
+        await store.aclose()
 
 
 def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
@@ -124,7 +162,9 @@ def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
     return AbsentBackend(setup.recorded_traits(kept), kept.get("finished", {}).get("counts"))
 
 
-async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store: Store, server: AbsentBackend) -> bool:
+async def _has_all_results(
+    setup: RunSetup, plan: Plan, inputs: JobSource, store: Store, server: AbsentBackend, added: Sequence[Any]
+) -> bool:
     """Whether every input has a result. Inputs that do not fit the context window have no facts and need none."""
     spec = setup.spec
     values = inputs.rows if inputs.rows is not None else await inputs.read_ahead(MAX_READ_AHEAD)
@@ -132,6 +172,7 @@ async def _has_all_results(setup: RunSetup, plan: Plan, inputs: JobSource, store
         return False
     order = input_order(plan.layout, inputs)
     source = InputSource(JobSource(values), plan.job, order, spec.evaluation.samples, plan.reads_images)
+    source.add(added)
     window = await open_window(spec, plan.config, server) if spec.context.oversized == "refuse" else None
     while (job := await source.take()) is not None:
         facts = await store.facts(job.key)

@@ -36,7 +36,17 @@ from ..store.reader import CheckpointReader
 from ..tools import ToolProvider, as_tool
 
 _INFLIGHT = 64
-_UNSUPPORTED_OPTIONS = ("backend", "checkpoint_dir", "on_result", "out", "samples", "models", "score", "evaluation")
+_UNSUPPORTED_OPTIONS = (
+    "backend",
+    "fallback",
+    "checkpoint_dir",
+    "on_result",
+    "out",
+    "samples",
+    "models",
+    "score",
+    "evaluation",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,14 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, ErrorKind, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
+from ..core.options import SpendingLimits
 from ..core.options.backend_settings import NAMED, BackendSettings, NamedBackends, endpoints_in, settings_of
 from ..core.protocols import (
     Backend,
     CollectsRequests,
     EventSink,
     HasEndpoints,
+    KeepsControls,
     KeepsSubmissions,
     ReportsLoad,
     ReportsRateLimits,
@@ -37,7 +39,7 @@ from ..core.protocols import (
     ToolSet,
     Traits,
 )
-from ..core.requests import NO_USAGE, Lane, RequestObserver, Usage
+from ..core.requests import NO_USAGE, Exchange, Lane, RequestObserver, Usage
 from ..core.run_reports import Finding, PrefixReport, Scheduling, SharedResults
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission, measure_chars_per_token
@@ -47,6 +49,7 @@ from ..engine.job_source import JobSource
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..engine.summarizer import Summarizer
+from ..observe.sinks import request_observer
 from ..plan.compile import PLAIN, Plan, prefix_chars
 from ..plan.image_rules import no_images
 from ..plan.layout import Layout
@@ -58,11 +61,12 @@ from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .plan_check import check_plan, is_same_question
 from .run_budget import RunBudget
-from .setup import ANY_SERVER, RunSetup, check_lane
+from .setup import ANY_SERVER, RunSetup, check_lane, check_tokens
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
+    from .control import KeptControls, RunControl
 
 _LOOPBACK = re.compile(r"^local://|//(?:[^/@]*@)?(?:localhost|127\.|\[::1\])")
 _log = logging.getLogger("batch_agent")
@@ -110,6 +114,8 @@ class RunResources:
     """Serves the requests in lane batch of a run in lane auto."""
     outlook: "SpendingOutlook | None" = None
     """Set if they have a budget in dollars, too."""
+    control: "RunControl | None" = None
+    """Set if the user can change the run while it is running: it has a checkpoint, and is not distributed."""
 
     @property
     def shared_tools(self) -> frozenset[str]:
@@ -213,6 +219,18 @@ async def offline_plan(
     return inputs, setup.compile(tools, layout, traits, None), tools
 
 
+@dataclass(frozen=True, slots=True)
+class _Both:
+    """Observer for two."""
+
+    log: RequestObserver
+    trace: RequestObserver
+
+    def __call__(self, exchange: Exchange) -> None:
+        self.log(exchange)
+        self.trace(exchange)
+
+
 class _Opener:
     """Opens each resource once; the stack closes them."""
 
@@ -223,11 +241,19 @@ class _Opener:
         self._events: EventSink | None = None
         self._cluster: ClusterSession | None = None
         self._budget: RunBudget | None = None
+        self._given = setups[0].spec.spending
+        """The limits of the run as they were given."""
+        self._kept: KeptControls | None = None
+        """What the user changed during earlier runs; None if this one cannot be changed."""
+        self._added: Sequence[Any] = ()
+        """Inputs that were added then."""
         self._trial = TrialRequest(on_usage=self._count)
         self._trial_usage = NO_USAGE
         """Usage of the trial requests that test whether servers support tools."""
         self._backends: dict[tuple[NamedBackends, str | None, Path | None], Backend] = {}
         self._request_logs: dict[Path | None, RequestObserver] = {}
+        self._trace_requests: RequestObserver | None = None
+        """For sinks that want the requests."""
         self._provided: dict[int, Sequence[Tool]] = {}
         self._admissions: dict[Hashable, tuple[AdmissionController, Health]] = {}
         """Admission controller and health by server address."""
@@ -242,6 +268,7 @@ class _Opener:
         setups, stack = self._setups, self._stack
         layouts = [await setup.layout_inputs() for setup in setups]
         stack.enter_context(relaxed_gc())
+        self._trace_requests = request_observer(events)
         if isinstance(events, AbstractContextManager):
             events.__enter__()
             stack.push_async_exit(partial(_exit_in_thread, events))
@@ -252,8 +279,11 @@ class _Opener:
         stores = [self._cluster.store if self._cluster else await _open_store(each.spec, stack) for each in setups]
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
-        if setups[0].spec.spending.counts_tokens:
-            self._budget = await RunBudget.open(setups[0].spec.spending, stores, stack, self._cluster)
+        spending = setups[0].spec.spending
+        if not isinstance(stores[0], NoStore):
+            spending = await self._steered_limits(stores[0], spending)
+        if spending.counts_tokens:
+            self._budget = await RunBudget.open(spending, stores, stack, self._cluster)
             self._trial = replace(await self._budget.trial(stores), on_usage=self._count)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
@@ -270,9 +300,51 @@ class _Opener:
         if self._budget is not None:
             stack.callback(self._budget.report_spent, events)
         await self._monitor(runs)
+        if self._kept is not None:
+            runs = await self._controlled(runs, self._kept)
         if any(run.tools or run.setup.spec.tool_caching.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
+
+    async def _steered_limits(self, store: Store, spending: SpendingLimits) -> SpendingLimits:
+        """The limits of the run as its user changed them during earlier ones. What else was changed then is kept for
+        `_controlled`."""
+        if self._cluster is not None or not isinstance(store, KeepsControls):
+            return spending
+        from .control import KeptControls
+
+        spending = self._given = replace(spending, deadline=self._deadline.seconds)
+        kept = self._kept = KeptControls.of(await store.controls(), spending)
+        self._added = kept.added
+        if kept.deadline != spending.deadline:
+            self._deadline.set(kept.deadline)
+        return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
+
+    async def _controlled(self, runs: list[RunResources], kept: "KeptControls") -> list[RunResources]:
+        """The runs with their control, which the user can reach from now on."""
+        setup, store = self._setups[0], runs[0].store
+        folder, is_flow = setup.spec.checkpoint_dir, bool(setup.stage)
+        if folder is None or not isinstance(store, KeepsControls):
+            return runs
+        from .control import RunControl
+        from .control_socket import serve_control
+
+        folder = folder.parent if is_flow else folder
+        pool = None if self._budget is None else self._budget.pool
+        admissions = [admission for admission, _ in self._admissions.values()]
+        control = RunControl(
+            store,
+            self._given,
+            kept,
+            self._deadline,
+            pool,
+            admissions,
+            self._events,
+            is_flow=is_flow,
+        )
+        if not all(run.is_complete for run in runs):
+            await self._stack.enter_async_context(serve_control(folder, control))
+        return [replace(run, control=control) for run in runs]
 
     async def open_run(
         self,
@@ -290,8 +362,8 @@ class _Opener:
             found = recorded_stage(setup, layout, recorded)
         elif not isinstance(store, NoStore):
             kept = await store.plan()
-            if kept is not None and self._cluster is None and len(self._setups) == 1:
-                found = await recall_complete(setup, inputs, layout, store, kept)
+            if kept is not None and self._cluster is None and len(self._setups) == 1 and not inputs.is_fed:
+                found = await recall_complete(setup, inputs, layout, store, kept, self._added)
         tools: Sequence[Tool] = ()
         scale: float | None = None
         server: Backend
@@ -302,6 +374,8 @@ class _Opener:
             tools = await self.all_tools(setup)
             server = await self._backend(setup)
             check_lane(spec, server.traits)
+            if spec.tokens:
+                check_tokens(server.traits, has_checkpoint=not isinstance(store, NoStore))
             images, known = server.traits.images, inputs.known
             values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
             if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
@@ -310,7 +384,7 @@ class _Opener:
             batch = await self._batch_of_auto(setup, server, store)
             plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
-        inline, agents = _inline_tools(spec, tools), _agents(setup, inputs)
+        inline, agents = _inline_tools(spec, tools), _agents(setup, inputs, len(self._added))
         report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
         backend = server if found is not None else self._observed(batch or server, setup)
         if self._budget is not None:
@@ -478,7 +552,14 @@ class _Opener:
         return 0 if self._budget is None else self._budget.pool.waiting
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
-        """Observer of the requests of a run; None if they are not logged. Runs with the same file share it."""
+        """Observer of the requests of a run; None if they are neither logged nor traced."""
+        log, trace = self._request_log(setup), self._trace_requests
+        if log is None or trace is None:
+            return log or trace
+        return _Both(log, trace)
+
+    def _request_log(self, setup: RunSetup) -> RequestObserver | None:
+        """Log of the requests of a run; None if they are not logged. Runs with the same file share it."""
         path = setup.spec.log_requests
         if path is None and not _log.isEnabledFor(logging.DEBUG):
             return None
@@ -599,8 +680,8 @@ class _Opener:
             self._events.emit(used())
 
 
-def _agents(setup: RunSetup, inputs: JobSource) -> int | None:
-    return None if inputs.total is None else inputs.total * setup.spec.evaluation.samples
+def _agents(setup: RunSetup, inputs: JobSource, added: int) -> int | None:
+    return None if inputs.total is None else (inputs.total + added) * setup.spec.evaluation.samples
 
 
 def _placeable(tools: Sequence[Tool]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:
     from ..lanes.lane_turn_runner import LaneStats
+    from ..rollouts.token_turn_runner import TokenRecorder
     from ..scores.score_book import ScoreBook
 
 _WORTH_WARMING = 4096
@@ -51,6 +52,8 @@ async def run(
     for `execute`. Raises SpecError, BackendError, RunStopped and StoreError."""
     async with open_resources([setup], setup.events, coordinator) as [resources]:
         channel.total = resources.agents
+        if resources.control is not None:
+            resources.control.observe_added(channel.add_total)
         try:
             await execute(resources, channel.put, only=only, runs_agents=runs_agents)
         finally:
@@ -108,8 +111,9 @@ async def _save_run(resources: RunResources, prices: Prices | None) -> None:
 
 def _known_inputs(resources: RunResources) -> Sequence[Any]:
     """All inputs, if they are a list: other sequences may read a file or a database for each input."""
-    rows = resources.inputs.rows
-    return tuple(rows) if isinstance(rows, list | tuple) else ()
+    rows, control = resources.inputs.rows, resources.control
+    added = () if control is None else control.kept.added
+    return (*rows, *added) if isinstance(rows, list | tuple) else ()
 
 
 def _score_book(setup: RunSetup) -> "ScoreBook | None":
@@ -168,11 +172,18 @@ class _Execution:
         deliver: Deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
         if resources.lanes is not None:
             deliver = resources.lanes.counting(deliver)
+            resources.deadline.observe(resources.lanes.set_deadline)
+            if resources.control is not None:
+                resources.control.observe_added(resources.lanes.expect)
 
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             executor, fit = self._executor(turns, leave), self._fit()
             if resources.cluster is None:
-                await self._engine(source, executor, deliver, fit, self._events, leave).run()
+                engine = self._engine(source, executor, deliver, fit, self._events, leave)
+                if resources.control is not None and only is None:
+                    samples = spec.evaluation.samples
+                    resources.control.attach(engine, source, resources.inputs, plan, samples)
+                await engine.run()
             else:
                 await self._share(source, executor, deliver, fit, leave, runs_agents=runs_agents)
 
@@ -262,14 +273,28 @@ class _Execution:
             self._events,
         )
         turns = standard if resources.lanes is None else self._in_lanes(standard, resources.lanes)
+        recorder = None
+        if spec.tokens and not resources.is_complete:
+            from ..rollouts.token_turn_runner import TokenRecorder  # only for runs that keep tokens
+
+            recorder = TokenRecorder(resources.store, resources.server)
         if spec.runtime is None or resources.is_complete:
-            await run_agents(turns, resources.backend.leave if resources.server.traits.has_agent_sessions else None)
+            leave: Leave | None = resources.backend.leave if resources.server.traits.has_agent_sessions else None
+            if recorder is not None:
+                turns, leave = recorder.around(turns, leave)
+            await run_agents(turns, leave)
+            self._report_tokens(recorder)
             return
         from ..programs.host import open_program_host  # imports a web server, which other runs do not need
 
         config, traits = resources.plan.config, resources.server.traits
-        async with open_program_host(spec, config, traits, turns, resources.setup.notify) as program_turns:
+        async with open_program_host(spec, config, traits, turns, resources.setup.notify, recorder) as program_turns:
             await run_agents(program_turns, program_turns.leave)
+        self._report_tokens(recorder)
+
+    def _report_tokens(self, recorder: "TokenRecorder | None") -> None:
+        if recorder is not None and (text := recorder.report()) is not None:
+            self._resources.setup.notify(text)
 
     def _in_lanes(self, standard: BackendTurnRunner, lanes: "LaneStats") -> TurnRunner:
         """The turn runner of a run that may use other lanes than the standard one."""
@@ -288,12 +313,15 @@ class _Execution:
 
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
         resources, spec = self._resources, self._spec
+        agent_time = Deadlines(spec.timeouts.in_lane(spec.lane).agent, resources.deadline.at)
+        if resources.control is not None:
+            resources.control.observe_agent_time(agent_time)
         loop = AgentLoop(
             resources.plan.config,
             turns,
             resources.tool_set,
             resources.store,
-            Deadlines(spec.timeouts.in_lane(spec.lane).agent, resources.deadline.at),
+            agent_time,
             spec.retry.retry_failed,
             resources.summarizer,
             resources.deadline,

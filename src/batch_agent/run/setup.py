@@ -236,6 +236,17 @@ def check_lane(spec: BatchSpec, traits: Traits) -> None:
     )
 
 
+def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
+    """Raises SpecError for a backend that returns no token ids, and for a run without a checkpoint to keep them."""
+    if not has_checkpoint:
+        raise SpecError("tokens=True keeps token ids in the checkpoint: pass checkpoint_dir=.")
+    if not traits.token_ids:
+        raise SpecError(
+            f"tokens=True: {traits.name} returns no token ids. Use vLLM (vllm://HOST:PORT) or SGLang "
+            "(sglang://HOST:PORT), or omit tokens=True."
+        )
+
+
 def _warn_caller(text: str) -> None:
     """Warns at the line of the user's code that calls this package."""
     frame, level = inspect.currentframe(), 1

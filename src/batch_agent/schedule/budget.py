@@ -67,7 +67,10 @@ class Budget:
         self.limit = Amount(
             _UNLIMITED if max_tokens is None else max_tokens, _UNLIMITED if max_usd is None else max_usd
         )
+        self._leased = Amount(_UNLIMITED, _UNLIMITED)
+        """What this worker may spend and reserve, as far as it has to lease it."""
         self._allowed = self.limit
+        """The same within the limit."""
         self._elsewhere = Amount()
         self.in_flight = 0
         """Requests whose worst case is reserved."""
@@ -96,10 +99,16 @@ class Budget:
 
     def lease(self, allowed: Amount) -> None:
         """Allows this worker to spend and reserve `allowed` in total. What is unlimited stays unlimited."""
-        self._allowed = Amount(
+        self._leased = Amount(
             _UNLIMITED if self.limit.tokens == _UNLIMITED else allowed.tokens,
             _UNLIMITED if self.limit.usd == _UNLIMITED else allowed.usd,
         )
+        self._allowed = self._leased.minimum(self.limit)
+
+    def set_max_usd(self, max_usd: float) -> None:
+        """Changes a limit in dollars. What was leased beyond a lower one may no longer be spent."""
+        self.limit = Amount(self.limit.tokens, max_usd)
+        self._allowed = self._leased.minimum(self.limit)
 
     def set_spent_elsewhere(self, elsewhere: Amount) -> None:
         """Records what other workers and earlier runs have spent at least."""

@@ -86,6 +86,18 @@ class InflightLimit:
         self._max = self.current if self.fixed else max(self.current, _MAX_LIMIT)
         self._is_searching = not self.fixed
 
+    @property
+    def highest(self) -> int:
+        """The limit never grows beyond it."""
+        return self._max
+
+    def set_highest(self, highest: int) -> LimitDecision | None:
+        """Sets what the limit never grows beyond. A lower limit than that grows as before; a fixed one that was not cut
+        is the new one at once."""
+        follows = self.fixed and self.current == self._max
+        self._max = highest
+        return self._set(highest if follows else self.current, "max_inflight was changed")
+
     def on_success(self, seconds: float, *, limit_binds: bool) -> LimitDecision | None:
         """A request was answered after `seconds`. The new limit, if it changes."""
         self._answered += 1

@@ -1,13 +1,15 @@
 """Estimators: prefill speed of the server, latency of tools, and whether agents find their contexts in the server's KV
 cache again."""
 
+from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ..core.requests import Usage
 
+_INFINITY = float("inf")
 _MAX_WINDOW_SECONDS = 1.0
 _WINDOW_LATENCIES = 4
 _DECAY = 0.999
@@ -32,7 +34,7 @@ class PrefillSpeed:
     the server can do, and decisions based on it err towards keeping contexts."""
 
     tokens_per_second: float | None = None
-    _per_output: float = float("inf")
+    _per_output: float = _INFINITY
     """Seconds per generated token, at the server's best."""
     _began: float | None = None
     _computed_by: float = 0.0
@@ -42,17 +44,22 @@ class PrefillSpeed:
     def observe(self, usage: Usage, seconds: float, ttft: float | None, now: float) -> None:
         """A request was answered after `seconds`. Without a time to first token, it is estimated from the least time
         that the generated tokens take."""
-        started, computed = now - seconds, max(0, usage.input - usage.cached)
+        started, computed = now - seconds, usage.input - usage.cached
+        if computed < 0:
+            computed = 0
         if usage.output and computed <= _SMALL_SHARE * usage.input:
-            self._per_output = min(seconds / usage.output, self._per_output / _DECAY)
+            per_output, usual = seconds / usage.output, self._per_output / _DECAY
+            self._per_output = per_output if per_output < usual else usual
         if ttft is None:
-            ttft = seconds - usage.output * self._per_output if self._per_output < float("inf") else seconds
+            ttft = seconds - usage.output * self._per_output if self._per_output < _INFINITY else seconds
         first = started + max(ttft, _SMALL_SHARE * seconds)
         was_idle = started > self._last
         if self._began is None or was_idle or now - self._began > max(_MAX_WINDOW_SECONDS, _WINDOW_LATENCIES * seconds):
             self._began, self._computed_by, self._tokens = started, first, 0
-        self._began = min(self._began, started)
-        self._computed_by = max(self._computed_by, first)
+        if started < self._began:
+            self._began = started
+        if first > self._computed_by:
+            self._computed_by = first
         self._last = now
         self._tokens += computed
         if self._tokens >= _MIN_TOKENS and self._computed_by > self._began:
@@ -64,35 +71,57 @@ class PrefillSpeed:
 class ToolWaits:
     """Latency of each tool, as agents wait for it."""
 
-    _waits: dict[str, deque[float]] = field(default_factory=dict)
-    _estimates: dict[str, float] = field(default_factory=dict)
+    _waits: "dict[str, _RecentWaits]" = field(default_factory=dict)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_WAITS))
     """Waits for any tool."""
-    typical: float | None = None
-    """Seconds within which three of four waits end, whatever the tools are; None while too little is known."""
 
     def observe_wait(self, tools: Sequence[str], seconds: float) -> None:
         """An agent has waited for all of these tools."""
         for tool in tools:
             self.observe(tool, seconds)
         self._recent.append(seconds)
-        if len(self._recent) >= _MIN_WAITS:
-            self.typical = _third_quartile(self._recent)
 
     def observe(self, tool: str, seconds: float) -> None:
-        waits = self._waits.setdefault(tool, deque(maxlen=_REMEMBERED_WAITS))
-        waits.append(seconds)
-        if len(waits) >= _MIN_WAITS:
-            self._estimates[tool] = _third_quartile(waits)
+        waits = self._waits.get(tool)
+        if waits is None:
+            waits = self._waits[tool] = _RecentWaits()
+        waits.add(seconds)
+
+    @property
+    def typical(self) -> float | None:
+        """Seconds within which three of four waits end, whatever the tools are; None while too little is known."""
+        return sorted(self._recent)[3 * len(self._recent) // 4] if len(self._recent) >= _MIN_WAITS else None
 
     def estimate(self, tools: list[str]) -> float | None:
         """Seconds within which three of four waits for all of these tools end; None while too little is known."""
-        known = [self._estimates.get(tool) for tool in tools]
-        return None if None in known else max((each for each in known if each is not None), default=0.0)
+        longest = 0.0
+        for tool in tools:
+            waits = self._waits.get(tool)
+            if waits is None or waits.third_quartile is None:
+                return None
+            if waits.third_quartile > longest:
+                longest = waits.third_quartile
+        return longest
 
 
-def _third_quartile(waits: Collection[float]) -> float:
-    return sorted(waits)[3 * len(waits) // 4]
+@dataclass(slots=True)
+class _RecentWaits:
+    """The last waits, in the order of time and in that of their length."""
+
+    third_quartile: float | None = None
+    """None while there are too few."""
+    _waits: deque[float] = field(default_factory=deque)
+    _sorted: list[float] = field(default_factory=list)
+
+    def add(self, seconds: float) -> None:
+        self._waits.append(seconds)
+        insort(self._sorted, seconds)
+        count = len(self._sorted)
+        if count > _REMEMBERED_WAITS:
+            count = _REMEMBERED_WAITS
+            del self._sorted[bisect_left(self._sorted, self._waits.popleft())]
+        if count >= _MIN_WAITS:
+            self.third_quartile = self._sorted[3 * count // 4]
 
 
 @dataclass(slots=True)

@@ -191,7 +191,8 @@ class KvLedger:
         used = self._own + self.references.tokens
         if not self._residents or used <= 0:
             return None
-        return max(1, math.ceil((HEADROOM * tokens - self.shared_tokens) * self._residents / used))
+        fitting = (HEADROOM * tokens - self.shared_tokens) * self._residents / used
+        return 1 if fitting <= 1 else math.ceil(fitting)
 
     def holds_new(self, agents: int) -> bool:
         """Whether this many new agents would fit beside the residents, as large as these are expected to become."""
@@ -280,17 +281,21 @@ class KvLedger:
             return  # the server does not count tokens
         known = self._agents[agent]
         self._check_cache(known, cached, has_waiters)
-        own = max(1.0, prompt + output - self.shared_tokens - tokens_of(known.references))
+        references = tokens_of(known.references) if known.references else 0.0
+        own = max(1.0, prompt + output - self.shared_tokens - references)
         first = own - output if known.prompt == 0 else known.first
         if known.is_resident:
-            self._subtract(known)
+            self._own += own - known.own
+            self._first += first - known.first
+        if known.is_resident and known.is_overcommitted:
+            self._overcommitted_tokens += own - known.own
+            self._overcommit_changes += 1
         known.own, known.first, known.prompt = own, first, prompt
         known.is_cold, known.overcommit_changes = False, self._all_overcommit_changes
-        if known.is_resident:
-            self._add(known)
         if own - first > self._max_growth:
             self._max_growth = own - first
-        self._evict_own_overflow()
+        if self._limit is not None:
+            self._evict_own_overflow()
 
     def on_compaction(self, agent: str, prompt: int) -> None:
         """The agent's context was compacted: its next prompt has about `prompt` tokens and is not in the cache."""
@@ -455,7 +460,8 @@ class KvLedger:
         self.counts.evictions += 1
 
     def _check_cache(self, agent: Resident, cached: int, has_waiters: bool) -> None:
-        self.cache_misses.observe(cached)
+        if cached:
+            self.cache_misses.observe(cached)
         if not (agent.prompt and agent.is_resident) or agent.is_cold:
             return
         is_miss = self.cache_misses.check_turn(cached, agent.prompt, self.shared_tokens)

@@ -6,7 +6,7 @@ from typing import Literal
 HEADROOM = 0.9
 """Usable share of a tier. What finished agents leave in the cache is more recent than the contexts of agents that wait
 for their tools, and an engine that evicts the least recently used evicts the latter first."""
-_LAST_ROUNDS = 2
+LAST_ROUNDS = 2
 """Agents per slot that are started before others are continued, at the end of a run."""
 
 AdmissionOrder = Literal["continue_started", "start_new"]
@@ -53,7 +53,7 @@ def admission_order(work: RemainingWork) -> AdmissionOrder:
     result is not delayed by it."""
     if work.unstarted is None or not (work.has_results and work.fits):
         return "continue_started"
-    return "start_new" if work.unstarted <= _LAST_ROUNDS * work.slots else "continue_started"
+    return "start_new" if work.unstarted <= LAST_ROUNDS * work.slots else "continue_started"
 
 
 _MISSES_PER_EXCESS = 2.0

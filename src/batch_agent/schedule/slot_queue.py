@@ -89,7 +89,8 @@ class SlotQueue:
         if not self._waiting:
             self._order.clear()
             self._arrivals.clear()
-        self._drop_stale()
+        if granted:
+            self._drop_stale()
         return granted
 
     def _first(self) -> Ticket:

@@ -10,7 +10,19 @@ import orjson
 from ..core.agent_config import Job
 from ..core.coordinator import Completion
 from ..core.errors import ErrorKind
-from ..core.facts import CarriedOver, Claimed, Compacted, Fact, Failed, Replied, Returned, Settled, Started, Withdrawn
+from ..core.facts import (
+    CarriedOver,
+    Claimed,
+    Compacted,
+    Fact,
+    Failed,
+    Replied,
+    Returned,
+    Sampled,
+    Settled,
+    Started,
+    Withdrawn,
+)
 from ..core.images import ImageRef, PlacedImage
 from ..core.json import dumps
 from ..core.requests import OLD_LONG_PROMPT, Usage, UsagePart
@@ -22,14 +34,17 @@ if TYPE_CHECKING:
 
 _NAMES: dict[type, str] = {
     kind: kind.__name__.lower()
-    for kind in (Started, Replied, Returned, Claimed, Withdrawn, Settled, CarriedOver, Compacted, Failed)
+    for kind in (Started, Replied, Sampled, Returned, Claimed, Withdrawn, Settled, CarriedOver, Compacted, Failed)
 }
 _KINDS: dict[str, type[Fact]] = {name: kind for kind, name in _NAMES.items()}
 
 
 def encode(fact: Fact) -> tuple[str, bytes]:
-    """The kind of a fact, and its fields as JSON."""
+    """The kind of a fact, and its fields as JSON; token ids stay binary."""
     kind = _NAMES[type(fact)]
+    if kind == "sampled":
+        assert isinstance(fact, Sampled)
+        return kind, fact.record
     try:
         return kind, orjson.dumps(fact, default=to_jsonable, option=orjson.OPT_NON_STR_KEYS)
     except TypeError:
@@ -40,6 +55,8 @@ def decode(kind: str, data: bytes) -> Fact:
     """Raises ValueError for an unknown kind and for data that does not match it."""
     if kind not in _KINDS:
         raise ValueError(f"unknown kind of fact: {kind!r}")
+    if kind == "sampled":
+        return Sampled(bytes(data))
     fact = _reader(kind).validate_json(data)
     return _with_long_prompt(fact, data) if isinstance(fact, Replied) and _OLD_LONG in data else fact
 

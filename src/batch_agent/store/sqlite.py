@@ -14,7 +14,8 @@ import orjson
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
-from ..core.protocols import Account, Prices, Submission, SubmittedLine
+from ..core.json import dumps, loads
+from ..core.protocols import Account, Control, Prices, Submission, SubmittedLine
 from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
 from ..core.results import AgentError
 from ..plan.row_keys import row_key
@@ -42,6 +43,7 @@ CREATE TABLE IF NOT EXISTS submitted_lines (
   usd REAL NOT NULL
 );
 CREATE INDEX IF NOT EXISTS submitted_by_key ON submitted_lines (wave, key);
+CREATE TABLE IF NOT EXISTS controls (seq INTEGER PRIMARY KEY, name TEXT NOT NULL, value BLOB NOT NULL, given BLOB);
 CREATE TABLE IF NOT EXISTS run (id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, syncs INTEGER NOT NULL);
 """
 
@@ -187,6 +189,23 @@ class SqliteStore:
         rows = [(wave, key) for key in keys]
         self._flush()
         self._opened.post(lambda db: db.executemany("DELETE FROM submitted_lines WHERE wave = ? AND key = ?", rows))
+
+    async def controls(self) -> Sequence[Control]:
+        rows = await self._wait(
+            lambda db: db.execute("SELECT name, value, given FROM controls ORDER BY seq").fetchall()
+        )
+        return [Control(name, loads(value), loads(given)) for name, value, given in rows]
+
+    async def save_controls(self, controls: Sequence[Control], first_index: int | None = None) -> None:
+        rows = [(each.name, dumps(each.value), dumps(each.given)) for each in controls]
+        added = [value for each in controls if each.name == "add" for value in each.value]
+        inputs = [] if first_index is None else [(at, encode_input(each)) for at, each in enumerate(added, first_index)]
+
+        def save(db: sqlite3.Connection) -> None:
+            db.executemany("INSERT INTO controls (name, value, given) VALUES (?, ?, ?)", rows)
+            db.executemany("INSERT OR REPLACE INTO inputs VALUES (?, ?, NULL)", inputs)
+
+        await self._wait(save)
 
     def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         self._opened.post(lambda db: _save_run(db, inputs, prices))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
-from .. import aio
 from ..core.agent_config import Job
 from ..core.messages import Placement, ToolCall, ToolResult, ToolSource
 from ..core.protocols import CallHistory, Journal
@@ -146,6 +145,8 @@ class AgentToolSession:
         """Whether the agent wrote in another process: results cached here, or shared, may be older than that."""
         if past.settled or past.claimed or past.inherited:
             return True
+        if not past.earlier:
+            return False
         tools = (self._executor.tool(record.name) for record in past.earlier)
         return any(tool is not None and tool.sharing.effect == "write" for tool in tools)
 
@@ -163,12 +164,14 @@ class AgentToolSession:
         return await self._answer(call, past) if early is None else replace(await early, call=call)
 
     async def _answer(self, call: ToolCall, past: CallHistory) -> ToolResult:
-        started = aio.now()
+        now = asyncio.get_running_loop().time
+        started = now()
         tool = self._tool(call.name)
         if tool is None:
             return self._no_such_tool(call)
-        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if tool.is_shared else None
-        placement = (tool.sharing.placement or self._placement) if tool.is_shared else "inline"
+        is_shared = tool.is_shared
+        known = self._executor.lookup(tool, call.arguments, self._after(tool)) if is_shared else None
+        placement = (tool.sharing.placement or self._placement) if is_shared else "inline"
         heading = None if placement == "inline" else self._ask(tool, call.arguments)
         source: ToolSource = "cached"
         if known is None:
@@ -187,7 +190,7 @@ class AgentToolSession:
             outcome, source = await known.wait("shared")
         self._executor.record(tool, call, source, outcome)
         reference = None if heading is None else await self._executor.references.reference(heading, placement)
-        seconds = aio.now() - started
+        seconds = now() - started
         return ToolResult(call, outcome.content, outcome.is_error, seconds, source, reference, outcome.images)
 
     def _ask(self, tool: Tool, text: str) -> str | None:

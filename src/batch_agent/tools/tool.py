@@ -89,6 +89,8 @@ class _ToolClass(type):
     if not TYPE_CHECKING:  # a type checker would believe that the class has every attribute
 
         def __getattr__(cls, name: str) -> Any:
+            if name.startswith("__") or name in cls.__annotations__:  # as dataclasses ask, for defaults of fields
+                raise AttributeError(name)
             hint = explain_unknown_name("tool option", name, [known for known in dir(cls) if not known.startswith("_")])
             own = f"Pass a tool of your own as the object that @Tool.define returns: tools=[{name}]."
             raise AttributeError(f"Tool has no {name!r}.{hint} {own}")

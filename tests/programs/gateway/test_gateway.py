@@ -8,20 +8,32 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.support.completion_services import BODY, CHAT, HELLO, MESSAGES, Caller, FakeService, error_of, gateway_client
+from tests.support.completion_services import (
+    BODY,
+    CHAT,
+    HELLO,
+    MESSAGES,
+    RESPONSES,
+    Caller,
+    FakeService,
+    error_of,
+    gateway_client,
+)
 
 from batch_agent.core.messages import Assistant, ToolCall, ToolResult, ToolResults, User
 from batch_agent.core.requests import NO_USAGE, Reply
 
-both = pytest.mark.parametrize("path", [CHAT, MESSAGES])
+each = pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
 
 
 def text_of(body: bytes) -> str:
     answer = orjson.loads(body)
-    return str(answer["content"][0]["text"] if "content" in answer else answer["choices"][0]["message"]["content"])
+    if "choices" in answer:
+        return str(answer["choices"][0]["message"]["content"])
+    return str((answer["output"][0] if "output" in answer else answer)["content"][0]["text"])
 
 
-@both
+@each
 @pytest.mark.parametrize(
     "headers",
     [
@@ -45,7 +57,7 @@ async def test_a_key_identifies_its_agent(path: str, headers: dict[str, str]) ->
         assert [agent for agent, _ in service.received] == ["agent-1", "agent-2"]
 
 
-@pytest.mark.parametrize("path", [CHAT, MESSAGES, "/v1/models"])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES, "/v1/models"])
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"Authorization": "Basic wrong"}])
 async def test_a_request_without_a_valid_key_is_rejected(path: str, headers: dict[str, str]) -> None:
     service = FakeService()
@@ -84,8 +96,8 @@ async def test_chat_completions_are_served_under_all_usual_paths(path: str) -> N
     assert (status, text_of(body)) == (200, "Hello.")
 
 
-@pytest.mark.parametrize("path", ["/messages", "/v1/messages?beta=true"])
-async def test_messages_are_served_under_all_usual_paths(path: str) -> None:
+@pytest.mark.parametrize("path", ["/messages", "/v1/messages?beta=true", "/responses", "/v1/v1/responses"])
+async def test_other_routes_are_served_under_all_usual_paths(path: str) -> None:
     async with gateway_client(FakeService()) as caller:
         status, body = await caller.post(path, BODY)
     assert (status, text_of(body)) == (200, "Hello.")
@@ -120,7 +132,7 @@ async def test_the_root_answers_health_checks() -> None:
 @pytest.mark.parametrize(
     ("path", "status"),
     [
-        ("/v1/responses", 400),
+        ("/v1/responses/resp_1/cancel", 404),
         ("/v1/completions", 400),
         ("/embeddings", 400),
         ("/v1/images/generations", 404),
@@ -135,7 +147,7 @@ async def test_an_unsupported_route_names_the_supported_ones(path: str, status: 
     assert "Supported: POST /v1/chat/completions" in error_of(body)["message"]
 
 
-@both
+@each
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'"Hi"', b"\xff", b"NaN", b'{"messages": [1e999]}', b"[" * 100_000])
 async def test_a_body_that_is_not_a_json_object_is_rejected(path: str, body: bytes) -> None:
     async with gateway_client(FakeService()) as caller:
@@ -144,25 +156,26 @@ async def test_a_body_that_is_not_a_json_object_is_rejected(path: str, body: byt
     assert error_of(said)["type"] == "invalid_request_error"
 
 
-@both
+@each
 async def test_a_lone_surrogate_in_a_request_is_replaced(path: str) -> None:
     service = FakeService()
-    body = b'{"messages": [{"role": "user", "content": "cut \\ud83d"}]}'
+    said = b'[{"role": "user", "content": "cut \\ud83d"}]'
+    body = b'{"messages": %b, "input": %b}' % (said, said)
     async with gateway_client(service) as caller:
         assert (await caller.post(path, body))[0] == 200
     assert service.request.messages == (User("cut \ufffd"),)
 
 
-@both
+@each
 @pytest.mark.parametrize("depth", [300, 900])
 async def test_a_request_nested_too_deeply_is_rejected(path: str, depth: int) -> None:
     deep = b'{"a":' * depth + b"{}" + b"}" * depth
-    tool = (
-        b'{"type":"custom","name":"a","input_schema":%b}'
-        if path == MESSAGES
-        else b'{"function":{"name":"a","parameters":%b}}'
-    )
-    body = b'{"messages":[{"role":"user","content":"Hi"}],"tools":[%b]}' % (tool % deep)
+    tool = {
+        CHAT: b'{"function":{"name":"a","parameters":%b}}',
+        MESSAGES: b'{"type":"custom","name":"a","input_schema":%b}',
+        RESPONSES: b'{"type":"function","name":"a","parameters":%b}',
+    }[path]
+    body = b'{"input":"Hi","messages":[{"role":"user","content":"Hi"}],"tools":[%b]}' % (tool % deep)
     async with gateway_client(FakeService(), hides={"a": "b"}) as caller:
         status, said = await caller.post(path, body)
     assert status == 400

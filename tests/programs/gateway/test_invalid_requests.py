@@ -13,11 +13,11 @@ from batch_agent.core.messages import Thought, ToolCall
 from batch_agent.core.requests import NO_USAGE, Reply
 from batch_agent.programs.gateway.api_protocol import ApiProtocol, ResponseMeta
 from batch_agent.programs.gateway.gateway_error import GatewayError
-from batch_agent.programs.gateway.handlers import ANTHROPIC, OPENAI
+from batch_agent.programs.gateway.handlers import ANTHROPIC, OPENAI, RESPONSES
 from batch_agent.programs.gateway.masking import Mask
 from batch_agent.programs.gateway.sessions import ClientSession
 
-PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"]
+PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 OPENAI_BODY: dict[str, Any] = {
     "model": "gpt",
@@ -71,7 +71,43 @@ ANTHROPIC_BODY: dict[str, Any] = {
     "max_tokens": 9,
     "stream": False,
 }
-BODIES: list[tuple[ApiProtocol, dict[str, Any]]] = [(OPENAI, OPENAI_BODY), (ANTHROPIC, ANTHROPIC_BODY)]
+RESPONSES_BODY: dict[str, Any] = {
+    "model": "gpt",
+    "instructions": "Be brief.",
+    "input": [
+        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "ab"}]},
+        {"role": "user", "content": "ab"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "ab"}]},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "ab"}], "encrypted_content": "s"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ab"}]},
+        {"type": "function_call", "call_id": "c1", "name": "read", "namespace": "n", "arguments": '{"a": "ab"}'},
+        {"type": "custom_tool_call", "call_id": "c2", "name": "patch", "input": "ab"},
+        {"type": "local_shell_call", "call_id": "c3", "action": {"type": "exec", "command": ["ab"], "env": {}}},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "ab"}]},
+        {"type": "custom_tool_call_output", "call_id": "c2", "output": "ab"},
+        {"type": "local_shell_call_output", "call_id": "c3", "output": "ab"},
+        {"type": "additional_tools", "tools": [{"type": "function", "name": "late"}]},
+    ],
+    "tools": [
+        {"type": "function", "name": "a", "description": "ab", "parameters": SCHEMA},
+        {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "lark", "definition": "ab"}},
+        {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "read", "parameters": SCHEMA}]},
+        {"type": "local_shell"},
+        {"type": "web_search"},
+    ],
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "a"}]},
+    "text": {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}},
+    "reasoning": {"effort": "low"},
+    "parallel_tool_calls": False,
+    "store": False,
+    "stream": True,
+    "max_output_tokens": 9,
+}
+BODIES: list[tuple[ApiProtocol, dict[str, Any]]] = [
+    (OPENAI, OPENAI_BODY),
+    (ANTHROPIC, ANTHROPIC_BODY),
+    (RESPONSES, RESPONSES_BODY),
+]
 KEYS = ["role", "content", "type", "text", "name", "id", "function"]
 plain = st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "ab", "c1", "text", "image"])
 nonsense = plain | st.lists(plain, max_size=2) | st.dictionaries(st.sampled_from(KEYS), plain, max_size=2)
@@ -104,11 +140,11 @@ def answered(body: dict[str, Any], protocol: ApiProtocol) -> list[bytes]:
     session = ClientSession("agent", "key", Mask({"ab": "§"}))
     parsed = protocol.read(body)
     reply = session.unmask_reply(REPLY, session.mask_request(parsed.request))
-    meta = ResponseMeta("1", 0, parsed.model, counts=parsed.counts)
+    meta = ResponseMeta("1", 0, parsed.model, parsed.counts, parsed.body)
     return [protocol.reply(reply, meta), protocol.events(reply, meta)]
 
 
-@pytest.mark.parametrize(("protocol", "body"), BODIES, ids=["openai", "anthropic"])
+@pytest.mark.parametrize(("protocol", "body"), BODIES, ids=["openai", "anthropic", "responses"])
 def test_a_request_with_all_supported_fields_is_answered(protocol: ApiProtocol, body: dict[str, Any]) -> None:
     assert all(answered(body, protocol))
 
@@ -127,7 +163,7 @@ def test_a_corrupted_request_is_answered_or_rejected(
 
 
 @settings(max_examples=3)
-@given(st.lists(spoilt(OPENAI_BODY) | spoilt(ANTHROPIC_BODY) | nonsense, min_size=10, max_size=10))
+@given(st.lists(st.one_of(*(spoilt(body) for _, body in BODIES), nonsense), min_size=10, max_size=10))
 async def test_no_request_body_causes_a_server_error(sent: list[Any]) -> None:
     async with gateway_client(FakeService(), hides={"ab": "§"}) as caller:
         for body in sent:

@@ -11,6 +11,7 @@ from tests.support.completion_services import (
     CHAT,
     HELLO,
     MESSAGES,
+    RESPONSES,
     STREAM_AT_ONCE,
     BlockedService,
     Caller,
@@ -25,14 +26,16 @@ from batch_agent.core.run_failure import RunStopped
 from batch_agent.programs.gateway import open_gateway
 
 _SAID = "HTTP 500 from https://me@gpu-7.cluster:8000/v1/chat/completions: see http://9.9.9.9/log."
-both = pytest.mark.parametrize("path", [CHAT, MESSAGES])
+each = pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+FAILED = {CHAT: b"data: [DONE]\n", MESSAGES: b"event: error\n", RESPONSES: b"event: response.failed\n"}
+ENDED = {CHAT: b"data: [DONE]", MESSAGES: b'{"type":"message_stop"}', RESPONSES: b"event: response.completed\n"}
 
 
 def failing() -> Reply:
     raise BackendError(ErrorKind.SERVER, "It went wrong.")
 
 
-@both
+@each
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
     ("error", "status", "openai", "anthropic"),
@@ -61,13 +64,13 @@ async def test_a_server_failure_is_reported_by_its_status_and_without_its_addres
             assert response.headers["x-should-retry"] == "false"  # it was tried again already
             assert response.headers.get("Retry-After") == ("2" if status == 429 else None)
             received = error_of(await response.read())
-    assert received["type"] == (openai if path == CHAT else anthropic)
+    assert received["type"] == (anthropic if path == MESSAGES else openai)
     assert "gpu-7" not in received["message"]
     assert "9.9.9.9" not in received["message"]
     assert received["message"].endswith(".")
 
 
-@both
+@each
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_context_overflow_is_reported_in_phrases_that_programs_detect(path: str, stream: bool) -> None:
     async with gateway_client(FakeService([BackendError(ErrorKind.CONTEXT_OVERFLOW, "9 > 8")])) as caller:
@@ -80,11 +83,11 @@ async def test_a_context_overflow_is_reported_in_phrases_that_programs_detect(pa
     assert path == MESSAGES or error["code"] == "context_length_exceeded"
 
 
-@both
+@each
 @pytest.mark.parametrize("ending", [lambda: HELLO, failing], ids=["answered", "failed"])
 async def test_a_waiting_stream_sends_keep_alives(path: str, ending: Any) -> None:
     service = BlockedService(ending)
-    keep_alive = b": waiting" if path == CHAT else b"event: ping"
+    keep_alive = b"event: ping" if path == MESSAGES else b": waiting"
     async with gateway_client(service, STREAM_AT_ONCE) as caller:
         headers = {"x-api-key": caller.key}
         async with caller.session.post(
@@ -99,10 +102,10 @@ async def test_a_waiting_stream_sends_keep_alives(path: str, ending: Any) -> Non
             rest = await response.content.read()
     if ending is failing:
         assert b'"message":"It went wrong."' in rest
-        assert (b"event: error\n" if path == MESSAGES else b"data: [DONE]\n") in rest
+        assert FAILED[path] in rest
     else:
         assert b'"Hello."' in rest
-        assert rest.endswith(b"data: [DONE]\n\n" if path == CHAT else b'data: {"type":"message_stop"}\n\n')
+        assert ENDED[path] in rest.strip().rpartition(b"\n\n")[2]
 
 
 def overflowing() -> Reply:
@@ -131,7 +134,7 @@ async def test_an_openai_stream_has_usage_only_if_requested() -> None:
     assert b'"prompt_tokens":12,"completion_tokens":3,"total_tokens":15' in with_it
 
 
-@both
+@each
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_request_of_a_disconnected_program_is_cancelled(path: str, stream: bool) -> None:
     service = BlockedService(lambda: HELLO)
@@ -143,7 +146,7 @@ async def test_the_request_of_a_disconnected_program_is_cancelled(path: str, str
         await service.was_cancelled.wait()
 
 
-@both
+@each
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_requests_of_a_dismissed_agent_are_cancelled(path: str, stream: bool) -> None:
     service = BlockedService(lambda: HELLO)

@@ -131,6 +131,26 @@ async def test_redis_never_gets_a_secret() -> None:
     assert_kept_secret(written)
 
 
+async def test_a_fallback_has_a_key_and_a_model_of_its_own(tmp_path: Path) -> None:
+    def gone(heard: Heard) -> web.Response:
+        return web.json_response({"error": {"message": "no such model"}}, status=404)
+
+    async with (
+        service_server(Service("/v1", LISTED, refuse=gone)) as one,
+        service_server(Service("/openai", None, key_header="api-key")) as other,
+    ):
+        results = await BatchAgent.run(
+            task="Say {x}",
+            inputs=[{"x": 1}],
+            backend=Backend("mistral://", base_url=f"{one.url}/v1", api_key=KEY, model="m"),
+            fallback=["other", Backend("azure://", base_url=other.url, api_key=KEY, model="deployed")],
+            checkpoint_dir=tmp_path,
+        )
+    assert [(result.ok, result.model) for result in results] == [(True, "deployed")]
+    assert {each.headers["api-key"] for each in other.requests} == {KEY}
+    assert_kept_secret(*contents(tmp_path))
+
+
 def spec(**secrets: Any) -> BatchSpec:
     return BatchSpec.of(task="Say {x}", inputs=[], backend=Backend("groq://", **secrets), cluster="ray")
 

@@ -48,6 +48,7 @@ WORKS: dict[str, str] = {
     "output_schema": "none dict",
     "model": "none unicode nul",
     "backend": "",
+    "fallback": "none list",
     "lane": "",
     "runtime": "none",
     "checkpoint_dir": "none unicode",
@@ -55,6 +56,7 @@ WORKS: dict[str, str] = {
     "on_result": "none",
     "out": "none unicode",
     "log_requests": "none unicode",
+    "tokens": "",  # it needs a checkpoint
     "limit": LIMIT,
     "sample": LIMIT,
     "sample_seed": "zero one negative most huge",

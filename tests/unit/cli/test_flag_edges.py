@@ -43,6 +43,7 @@ WORKS: dict[str, str] = {
     "--backend": TEXT,  # not opened
     "--backends": "",  # no JSON object
     "--model": TEXT,
+    "--fallback": TEXT,  # not opened
     "--lane": "",
     "--temperature": "zero one huge huge-float",
     "--max-tokens": "one",
@@ -75,6 +76,7 @@ WORKS: dict[str, str] = {
     "--no-reorder": "zero one",
     "--strict-prefix": "zero one",
     "--log-requests": TEXT,  # not opened
+    "--tokens": "zero one",
     "--exact": "zero",
     "--checkpoint": TEXT,  # not written
 }

@@ -18,10 +18,10 @@ def restored() -> Iterator[None]:
 def test_the_gc_threshold_is_raised_during_runs_and_restored_after_the_last() -> None:
     gc.set_threshold(700, 10, 10)
     with relaxed_gc():
-        assert gc.get_threshold() == (2_000, 5, 100)
+        assert gc.get_threshold() == (5_000, 1, 100)
         with relaxed_gc():
             pass
-        assert gc.get_threshold() == (2_000, 5, 100)
+        assert gc.get_threshold() == (5_000, 1, 100)
     assert gc.get_threshold() == (700, 10, 10)
 
 

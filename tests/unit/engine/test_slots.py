@@ -279,3 +279,16 @@ async def test_a_limit_that_grows_does_not_lift_the_bound() -> None:
     assert granting.limit == 2
     assert not waiting.done()
     waiting.cancel()
+
+
+async def test_held_slots_are_granted_to_nobody_and_to_all_waiters_when_they_are_free_again() -> None:
+    granting = slots(2)
+    first = await granting.acquire(FRESH)
+    granting.hold(is_held=True)
+    waiting = [await begin(granting), await begin(granting)]
+    first.release()
+    granting.on_success(1.0)
+    await asyncio.sleep(0)
+    assert not any(task.done() for task in waiting)
+    granting.hold(is_held=False)
+    assert [isinstance(await task, HeldSlot) for task in waiting] == [True, True]

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from batch_agent import BatchAgent, Results, Tool, read_request_log
+from batch_agent import BatchAgent, Results, Tool, Traces, read_request_log
 from batch_agent.lanes import batch_backend, batch_tracker
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import BatchConfig, Script, SimConfig, SimServer
@@ -84,6 +87,23 @@ async def test_results_that_the_provider_has_lost_are_requested_again(sim: SimSe
     results = await run(sim, "openai", tmp_path)
     assert [result.error for result in results] == [None] * AGENTS
     assert sim.billed("batch")["requests"] == AGENTS * (TURNS + 1)
+
+
+async def test_the_key_of_the_provider_is_masked_in_the_log_and_in_spans(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, log = "sk-very-secret-0123456789", tmp_path / "requests.jsonl"
+    monkeypatch.setenv("ANTHROPIC_API_KEY", key)
+    memory, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    events = [Traces(provider, content=True)]
+    options: dict[str, Any] = {"log_requests": log, "events": events, "system_prompt": f"Never say {key}."}
+    results = await run(sim, "anthropic", tmp_path / "run", **options)
+    assert all(result.ok for result in results)
+    spans = "".join(span.to_json() for span in memory.get_finished_spans())
+    for shown in (log.read_text(), spans):
+        assert "Never say ***." in shown
+        assert key not in shown
 
 
 async def test_the_log_of_requests_has_the_lines_of_batches(sim: SimServer, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ import pytest
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.core.events import Event, Notice, Resumed
+from batch_agent.core.messages import Prompt
+from batch_agent.core.requests import EncodedRequest, Exchange, Request, Sampling
 from batch_agent.observe.background_sink import BackgroundSink
 from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.sinks import FanOutSink, combine_sinks
@@ -54,6 +56,38 @@ def test_a_sink_gets_all_events_and_is_closed_in_one_background_thread() -> None
     assert view.closed == 1
     assert len(view.threads) == 1
     assert threading.get_ident() not in view.threads
+
+
+class WithExchanges:
+    """Notes what it takes, in order."""
+
+    def __init__(self, wants_exchanges: bool) -> None:
+        self.wants_exchanges = wants_exchanges
+        self.taken: list[str] = []
+
+    def take(self, at: float, event: Event) -> None:
+        self.taken.append(type(event).__name__)
+
+    def take_exchange(self, exchange: Exchange) -> None:
+        self.taken.append(exchange.request.agent)
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_an_exchange_is_taken_before_the_events_that_follow_from_it() -> None:
+    wants, wants_not = WithExchanges(True), WithExchanges(False)
+    sink = BackgroundSink([wants_not, wants])
+    observe = sink.request_observer
+    assert observe is not None
+    request = Request(Prompt(""), (), "m", Sampling(), agent="a")
+    with sink:
+        observe(Exchange(request, EncodedRequest("", "", {}, None), 0.0, 0.0))
+        sink.emit(Notice("answered"))
+    assert wants.taken == ["a", "Notice"]
+    assert wants_not.taken == ["Notice"]
+    assert BackgroundSink([wants_not]).request_observer is None
 
 
 @pytest.mark.parametrize("fails_at", ["take", "flush", "close"])

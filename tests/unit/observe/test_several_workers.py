@@ -27,6 +27,7 @@ from batch_agent.core.events import (
     Resumed,
     RunStarted,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnStarted,
     WorkerEvent,
@@ -220,6 +221,16 @@ def test_the_pause_metric_is_set_until_no_worker_pauses() -> None:
         Resumed(),
         WorkerEvent("w", Resumed()),
     ):
+        metrics.take(0.0, event)
+        paused.append("batch_agent_paused 1.0" in generate_latest(registry).decode())
+    assert paused == [False, True, True, True, False]
+    metrics.close()
+
+
+def test_a_run_that_its_user_pauses_is_paused_until_that_user_resumes_it() -> None:
+    metrics = Metrics(registry=(registry := CollectorRegistry()))
+    paused = []
+    for event in (BEGINS, Steered("pause", "no", "yes"), Paused(1.0, "busy"), Resumed(), Steered("pause", "yes", "no")):
         metrics.take(0.0, event)
         paused.append("batch_agent_paused 1.0" in generate_latest(registry).decode())
     assert paused == [False, True, True, True, False]

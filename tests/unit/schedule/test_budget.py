@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from batch_agent.core.options.price import FREE, Price
 from batch_agent.core.requests import LANES, Lane, Usage
-from batch_agent.schedule.budget import AnswerLimits, Budget, Reservation
+from batch_agent.schedule.budget import Amount, AnswerLimits, Budget, Reservation
 
 PRICE = Price(1e-6, 1e-7, 4e-6)
 
@@ -112,3 +112,14 @@ def test_a_derived_limit_is_what_the_budget_pays_for_all_requests_at_once() -> N
         limits.observe(100)
     assert limits.limit(budget.answer_tokens(50, 1e-3), 0, 400_000) == 192
     assert limits.limit(budget.answer_tokens(50, 1e-6), 0, 400_000) == 768
+
+
+def test_a_lower_limit_in_dollars_holds_for_what_was_leased_and_a_higher_one_gives_that_back() -> None:
+    budget, request = Budget(max_usd=1.0), Usage(100_000, 0, 0)  # $0.1
+    budget.lease(Amount(0, 0.5))
+    budget.set_max_usd(0.05)
+    assert budget.reserve(request, PRICE) is None
+    assert budget.can_never_fit(request, PRICE)
+    budget.set_max_usd(2.0)
+    assert budget.reserve(request, PRICE) is not None
+    assert budget.reserve(Usage(450_000, 0, 0), PRICE) is None  # more than was leased

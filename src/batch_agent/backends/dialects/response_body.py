@@ -18,7 +18,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     except BadJson as error:
         message = f"The server's response is not valid JSON ({error}): {data[:200]!r}"
         raise BackendError(ErrorKind.SERVER, message) from error
-    if not isinstance(value, dict):
+    if type(value) is not dict:
         raise BackendError(ErrorKind.SERVER, f"The server's response is not a JSON object: {data[:200]!r}")
     return value
 
@@ -54,12 +54,14 @@ def token_count(value: Any) -> int:
 
 def openai_usage(usage: Any) -> Usage | None:
     """The `usage` of a response in OpenAI's format; None if the server does not report it."""
-    if not isinstance(usage, dict):
+    if type(usage) is not dict:
         return None
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
     input_tokens = token_count(usage.get("prompt_tokens"))  # including cached tokens
-    return Usage(input_tokens, min(input_tokens, token_count(cached)), token_count(usage.get("completion_tokens")))
+    output_tokens = token_count(usage.get("completion_tokens"))
+    details = usage.get("prompt_tokens_details")
+    if not details or type(details) is not dict:
+        return Usage(input_tokens, 0, output_tokens)
+    return Usage(input_tokens, min(input_tokens, token_count(details.get("cached_tokens"))), output_tokens)
 
 
 def billed_lane(lane: Lane, tier: Any) -> Lane:
@@ -71,5 +73,7 @@ def billed_lane(lane: Lane, tier: Any) -> Lane:
 
 def billed_usage(usage: Usage, lane: Lane, tier: Any = None) -> Usage:
     """The usage of a request in `lane`, in the lane by which it is billed."""
+    if tier is None and lane == "standard":
+        return usage
     billed = billed_lane(lane, tier)
     return usage if billed == "standard" else usage.in_lane(billed)

@@ -37,6 +37,8 @@ class OpenAIExtensions:
     strict_schema: bool = False
     """Schemas are enforced only in the provider's strict subset."""
     max_tokens_field: str = "max_tokens"
+    prompt_ids: Literal["", "input_ids", "kv_transfer_params"] = ""
+    """Where a prompt of token ids is sent; it returns those of prompts and replies. Empty: it does neither."""
     seed_field: str = "seed"
     """Name of the seed; empty: it is refused, and not sent."""
     stream_options: bool = True

@@ -9,7 +9,13 @@ VLLM = Flavor(
     "VLLM_API_KEY",
     rejects_early=True,
     inflight=32,
-    extensions=OpenAIExtensions(priority="low_first", request_id=True, cache_salt=True, reasoning_field="reasoning"),
+    extensions=OpenAIExtensions(
+        priority="low_first",
+        request_id=True,
+        cache_salt=True,
+        reasoning_field="reasoning",
+        prompt_ids="kv_transfer_params",
+    ),
     tested_with="0.32.0 (CPU), in each CI run",
 )
 SGLANG = Flavor(
@@ -24,6 +30,7 @@ SGLANG = Flavor(
         cache_salt=True,
         none_drops_tools=True,
         reasoning_field="reasoning_content",
+        prompt_ids="input_ids",
     ),
     tested_with="0.5.23 (CPU), nightly",
 )

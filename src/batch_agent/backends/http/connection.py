@@ -49,6 +49,7 @@ class PlainConnection(asyncio.Protocol):
         self._has_no_bytes = True
         self.has_answered = False  # only POST requests count: the pages of a probe are fetched with GET
         self.idle_since = 0.0
+        self.status = 0
         self.sent_headers: Headers = pool.headers
 
     @property
@@ -66,7 +67,8 @@ class PlainConnection(asyncio.Protocol):
         self._parser = ResponseParser()
         self._unread.clear()
         self._wants_all = False
-        self._resume_reading()
+        if self._is_paused:
+            self._resume_reading()
         self._has_no_bytes = True
         self._transport.write(request)
 
@@ -74,11 +76,8 @@ class PlainConnection(asyncio.Protocol):
         parser = self._active_parser
         while parser.head is None:
             await self._wait_for_data()
+        self.status = parser.head.status
         return parser.head
-
-    @property
-    def status(self) -> int:
-        return self._head.status
 
     @property
     def headers(self) -> Headers:
@@ -97,7 +96,8 @@ class PlainConnection(asyncio.Protocol):
         """Reads the whole body."""
         parser, self._wants_all = self._active_parser, True
         self._set_limit(parser, limit)
-        self._resume_reading()
+        if self._is_paused:
+            self._resume_reading()
         while not parser.is_complete:
             await self._wait_for_data()
         return self._take_unread()
@@ -108,7 +108,8 @@ class PlainConnection(asyncio.Protocol):
             self._set_limit(self._active_parser, limit)
         while not (self._unread or self._active_parser.is_complete):
             await self._wait_for_data()
-        self._resume_reading()
+        if self._is_paused:
+            self._resume_reading()
         return self._take_unread()
 
     def close(self) -> None:
@@ -198,7 +199,7 @@ class PlainConnection(asyncio.Protocol):
             raise failure from error
 
     def _resume_reading(self) -> None:
-        if self._is_paused and self._transport is not None:
+        if self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()
 

@@ -127,6 +127,7 @@ class ExchangeRecorder:
                 None if response is None else _data(self._server, response.body),
                 self.usage,
                 None if error is None else self._server.mask(_message(error)),
+                self._server.mask,
             )
         )
 

@@ -1,7 +1,7 @@
 """HTTP/1.1 response parser without I/O: the caller feeds it the bytes of a response in pieces of any size."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,13 +12,15 @@ from .transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, format_size
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_FIELDS = 256
 _MAX_INTERIM_RESPONSES = 16
-_MAX_CACHED_LINE = 256
+_MAX_CACHED_HEAD = 4096
+"""Characters of a head whose lines are cached."""
 _SWITCHING_PROTOCOLS = 101
 _STATUS_LINE = re.compile(r"HTTP/1\.(\d) ([1-9]\d\d)(?: [^\r\n\0]*)?", re.ASCII)
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _WITHOUT_BODY = (204, 304)
 _MAX_LENGTH_DIGITS = 18
 """Digits of a Content-Length header."""
+_LENGTH = re.compile(rf"[0-9]{{1,{_MAX_LENGTH_DIGITS}}}")
 _MAX_LINE_BYTES = 1024
 _MAX_TRAILER_BYTES = 64 * 1024
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;.*)?", re.DOTALL)
@@ -120,15 +122,16 @@ class ResponseParser:
 
     def _parse_head(self, head: bytes) -> None:
         first, *lines = head.decode("latin-1").split("\r\n")
-        minor, status = _status(first) if len(first) < _MAX_CACHED_LINE else _status.__wrapped__(first)
-        headers = _fields(lines)
+        is_cached = len(head) < _MAX_CACHED_HEAD
+        minor, status = _status(first) if is_cached else _status.__wrapped__(first)
+        headers = _fields(lines, _field if is_cached else _field.__wrapped__)
         if status < 200:  # the final response is still to come
             self._interim += 1
             if status == _SWITCHING_PROTOCOLS or self._interim > _MAX_INTERIM_RESPONSES:
                 raise ProtocolError(f"unexpected interim status {status}")
             return
         self.head = ResponseHead(status, headers)
-        connection = headers.get("connection", "").lower()
+        connection = headers["connection"].lower() if "connection" in headers else ""
         self.keep_alive = "close" not in connection and (minor != "0" or "keep-alive" in connection)
         if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
             self.keep_alive = False  # RFC 9112, 6.1: bytes that follow may be smuggled
@@ -154,14 +157,14 @@ def _translated_content() -> Iterator[None]:
         raise ProtocolError(str(error)) from error
 
 
-def _fields(lines: list[str]) -> dict[str, str]:
+def _fields(lines: list[str], parse: Callable[[str], tuple[str, str]]) -> dict[str, str]:
     """Headers by name. Repeated ones are joined (RFC 9110, 5.3), folded ones unfolded."""
     if len(lines) > _MAX_FIELDS:
         raise ProtocolError(f"the response head has {len(lines)} lines, more than {_MAX_FIELDS}")
     headers: dict[str, str] = {}
     last = ""
     for line in lines:
-        name, value = _field(line) if len(line) < _MAX_CACHED_LINE else _field.__wrapped__(line)
+        name, value = parse(line)
         if name in headers:
             headers[name] += f", {value}"
         elif name:
@@ -214,7 +217,7 @@ def _body_of(status: int, headers: Mapping[str, str]) -> "_Body":
 
 def _length(value: str) -> int:
     """Value of Content-Length. The same length may be repeated. Raises ProtocolError for different ones."""
-    if len(value) <= _MAX_LENGTH_DIGITS and value.isascii() and value.isdecimal():
+    if _LENGTH.fullmatch(value):
         return int(value)
     first, *others = {part.strip(" \t") for part in value.split(",")}
     if others:

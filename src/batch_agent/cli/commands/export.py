@@ -4,23 +4,26 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from ...atomic_file import atomic_write
 from ...core.errors import SpecError
+from ...core.json import dumps
 from ...core.results import AgentResult, AgentStatus
-from ...data.table_export import chat_pieces, csv_pieces, jsonl_pieces, to_parquet
+from ...data.columns import TableLayout
+from ...data.table_export import chat_pieces, csv_pieces, jsonl_pieces, to_parquet, write_parquet_table
 from ...observe.checkpoint_results import as_sent
 from ...observe.text.formatting import plural, status_counts
+from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import check_is_one, open_checkpoint
 from ..stdout import write_stdout
 
-Format = Literal["jsonl", "csv", "parquet", "chat"]
+Format = Literal["jsonl", "csv", "parquet", "chat", "atif", "trl", "verifiers"]
 Pieces = Callable[[Iterable[AgentResult]], Iterator[bytes]]
-_PIECES: dict[Format, Pieces] = {"jsonl": jsonl_pieces, "csv": csv_pieces, "chat": chat_pieces}
+_PIECES: dict[str, Pieces] = {"jsonl": jsonl_pieces, "csv": csv_pieces, "chat": chat_pieces}
 _BY_SUFFIX: dict[str, Format] = {
     "": "jsonl",
     ".jsonl": "jsonl",
@@ -49,6 +52,7 @@ def export(
         File to write. By default, standard output. It is replaced atomically, after all rows are written.
     format
         jsonl, csv or parquet; by default, determined by the file name. chat: conversations as JSONL for fine-tuning.
+        atif, trl and verifiers: token ids of a run with tokens=True, as JSONL; trl also as Parquet.
     schema
         The run's Pydantic model as module:Model, if it converts answers or fills in defaults.
     max_retries
@@ -62,6 +66,8 @@ def export(
     if include_failed and kind != "chat":
         raise SpecError("--include-failed is for --format chat. Other formats have a row for failed agents too.")
     check_is_one(folder, "export")
+    if kind in ("atif", "trl", "verifiers"):
+        return _export_rollouts(folder, out, kind, schema, max_retries)
     with open_checkpoint(folder, schema, max_retries) as (reader, config):
         results = _Rows(CheckpointTable(folder, reader, as_sent(config) if kind == "chat" else config))
         if kind == "chat":
@@ -81,6 +87,63 @@ def export(
         file=sys.stderr,
     )
     return 0
+
+
+def _export_rollouts(
+    folder: Path, out: Path | None, kind: RolloutFormat, schema: str | None, max_retries: int | None
+) -> int:
+    is_parquet = out is not None and out.suffix.lower() == ".parquet"
+    if is_parquet and kind != "trl":
+        raise SpecError(f"--format {kind} is written as JSONL; --format trl also as Parquet.")
+    with open_checkpoint(folder, schema, max_retries) as (reader, config):
+        rollouts = _Rollouts(CheckpointTable(folder, reader, as_sent(config)), kind)
+        lines = (dumps(row) + b"\n" for row in rollouts)
+        if out is None:
+            if not write_stdout(lines):
+                return 0
+        elif is_parquet:
+            write_parquet_table(rollouts, TableLayout(_in_trl_order), out)
+        else:
+            with atomic_write(out) as file:
+                file.writelines(lines)
+    if not rollouts.agents:
+        raise SpecError(f"{str(folder)!r} has no token ids. They are kept by a run with tokens=True (--tokens).")
+    print(rollouts.summary(out), file=sys.stderr)
+    return 0
+
+
+def _in_trl_order(names: Iterable[str]) -> list[str]:
+    found = set(names)
+    return [name for name in TRL_COLUMNS if name in found]
+
+
+class _Rollouts:
+    """Iterator of the rows of rollouts, which also counts them."""
+
+    def __init__(self, table: CheckpointTable, kind: RolloutFormat) -> None:
+        self._table = table
+        self._kind = kind
+        self.agents = self.rows = self.breaks = self.broken = self.without = 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for result, rollout in self._table.rollouts():
+            if rollout is None:
+                self.without += 1
+                continue
+            self.agents += 1
+            self.breaks += len(rollout.breaks)
+            self.broken += bool(rollout.breaks)
+            for row in rollout_rows(result, rollout, self._kind):
+                self.rows += 1
+                yield row
+
+    def summary(self, out: Path | None) -> str:
+        where = f" to {out}" if out is not None else ""
+        text = f"Wrote {plural(self.rows, 'row')}{where}: the tokens of {plural(self.agents, 'agent')}."
+        if self.breaks:
+            where = plural(self.broken, "agent")
+            text += f" {plural(self.breaks, 'prompt')} of {where} did not continue the turn before."
+        return text + (f" {plural(self.without, 'agent')} without tokens." if self.without else "")
 
 
 def _format_of(out: Path | None) -> Format:

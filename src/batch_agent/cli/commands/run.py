@@ -30,7 +30,7 @@ from ...observe.score_file import metric_lines
 from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines, usage_parts
 from ...observe.text.formatting import plural
 from ...observe.text.run_outputs import RunOutputs
-from ...observe.text.summary import summary_lines
+from ...observe.text.summary import steered_lines, summary_lines
 from ...run.checkpoint_table import read_results
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge
@@ -63,7 +63,9 @@ def run_reduced(
         )
         return exit_status(ended, _outputs(folder), state, any_failed=False)
     outcome, problem = ended
-    print_lines([*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state)])
+    print_lines(
+        [*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state), *steered_lines(state)]
+    )
     print_lines(compare(folder, state.stages[MAP].stats, outcome.stages[MAP].seconds))
     print_lines([f"Results: {out}", *report_lines(folder)])
     status = _finish(outcome, reduce, folder, state)
@@ -206,8 +208,10 @@ def _run(
     started, folder = time.monotonic(), kwargs["checkpoint_dir"]
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
-    ended = run_until_signal(_stream(kwargs, out, events, published))
-    seconds, has_models = time.monotonic() - started, kwargs["models"] is not None
+    failed: list[int] = []
+    ended = run_until_signal(_stream(kwargs, out, events, published, failed))
+    seconds = time.monotonic() - started
+    has_models = kwargs["models"] is not None or bool(kwargs["fallback"])
     stopped = ended if isinstance(ended, StoppedBySignal) else None
     if has_models:
         print_lines(partial_flow_summary_lines(progress.state, seconds))
@@ -220,7 +224,7 @@ def _run(
     if not isinstance(ended, StoppedBySignal):
         print_lines(ended)
     print_lines([f"Results: {out}", *report_lines(folder)])
-    return exit_status(stopped, _outputs(folder, published), progress.state, any_failed=progress.state.failed > 0)
+    return exit_status(stopped, _outputs(folder, published), progress.state, any_failed=bool(failed))
 
 
 def _outputs(folder: Path, published: _PublishedRun | None = None) -> RunOutputs:
@@ -229,8 +233,11 @@ def _outputs(folder: Path, published: _PublishedRun | None = None) -> RunOutputs
     return RunOutputs(folder, store, name, resume=resume)
 
 
-async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None) -> list[str]:
-    """Runs the agents, then judges. Returns lines about what came after the last answer."""
+async def _stream(
+    kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None, failed: list[int]
+) -> list[str]:
+    """Runs the agents, then judges. Returns lines about what came after the last answer. `failed`: receives the indices
+    of failed results, without those that a fallback has answered."""
     began = time.monotonic()
     publication = nullcontext() if published is None else published.run.publish(published.manifest.to_json())
     answered = {**kwargs, "score": [each for each in kwargs["score"] if not is_judge(each)]}
@@ -240,6 +247,8 @@ async def _stream(kwargs: dict[str, Any], out: Path, events: EventSinks, publish
             async with publication, stream:
                 async for result in stream:
                     results.write(result)
+                    if not result.ok:
+                        failed.append(result.index)
         except asyncio.CancelledError:  # by Ctrl-C: results that are already there are written too
             for result in stream.unread():
                 results.write(result)

@@ -45,6 +45,7 @@ PASSED_THROUGH = (
     "oversized",
     "strict_prefix",
     "log_requests",
+    "tokens",
 )
 """Options that `BatchAgent.run` takes under the same names."""
 PARSED = ("images", "stop", "extra", "prices")
@@ -116,7 +117,7 @@ class CommandOptions:
     ] = None
     runtime: Annotated[
         str | None,
-        _option("Run each agent as a program with its own tools: opencode, or your own runtime as module:name."),
+        _option("Run each agent as a program with its own tools: opencode, codex, or your own runtime as module:name."),
     ] = None
     workdir: Annotated[Path | None, _option("With --runtime: the directory to copy for each agent.")] = None
     config: Annotated[
@@ -142,6 +143,14 @@ class CommandOptions:
         ),
     ] = None
     model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
+    fallback: Annotated[
+        list[str] | None,
+        _option(
+            "What runs agents that the backend cannot serve: models on it, other backends, or NAME=BACKEND, in order.",
+            MODEL,
+            consume_multiple=True,
+        ),
+    ] = None
     lane: Annotated[
         Literal["standard", "flex", "batch", "auto"],
         _option(
@@ -254,6 +263,14 @@ class CommandOptions:
             "Append each request to the model and its raw response to this .jsonl file. API keys are masked.", OUTPUT
         ),
     ] = None
+    tokens: Annotated[
+        bool,
+        _option(
+            "Keep the token ids and log probabilities of each turn, for `batch-agent export --format trl`. Needs vLLM "
+            "or SGLang.",
+            OUTPUT,
+        ),
+    ] = False
 
     @property
     def home(self) -> Path:
@@ -281,6 +298,7 @@ class CommandOptions:
             "hoist": not self.no_hoist,
             "reorder": not self.no_reorder,
             "samples": self.samples,
+            "fallback": self.fallback or [],
             "models": self._models(),
             "score": load_scorers(self.score or [], self.home),
             **self.to_plain(),
@@ -381,7 +399,7 @@ def from_saved(options: Mapping[str, Any]) -> tuple[CommandOptions, dict[str, An
             "The command of an MCP server contained a password or a key, which is not stored. Run the whole original "
             "command again: it resumes from the checkpoint."
         )
-    if ours.get("models") == [NOT_STORED]:
+    if [NOT_STORED] in (ours.get("models"), ours.get("fallback")):
         raise SpecError(
             "The backend of a model contained a password, which is not stored. Run the whole original command again: "
             "it resumes from the checkpoint."

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from ...core.errors import SpecError
 from ...core.events import Event
 from ...core.protocols import SlowSink
+from ...core.requests import Exchange
 from ...observe.telemetry.metrics import Metrics
 from ...observe.telemetry.traces import Traces
 from .help_groups import OUTPUT
@@ -40,23 +41,28 @@ class TelemetryOptions:
             help="Send OpenTelemetry spans to the endpoint set in the OTEL_... environment variables.", group=OUTPUT
         ),
     ] = False
+    traces_content: Annotated[
+        bool,
+        Parameter(help="As --traces, with prompts, answers, tool arguments and results in the spans.", group=OUTPUT),
+    ] = False
 
     def sinks(self) -> list[SlowSink]:
         """Event sinks for these options. Opens the metrics port. Raises SpecError."""
-        return telemetry_sinks(self.metrics_port, self.traces)
+        return telemetry_sinks(self.metrics_port, self.traces, content=self.traces_content)
 
 
-def telemetry_sinks(metrics_port: int | None, traces: bool) -> list[SlowSink]:
-    """Sinks for `BatchAgent.stream(events=...)`. Raises SpecError for a missing package or a port in use."""
+def telemetry_sinks(metrics_port: int | None, traces: bool, *, content: bool = False) -> list[SlowSink]:
+    """Sinks for `BatchAgent.stream(events=...)`. `content`: traces with contents. Raises SpecError for a missing
+    package or a port in use."""
     sinks: list[SlowSink] = []
     if metrics_port is not None:
         sinks.append(Metrics(metrics_port))
-    if traces:
-        sinks.append(_traces())
+    if traces or content:
+        sinks.append(_traces(content=content))
     return sinks
 
 
-def _traces() -> SlowSink:
+def _traces(*, content: bool) -> SlowSink:
     """Traces to the endpoint in the standard environment variables (OTEL_EXPORTER_OTLP_ENDPOINT and so on), or to the
     tracer provider that a wrapper such as `opentelemetry-instrument` has already set up."""
     try:
@@ -65,19 +71,26 @@ def _traces() -> SlowSink:
     except ImportError as error:
         raise SpecError(_MISSING.format("http")) from error
     if isinstance(get_tracer_provider(), TracerProvider):
-        return Traces()
-    return _ExportedTraces()
+        return Traces(content=content)
+    return _ExportedTraces(content=content)
 
 
 class _ExportedTraces:
     """Traces with their own tracer provider, which is flushed when the sink is closed."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, content: bool) -> None:
         self._provider = _provider(_exporter())
-        self._traces = Traces(self._provider)
+        self._traces = Traces(self._provider, content=content)
 
     def take(self, at: float, event: Event) -> None:
         self._traces.take(at, event)
+
+    @property
+    def wants_exchanges(self) -> bool:
+        return self._traces.wants_exchanges
+
+    def take_exchange(self, exchange: Exchange) -> None:
+        self._traces.take_exchange(exchange)
 
     def flush(self) -> None:
         self._traces.flush()

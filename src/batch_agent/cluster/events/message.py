@@ -7,7 +7,7 @@ import orjson
 
 from ...core.events import AgentStarted, Event
 from ...core.fast_dataclass import dataclass
-from ...observe.event_codec import PARSE_ERRORS, event_line, read_line
+from ...observe.event_codec import PARSE_ERRORS, event_line, read_line, rounded
 
 TimedEvent = tuple[float, Event]
 """Seconds since the epoch by the worker's clock, and the event."""
@@ -45,7 +45,7 @@ class EventBatch:
 
 
 def encode_events(events: Sequence[TimedEvent]) -> bytes:
-    return b"".join(event_line(at, event) for at, event in events)
+    return b"".join(event_line(rounded(at), event) for at, event in events)
 
 
 def read(data: bytes) -> EventBatch | None:

@@ -29,6 +29,9 @@ class AgentOptions(TypedDict, total=False):
     plan_changed: Literal["stop", "rerun"]
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
     PlanMismatch, or run everything again and keep the old answers."""
+    tokens: bool
+    """Keep the token ids and log probabilities of each turn in the checkpoint, as the engine has them, for trainers.
+    Needs vLLM or SGLang, and checkpoint_dir: docs/rollouts.md."""
     limit: int | None
     """Use only the first inputs, this many."""
     sample: int | None
@@ -195,6 +198,9 @@ class CommonOptions(AgentOptions, total=False):
     backend: str | BackendSettings | Sequence[str | BackendSettings] | Backend
     """A URL, or Backend(url, api_key=...) with a key, headers or limits of its own; several, of endpoints that serve
     the same model, or hostfile://PATH with one on each line; or a backend that the caller has opened and will close."""
+    fallback: Sequence[Any]
+    """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
+    backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
     lane: Literal["standard", "flex", "batch", "auto"]
     """flex: ordinary requests at half the price, which may wait for capacity. batch: requests in files that the
     provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.

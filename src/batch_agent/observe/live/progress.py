@@ -9,7 +9,7 @@ from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
-from ...core.events import Event, Notice, RunStarted, StageEvent, WorkerEvent
+from ...core.events import Event, Notice, RunStarted, StageEvent, Steered, WorkerEvent
 from ...core.safe_text import safe_text
 from ..text.formatting import duration, per_time, prefix_worker
 from ..text.run_outputs import RunOutputs
@@ -75,7 +75,9 @@ class PlainProgress:
     def _lines(self, event: Event) -> Iterator[str]:
         yield from stage_prefix(event)
         inner = event.event if isinstance(event, StageEvent | WorkerEvent) else event
-        if isinstance(inner, Notice):
+        if isinstance(inner, Steered):
+            yield f"Steered: {inner}"
+        elif isinstance(inner, Notice):
             yield prefix_worker(event.worker if isinstance(event, WorkerEvent) else "", inner.text)
         elif isinstance(event, RunStarted) and event.seen:
             yield f"{event.model} on {', '.join(event.seen)}"

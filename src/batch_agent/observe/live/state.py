@@ -20,6 +20,7 @@ from ...core.events import (
     RequestRetried,
     Resumed,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -67,7 +68,7 @@ class LiveStage:
     @property
     def total(self) -> int | None:
         """Number of agents, if known."""
-        return self.queued or (self.stats.run.total if self.stats.run else None)
+        return self.queued or self.stats.total
 
     @property
     def not_started(self) -> int | None:
@@ -108,6 +109,10 @@ class LiveState:
         self.output_rate = RateEstimator()
         self._capacity = CapacityTotals()
         self._pauses: dict[str, str] = {}
+        self._is_held = False
+        """Whether the user has paused the run."""
+        self.steered: list[str] = []
+        """What the user changed during the run."""
 
     def emit(self, event: Event) -> None:
         name = worker = ""
@@ -163,6 +168,11 @@ class LiveState:
                 self._pauses[worker] = event.reason
             case Resumed():
                 self._pauses.pop(worker, None)
+            case Steered():
+                self.notice = f"Steered: {event}"
+                self.steered.append(str(event))
+                if event.name == "pause":
+                    self._is_held = event.after == "yes"
             case BudgetReported():
                 self.budget = event
             case CallbackFailed(where, _, message):
@@ -186,7 +196,8 @@ class LiveState:
     @property
     def paused(self) -> str:
         """Why no requests are sent at the moment, by worker; empty if the run is not paused."""
-        return "; ".join(prefix_worker(worker, reason) for worker, reason in self._pauses.items())
+        held = ["by batch-agent ctl"] if self._is_held else []
+        return "; ".join([*held, *(prefix_worker(worker, reason) for worker, reason in self._pauses.items())])
 
     @property
     def is_flow(self) -> bool:

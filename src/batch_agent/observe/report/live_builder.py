@@ -6,8 +6,7 @@ from typing import Any
 
 from ...core.events import Event
 from ..event_codec import rounded
-from ..score_file import evaluation_json
-from .page_model import model_of
+from .page_model import model_of, with_evaluation
 from .run_view import RunView
 
 
@@ -21,11 +20,12 @@ class LiveReportBuilder:
         self._view = RunView()
 
     def take(self, at: float, event: Event) -> None:
-        self._view.take(rounded(at) - self._began, event)
+        """`at`: as in the log, rounded."""
+        self._view.take(at - self._began, event)
 
     def model(self) -> dict[str, Any]:
         """The model at the end of the process."""
         found = model_of(
             self._view, title=self._folder.name, began=self._began, now=time.time(), is_running=False, is_closed=True
         )
-        return {**found, "evaluation": evaluation_json(self._folder)}
+        return with_evaluation(found, self._view, self._folder)

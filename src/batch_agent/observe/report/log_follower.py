@@ -7,9 +7,8 @@ from typing import Any
 
 from ...core.errors import StoreError
 from ..event_log import FILE, LogReader
-from ..score_file import evaluation_json
 from .lock_probe import is_held
-from .page_model import model_of
+from .page_model import model_of, with_evaluation
 from .run_view import RunView
 
 _BATCH_SIZE = 50_000
@@ -103,7 +102,7 @@ class LogFollower:
             is_running=self.is_running,
             is_closed=self._reader.is_closed,
         )
-        found["evaluation"] = evaluation_json(self._folder)
+        found = with_evaluation(found, self._view, self._folder)
         return found if self.has_log else {**found, "state": "waiting"}
 
     def _note_processes(self) -> None:

@@ -2,10 +2,12 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator
+from pathlib import Path
 from typing import Any
 
 from ...core.run_reports import Scheduling
 from ...version import __version__
+from ..score_file import evaluation_json, score_columns
 from ..text.prefix import shared_results_line
 from ..text.summary import pace_line
 from .activity import GENERATING, TOOLS, WAITING
@@ -47,9 +49,17 @@ def model_of(
         "tools": [tool.as_json() for tool in tools],
         "limits": list(view.limits),
         "pauses": list(view.pauses),
+        "steered": list(view.steered),
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
         "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }
+
+
+def with_evaluation(model: dict[str, Any], view: RunView, folder: Path) -> dict[str, Any]:
+    """The model with what the checkpoint in `folder` has about the answers: their scores, metrics and comparisons."""
+    scores = score_columns(folder, view.answers(_shown(view)))
+    results = {**model["results"], "scores": scores} if scores else model["results"]
+    return {**model, "results": results, "evaluation": evaluation_json(folder)}
 
 
 def _shown(view: RunView) -> Collection[int]:
@@ -76,7 +86,7 @@ def _final_totals(view: RunView) -> Iterator[tuple[StageView, int]]:
     )
     is_final = False
     for stage in view.stages.values():
-        total = stage.queued if is_final else _inputs(stage)
+        total = stage.queued if is_final else stage.inputs
         if total is not None:
             yield stage, total
         is_final = total is not None and done[stage.number] >= total
@@ -115,7 +125,7 @@ def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -
         return {"per_second": round(done / view.seconds, 3) if view.seconds else None, "eta": None}
     view.throughput.update(view.seconds, view.done)
     rate = view.throughput.rate
-    known = [_inputs(stage) for stage in view.stages.values()]
+    known = [stage.inputs for stage in view.stages.values()]
     totals = [total for total in known if total is not None]
     left = sum(totals) - sum(count.answered + count.failed for count in counts)
     can_tell = rate and totals and len(totals) == len(known)
@@ -123,11 +133,6 @@ def _throughput(view: RunView, counts: list[StageCounts], *, is_running: bool) -
         "per_second": round(rate, 3) if rate else None,
         "eta": round(max(left, 0) / rate, 1) if rate and can_tell else None,
     }
-
-
-def _inputs(stage: StageView) -> int | None:
-    """Number of inputs; None if they are streamed, or come from another stage."""
-    return stage.began.total if stage.began is not None else None
 
 
 def _scheduling(how: Scheduling) -> dict[str, Any]:

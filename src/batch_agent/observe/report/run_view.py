@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, assert_never
 
-from ...core.agent_config import sample_of
+from ...core.agent_config import sample_of, without_sample
 from ...core.events import (
     AgentFinished,
     AgentReassigned,
@@ -27,6 +27,7 @@ from ...core.events import (
     RunStarted,
     SchedulingReported,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -75,6 +76,8 @@ class RunView:
         self.distributions = {name: Distribution() for name in ("ttft", "turn", "agent", "queued")}
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
+        self.steered: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
+        """What the user changed during the run."""
         self.scheduling: Scheduling | None = None
         self._capacity = CapacityTotals()
 
@@ -97,9 +100,9 @@ class RunView:
             self.start_process(0.0)
         self.seconds = at
         stage, worker = None, ""
-        if isinstance(event, StageEvent):
+        if type(event) is StageEvent:
             stage, event = self._stage(event.stage), event.event
-        if isinstance(event, WorkerEvent):
+        if type(event) is WorkerEvent:
             worker, event = event.worker, event.event
         self._apply(at, stage, worker, event)
 
@@ -120,6 +123,16 @@ class RunView:
             if is_row_key(key) and "." not in key
         }
         return {"key": [known.get(row, "") for row in rows]} if known else {}
+
+    def answers(self, rows: Iterable[int]) -> list[tuple[str, str, int] | None]:
+        """Stage, key of the input as results show it, and sample of each row."""
+        known = {
+            self._rows[actor]: (name, row_key(without_sample(key)), sample_of(key))
+            for name, stage in self.stages.items()
+            for key, actor in stage.actors.items()
+            if "." not in key
+        }
+        return [known.get(row) for row in rows]
 
     def _apply(self, at: float, stage: StageView | None, worker: str, event: Event) -> None:
         """`stage`: None for events of the whole run, and for runs without stages. `worker`: empty for the process that
@@ -146,7 +159,8 @@ class RunView:
             case ItemQueued():
                 (stage or self._stage("")).queued += 1
             case RunStarted():
-                (stage or self._stage("")).began = event
+                stage = stage or self._stage("")
+                stage.began, stage.added = event, 0
             case FlowStarted():
                 for name in event.stages:
                     self._stage(name)
@@ -156,6 +170,10 @@ class RunView:
             case Paused():
                 reason = prefix_worker(worker, event.reason)
                 self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": reason})
+            case Steered():
+                self.steered.append({"at": round(at, 2), "change": str(event)})
+                if event.agents:
+                    (stage or self._stage("")).added += event.agents
             case ToolsUsed():
                 self.tools.add_reports(event.tools, worker)
                 self._add_summaries(event.summaries)

@@ -39,6 +39,8 @@ class StageView:
         self.name = name
         self.number = number
         self.began: RunStarted | None = None
+        self.added = 0
+        """Agents of inputs that were added during the run."""
         self.queued = 0
         """Items of a flow that it got in this process."""
         self.turns = 0
@@ -60,7 +62,12 @@ class StageView:
     @property
     def total(self) -> int | None:
         """Number of agents, if known."""
-        return self.queued or (self.began.total if self.began else None)
+        return self.queued or self.inputs
+
+    @property
+    def inputs(self) -> int | None:
+        """Number of agents for the inputs; None if these are streamed, or come from another stage."""
+        return None if self.began is None or self.began.total is None else self.began.total + self.added
 
     def finished(self, at: float, row: int, event: AgentFinished) -> None:
         """Adds the result of an agent."""

@@ -21,6 +21,7 @@ from ...core.events import (
     Resumed,
     RunStarted,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -160,10 +161,19 @@ class _Run:
             case Paused() | Resumed():
                 (self._paused.add if isinstance(event, Paused) else self._paused.discard)(worker)
                 self._gauges.set(self._families.paused, self._constant, bool(self._paused))
+            case Steered():
+                self._steered(name, event)
             case ToolsUsed():
                 self._add_summaries(event.summaries)
             case _:
                 pass
+
+    def _steered(self, name: str, event: Steered) -> None:
+        if event.agents and name in self._stages:
+            self._stages[name].expect(event.agents)
+        if event.name == "pause":
+            (self._paused.add if event.after == "yes" else self._paused.discard)("by the user")
+            self._gauges.set(self._families.paused, self._constant, bool(self._paused))
 
     def _set_load(self, sample: LoadSampled) -> None:
         families, labels = self._families, (*self._constant, sample.backend)

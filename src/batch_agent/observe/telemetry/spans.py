@@ -1,10 +1,11 @@
 """Spans of a run, its stages, agents, turns and tool calls. Needs opentelemetry-api.
 
-Only spans with children are open while they last; spans of turns and calls are created when they end. Prompts, answers,
-tool results and error messages are not exported."""
+Only spans with children are open while they last; spans of turns and calls are created when they end. Error messages
+are not exported; prompts, answers, tool arguments and results only from `RunContents`."""
 
 from collections import Counter
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
@@ -29,8 +30,10 @@ from ...core.events import (
 )
 from ...core.requests import Usage
 from ...core.results import AgentResult
+from ...core.run_reports import RunDescription
 from ...plan.row_keys import row_key
 from . import semconv as genai
+from .message_content import RunContents
 
 Attributes = dict[str, AttributeValue]
 
@@ -38,11 +41,15 @@ Attributes = dict[str, AttributeValue]
 class RunSpans:
     """Spans of one run, from its events. Times are seconds since the epoch."""
 
-    def __init__(self, tracer: Tracer, parent: Context, name: str, at: float) -> None:
-        """`parent`: context in which the run was started. `name`: of the run; may be empty."""
+    def __init__(
+        self, tracer: Tracer, parent: Context, name: str, at: float, contents: RunContents | None = None
+    ) -> None:
+        """`parent`: context in which the run was started. `name`: of the run; may be empty. `contents`: None if they
+        are not exported."""
         self._tracer = tracer
         self._last = at
-        self._run = _Group(tracer, parent, name, at)
+        self._contents = contents
+        self._run = _Group(tracer, parent, name, at, contents)
         self._stages: dict[str, _Group] = {}
         self._is_cut = False
 
@@ -50,7 +57,7 @@ class RunSpans:
         self._last = at = max(at, self._last)  # if the clock is set back, no span ends before its start
         match event:
             case StageEvent(name, RunStarted() as inner):
-                self._stages[name] = _Group(self._tracer, self._run.context, name, at)
+                self._stages[name] = _Group(self._tracer, self._run.context, name, at, self._contents, name)
                 self._stages[name].take(at, inner)
             case StageEvent(name, SchedulingReported()):
                 self._is_cut |= self._stages.pop(name).end(at)
@@ -88,14 +95,19 @@ class _Agent:
 class _Group:
     """Spans of the agents of a run, or of one stage of a flow."""
 
-    def __init__(self, tracer: Tracer, parent: Context, name: str, at: float) -> None:
+    def __init__(
+        self, tracer: Tracer, parent: Context, name: str, at: float, contents: RunContents | None, stage: str = ""
+    ) -> None:
         self._tracer = tracer
         self._name = name
+        self._contents = contents
+        self._stage = stage
         self._span = self._start_span(
             genai.INVOKE_WORKFLOW, name, parent, at, {genai.WORKFLOW_NAME: name} if name else {}
         )
         self.context = set_span_in_context(self._span, parent)
         self._common: Attributes = {}
+        self._description: RunDescription | None = None
         self._agents: dict[str, _Agent] = {}
         self._outcomes: Counter[str] = Counter()
 
@@ -128,6 +140,7 @@ class _Group:
                     agent.turns[event.key].retries.append((at, event))
             case RunStarted():
                 self._common = {genai.PROVIDER: genai.provider(event.backend), genai.MODEL: event.model}
+                self._description = event.description
                 self._span.set_attributes(self._common)
                 if event.total is not None:
                     self._span.set_attribute(genai.INPUTS, event.total)
@@ -148,6 +161,8 @@ class _Group:
             self._end_agent(at, key, genai.STOPPED)
         for outcome, count in self._outcomes.items():
             self._span.set_attribute(outcome, count)
+        if self._contents is not None:
+            self._span.set_attributes(self._contents.run(self._description))
         self._span.end(_ns(at))
         return is_cut
 
@@ -172,7 +187,10 @@ class _Group:
             attributes[genai.TIME_TO_FIRST_CHUNK] = event.ttft
         agent = self._agent(event.key)
         if agent is not None and (turn := agent.turns.pop(event.key, None)) is not None:
-            self._chat(agent, event.key, turn, attributes).end(_ns(at))
+            span = self._chat(agent, event.key, turn, attributes)
+            if self._contents is not None and event.reply is not None:
+                span.set_attributes(self._contents.reply(event.reply))
+            span.end(_ns(at))
 
     def _end_calls(self, at: float, event: CallsEnded) -> None:
         agent = self._agent(event.key)
@@ -180,9 +198,11 @@ class _Group:
         if agent is None or turn is None:
             return
         began = turn.began
-        for call in event.calls:
+        for call, result in zip_longest(event.calls, event.results):
             span = self._call(agent, event.key, call.name, event.turn, began)
             span.set_attribute(genai.TOOL_SOURCE, call.source)
+            if self._contents is not None and result is not None:
+                span.set_attributes(self._contents.call(call.arguments, result))
             if not call.ok:
                 _fail(span, genai.TOOL_FAILED)
             span.end(
@@ -197,6 +217,8 @@ class _Group:
         agent.span.set_attributes(
             {genai.TURNS: result.turns, genai.TOOL_CALLS: len(result.tool_calls), **_usage(result.usage)}
         )
+        if self._contents is not None:
+            agent.span.set_attributes(self._contents.agent(result))
         if result.finish is not None:
             agent.span.set_attribute(genai.FINISH_REASONS, [genai.finish_reason(result.finish)])
         self._end_agent(at, result.key, None if result.error is None else result.error.kind.value)
@@ -216,6 +238,8 @@ class _Group:
     def _chat(self, agent: _Agent, key: str, turn: _Turn, more: Attributes) -> Span:
         """One span for all attempts, as the conventions require."""
         attributes = {genai.CONVERSATION: row_key(key), genai.TURN: turn.number, **self._common, **more}
+        if self._contents is not None:
+            attributes |= self._contents.request(self._stage, key, turn.number)
         model = str(self._common.get(genai.MODEL, ""))
         span = self._start_span(genai.CHAT, model, agent.context, turn.began, attributes, SpanKind.CLIENT)
         for at, retry in turn.retries:

@@ -73,6 +73,10 @@ class StageMetrics:
     def set_expected(self, inputs: int) -> None:
         self._expected = inputs
 
+    def expect(self, more: int) -> None:
+        """So many inputs were added."""
+        self._expected += more
+
     def on_agent_started(self, key: str) -> None:
         self._started += 1
         self.agents.add(key)

@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 from ...core.errors import SpecError
 from ...core.events import Event
+from ...core.requests import Exchange
+from ...core.validation import at_least
 from ...version import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
 
+    from .message_content import RunContents
     from .spans import RunSpans
 
 
@@ -22,26 +25,48 @@ class Traces:
     The run's span is a child of the span that is current where this object is created. Spans go to
     `tracer_provider`, or to the global one. One object can be used for several runs, also concurrently."""
 
-    def __init__(self, tracer_provider: "TracerProvider | None" = None, name: str = "") -> None:
-        """`name`: added to the span names, such as "triage". Raises SpecError."""
+    def __init__(
+        self,
+        tracer_provider: "TracerProvider | None" = None,
+        name: str = "",
+        *,
+        content: bool = False,
+        content_chars: int = 16_000,
+    ) -> None:
+        """`name`: added to the span names, such as "triage". `content`: with prompts, answers, tool arguments and
+        results, without the secrets that are sent to the server; `content_chars`: characters of them in one attribute,
+        above which the longest texts are cut. Raises SpecError."""
         try:
             from opentelemetry import context, trace
         except ImportError as error:
             raise SpecError("Traces need opentelemetry-api: pip install 'batch-agent[otel]'.") from error
+        at_least("content_chars", content_chars, 1)
         self._name = name
+        self._content_chars = content_chars if content else None
         self._tracer = trace.get_tracer("batch_agent", __version__, tracer_provider)
         self._creation_context = context.get_current()
         self._runs: dict[int, RunSpans] = {}  # by thread: each run has its own
+        self._contents: dict[int, RunContents] = {}
 
     def take(self, at: float, event: Event) -> None:
         run = self._runs.get(threading.get_ident()) or self._start_run(at)
         run.take(at, event)
+
+    @property
+    def wants_exchanges(self) -> bool:
+        return self._content_chars is not None
+
+    def take_exchange(self, exchange: Exchange) -> None:
+        contents = self._contents_of_run()
+        if contents is not None:
+            contents.add(exchange)
 
     def flush(self) -> None:
         pass
 
     def close(self) -> None:
         """Ends the run of this thread, with all open spans."""
+        self._contents.pop(threading.get_ident(), None)
         run = self._runs.pop(threading.get_ident(), None)
         if run is not None:
             run.end()
@@ -49,8 +74,18 @@ class Traces:
     def _start_run(self, at: float) -> "RunSpans":
         from .spans import RunSpans
 
-        run = self._runs[threading.get_ident()] = RunSpans(self._tracer, self._parent(), self._name, at)
+        run = self._runs[threading.get_ident()] = RunSpans(
+            self._tracer, self._parent(), self._name, at, self._contents_of_run()
+        )
         return run
+
+    def _contents_of_run(self) -> "RunContents | None":
+        """Contents of the run of this thread: its first exchange comes before its first event."""
+        if self._content_chars is None:
+            return None
+        from .message_content import RunContents
+
+        return self._contents.setdefault(threading.get_ident(), RunContents(self._content_chars))
 
     def _parent(self) -> "Context":
         """The context of the run, if it has a current span; else the one in which this object was created."""

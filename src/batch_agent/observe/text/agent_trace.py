@@ -18,6 +18,7 @@ from ...core.facts import (
     Failed,
     Replied,
     Returned,
+    Sampled,
     Settled,
     Started,
     Withdrawn,
@@ -102,6 +103,8 @@ class _Trace:
                 yield from part("compacted", _compaction(fact), "yellow")
             case Failed():
                 yield from part("failed", f"{self._long(str(fact.error))} (after {fact.seconds:.2f} s)", "bold red")
+            case Sampled():
+                pass  # `batch-agent export` shows them
             case Claimed() | Withdrawn() | Settled():
                 pass  # only relevant while the calls of a turn are in progress: see `outcome_lines`
             case _:

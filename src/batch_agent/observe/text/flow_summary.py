@@ -15,6 +15,7 @@ from .summary import (
     pace_lines,
     saved_by_sharing,
     shared_results_lines,
+    steered_lines,
     unavailable_lines,
 )
 
@@ -27,7 +28,7 @@ def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
     lines += flow_tool_lines(state)
     for name, stage in state.stages.items():
         lines += failure_lines(name, stage.stats.failures)
-    return [*lines, *callback_lines(state)]
+    return [*lines, *callback_lines(state), *steered_lines(state)]
 
 
 def flow_tool_lines(state: LiveState) -> list[str]:

@@ -14,6 +14,7 @@ from .formatting import duration, plural
 from .prefix import prefix_outcome_line, shared_results_line
 
 _MAX_TOOLS = 5
+_MAX_STEERED = 8
 
 
 def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False) -> list[str]:
@@ -45,7 +46,7 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines += _scheduling(stats.scheduling, stats.done)
     for kind, count, example in stats.failures.groups:
         lines.append(f"Failed, {kind}: {count:,}. Example: {example[:300]}")
-    return [*lines, *callback_lines(state)]
+    return [*lines, *callback_lines(state), *steered_lines(state)]
 
 
 def _counts(state: LiveState, is_stopped: bool) -> str:
@@ -73,6 +74,12 @@ def callback_lines(state: LiveState) -> list[str]:
         f"{where} raised for {plural(count, 'item')}. Example: {example[:300]}"
         for where, (count, example) in state.callback_failures.items()
     ]
+
+
+def steered_lines(state: LiveState) -> list[str]:
+    """What the user changed during the run, in one line."""
+    shown, more = state.steered[-_MAX_STEERED:], len(state.steered) - _MAX_STEERED
+    return [f"Steered: {'; '.join(shown)}{f' (and {more:,} changes before)' if more > 0 else ''}."] if shown else []
 
 
 def saved_by_sharing(sources: Mapping[str, int], tools: ToolCounts) -> str:

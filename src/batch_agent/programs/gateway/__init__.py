@@ -1,4 +1,4 @@
-"""HTTP server inside a run through which programs reach its model, in OpenAI's or Anthropic's API."""
+"""HTTP server inside a run through which programs reach its model, in OpenAI's APIs or Anthropic's."""
 
 from .gateway import Gateway, open_gateway
 

@@ -193,7 +193,7 @@ class AnthropicProtocol:
     def error(self, error: GatewayError) -> bytes:
         return dumps({"type": "error", "error": _error(error)})
 
-    def error_event(self, error: GatewayError) -> bytes:
+    def error_event(self, error: GatewayError, meta: ResponseMeta) -> bytes:
         return _event("error", error=_error(error))
 
 

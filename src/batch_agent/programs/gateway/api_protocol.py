@@ -1,6 +1,7 @@
 """Seam for the APIs that the gateway speaks."""
 
 from collections.abc import Mapping
+from dataclasses import field
 from typing import Any, Protocol
 
 from ...core.fast_dataclass import dataclass
@@ -19,6 +20,8 @@ class ParsedRequest:
     stream: bool = False
     counts: bool = True
     """Whether a stream ends with the usage."""
+    body: Mapping[str, Any] = field(default_factory=dict)
+    """The request itself, for an API whose responses repeat parts of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,7 @@ class ResponseMeta:
     """Seconds since 1970."""
     model: str
     counts: bool = True
+    body: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ApiProtocol(Protocol):
@@ -52,6 +56,6 @@ class ApiProtocol(Protocol):
 
     def error(self, error: GatewayError) -> bytes: ...
 
-    def error_event(self, error: GatewayError) -> bytes:
+    def error_event(self, error: GatewayError, meta: ResponseMeta) -> bytes:
         """Encodes an error as the end of a stream that has begun."""
         ...

@@ -18,7 +18,7 @@ _MAX_BODY_BYTES = 64 * 2**20
 """Bytes of a request body."""
 _ROOT = "/{root:(?:v1/+|/)*}"
 """Programs get the address with or without /v1, and may add a /v1 of their own."""
-_UNSUPPORTED = ("responses", "completions", "embeddings")
+_UNSUPPORTED = ("completions", "embeddings")
 
 
 def application(handlers: Handlers) -> web.Application:
@@ -27,6 +27,7 @@ def application(handlers: Handlers) -> web.Application:
         [
             web.get("/", handlers.root),
             web.post(f"{_ROOT}chat/completions", handlers.chat),
+            web.post(f"{_ROOT}responses", handlers.responses),
             web.post(f"{_ROOT}messages", handlers.messages),
             web.post(f"{_ROOT}messages/count_tokens", handlers.count),
             web.get(f"{_ROOT}models", handlers.models),

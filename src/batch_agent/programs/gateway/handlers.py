@@ -18,11 +18,13 @@ from .api_protocol import ApiProtocol, ParsedRequest, ResponseMeta
 from .gateway_error import GatewayError, gateway_error_for
 from .openai_protocol import OpenAIProtocol
 from .responses import ResponseWriter, StreamPace
+from .responses_protocol import ResponsesProtocol
 from .sessions import ClientSession, ClientSessions
 
 OPENAI: ApiProtocol = OpenAIProtocol()
 ANTHROPIC: ApiProtocol = AnthropicProtocol()
-SUPPORTED = "Supported: POST /v1/chat/completions, POST /v1/messages, GET /v1/models."
+RESPONSES: ApiProtocol = ResponsesProtocol()
+SUPPORTED = "Supported: POST /v1/chat/completions, POST /v1/responses, POST /v1/messages, GET /v1/models."
 _CHARS_PER_TOKEN = 4
 
 
@@ -36,6 +38,9 @@ class Handlers:
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         return await self._respond(request, OPENAI)
+
+    async def responses(self, request: web.Request) -> web.StreamResponse:
+        return await self._respond(request, RESPONSES)
 
     async def messages(self, request: web.Request) -> web.StreamResponse:
         return await self._respond(request, ANTHROPIC)
@@ -71,9 +76,8 @@ class Handlers:
         session = self.sessions.authenticate(request.headers)
         with session.tracked():
             parsed, completion = await _read(request, protocol, session)
-            meta = ResponseMeta(
-                secrets.token_hex(12), int(time.time()), parsed.model or self.service.model, counts=parsed.counts
-            )
+            model = parsed.model or self.service.model
+            meta = ResponseMeta(secrets.token_hex(12), int(time.time()), model, parsed.counts, parsed.body)
             writer, answer = ResponseWriter(protocol, meta), self._answer(session, completion)
             if parsed.stream:
                 return await writer.stream(answer, request, self.pace)

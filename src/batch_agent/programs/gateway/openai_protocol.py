@@ -195,10 +195,10 @@ class OpenAIProtocol:
         return b"".join(map(_event, chunks)) + b"data: [DONE]\n\n"
 
     def error(self, error: GatewayError) -> bytes:
-        return dumps({"error": _error(error)})
+        return dumps({"error": error_data(error)})
 
-    def error_event(self, error: GatewayError) -> bytes:
-        data = _error(error)
+    def error_event(self, error: GatewayError, meta: ResponseMeta) -> bytes:
+        data = error_data(error)
         if error.code:  # OpenCode detects a context overflow within a stream only by a message of this form
             data["message"] = dumps({"type": "error", "error": data}).decode()
         return _event({"error": data}) + b"data: [DONE]\n\n"
@@ -246,7 +246,7 @@ def _usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _error(error: GatewayError) -> dict[str, Any]:
+def error_data(error: GatewayError) -> dict[str, Any]:
     return {"message": str(error), "type": _kind(error.status), "param": None, "code": error.code}
 
 

@@ -1,4 +1,4 @@
-"""Validation of request fields that both APIs share."""
+"""Validation of request fields that the APIs share."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,6 +14,8 @@ Tools = tuple[ToolSpec, ...]
 Choice = Literal["auto", "none", "required"]
 
 _MAX_NUMBER = 2**63
+_TEXTS = ("text", "input_text", "output_text", "reasoning_text", "summary_text")
+"""Types of parts that are text."""
 
 
 def object_list(value: Any, where: str) -> list[Mapping[str, Any]]:
@@ -67,7 +69,9 @@ def text_in(part: Any, where: str, describe_others: bool = False) -> str:
     match part:
         case str():
             return part
-        case {"type": "text" | "input_text", "text": str(found)} | {"type": "refusal", "refusal": str(found)}:
+        case {"type": str(kind), "text": str(found)} if kind in _TEXTS:
+            return found
+        case {"type": "refusal", "refusal": str(found)}:
             return found
         case {"type": str(kind)} if describe_others:
             return f"[{kind}: left out, the model reads texts only]"

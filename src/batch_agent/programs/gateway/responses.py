@@ -66,5 +66,5 @@ class ResponseWriter:
 
     def _final_chunk(self, result: Reply | GatewayError) -> bytes:
         if isinstance(result, GatewayError):
-            return self.protocol.error_event(result)
+            return self.protocol.error_event(result, self.meta)
         return self.protocol.events(result, self.meta)

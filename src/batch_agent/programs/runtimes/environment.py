@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...supervisor.environment_secrets import without_secrets
 
 _REMOVED = re.compile(
-    r"(OPENAI|ANTHROPIC|OPENCODE|BATCH_AGENT)_.*"  # another server, another model, other settings than the run's
+    r"(OPENAI|ANTHROPIC|OPENCODE|CODEX|BATCH_AGENT)_.*"  # another server, another model, other settings than the run's
     r"|CLAUDECODE|CLAUDE_CODE_(USE_.*|ENTRYPOINT|SSE_PORT)",  # some programs do not start inside themselves
     re.IGNORECASE,
 )

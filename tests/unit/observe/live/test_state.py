@@ -25,6 +25,7 @@ from batch_agent.core.events import (
     Resumed,
     RunStarted,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
@@ -33,6 +34,7 @@ from batch_agent.core.requests import NO_USAGE, Usage
 from batch_agent.core.results import AgentError, AgentResult, CallRecord, ToolUse
 from batch_agent.observe.live.state import LiveStage, LiveState
 from batch_agent.observe.run_stats import RateEstimator
+from batch_agent.observe.text.summary import summary_lines
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 STARTED = RunStarted("vllm", "m", 8, 100, prices=(2.0, 0.5, 8.0))
@@ -234,6 +236,18 @@ def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:
     assert state.tools.reports == (ToolUse("look", 3),)
     assert state.tools.summaries == Usage(5)
     assert state.backends == {"vllm": LoadSampled("vllm", 4, 8)}
+
+
+def test_what_the_user_changes_is_shown_and_in_the_summary() -> None:
+    state = board_of(STARTED, Steered("pause", "no", "yes"), Paused(1, "busy"))
+    assert (state.paused, state.notice) == ("by batch-agent ctl; busy", "Steered: pause: no -> yes")
+    for event in (Resumed(), Steered("inputs", "2", "5", agents=3)):
+        state.emit(event)
+    assert state.paused == "by batch-agent ctl"
+    total = state.stages[""].total
+    state.emit(Steered("pause", "yes", "no"))
+    assert (state.paused, total) == ("", (STARTED.total or 0) + 3)
+    assert summary_lines(state, 1.0)[-1] == "Steered: pause: no -> yes; inputs: 2 -> 5; pause: yes -> no."
 
 
 def test_only_agents_under_way_and_the_last_results_are_held() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from batch_agent.core.events import (
     RequestRetried,
     RunStarted,
     StageEvent,
+    Steered,
     ToolsUsed,
     TurnStarted,
 )
@@ -272,6 +274,22 @@ def test_limits_and_pauses_are_told_with_their_times(tmp_path: Path) -> None:
     assert len(model["limits"]) == 50
     assert model["limits"][-1] == {"at": 59.0, "inflight": 59, "reason": "room"}
     assert model["pauses"] == [{"at": 60.0, "seconds": 2.0, "reason": "busy"}]
+
+
+def test_what_the_user_changed_is_told_with_its_time_and_added_inputs_are_expected(tmp_path: Path) -> None:
+    events: list[tuple[float, Event]] = [
+        (0.0, STARTED),
+        (3, Steered("max_inflight", "8", "4")),
+        (5, Steered("inputs", "2", "5", agents=3)),
+    ]
+    model = seen(written(tmp_path, events))
+    assert model["steered"] == [
+        {"at": 3.0, "change": "max_inflight: 8 -> 4"},
+        {"at": 5.0, "change": "inputs: 2 -> 5"},
+    ]
+    assert model["stages"][0]["total"] == 5
+    resumed = seen(written(tmp_path, events, [(0.0, replace(STARTED, total=5))]))  # which counts them itself
+    assert resumed["stages"][0]["total"] == 5
 
 
 def test_a_log_that_another_run_replaces_is_seen_anew(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from batch_agent.observe.telemetry import semconv as genai
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.sim import Script, SimConfig, SimServer
 
+_OURS = r"(?:gen_ai|batch_agent|error|server|openinference|input|output)\."
 DOCS = Path(__file__).parents[4] / "docs"
 SECRET = "the word that nobody may tell"
 REFUSED = 'no [[sim: {"fault": "400"}]]'
@@ -261,11 +262,11 @@ def test_pauses_are_events_of_the_run() -> None:
 
 
 def test_the_docs_name_every_attribute() -> None:
-    told = set(re.findall(r"`((?:gen_ai|batch_agent|error)\.[\w.]+)`", (DOCS / "metrics.md").read_text()))
+    told = set(re.findall(rf"`({_OURS}[\w.]+)`", (DOCS / "metrics.md").read_text()))
     ours = {
         value
         for name, value in vars(genai).items()
-        if name.isupper() and isinstance(value, str) and re.match(r"(gen_ai|batch_agent|error)\.", value)
+        if name.isupper() and isinstance(value, str) and re.match(_OURS, value)
     }
     assert told == ours
 
@@ -308,6 +309,16 @@ async def test_the_command_line_sends_them_where_the_environment_says(
     names = Counter(span.name for span in scope.spans)
     assert names == {"invoke_workflow": 1, "invoke_agent": 2, "chat sim": 4, "execute_tool look": 2}
     assert len({span.trace_id for span in scope.spans}) == 1
+
+
+async def test_the_command_line_sends_contents_if_asked(sim: SimServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Collector() as collector:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+        await run(sim, *telemetry_sinks(None, traces=False, content=True), inputs=["a"])
+    [resource] = [each for request in collector.requests for each in request.resource_spans]
+    [scope] = resource.scope_spans
+    found = {each.key for span in scope.spans for each in span.attributes}
+    assert {genai.INPUT_MESSAGES, genai.OUTPUT_MESSAGES, genai.CALL_RESULT, genai.SERVER_ADDRESS} <= found
 
 
 class Collector:

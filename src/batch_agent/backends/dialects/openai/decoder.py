@@ -11,6 +11,7 @@ from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, Re
 from ...http.sse import SseParser
 from ..response_body import billed_usage, openai_usage, read_object
 from .chunk_fast_path import ChunkFastPath, ChunkText
+from .token_ids import PROMPT_IDS, read_tokens
 
 _FINISH: Mapping[str, FinishReason] = {
     "length": "length",
@@ -32,7 +33,7 @@ def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
     if choice is None:
         raise BackendError(ErrorKind.SERVER, f"The response has no choices: {body[:200]!r}")
     message = choice.get("message")
-    if not isinstance(message, dict):
+    if type(message) is not dict:  # as a parser makes them; isinstance() would cost a call for each field
         message = {"content": choice.get("text")}
     reasoning, text = _content_of(message)
     deltas: list[Delta] = []
@@ -42,13 +43,17 @@ def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
         deltas.append(TextDelta(text))
     made_calls = False
     if message.get("tool_calls"):
-        parts = list(_parts(message))
-        deltas += [ReasoningDelta(signature=part.signature) for part in parts if part.signature]
-        deltas += [CallDelta(_tool_call(part)) for part in parts]
-        made_calls = bool(parts)
+        for part in _parts(message):
+            if part.signature:
+                deltas.append(ReasoningDelta(signature=part.signature))
+            deltas.append(CallDelta(ToolCall(part.id, part.name, part.arguments)))
+            made_calls = True
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
     usage = openai_usage(reply.get("usage")) or Usage()
-    deltas.append(Finished(finish, billed_usage(usage, lane, reply.get("service_tier"))))
+    tokens = None
+    if (PROMPT_IDS in reply and reply[PROMPT_IDS]) or (PROMPT_IDS in choice and choice[PROMPT_IDS]):  # noqa: RUF019
+        tokens = read_tokens(reply, choice)
+    deltas.append(Finished(finish, billed_usage(usage, lane, reply.get("service_tier")), tokens))
     return deltas
 
 
@@ -184,7 +189,7 @@ class OpenAIStreamDecoder:
         self._close_call(deltas)
         for part in _parts({"tool_calls": [event.get("tool_call")]}):
             self._dispatched.append((part.index, part.id))
-            self._emit(CallDelta(_tool_call(part)), deltas)
+            self._emit(CallDelta(ToolCall(part.id, part.name, part.arguments)), deltas)
 
     def _add(self, part: "_CallPart", deltas: list[Delta]) -> None:
         if (part.index, part.id) in self._dispatched:
@@ -222,14 +227,14 @@ class _CallPart(NamedTuple):
 
 def _parts(message: Mapping[str, Any]) -> Iterator[_CallPart]:
     entries = message.get("tool_calls")
-    for call in entries if isinstance(entries, list) else ():
-        if not isinstance(call, dict):
+    for call in entries if type(entries) is list else ():
+        if type(call) is not dict:
             continue
         function = call.get("function")
-        if not isinstance(function, dict):
+        if type(function) is not dict:
             function = {}
         arguments = function.get("arguments")
-        if not isinstance(arguments, str):
+        if type(arguments) is not str:
             arguments = "" if arguments is None else dumps(arguments).decode()
         name, signature = str(function.get("name") or ""), _signature(call) if "extra_content" in call else ""
         yield _CallPart(call.get("index") or 0, str(call.get("id") or ""), name, arguments, signature)
@@ -243,14 +248,12 @@ def _signature(call: Mapping[str, Any]) -> str:
             return ""
 
 
-def _tool_call(part: _CallPart) -> ToolCall:
-    return ToolCall(part.id, part.name, part.arguments)
-
-
 def _first_choice(reply: dict[str, Any]) -> dict[str, Any] | None:
-    choices = reply.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else None
+    match reply.get("choices"):
+        case [dict() as first, *_]:
+            return first
+        case _:
+            return None
 
 
 def _text_only_chunk(data: bytes) -> ChunkText | None:
@@ -273,15 +276,17 @@ def _content_of(message: Mapping[str, Any]) -> tuple[str, str]:
     """Reasoning and text of a message; either may be empty."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     text = _text(message.get("content")) or _text(message.get("refusal"))
-    return reasoning if isinstance(reasoning, str) else "", text
+    return reasoning if type(reasoning) is str else "", text
 
 
 def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    if isinstance(content, list):
-        return "".join(_text(part.get("text")) if isinstance(part, dict) else _text(part) for part in content)
-    return ""
+    match content:
+        case str():
+            return content
+        case list():
+            return "".join(_text(part.get("text")) if isinstance(part, dict) else _text(part) for part in content)
+        case _:
+            return ""
 
 
 def _finish(reason: Any, made_calls: bool, refused: bool) -> FinishReason:
@@ -291,4 +296,4 @@ def _finish(reason: Any, made_calls: bool, refused: bool) -> FinishReason:
         return "refusal"
     if made_calls and reason != "length":
         return "calls"
-    return _FINISH.get(reason, "stop") if isinstance(reason, str) else "stop"
+    return _FINISH.get(reason, "stop") if type(reason) is str else "stop"

@@ -14,6 +14,7 @@ from ...flavors import OpenAIExtensions
 from ..dialect import EncodingCache, base64_of
 from .context_hints import PARAMETERS, hint_fields
 from .decoder import OpenAIStreamDecoder, decode_reply
+from .token_ids import token_fields
 
 PATH = "/chat/completions"
 
@@ -48,17 +49,22 @@ class OpenAIChat:
         header = self._extensions.session_header
         return {header: request.agent} if header and request.agent else None
 
-    def encode(self, request: Request) -> bytes:
+    def encode(self, request: Request, tail: bytes | None = None) -> bytes:
+        """`tail`: what follows the messages, if not what the request says."""
         shared = (request.prompt, request.model, request.sampling)
         head = self._cache.get(shared, lambda: self._head(request))
         messages = b",".join([self._message(message) for message in request.messages])
-        return head + messages + self._tail(request)
+        return head + messages + (self._tail(request) if tail is None else tail)
 
     def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
         return decode_reply(body, lane)
 
     def decoder(self, lane: Lane = "standard") -> OpenAIStreamDecoder:
         return OpenAIStreamDecoder(lane)
+
+    def encode_rendering(self, request: Request) -> bytes:
+        """Body of a request for the ids of the prompt, as the server renders it with all tools."""
+        return self.encode(request, b'],"add_generation_prompt":true}')
 
     def _head(self, request: Request) -> bytes:
         sampling, extensions = request.sampling, self._extensions
@@ -75,7 +81,7 @@ class OpenAIChat:
         body |= sampling.extra
         if extensions.priority == "agent_hints":
             body.pop("nvext", None)  # added at the end, with the hints
-        if extensions.context_hints:
+        if extensions.context_hints or (request.tokens is not None and extensions.prompt_ids == PARAMETERS):
             body.pop(PARAMETERS, None)  # likewise
         if request.prompt.tools:
             body["tools"] = chat_tools(request.prompt.tools)
@@ -101,6 +107,8 @@ class OpenAIChat:
             tail += b',"stream":true'
             tail += b',"stream_options":{"include_usage":true}' if self._extensions.stream_options else b""
         metadata = self._metadata(request) if self._has_metadata else None
+        if request.tokens is not None:
+            metadata = _with_token_fields(metadata or {}, request, self._extensions.prompt_ids)
         return tail + (b"," + dumps(metadata)[1:] if metadata else b"}")
 
     def _tool_choice(self, name: str) -> Any:
@@ -147,11 +155,7 @@ class OpenAIChat:
             case Assistant():
                 return dumps(self._assistant(message))
             case ToolResults():
-                results = [
-                    dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content})
-                    for result in message.results
-                ]
-                return b",".join([*results, *_images_of_results(message)])
+                return b",".join(_results(message))
             case _:
                 assert_never(message)
 
@@ -185,14 +189,18 @@ def _image(image: ImageRef) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _images_of_results(message: ToolResults) -> list[bytes]:
-    """A message of the user with the images of the results, if there are any: a tool's message has only text."""
-    parts: list[dict[str, Any]] = []
+def _results(message: ToolResults) -> list[bytes]:
+    """A message for each result, and one of the user with their images, if there are any: a tool's message has only
+    text."""
+    messages, images = list[bytes](), list[dict[str, Any]]()
     for result in message.results:
+        messages.append(dumps({"role": "tool", "tool_call_id": result.call.id, "content": result.content}))
         if result.images:
-            parts.append({"type": "text", "text": f"Images that {result.call.name} returned ({result.call.id}):"})
-            parts += map(_image, result.images)
-    return [dumps({"role": "user", "content": parts})] if parts else []
+            images.append({"type": "text", "text": f"Images that {result.call.name} returned ({result.call.id}):"})
+            images += map(_image, result.images)
+    if images:
+        messages.append(dumps({"role": "user", "content": images}))
+    return messages
 
 
 def _agent_hints(request: Request) -> dict[str, Any]:
@@ -211,6 +219,15 @@ def _kv_parameters(request: Request) -> dict[str, Any]:
     """The user's parameters of the KV transfer, with the hint."""
     extra = request.sampling.extra.get(PARAMETERS) or {}
     return dict(extra) if request.hint is None else {**extra, **hint_fields(request.hint, request.turn)}
+
+
+def _with_token_fields(metadata: dict[str, Any], request: Request, input_field: str) -> dict[str, Any]:
+    """The fields about a request and its tokens. vLLM takes ids among the parameters of the KV transfer."""
+    assert request.tokens is not None
+    metadata |= token_fields(request.tokens, input_field)
+    if input_field == PARAMETERS and (parameters := {**_kv_parameters(request), **metadata.get(PARAMETERS, {})}):
+        metadata[PARAMETERS] = parameters
+    return metadata
 
 
 def _cache_key(prompt: Prompt) -> str:

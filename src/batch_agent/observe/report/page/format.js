@@ -129,5 +129,11 @@ const format = (() => {
     return text.includes(".") ? text.replace(/\.?0+$/, "") : text;
   }
 
-  return { UNKNOWN, isNumber, exact, amount, short, share, seconds, dollars, spaced, rate, when, plural, axis, moment };
+  /** Scores are often 0 or 1. */
+  function score(value) {
+    if (!isNumber(value)) return UNKNOWN;
+    return Number.isInteger(value) ? whole.format(value) : value.toFixed(3);
+  }
+
+  return { UNKNOWN, isNumber, exact, amount, short, share, seconds, dollars, score, spaced, rate, when, plural, axis, moment };
 })();

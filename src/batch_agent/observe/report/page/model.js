@@ -63,6 +63,10 @@ const runModel = (() => {
       cached,
       tokensOut,
       cost: figure("cost"),
+      scores: Object.entries(record(raw.scores)).map(([name, values]) => ({
+        name,
+        values: every((agent) => number(list(values)[agent])),
+      })),
       input,
       answer: words("answer"),
       hasInputs: input.some(Boolean),

@@ -147,7 +147,7 @@ const panel = (() => {
 
   /** Figures of a finished agent. */
   function figures(agent) {
-    const { turns, tokensIn, cached, tokensOut, cost, finish } = model.results;
+    const { turns, tokensIn, cached, tokensOut, cost, finish, scores } = model.results;
     if (turns[agent] === null) return null;
     return [
       pair("Turns", format.exact(turns[agent])),
@@ -156,6 +156,7 @@ const panel = (() => {
       pair("Tokens out", format.exact(tokensOut[agent])),
       cost[agent] !== null && pair("Cost", format.dollars(cost[agent])),
       finish[agent] && pair("Finish", finish[agent]),
+      scores.map(({ name, values }) => values[agent] !== null && pair(`Score ${name}`, format.score(values[agent]))),
     ];
   }
 

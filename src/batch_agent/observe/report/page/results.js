@@ -25,7 +25,7 @@ const results = (() => {
 
   const count = (value, write = exact) => (value === null ? NOTHING : write(value));
 
-  /** Columns: `value` is what a column is sorted by. */
+  /** Columns: `value` is what a column is sorted by. Those of scores, which depend on the run, are in `columns`. */
   const COLUMNS = [
     { id: "index", name: "Agent", class: "name", value: (agent) => model.agents.index[agent], cell: agentCell },
     {
@@ -113,7 +113,7 @@ const results = (() => {
     const passes = predicate();
     const found = [];
     for (let agent = 0; agent < model.agents.count; agent++) if (passes(agent)) found.push(agent);
-    const column = COLUMNS.find((each) => each.id === order.by);
+    const column = columns().find((each) => each.id === order.by) ?? COLUMNS[0];
     const values = new Array(model.agents.count);
     for (const agent of found) values[agent] = column.value(agent);
     const way = order.isDown ? -1 : 1;
@@ -207,7 +207,18 @@ const results = (() => {
     return el("label", null, el("span", null, label), el("select", { "data-filter": name }, list));
   }
 
-  const columns = () => COLUMNS.filter((column) => !column.has || column.has());
+  /** The columns of this run: scores stand behind the answers. */
+  function columns() {
+    const used = COLUMNS.filter((column) => !column.has || column.has());
+    const behind = used.findIndex((column) => column.id === "error") + 1;
+    return [...used.slice(0, behind), ...model.results.scores.map(scoreColumn), ...used.slice(behind)];
+  }
+
+  function scoreColumn({ name, values }) {
+    const value = (agent) => values[agent];
+    const about = `Score of the answer by ${name}`;
+    return { id: `score.${name}`, name, about, class: "number", value, cell: (agent) => count(value(agent), format.score) };
+  }
 
   function table() {
     const used = columns();
@@ -310,7 +321,7 @@ const results = (() => {
   }
 
   /** Numbers begin with the largest, texts and indices with the first. */
-  const startsDown = (by) => COLUMNS.find((column) => column.id === by).class === "number";
+  const startsDown = (by) => columns().find((column) => column.id === by).class === "number";
 
   function attach() {
     host().addEventListener("input", ({ target }) => target.name === "query" && show({ query: target.value }));

@@ -31,6 +31,7 @@ const scheduling = (() => {
       backends(model),
       limits(model),
       interruptions(model),
+      changes(model),
     ]);
   }
 
@@ -137,6 +138,22 @@ const scheduling = (() => {
         "interruptions",
         `Pauses and resumes (${exact(rows.length)})`,
         table("Pauses and resumes", columns, rows, "narrow"),
+      )
+    );
+  }
+
+  function changes(model) {
+    const rows = list(model.steered).map(record);
+    const columns = [
+      { name: "At", class: "number", cell: (row) => (number(row.at) === null ? null : seconds(row.at)) },
+      { name: "Change", class: "broad", cell: (row) => text(row.change) || null },
+    ];
+    return (
+      rows.length > 0 &&
+      details(
+        "changes",
+        `Changes by the user (${exact(rows.length)})`,
+        table("Changes by the user", columns, rows, "narrow"),
       )
     );
   }

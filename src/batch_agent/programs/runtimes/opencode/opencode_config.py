@@ -11,7 +11,9 @@ import orjson
 from ....core.errors import SpecError
 from ....core.fast_dataclass import dataclass
 from ....core.program_runtime import ModelEndpoint
+from ..installed_program import InstalledProgram
 
+OPENCODE = InstalledProgram("OpenCode", "npm install -g opencode-ai", (1, 18, 18))
 PROVIDER = "batch"
 AGENT = "batch-agent"
 TEMP_DIR = Path("..", "tmp")

@@ -14,10 +14,9 @@ from ....core.fast_dataclass import dataclass
 from ....core.program_runtime import RuntimeContext, SessionFactory
 from ....core.validation import FORMER, explain_unknown_name
 from ...workspace.workspace import WorkspaceRoot, as_path, check_workdir
-from .cli import check_config, check_version, find_opencode
 from .home import make_home
 from .opencode_client import opencode_server
-from .opencode_config import PLACEHOLDER_ENDPOINT, OpenCodeSettings, config_text, write_config
+from .opencode_config import OPENCODE, PLACEHOLDER_ENDPOINT, OpenCodeSettings, config_text, write_config
 from .run_mode import RunSessions
 from .serve_mode import serve_sessions
 
@@ -86,7 +85,7 @@ class OpenCodeRuntime:
         if not all(isinstance(word, str) for pair in (self.env or {}).items() for word in pair):
             raise SpecError("env must be a mapping of strings to strings.")
         self._settings.check()
-        find_opencode(self.command)
+        OPENCODE.find(self.command)
         check_workdir(self.workdir)
 
     def open(self, context: RuntimeContext) -> AbstractAsyncContextManager[SessionFactory]:
@@ -94,18 +93,18 @@ class OpenCodeRuntime:
 
     @asynccontextmanager
     async def _open(self, context: RuntimeContext) -> AsyncIterator[SessionFactory]:
-        program = find_opencode(self.command)
+        program = OPENCODE.find(self.command)
         folder = context.folder / "opencode"
         home = make_home(folder, {})
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
-                group.create_task(check_version(program, home.environment("{}"), home.cwd))
+                group.create_task(OPENCODE.check_version(program, home.environment("{}"), home.cwd))
                 opening = group.create_task(WorkspaceRoot.open(context, self.workdir, self.keep))
         workspaces, prompt = opening.result(), self._prompt_file(folder)
         environment = self._environment(workspaces, prompt, folder)
         write_config(home.probe, PLACEHOLDER_ENDPOINT)
         if self.mode == "process":
-            await check_config(program, environment, home.probe)
+            await OPENCODE.check_config([program, "debug", "config"], environment, home.probe)
             yield RunSessions(program, workspaces, partial(self._environment, workspaces, prompt))
         else:
             async with serve_sessions(

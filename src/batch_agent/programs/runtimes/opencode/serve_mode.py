@@ -19,10 +19,9 @@ from ....core.fast_dataclass import dataclass
 from ....core.messages import Message
 from ....core.program_runtime import ProgramFailed, ProgramResult, SessionFactory
 from ...workspace.workspace import Workspace, WorkspaceRoot
-from .cli import refused_config
 from .home import MARK
 from .opencode_client import OpenCodeClient
-from .opencode_config import write_config
+from .opencode_config import OPENCODE, write_config
 from .session_messages import to_result
 
 _KILL_ATTEMPTS = 20
@@ -120,7 +119,7 @@ async def _check(server: OpenCodeClient, probe: Path) -> None:
         await server.check_config(probe)
         await server.dispose(probe)
     except ProgramFailed as to_failure:
-        raise refused_config(str(to_failure)) from to_failure
+        raise OPENCODE.rejected_config(str(to_failure)) from to_failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""Codex as an agent runtime."""

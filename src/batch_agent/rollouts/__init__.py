@@ -1,0 +1,1 @@
+"""Rollouts: the token ids of agents, kept during a run and exported for trainers."""

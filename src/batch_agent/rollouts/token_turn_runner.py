@@ -1,0 +1,146 @@
+"""Turn runner that keeps the tokens of each turn in the checkpoint, and sends histories as ids."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from ..agent.conversation import Generate
+from ..aio import Deadlines
+from ..core.agent_config import Job
+from ..core.errors import BackendError, ErrorKind
+from ..core.facts import Replied, Sampled
+from ..core.fast_dataclass import dataclass
+from ..core.protocols import Backend, EventSink, RendersPrompts, Slot, Store
+from ..core.requests import Reply, Request, TokenRequest
+from ..engine.admission import AdmissionController
+from ..engine.engine import Leave
+from ..engine.turn_runner import OnAttempt, TurnRunner
+from .continuation import LastTurn, continued_prompt
+from .token_record import TokenRecord, encode_record
+
+MAX_ID_BYTES = 256 * 1024 * 1024
+"""Of the ids of agents in progress, 64 million tokens. The next turn of an agent beyond that is rendered by the
+server."""
+_NO_IDS = (
+    "The server returned no token ids, which tokens=True needs. Use vLLM 0.10.2 or later, or SGLang 0.5.10 or later, "
+    "or omit tokens=True."
+)
+
+
+class TokenRecorder:
+    """Tokens of a run: records those of each turn, and remembers them for the turn that continues it."""
+
+    def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
+        self._store = store
+        self._render = server.render_prompt if isinstance(server, RendersPrompts) else None
+        self._threads: dict[str, dict[str, LastTurn]] = {}
+        """Conversations by agent, least recently used first."""
+        self._size = 0
+        self._max_bytes = max_bytes
+        self.turns = 0
+        self.breaks = 0
+        """Turns whose prompt does not continue the turn before."""
+
+    async def continued(self, step: Generate, agent: str, thread: str = "") -> Generate:
+        """The step, with a prompt of ids where it continues the turn before."""
+        last, request = self._last(agent, thread), step.request
+        if last is None or self._render is None or not last.is_continued_by(request):
+            return step
+        rendered = await self._render(request)
+        prompt = None if rendered is None else continued_prompt(last, rendered)
+        if prompt is None:
+            return step
+        return Generate(replace(request, tokens=TokenRequest(prompt)), step.turns_left)
+
+    def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
+        """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
+        full = fact.reply
+        tokens, reply = full.tokens, Reply(full.text, full.finish, full.usage, full.calls, full.thoughts)
+        if tokens is None:
+            raise BackendError(ErrorKind.BAD_REQUEST, _NO_IDS)
+        sent = request.tokens.prompt_ids if request.tokens is not None else b""
+        as_ids = bool(sent) and sent == tokens.prompt
+        if sent and not as_ids:
+            self._render = None  # the server does not take ids: what it rendered itself is in the record
+        last = self._last(agent, thread)
+        previous = last.tokens.sequence if last is not None and last.number < request.turn else b""
+        record = TokenRecord(tokens, request.turn, attempt, thread, sent_as_ids=as_ids)
+        self._store.record(agent, Sampled(encode_record(record, previous)))
+        self.turns += 1
+        self.breaks += not tokens.prompt.startswith(previous)
+        rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
+        self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered))
+        return Replied(reply, fact.queued, fact.seconds, fact.ttft, fact.attempts, fact.work, fact.cut_at)
+
+    def forget(self, agent: str) -> None:
+        """To be called when an agent has ended."""
+        self._size -= sum(turn.size for turn in self._threads.pop(agent, {}).values())
+
+    def around(self, turns: TurnRunner, leave: Leave | None) -> "tuple[TokenTurnRunner, Leave]":
+        """The turn runner of agents that keeps their tokens, and what is called when an agent has ended."""
+
+        async def leave_and_forget(agent: str) -> None:
+            self.forget(agent)
+            if leave is not None:
+                await leave(agent)
+
+        return TokenTurnRunner(turns, self), leave_and_forget
+
+    def report(self) -> str | None:
+        """For the user, at the end of the run; None if every prompt continued the turn before it."""
+        if not self.breaks:
+            return None
+        return (
+            f"{self.breaks:,} of {self.turns:,} turns do not continue the tokens of the turn before: their histories "
+            "were rendered anew. `batch-agent export --format trl` cuts the rollouts there; docs/rollouts.md says why."
+        )
+
+    def _last(self, agent: str, thread: str) -> LastTurn | None:
+        return self._threads[agent].get(thread) if agent in self._threads else None
+
+    def _remember(self, agent: str, thread: str, turn: LastTurn) -> None:
+        threads = self._threads.pop(agent, {})
+        if thread in threads:
+            self._size -= threads[thread].size
+        threads[thread] = turn
+        self._threads[agent] = threads
+        self._size += turn.size
+        while self._size > self._max_bytes:
+            self.forget(next(iter(self._threads)))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTurnRunner:
+    """Runs the turns of agents with another turn runner, and keeps their tokens."""
+
+    turns: TurnRunner
+    recorder: TokenRecorder
+
+    @property
+    def admission(self) -> AdmissionController:
+        return self.turns.admission
+
+    @property
+    def turn_time(self) -> Deadlines:
+        return self.turns.turn_time
+
+    @property
+    def events(self) -> EventSink | None:
+        return self.turns.events
+
+    async def turn(
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        on_attempt: OnAttempt | None = None,
+    ) -> Replied:
+        try:
+            step = await self.recorder.continued(step, job.key)
+        except BaseException:
+            if slot is not None:
+                slot.release()
+            raise
+        fact = await self.turns.turn(job, step, slot, task, on_attempt)
+        return self.recorder.keep(job.key, step.request, fact)

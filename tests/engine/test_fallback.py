@@ -1,0 +1,219 @@
+"""Fallback: what one backend cannot serve, the next one does, and nothing is paid for twice."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.engine_harness import EventLog, asked
+
+from batch_agent import AgentResult, BatchAgent, ErrorKind, Flow, Results, RunStopped, SpecError, Tool
+from batch_agent.core.errors import BackendError
+from batch_agent.core.events import Notice, StageEvent
+from batch_agent.core.messages import ToolResults
+from batch_agent.core.requests import Reply, Request, Usage
+from batch_agent.testing import Answer, ScriptedBackend, call, say
+
+ROWS = [{"n": number} for number in range(6)]
+PRICES = {"small": (1.0, 0.5, 2.0), "large": (10.0, 5.0, 20.0)}
+DOWN = "http://127.0.0.1:1/v1"
+
+
+def number(request: Request) -> int:
+    return int(asked(request).split()[1])
+
+
+def good(request: Request) -> Answer:
+    return say(f"answer {number(request)}", Usage(100, 0, 10))
+
+
+def failing(kind: ErrorKind, *numbers: int) -> Callable[[Request], Answer]:
+    def answer(request: Request) -> Answer:
+        if number(request) in numbers:
+            raise BackendError(kind, f"the server says {kind}")
+        return good(request)
+
+    return answer
+
+
+def refusing(request: Request) -> Answer:
+    return Reply("I would rather not.", "refusal", Usage(50, 0, 5)) if number(request) == 2 else good(request)
+
+
+async def run(first: Any, *fallback: Any, **options: Any) -> Results:
+    given = {"task": "Do {n}", "inputs": ROWS, "progress": False, "max_retries": 0, "prices": PRICES, **options}
+    results: Results = await BatchAgent.run(backend=first, fallback=list(fallback), **given)
+    return results
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.SERVER, ErrorKind.NOT_FOUND, ErrorKind.CONTEXT_OVERFLOW, ErrorKind.AUTH])
+async def test_agents_that_fail_on_one_backend_are_run_by_the_next(kind: ErrorKind) -> None:
+    small, large = ScriptedBackend(failing(kind, 2, 4), model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large)
+    assert [result.output for result in results] == [f"answer {row['n']}" for row in ROWS]
+    assert [result.model for result in results] == ["small", "small", "large", "small", "large", "small"]
+    assert sorted(map(number, large.requests)) == [2, 4]
+
+
+async def test_a_refusal_goes_to_the_next_model_and_costs_what_each_model_costs() -> None:
+    small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large)
+    assert [result.model for result in results][2] == "large"
+    assert results[1].cost == pytest.approx((100 * 1 + 10 * 2) / 1e6)
+    assert results[2].cost == pytest.approx((100 * 10 + 10 * 20) / 1e6)
+
+
+async def test_a_name_is_another_model_of_the_same_backend() -> None:
+    def answer(request: Request) -> Answer:
+        return refusing(request) if request.model == "small" else good(request)
+
+    backend = ScriptedBackend(answer)
+    results = await run(backend, "large", model="small")
+    assert [result.model for result in results][1:3] == ["small", "large"]
+    assert all(results[at].ok for at in range(6))
+
+
+async def test_other_failures_stay_where_they_are() -> None:
+    small, large = ScriptedBackend(good, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large, output_schema=int)
+    assert {result.error.kind for result in results if result.error} == {ErrorKind.INVALID_OUTPUT}
+    assert not large.requests
+
+
+async def test_a_server_that_cannot_be_reached_is_left_out() -> None:
+    large, log = ScriptedBackend(good, model="large"), EventLog()
+    results = await run(DOWN, large, events=log)
+    assert [result.model for result in results] == ["large"] * 6
+    assert any("is not used any more" in event.text for event in log.events if isinstance(event, Notice))
+
+
+async def test_a_server_that_is_lost_during_the_run_leaves_the_rest_to_the_next() -> None:
+    def answer(request: Request) -> Answer:
+        if number(request) > 1:
+            raise BackendError(ErrorKind.UNAVAILABLE, "connection refused")
+        return good(request)
+
+    small, large = ScriptedBackend(answer, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large, max_inflight=1, max_retries=1)
+    assert [result.model for result in results] == ["small"] * 2 + ["large"] * 4
+    assert sorted(map(number, large.requests)) == [2, 3, 4, 5]
+
+
+async def test_if_no_backend_is_left_the_error_is_raised_or_names_both_failures() -> None:
+    with pytest.raises((BackendError, RunStopped)):
+        await run(DOWN, DOWN)
+    small = ScriptedBackend(failing(ErrorKind.SERVER, 3), model="small")
+    large = ScriptedBackend(failing(ErrorKind.CONTEXT_OVERFLOW, 3), model="large")
+    results = await run(small, large)
+    assert [result.ok for result in results] == [True, True, True, False, True, True]
+    error = results[3].error
+    assert error is not None
+    assert error.kind is ErrorKind.CONTEXT_OVERFLOW
+    assert "Before that, small: the server says server" in error.message
+    results = await run(small, DOWN)
+    assert [result.ok for result in results] == [True, True, True, False, True, True]
+
+
+async def test_an_agent_that_has_written_something_does_not_start_again() -> None:
+    written: list[int] = []
+
+    @Tool.define(effect="write")
+    async def save(n: int) -> str:
+        """Saves a number."""
+        written.append(n)
+        return "saved"
+
+    def answer(request: Request) -> Answer:
+        if isinstance(request.messages[-1], ToolResults):
+            raise BackendError(ErrorKind.CONTEXT_OVERFLOW, "too long")
+        return call("save", n=number(request))
+
+    small, large = ScriptedBackend(answer, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large, tools=[save])
+    assert sorted(written) == list(range(6))
+    assert not large.requests
+    assert {result.error.kind for result in results if result.error} == {ErrorKind.CONTEXT_OVERFLOW}
+
+
+async def test_results_are_written_and_handed_over_once(tmp_path: Path) -> None:
+    seen: list[AgentResult] = []
+    small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
+    await run(small, large, on_result=seen.append, out=tmp_path / "out.jsonl")
+    assert sorted(result.index for result in seen) == list(range(6))
+    assert all(result.ok for result in seen)
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 6
+
+
+async def test_a_resumed_run_pays_for_nothing_twice(tmp_path: Path) -> None:
+    small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
+    first = await run(small, large, checkpoint_dir=tmp_path)
+    again = await run(small, large, checkpoint_dir=tmp_path)
+    assert (len(small.requests), len(large.requests)) == (6, 1)
+    assert [(result.output, result.model, result.cost) for result in again] == [
+        (result.output, result.model, result.cost) for result in first
+    ]
+
+
+async def test_a_resumed_run_needs_no_server_for_what_it_knows(tmp_path: Path) -> None:
+    small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
+    await run(small, large, checkpoint_dir=tmp_path)
+
+    def lost(request: Request) -> Answer:
+        raise BackendError(ErrorKind.UNAVAILABLE, "connection refused")
+
+    more = [*ROWS, {"n": 7}]
+    gone = ScriptedBackend(lost, model="small")
+    results = await run(gone, large, checkpoint_dir=tmp_path, inputs=more)
+    assert [result.model for result in results] == ["small", "small", "large", "small", "small", "small", "large"]
+    assert len(large.requests) == 2
+
+
+async def test_all_backends_share_one_budget() -> None:
+    small = ScriptedBackend(failing(ErrorKind.SERVER, 3, 4, 5), model="small", context_tokens=1000)
+    large = ScriptedBackend(good, model="large", context_tokens=1000)
+    results = await run(small, large, max_total_tokens=600, max_tokens=10)
+    spent = sum(result.usage.input + result.usage.output for result in results)
+    assert spent <= 600
+    assert {result.error.kind for result in results if result.error} <= {ErrorKind.BUDGET}
+
+
+async def test_events_name_the_run_of_each_backend() -> None:
+    small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
+    log = EventLog()
+    await run(small, large, events=log, model="small")
+    names = {event.stage for event in log.events if isinstance(event, StageEvent)}
+    assert names == {"small", "fallback 1 (backend)"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fallback": "large"}, "must be a list of models and backends"),
+        ({"fallback": [""]}, "must be a list of models and backends"),
+        ({"fallback": [3]}, "must be a URL"),
+        ({"fallback": ["large"], "samples": 2}, "one answer per input"),
+        ({"fallback": ["large"], "store": "redis://x"}, "works in one process"),
+    ],
+)
+async def test_mistakes_are_found_before_anything_is_sent(options: dict[str, Any], message: str) -> None:
+    backend = ScriptedBackend(good)
+    with pytest.raises(SpecError, match=message):
+        await BatchAgent.run(task="Do {n}", inputs=ROWS, backend=backend, progress=False, **options)
+    assert not backend.requests
+
+
+async def test_leaving_a_run_with_a_fallback_leaves_nothing_behind() -> None:
+    small = ScriptedBackend(refusing, model="small", seconds=1.0)
+    large = ScriptedBackend(good, model="large", seconds=60.0)
+    options: dict[str, Any] = {"task": "Do {n}", "inputs": ROWS, "backend": small, "fallback": [large]}
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(10):
+            await BatchAgent.run(**options, progress=False)
+    assert len(large.requests) == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_flows_have_escalations_instead() -> None:
+    with pytest.raises(SpecError, match="escalate"):
+        await Flow(ROWS, backend=ScriptedBackend(good), fallback=["large"]).map("a", "Do {n}").run()
