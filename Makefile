@@ -22,17 +22,17 @@ help:
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
 	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode and Codex (with npm), and test against them"
-	@echo "make test-nightly  the same with real SGLang (CPU), MLflow and Phoenix"
+	@echo "make test-nightly  what takes too long for each change: kills at every point, a thousand examples of each property; real SGLang (CPU), MLflow and Phoenix"
 	@echo "make release       build wheels, sdists and the SBOM into dist/, and install them and each extra into clean environments"
 
 demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
 
 test: $(VENV)/.dev
-	$(PYTEST) $(call WORKERS,4) -m "not slow and not engines and not browser"
+	$(PYTEST) $(call WORKERS,4) --dist loadfile -m "not slow and not nightly and not engines and not browser"
 
 test-slow: $(VENV)/.dev
-	$(PYTEST) $(call WORKERS,4) -m "slow and not engines and not browser"
+	$(PYTEST) $(call WORKERS,4) -m "slow and not nightly and not engines and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -68,6 +68,8 @@ test-engines: $(VENV)/.ray
 
 test-nightly: $(VENV)/.dev
 	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix
+	$(PYTEST) $(call WORKERS,4) -m "nightly and not engines"
+	$(PYTEST) $(call WORKERS,4) --hypothesis-profile nightly --timeout 1200 tests/property
 	$(PYTEST) -m engines tests/nightly --timeout 900
 
 release: $(VENV)/.dev

@@ -1,13 +1,22 @@
 """For all tests."""
 
 import atexit
+import gc
 import os
 import shutil
 import signal
 import sys
 import tempfile
 
+import pytest
 from hypothesis import settings
+from tests.support.leaks import LeakCheck
+
+# A worker of pytest-xdist does not take its million objects apart at the end, one by one: that takes seconds.
+# Registered first, so called last. Processes that it forks end as they want.
+_WORKER = os.getpid()
+if "PYTEST_XDIST_WORKER" in os.environ:
+    atexit.register(lambda: os._exit(0) if os.getpid() == _WORKER else None)
 
 # A shell that runs the tests in the background has its children ignore Ctrl-C; those that tests start must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -20,6 +29,22 @@ atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# How long an example takes says something about the machine, and nothing about the code.
-settings.register_profile("any machine", deadline=None)
-settings.load_profile("any machine")
+# How long an example takes says something about the machine, and nothing about the code. Examples differ from run to
+# run: many short runs find what one long run does, and the nightly run is long.
+settings.register_profile("short", deadline=None, max_examples=30)
+settings.register_profile("nightly", deadline=None, max_examples=1_000)
+settings.load_profile("short")
+
+# Collecting makes a million objects that stay until the end. The garbage collector would find nothing in them, in a
+# quarter of the time.
+gc.disable()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(LeakCheck(), "leaks")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.unfreeze()  # all are in the oldest generation now, which is hardly ever gone through
+    gc.enable()

@@ -1,6 +1,7 @@
 """Additions to asyncio: the loop's clock, exception groups, cancellation, deadlines, and the event loop of a run."""
 
 import asyncio
+import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from types import TracebackType
@@ -271,6 +272,18 @@ def startup_deadline(deadline: RunDeadline) -> Iterator[None]:
             raise
         message = f"{error} Its inputs, backend or tools were not ready by then."
         raise RunStopped(error.kind, message) from None
+
+
+async def exit_in_thread(
+    context: AbstractContextManager[Any],
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None:
+    """Exits a context in a thread: writing files takes a while and must not block the event loop. A second cancellation
+    ends the wait, and not the exit: `asyncio.to_thread` would drop it if no thread was free yet."""
+    loop, here = asyncio.get_running_loop(), contextvars.copy_context()
+    await asyncio.shield(loop.run_in_executor(None, here.run, context.__exit__, kind, error, trace))
 
 
 T = TypeVar("T")

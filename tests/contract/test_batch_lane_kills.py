@@ -88,15 +88,16 @@ def name(point: KillPoint) -> str:
     return f"{point.exchange}-{point.phase}-{point.delay:g}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["openai", "anthropic"])
-@pytest.mark.parametrize("point", _SHORT[:1], ids=name)
+@pytest.mark.parametrize("point", _SHORT, ids=name)
 async def test_a_killed_run_submits_each_request_once(
     sim: SimServer, scheme: str, point: KillPoint, tmp_path: Path, expected: dict[str, list[str]]
 ) -> None:
     await check(sim, scheme, point, tmp_path, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["openai", "anthropic"])
 @pytest.mark.parametrize("point", _POINTS, ids=name)
 async def test_a_run_that_is_killed_at_any_point_submits_each_request_once(

@@ -90,9 +90,19 @@ def test_a_run_with_faults_has_all_results_and_pays_for_each_answer_once(
     check(seed, tmp_path, expected)
 
 
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(_RUNS_EACH_TIME + 80, _RUNS, 20))
+def test_hundreds_of_runs_with_faults_have_all_results_and_pay_for_each_answer_once(
+    first: int, tmp_path: Path, expected: list[Any]
+) -> None:
+    for seed in range(first, first + 20):
+        check(seed, tmp_path / str(seed), expected)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("first", range(_RUNS_EACH_TIME, _RUNS, 20))
+@pytest.mark.parametrize("first", range(_RUNS_EACH_TIME, _RUNS_EACH_TIME + 80, 20))
 def test_many_runs_with_faults_have_all_results_and_pay_for_each_answer_once(
     first: int, tmp_path: Path, expected: list[Any]
 ) -> None:

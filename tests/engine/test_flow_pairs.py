@@ -100,7 +100,7 @@ ROWS = [{"firm": "acme corporation", "city": "Rome"}, {"firm": "Cherry Motors Lt
 
 async def test_items_are_joined_with_the_rows_that_match() -> None:
     backend = ScriptedBackend(same_word)
-    outcome = await firms(backend).join("at", ROWS, on="name", rows_on="firm").run()
+    outcome = await firms(backend).join("at", ROWS, on="name", others_on="firm").run()
     found = [(item["id"], item["at"]["city"]) for item in outcome.items]
     assert found == [(0, "Rome"), (0, "Oslo"), (2, "Rome"), (2, "Oslo"), (3, "Rome"), (3, "Oslo"), (5, "Bonn")]
     assert [item.position for item in outcome.items][:2] == [(0, 0), (0, 1)]
@@ -113,7 +113,7 @@ async def test_unmatched_items_are_kept_if_wanted_and_later_stages_see_the_row()
 
     backend = ScriptedBackend(answer)
     flow = firms(backend).filter(lambda item: item["id"] in (1, 5))
-    flow = flow.join("at", ROWS, on="name", rows_on="firm", keep_unmatched=True).map("b", "B {name}: {at}")
+    flow = flow.join("at", ROWS, on="name", others_on="firm", keep_unmatched=True).map("b", "B {name}: {at}")
     outcome = await flow.reduce("all", "Join {n}").run()
     assert prompts(backend, beginning="B Banana") == ["B Banana Computers: None"]
     [prompt] = prompts(backend, beginning="Join")
@@ -143,4 +143,4 @@ async def test_mistakes_are_found_before_anything_is_sent(flow: Any, message: st
 
 async def test_a_row_that_cannot_be_read_is_named() -> None:
     with pytest.raises(RunStopped, match="row 1 cannot be read"):
-        await firms(ScriptedBackend(same_word)).join("at", [{"firm": "x"}, {}], on="name", rows_on="firm").run()
+        await firms(ScriptedBackend(same_word)).join("at", [{"firm": "x"}, {}], on="name", others_on="firm").run()

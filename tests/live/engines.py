@@ -36,7 +36,7 @@ RUN_BATCH_LIMIT = 480.0
 SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
-TRACE_SERVER_START_LIMIT = 180.0
+TRACE_SERVER_START_LIMIT = 300.0
 _VLLM_OPTIONS = (
     *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
     *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
@@ -174,7 +174,7 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
 
 @contextmanager
 def mlflow_server(scratch: Path) -> Iterator[str]:
-    """A real MLflow with an SQLite database; yields its root address. Blocks some seconds. Raises EngineFailedError."""
+    """A real MLflow with an SQLite database; yields its root address. Blocks for seconds. Raises EngineFailedError."""
     _require(MLFLOW, install="mlflow")
     port, log = _free_port(), scratch / "mlflow.log"
     command = [str(MLFLOW.python), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
@@ -188,7 +188,7 @@ def mlflow_server(scratch: Path) -> Iterator[str]:
 
 @contextmanager
 def phoenix_server(scratch: Path) -> Iterator[str]:
-    """A real Phoenix with an SQLite database; yields its root address. Blocks some seconds. Raises EngineFailedError."""
+    """A real Phoenix with an SQLite database; yields its root address. Blocks for seconds. Raises EngineFailedError."""
     _require(PHOENIX, install="phoenix")
     port, grpc_port, log = _free_port(), _free_port(), scratch / "phoenix.log"
     command = [str(PHOENIX.python), "-m", "phoenix.server.main", "serve"]

@@ -56,8 +56,8 @@ class Served:
 
 @asynccontextmanager
 async def over_http() -> AsyncIterator[Served]:
-    """It never answers to a farewell."""
-    served = Served()
+    """It answers to a farewell only when it ends."""
+    served, is_ending = Served(), asyncio.Event()
 
     async def post(request: web.Request) -> web.Response:
         served.keys.append(request.headers.get("X-Key", ""))
@@ -79,8 +79,8 @@ async def over_http() -> AsyncIterator[Served]:
 
     async def delete(request: web.Request) -> web.Response:
         served.farewell.set()
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
+        await is_ending.wait()
+        return web.Response()
 
     app = web.Application()
     app.router.add_post("/mcp", post)
@@ -93,4 +93,5 @@ async def over_http() -> AsyncIterator[Served]:
         served.url = f"http://127.0.0.1:{runner.addresses[0][1]}/mcp"
         yield served
     finally:
+        is_ending.set()
         await runner.cleanup()

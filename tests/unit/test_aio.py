@@ -1,6 +1,10 @@
 """One exception instead of a group of them."""
 
 import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -47,3 +51,26 @@ async def test_a_failed_task_group_raises_its_first_exception() -> None:
 def test_an_exception_that_is_not_a_group_passes_through() -> None:
     with pytest.raises(KeyError), aio.ungrouped():
         raise KeyError("x")
+
+
+async def test_an_exit_in_a_thread_is_made_although_a_cancellation_comes_while_no_thread_is_free() -> None:
+    is_free, is_exited = threading.Event(), threading.Event()
+
+    @contextmanager
+    def views() -> Iterator[None]:
+        yield
+        is_exited.set()
+
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    busy = loop.run_in_executor(None, is_free.wait)
+    context = views()
+    context.__enter__()
+    exiting = asyncio.create_task(aio.exit_in_thread(context, None, None, None))
+    await asyncio.sleep(0)
+    exiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exiting
+    is_free.set()
+    await busy
+    assert await asyncio.to_thread(is_exited.wait, 10)

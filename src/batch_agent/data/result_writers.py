@@ -1,6 +1,5 @@
 """Writers of results files. Each result is written as soon as its agent ends."""
 
-import asyncio
 import csv
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from ..aio import exit_in_thread
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
@@ -60,7 +60,7 @@ async def result_file_writer(path: Path) -> AsyncIterator[Write]:
     try:
         yield file.write
     finally:
-        await asyncio.to_thread(file.__exit__, *sys.exc_info())
+        await exit_in_thread(file, *sys.exc_info())
 
 
 class LinesFile:

@@ -313,7 +313,7 @@ class Engine:
         """Ends an agent that was cancelled before it was started in this run."""
         slot.release()
         self._admission.release(job.key)
-        self._room.release()
+        self._free_room()
         if not facts:
             self._store.record(job.key, Started.of(job))
         self._store.record(job.key, Failed(CANCELLED))

@@ -65,8 +65,8 @@ def with_cached_function(step: FlowStep) -> FlowStep:
         case Dedupe():
             return replace(step, pairing=_with_cached_pairing(step.pairing))
         case Join():
-            rows_on = CalledOnce(step.rows_on) if callable(step.rows_on) else step.rows_on
-            return replace(step, pairing=_with_cached_pairing(step.pairing), rows_on=rows_on)
+            others_on = CalledOnce(step.others_on) if callable(step.others_on) else step.others_on
+            return replace(step, pairing=_with_cached_pairing(step.pairing), others_on=others_on)
         case Reduce():
             by = step.group_by
             shown = None if step.shown is None else CalledOnce(step.shown)

@@ -149,21 +149,22 @@ class Flow:
     def join(
         self,
         name: str,
-        rows: Sequence[Any],
+        others: Sequence[Any],
         task: str = SAME,
         *,
         on: str | Keep,
-        rows_on: str | Keep | None = None,
+        others_on: str | Keep | None = None,
         similarity: float = 0.5,
         block: GroupBy | None = None,
         max_pairs: int = 10_000,
         keep_unmatched: bool = False,
         **options: Unpack[StageOptions],
     ) -> "Flow":
-        """Replaces an item by one for each row that it matches, with the row as field `name`. Items without a match are
-        dropped, or kept with None. `rows_on`: the text of a row, if it is not `on`; the rest is as for `dedupe`."""
+        """Replaces an item by one for each row of `others` that it matches, with the row as field `name`. Items without
+        a match are dropped, or kept with None. `others_on`: the text of a row, if it is not `on`. The rest is as for
+        `dedupe`."""
         pairing = Pairing(on, similarity, block, max_pairs)
-        step = Join(name, task, pairing, rows, on if rows_on is None else rows_on, keep_unmatched)
+        step = Join(name, task, pairing, others, on if others_on is None else others_on, keep_unmatched)
         return self.with_step(replace(step, options={"output_schema": bool, **options}))
 
     def expand(self, name: str, into: Into) -> "Flow":

@@ -103,7 +103,7 @@ def _check_reduce(step: Reduce) -> None:
 
 def _check_pairing(where: str, step: Dedupe | Join) -> None:
     pairing = step.pairing
-    texts = [("on=", pairing.on), *([("rows_on=", step.rows_on)] if isinstance(step, Join) else [])]
+    texts = [("on=", pairing.on), *([("others_on=", step.others_on)] if isinstance(step, Join) else [])]
     for option, text in texts:
         if not isinstance(text, str):
             _check_function(f"{where}: {option}", text, "returns the text of an item, or the name of a field")
@@ -112,8 +112,8 @@ def _check_pairing(where: str, step: Dedupe | Join) -> None:
     if not (is_number(pairing.similarity) and 0 < pairing.similarity <= 1):
         raise SpecError(f"{where}: similarity must be more than 0 and at most 1; got {pairing.similarity!r}.")
     at_least(f"{where}: max_pairs", pairing.max_pairs, 1)
-    if isinstance(step, Join) and (isinstance(step.rows, str) or not isinstance(step.rows, Sequence)):
-        raise SpecError(f"{where}: the rows to join must be a list; got {type(step.rows).__name__}.")
+    if isinstance(step, Join) and (isinstance(step.others, str) or not isinstance(step.others, Sequence)):
+        raise SpecError(f"{where}: the rows to join must be a list; got {type(step.others).__name__}.")
     if step.options["output_schema"] is not bool:
         raise SpecError(f"{where}: the answer is yes or no; omit output_schema=.")
 

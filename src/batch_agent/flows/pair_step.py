@@ -3,7 +3,7 @@
 Both wait for all items. Blocking proposes the pairs, which are counted before the first of them is asked about."""
 
 import asyncio
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
 from ..observe.text.formatting import plural
-from ..plan.blocking import Pair, TooManyPairs, clusters, pairs_by_key, similar_pairs
+from ..plan.candidate_pairs import Pair, TooManyPairs, clusters, pairs_by_key, similar_pairs
 from ..plan.field_paths import find
 from .callbacks import Callbacks
 from .map_step import fields_of
@@ -81,7 +81,7 @@ class PairNode:
 
     def _row(self, row: Item, step: Join) -> tuple[Item, str, Sequence[Hashable]]:
         try:
-            return self._text_and_keys(row, step.rows_on)
+            return self._text_and_keys(row, step.others_on)
         except Exception as error:
             raise RunStopped(
                 ErrorKind.CALLBACK,
@@ -103,7 +103,7 @@ class PairNode:
         self._read.sort(key=lambda read: read[0].position)
         self._items = len(self._read)
         if isinstance(step, Join):
-            rows = [Item((-1, index), fields_of(row, _row_name(step))) for index, row in enumerate(step.rows)]
+            rows = [Item((-1, index), fields_of(row, _row_name(step))) for index, row in enumerate(step.others)]
             self._read += [self._row(row, step) for row in rows]
         texts = [text for _, text, _ in self._read]
         pairs = await asyncio.to_thread(self._pairs, texts)
@@ -145,11 +145,11 @@ class PairNode:
                 await self._then.receive(ItemDropped(item.position))
 
     async def _join(self, step: Join) -> None:
-        found: dict[int, list[Mapping[str, Any]]] = {}
+        found: dict[int, list[Any]] = {}
         for left, right in sorted(self._matches):
             found.setdefault(left, []).append(self._read[right][0].fields)
         for index, (item, _, _) in enumerate(self._read[: self._items]):
-            matched: Sequence[Any] = found.get(index) or ([None] if step.keeps_unmatched else [])
+            matched = found.get(index) or ([None] if step.keeps_unmatched else [])
             await self._expand(item, [item.with_fields(**{step.name: row}) for row in matched])
 
     async def _expand(self, item: Item, items: Iterable[Item]) -> None:
@@ -161,4 +161,4 @@ class PairNode:
 
 def _row_name(step: Join) -> str:
     """The field of a row that is plain text."""
-    return step.rows_on if isinstance(step.rows_on, str) else "input"
+    return step.others_on if isinstance(step.others_on, str) else "input"

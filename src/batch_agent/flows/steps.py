@@ -127,8 +127,9 @@ class Join:
     name: str
     task: str
     pairing: Pairing
-    rows: Sequence[Any] = ()
-    rows_on: str | Keep = ""
+    others: Sequence[Any] = ()
+    """The rows of the other list."""
+    others_on: str | Keep = ""
     keeps_unmatched: bool = False
     options: Mapping[str, Any] = field(default_factory=dict)
 

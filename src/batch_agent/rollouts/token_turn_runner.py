@@ -22,8 +22,8 @@ MAX_ID_BYTES = 256 * 1024 * 1024
 """Of the ids of agents in progress, 64 million tokens. The next turn of an agent beyond that is rendered by the
 server."""
 _NO_IDS = (
-    "The server returned no token ids, which tokens=True needs. Use vLLM 0.10.2 or later, or SGLang 0.5.10 or later, "
-    "or omit tokens=True."
+    "The server returned no token ids, which tokens=True needs. Use vLLM or SGLang in a recent version (tested with "
+    "vLLM 0.32 and SGLang 0.5.23), or omit tokens=True."
 )
 
 

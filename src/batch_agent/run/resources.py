@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..aio import RunDeadline, startup_deadline
+from ..aio import RunDeadline, exit_in_thread, startup_deadline
 from ..backends.connect import TrialRequest, connect
 from ..backends.endpoint_loads import addresses_of, endpoint_loads
 from ..backends.http_backend import HttpBackend
@@ -271,7 +271,7 @@ class _Opener:
         self._trace_requests = request_observer(events)
         if isinstance(events, AbstractContextManager):
             events.__enter__()
-            stack.push_async_exit(partial(_exit_in_thread, events))
+            stack.push_async_exit(partial(exit_in_thread, events))
         if coordinator is not None:
             self._cluster = await _join(coordinator, setups[0].spec, stack, events, submits=submits)
             events = self._cluster.events
@@ -719,11 +719,6 @@ def _recorder(run: RunResources) -> ReadRecorder | None:
 def format_findings(findings: Sequence[Finding]) -> str:
     """Findings about prompts in one line."""
     return " ".join(map(str, findings))
-
-
-async def _exit_in_thread(events: AbstractContextManager[Any], *why: Any) -> None:
-    """Exits in a thread: writing a report takes a while and must not block the event loop."""
-    await asyncio.to_thread(events.__exit__, *why)
 
 
 async def _join(

@@ -93,7 +93,7 @@ async def listening(answer: Any) -> AsyncIterator[Listener]:
     finally:
         listener.down()
         await asyncio.sleep(0.05)
-        gc.collect()
+        gc.collect(1)
 
 
 def prompt_of(request: RawRequest) -> str:

@@ -1,9 +1,11 @@
 """Every flag that says what to ask, at its edges: it works, or is refused in one line. Nothing is sent by `lint`."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.unit.api.test_option_edges import naming
 
 from batch_agent.cli.app import app, main
 
@@ -81,8 +83,12 @@ WORKS: dict[str, str] = {
     "--checkpoint": TEXT,  # not written
 }
 
-CASES = [(flag, edge) for flag in WORKS for edge in EDGES if (flag, edge) != ("--exact", "one")]
-"""--exact opens the backend."""
+USUAL_MISTAKES = ("negative", "empty", "spaces")
+"""Edges that are tried each time. The others are slow tests: reading a command line takes a tenth of a second."""
+GROUPS = [
+    pytest.param(USUAL_MISTAKES, id="usual mistakes"),
+    pytest.param([edge for edge in EDGES if edge not in USUAL_MISTAKES], id="others", marks=pytest.mark.slow),
+]
 
 
 def test_every_flag_has_a_row_of_edge_values() -> None:
@@ -91,28 +97,33 @@ def test_every_flag_has_a_row_of_edge_values() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The task names no")
-@pytest.mark.parametrize(("flag", "edge"), CASES)
+@pytest.mark.parametrize("edges", GROUPS)
+@pytest.mark.parametrize("flag", WORKS)
 def test_a_flag_accepts_an_edge_value_or_is_named_in_the_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     flag: str,
-    edge: str,
+    edges: Sequence[str],
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"it": "a"}\n')
     monkeypatch.chdir(tmp_path)
     usual = {"--task": "Do {it}", "--inputs": "in.jsonl"}
     others = [word for name, said in usual.items() if name != flag for word in (name, said)]
-    monkeypatch.setattr(sys, "argv", ["batch-agent", "lint", *others, f"{flag}={EDGES[edge]}"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    if edge.replace(" ", "-") in WORKS[flag].split():
-        assert ended.value.code in (0, 1), said  # 1: the prompts could share more
-    else:
-        assert ended.value.code == 2
-        assert said.startswith("batch-agent: ")
+    for edge in edges:
+        if (flag, edge) == ("--exact", "one"):
+            continue  # it opens the backend
+        monkeypatch.setattr(sys, "argv", ["batch-agent", "lint", *others, f"{flag}={EDGES[edge]}"])
+        with naming(edge):
+            with pytest.raises(SystemExit) as ended:
+                main()
+            said = capsys.readouterr().err
+            assert "Traceback" not in said
+            if edge.replace(" ", "-") in WORKS[flag].split():
+                assert ended.value.code in (0, 1), said  # 1: the prompts could share more
+            else:
+                assert ended.value.code == 2
+                assert said.startswith("batch-agent: ")
 
 
 @pytest.mark.parametrize("words", [["run", "--out", ""], ["run", "--checkpoint="], ["export", "x", "--out", ""]])

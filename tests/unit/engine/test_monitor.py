@@ -186,7 +186,7 @@ def test_a_failed_load_poll_is_logged_once(error: Exception, caplog: pytest.LogC
             await asyncio.sleep(10)
 
     run_virtual(main())
-    gc.collect()
+    gc.collect(1)
     [record] = [record for record in caplog.records if record.name == "batch_agent" and record.levelname == "ERROR"]
     assert record.exc_info
     assert record.exc_info[1] is error

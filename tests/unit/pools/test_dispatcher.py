@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.support.sim_hosts import CHAT, COMPLETIONS, STEPS, Host, pool_of, soon, up
+from tests.support.virtual_time import virtual
 
 from batch_agent import ErrorKind, Response
 from batch_agent.pools import endpoint_state
@@ -199,6 +200,7 @@ async def test_a_slow_endpoint_does_less_and_its_batches_are_reclaimed() -> None
         assert pool.requests > 12
 
 
+@virtual  # how even the two are is not left to the machine
 async def test_equal_endpoints_take_nothing_from_each_other() -> None:
     async with pool_of(Host(steps()), Host(steps()), max_tokens=200) as pool:
         prompts = [f'[[sim: {{"tokens": 150}}]] {number}' for number in range(80)]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.api.test_option_edges import EDGES
+from tests.unit.api.test_option_edges import EDGES, naming
 
 from batch_agent import Endpoint, SpecError, VLLMPool
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -33,8 +33,7 @@ POOL: dict[str, str] = {
     "sampling": "none",
     "log_requests": "none unicode",
 }
-POOL_CASES = [(argument, edge) for argument in POOL for edge in EDGES if (argument, edge) != ("timeout", "tiny")]
-"""Nothing answers in such a time."""
+NOTHING_ANSWERS_IN_TIME = ("timeout", "tiny")
 MORE = {**EDGES, "letters": "ü漢"}
 
 
@@ -47,9 +46,14 @@ def test_every_argument_has_a_row() -> None:
     assert sorted(POOL) == sorted(inspect.signature(VLLMPool).parameters)
 
 
-@pytest.mark.parametrize("edge", MORE)
 @pytest.mark.parametrize("argument", ENDPOINT)
-def test_an_endpoint_accepts_an_edge_value_or_rejects_it_by_name(argument: str, edge: str) -> None:
+def test_an_endpoint_accepts_an_edge_value_or_rejects_it_by_name(argument: str) -> None:
+    for edge in MORE:
+        with naming(edge):
+            check_endpoint(argument, edge)
+
+
+def check_endpoint(argument: str, edge: str) -> None:
     given: dict[str, Any] = {"host": "gpu1", argument: MORE[edge]}
     if works(ENDPOINT, argument, edge):
         assert Endpoint(**given).url.startswith("http://")
@@ -64,11 +68,18 @@ def server() -> Iterator[SimServer]:
         yield started
 
 
-@pytest.mark.parametrize(("argument", "edge"), POOL_CASES)
+@pytest.mark.parametrize("argument", POOL)
 async def test_a_pool_accepts_an_edge_value_or_rejects_it_by_name(
-    server: SimServer, argument: str, edge: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: SimServer, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for edge in EDGES:
+        if (argument, edge) != NOTHING_ANSWERS_IN_TIME:
+            with naming(edge):
+                await check_pool(server, argument, edge)
+
+
+async def check_pool(server: SimServer, argument: str, edge: str) -> None:
     given: dict[str, Any] = {"endpoints": [server.url], argument: EDGES[edge]}
     if works(POOL, argument, edge):
         async with VLLMPool(**given) as pool:
@@ -82,17 +93,16 @@ async def test_a_pool_accepts_an_edge_value_or_rejects_it_by_name(
             VLLMPool(**given)
 
 
-@pytest.mark.parametrize("edge", EDGES)
-async def test_an_index_outside_the_pool_is_rejected(server: SimServer, edge: str) -> None:
+async def test_an_index_outside_the_pool_is_rejected(server: SimServer) -> None:
     async with VLLMPool([server.url]) as pool:
-        if edge == "zero":
-            assert (await pool.post(0, "a")).success
-            return
-        for choose in (pool.drain, pool.undrain, lambda at: pool.select([at])):
-            with pytest.raises(SpecError, match="agent_index must be from 0"):
-                choose(EDGES[edge])
-        with pytest.raises(SpecError, match="agent_index must be from 0"):
-            await pool.post(EDGES[edge], "a")
+        assert (await pool.post(0, "a")).success
+        for edge in EDGES.keys() - {"zero"}:
+            with naming(edge):
+                for choose in (pool.drain, pool.undrain, lambda at: pool.select([at])):
+                    with pytest.raises(SpecError, match="agent_index must be from 0"):
+                        choose(EDGES[edge])
+                with pytest.raises(SpecError, match="agent_index must be from 0"):
+                    await pool.post(EDGES[edge], "a")
 
 
 @pytest.mark.parametrize("prompts", [[], ["one"]])

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.messages import Assistant, Prompt, ToolCall, ToolResult, ToolResults, User
@@ -20,6 +20,7 @@ def last_turn(prompt: list[int], sampled: list[int], *, finish: str = "stop") ->
     return LastTurn(0, (ASKED,), Reply("", "calls", NO_USAGE, (CALL,)), tokens, len(tokens.prompt))
 
 
+@settings(max_examples=20)
 @given(st.lists(TEXT, min_size=1, max_size=4), TEXT, TEXT, TEXT)
 def test_the_sampled_ids_stay_and_only_what_follows_is_rendered(
     messages: list[list[int]], sampled: list[int], rendered: list[int], result: list[int]

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.facts import Sampled
@@ -15,6 +15,7 @@ def tokens(prompt: bytes, sampled: bytes) -> TurnTokens:
     return TurnTokens(prompt, sampled, logprobs, "tool_calls", "m\n", "v")
 
 
+@settings(max_examples=20)
 @given(IDS, IDS, st.integers(0, 99), st.booleans())
 def test_a_record_is_read_as_it_was_written(prompt: bytes, sampled: bytes, turn: int, as_ids: bool) -> None:
     record = TokenRecord(tokens(prompt, sampled), turn, "a1", "t1", sent_as_ids=as_ids)
@@ -27,6 +28,7 @@ def test_a_long_record_is_compressed() -> None:
     assert decode_record(encode_record(record)) == record
 
 
+@settings(max_examples=20)
 @given(IDS, IDS, IDS)
 def test_a_prompt_that_continues_the_record_before_it_is_stored_without_it(
     previous: bytes, between: bytes, sampled: bytes

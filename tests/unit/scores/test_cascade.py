@@ -115,9 +115,7 @@ def test_with_a_score_that_says_nothing_the_strong_model_decides_nearly_everythi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("rows", "count", "labels"), [(informative, 5000, 200), (treacherous, 2000, 300)])
-def test_95_percent_of_400_large_cascades_meet_the_target(
-    rows: Callable[[Random, int], Rows], count: int, labels: int
-) -> None:
-    measured = [measure(rows, count, labels, seed) for seed in range(1000, 1400)]
-    assert sum(precision >= 0.95 and recall >= 0.95 for precision, recall, _ in measured) >= 380
+@pytest.mark.parametrize(("rows", "count", "labels"), [(informative, 5000, 200), (treacherous, 1000, 200)])
+def test_95_of_100_large_cascades_meet_the_target(rows: Callable[[Random, int], Rows], count: int, labels: int) -> None:
+    measured = [measure(rows, count, labels, seed) for seed in range(1000, 1100)]
+    assert sum(precision >= 0.95 and recall >= 0.95 for precision, recall, _ in measured) >= 95

@@ -61,8 +61,8 @@ def gateway_error_for(error: BatchAgentError) -> GatewayError:
             return GatewayError(message, status=502)
         case ErrorKind.PROGRAM | ErrorKind.CALLBACK | ErrorKind.INPUTS | ErrorKind.OUT | ErrorKind.INTERNAL:
             return GatewayError(message, status=500)
-        case ErrorKind.RUNNING | ErrorKind.INTERRUPTED | ErrorKind.NOT_STARTED:
-            return GatewayError(message, status=500)  # kinds of table rows: no request fails with them
+        case ErrorKind.RUNNING | ErrorKind.INTERRUPTED | ErrorKind.NOT_STARTED | ErrorKind.CANCELLED:
+            return GatewayError(message, status=500)  # kinds of results: no request fails with them
         case kind:
             assert_never(kind)
 

@@ -44,6 +44,7 @@ def models(path: str) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 def test_inputs_that_one_server_cannot_answer_go_to_the_next(call: Call, sims: tuple[str, str]) -> None:
     texts = ["short", "long " * 400, "word"]
     Path("in.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))

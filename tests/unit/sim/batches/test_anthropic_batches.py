@@ -1,23 +1,34 @@
 """Anthropic's messages and message batches, through Anthropic's own client."""
 
-from collections.abc import Iterator
-from typing import Any
+from __future__ import annotations
 
-import anthropic
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import pytest
-from anthropic import Anthropic
-from anthropic.types.messages.batch_create_params import Request
 
 from batch_agent.sim import BatchConfig, SimConfig, SimServer
 
 from .conftest import SECONDS
 
+if TYPE_CHECKING:
+    import anthropic
+    from anthropic import Anthropic
+    from anthropic.types.messages.batch_create_params import Request
+
 TOOL: Any = {"name": "look_up", "input_schema": {"type": "object", "properties": {"key": {"type": "string"}}}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client_library() -> None:
+    """Imported where its tests run, and not where they are only collected: it takes two seconds."""
+    global anthropic
+    import anthropic
 
 
 @pytest.fixture
 def claude(sim: SimServer) -> Iterator[Anthropic]:
-    with Anthropic(base_url=sim.url, api_key="none", max_retries=0) as client:
+    with anthropic.Anthropic(base_url=sim.url, api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -26,7 +37,7 @@ def message(text: str = "hello") -> Any:
 
 
 def requests(*texts: str) -> list[Request]:
-    return [Request(custom_id=f"line-{number}", params=message(text)) for number, text in enumerate(texts)]
+    return [{"custom_id": f"line-{number}", "params": message(text)} for number, text in enumerate(texts)]
 
 
 def results(claude: Anthropic, batch_id: str) -> dict[str, Any]:
@@ -139,7 +150,7 @@ def test_a_custom_id_is_given_once(claude: Anthropic) -> None:
 def test_the_default_clock_is_real_time() -> None:
     with (
         SimServer(SimConfig(zero_latency=True, batches=BatchConfig(seconds=0))) as sim,
-        Anthropic(base_url=sim.url, api_key="none") as claude,
+        anthropic.Anthropic(base_url=sim.url, api_key="none") as claude,
     ):
         batch = claude.messages.batches.create(requests=requests("a"))
         assert claude.messages.batches.retrieve(batch.id).processing_status == "ended"

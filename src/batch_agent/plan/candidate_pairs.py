@@ -1,4 +1,4 @@
-"""Blocking: pairs of texts that share enough tokens to be worth a comparison.
+"""Candidate pairs: texts that share enough tokens to be worth a comparison.
 
 An exact join by the similarity of token sets (Jaccard). A pair can reach the similarity only if the rarest tokens of
 both overlap, so that only the texts behind those few tokens are compared (prefix filtering)."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.plan.blocking import TooManyPairs, clusters, pairs_by_key, similar_pairs, tokens_of
+from batch_agent.plan.candidate_pairs import TooManyPairs, clusters, pairs_by_key, similar_pairs, tokens_of
 
 TEXTS = st.lists(st.text("abc ", max_size=12), max_size=12)
 
