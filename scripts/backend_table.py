@@ -1,7 +1,27 @@
 """Prints the compatibility table of docs/backends.md from the flavors: `python -m scripts.backend_table`."""
 
-from batch_agent.backends.flavors import ANTHROPIC, BEDROCK, COMPATIBLE, DYNAMO, LLAMACPP, OPENAI, SGLANG, VLLM, Flavor
+from batch_agent.backends.flavors import (
+    ANTHROPIC,
+    AZURE,
+    BEDROCK,
+    COMPATIBLE,
+    DYNAMO,
+    GEMINI,
+    GROQ,
+    LLAMACPP,
+    LMSTUDIO,
+    MISTRAL,
+    OLLAMA,
+    OPENAI,
+    OPENROUTER,
+    SGLANG,
+    TOGETHER,
+    VLLM,
+    Flavor,
+)
 
+SERVICES = (AZURE, GEMINI, MISTRAL, GROQ, TOGETHER, OPENROUTER, OLLAMA, LMSTUDIO)
+"""OpenAI-compatible: a table of their own has how they differ."""
 FLAVORS = (VLLM, SGLANG, DYNAMO, OPENAI, ANTHROPIC, BEDROCK, LLAMACPP, COMPATIBLE)
 _DIALECTS = {"openai": "OpenAI chat", "anthropic": "Anthropic messages", "bedrock": "Bedrock Converse"}
 _TOOLS = {True: "native", False: "JSON actions", None: "native if the server accepts them (probed), else JSON actions"}
@@ -19,9 +39,39 @@ def table() -> str:
     return "\n".join([lines[0], "|" + "---|" * (len(FLAVORS) + 1), *lines[1:]])
 
 
+def services_table() -> str:
+    lines = [f"| **{flavor.scheme}** | {' | '.join(cell(flavor) for _, cell in _COLUMNS)} |" for flavor in SERVICES]
+    titles = " | ".join(title for title, _ in _COLUMNS)
+    return "\n".join([f"|  | {titles} |", "|" + "---|" * (len(_COLUMNS) + 1), *lines])
+
+
+def _fields(flavor: Flavor) -> str:
+    extensions = flavor.extensions
+    named = [f"`{extensions.max_tokens_field}`", f"`{extensions.seed_field}`" if extensions.seed_field else "no seed"]
+    if not extensions.stream_options:
+        named.append("no `stream_options`")
+    if extensions.any_tool != "required":
+        named.append(f"`tool_choice: {extensions.any_tool}`")
+    if not extensions.named_tool_choice:
+        named.append("no tool by name in `tool_choice`")
+    if extensions.signed_calls:
+        named.append("signatures of calls")
+    return ", ".join(named)
+
+
+def _limits(flavor: Flavor) -> str:
+    if not flavor.rate_limit_headers:
+        return "not read"
+    return "tokens" if flavor.daily_requests else "requests, tokens"
+
+
 def _schema(flavor: Flavor) -> str:
     if not flavor.json_schema:
         return "in the prompt"
+    if flavor.schema_models:
+        return (
+            f"enforced by {' and '.join(flavor.schema_models)} models; in the prompt of others, and if there are tools"
+        )
     strict = ", in its strict form" if flavor.extensions.strict_schema or flavor is ANTHROPIC else ""
     if flavor is BEDROCK:
         strict = ", for models that support it"
@@ -59,6 +109,17 @@ _ROWS = (
     ("tested against", lambda flavor: flavor.tested_with),
 )
 
+_COLUMNS = (
+    ("tool calls", lambda flavor: _TOOLS[flavor.native_tools]),
+    ("JSON schema", _schema),
+    ("fields", _fields),
+    ("limits in headers", _limits),
+    ("lanes", lambda flavor: ", ".join(flavor.lanes)),
+    ("tested against", lambda flavor: flavor.tested_with),
+)
+
 
 if __name__ == "__main__":
     print(table())
+    print()
+    print(services_table())

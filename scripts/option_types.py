@@ -31,6 +31,7 @@ from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
 from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from .backend_settings import BackendSettings
 from .evaluation import Evaluation
 '''
 _AGENT = '''

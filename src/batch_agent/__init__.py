@@ -22,6 +22,7 @@ with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .core.options import SpendingLimits as SpendingLimits
     from .core.options import Timeouts as Timeouts
     from .core.options import ToolCaching as ToolCaching
+    from .core.options.backend_settings import Backend as Backend
     from .core.options.evaluation import Evaluation as Evaluation
     from .core.options.run_options import RunOptions as RunOptions
     from .core.options.run_options import StageOptions as StageOptions

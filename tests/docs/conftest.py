@@ -66,6 +66,7 @@ def addresses(
         "gpu1:8000": engine.address,
         "gpu2:8000": other.address,
         "gateway.example.com": f"{engine.address}/service",
+        "my-resource.openai.azure.com": f"{engine.address}/service",
         "127.0.0.1:8700": batch_server,
         "127.0.0.1:6379": redis_server.address,
         "10.0.0.5:6379": redis_server.address,

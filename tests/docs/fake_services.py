@@ -47,6 +47,7 @@ class Front:
         async with ClientSession() as self._client:
             app = web.Application(client_max_size=2**26)
             app.router.add_post("/service/v1/chat/completions", self._openai)
+            app.router.add_post("/service/openai/v1/chat/completions", self._openai)
             app.router.add_route("*", "/service/v1/{path:(files|batches).*}", self._files)
             app.router.add_post("/service/v1/messages", self._anthropic)
             app.router.add_post("/service/model/{model}/converse", self._bedrock)

@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from benchmarks.render.tables import PAGES, TABLES, written
-from scripts.backend_table import FLAVORS, table
+from scripts.backend_table import FLAVORS, SERVICES, services_table, table
 from scripts.layer_picture import PICTURE, layers, picture
 
 import batch_agent
@@ -22,7 +22,9 @@ def test_the_table_of_backends_is_the_one_that_the_flavors_make() -> None:
     text = (DOCS / "backends.md").read_text()
     shown = text.partition("<!-- table -->\n")[2].partition("\n<!-- /table -->")[0]
     assert shown == table(), "run `python -m scripts.backend_table` and put its output into docs/backends.md"
-    assert {*BY_SCHEME.values(), *BY_OWNER.values()} - {SIM} <= set(FLAVORS)
+    shown = text.partition("<!-- services -->\n")[2].partition("\n<!-- /services -->")[0]
+    assert shown == services_table(), "run `python -m scripts.backend_table` and put its output into docs/backends.md"
+    assert {*BY_SCHEME.values(), *BY_OWNER.values()} - {SIM} <= {*FLAVORS, *SERVICES}
 
 
 def test_every_option_is_documented() -> None:

@@ -12,9 +12,13 @@ from batch_agent.lazy_imports import lazy_imports
 PUBLIC: list[str] = vars(batch_agent)["__all__"]  # made at run time, where a type checker does not see it
 
 
+OWN_NAMES = {"Backend": "BackendSettings"}
+"""Classes that have another name inside of the package."""
+
+
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_public_name_is_there(name: str) -> None:
-    assert getattr(batch_agent, name).__name__ == name
+    assert getattr(batch_agent, name).__name__ == OWN_NAMES.get(name, name)
     assert name in dir(batch_agent)
 
 

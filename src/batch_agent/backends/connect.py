@@ -10,13 +10,14 @@ from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.options.backend_settings import BackendSettings, NamedBackend, NamedBackends, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import ContextHint, RequestObserver, Usage
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
-from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, takes_images
+from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, enforces_schema, takes_images
 from .hostfile import Endpoint, parse_hostfile
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
@@ -58,11 +59,10 @@ class TrialRequest:
 
 HOSTFILE_SCHEME = "hostfile://"
 _HINT_TIMEOUT = 5.0
-_ANTHROPIC_VERSION = "2023-06-01"
 
 
 async def connect(
-    url: str | Sequence[str],
+    url: NamedBackends,
     model: str | None,
     *,
     uses_tools: bool,
@@ -80,7 +80,7 @@ async def connect(
 
 
 async def open_endpoint_pool(
-    urls: Sequence[str],
+    endpoints: Sequence[NamedBackend],
     model: str | None,
     *,
     uses_tools: bool,
@@ -93,40 +93,70 @@ async def open_endpoint_pool(
 
     from .endpoint_pool import EndpointPool
 
-    async def open_one(url: str) -> Backend:
+    named = labelled(endpoints)
+
+    async def open_one(label: str) -> Backend:
         try:
             async with asyncio.timeout(timeout):
-                one_trial = replace(trial or TrialRequest(), has_peers=len(urls) > 1)
+                one_trial = replace(trial or TrialRequest(), has_peers=len(named) > 1)
                 return await _connect_one(
-                    url, model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
+                    named[label], model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
                 )
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"No response within {timeout:g} s.") from error
 
-    return await EndpointPool.open(urls, open_one, notify)
+    return await EndpointPool.open(list(named), open_one, notify)
 
 
-def endpoints_of(url: str | Sequence[str]) -> list[str]:
-    """The URLs of all endpoints, with those of hostfiles. Raises SpecError, also for an endpoint that is listed
-    twice."""
-    urls = [url] if isinstance(url, str) else list(url)
-    found: dict[str, str] = {}
-    for given in urls:
-        endpoints = [given]
-        if given.startswith(HOSTFILE_SCHEME):
-            endpoints = [backend_url(each) for each in parse_hostfile(given.removeprefix(HOSTFILE_SCHEME))]
+def endpoints_of(url: NamedBackends) -> list[NamedBackend]:
+    """All endpoints, with those of hostfiles. Raises SpecError, also for an endpoint that is listed twice with the same
+    key."""
+    given = [url] if isinstance(url, str | BackendSettings) else list(url)
+    found: dict[object, NamedBackend] = {}
+    for each in given:
+        endpoints = [each]
+        settings = settings_of(each)
+        if settings.url.startswith(HOSTFILE_SCHEME):
+            hosts = parse_hostfile(settings.url.removeprefix(HOSTFILE_SCHEME))
+            endpoints = [_of_hostfile(each, backend_url(host)) for host in hosts]
         for endpoint in endpoints:
-            server = server_of(endpoint)
+            server = server_of(endpoint), settings.api_key, settings.organization, settings.project
             if server in found:
-                raise SpecError(f"{display_url(URL(endpoint))} is listed twice among the endpoints.")
+                raise SpecError(f"{display_url(URL(settings_of(endpoint).url))} is listed twice among the endpoints.")
             found[server] = endpoint
     return list(found.values())
 
 
-def server_of(url: str) -> str:
+def _of_hostfile(given: NamedBackend, url: str) -> NamedBackend:
+    """An endpoint of a hostfile, with the settings that were given with it."""
+    return url if isinstance(given, str) else replace(given, url=url)
+
+
+def labelled(endpoints: Sequence[NamedBackend]) -> dict[str, NamedBackend]:
+    """The endpoints by a name that is theirs alone. An endpoint that several keys use has a number behind its URL."""
+    found: dict[str, NamedBackend] = {}
+    for each in endpoints:
+        url = settings_of(each).label
+        same = sum(settings_of(other).label == url for other in found.values())
+        found[f"{url} (key {same + 1})" if same else url] = each
+    return found
+
+
+def server_of(endpoint: NamedBackend) -> str:
     """The same string for all ways to write the URL of one server."""
-    parsed = parse(url)
-    return url if parsed.scheme in ("local", "bedrock") else str(address_of(parsed).root)
+    settings = settings_of(endpoint)
+    parsed = parse(settings.url)
+    if parsed.scheme in ("local", "bedrock"):
+        return settings.url
+    return str(address_of(parsed, settings).root)
+
+
+def check_has_only_url(settings: BackendSettings) -> None:
+    """Raises SpecError for settings of a backend that is not reached with a key and headers."""
+    for name in ("api_key", "headers", "organization", "project", "api_version"):
+        if getattr(settings, name):
+            scheme = settings.url.partition("://")[0]
+            raise SpecError(f"Backend: {scheme}:// has no {name}.")
 
 
 def backend_url(endpoint: Endpoint) -> str:
@@ -136,7 +166,7 @@ def backend_url(endpoint: Endpoint) -> str:
 
 
 async def _connect_one(
-    url: str,
+    endpoint: NamedBackend,
     model: str | None,
     *,
     uses_tools: bool,
@@ -144,14 +174,17 @@ async def _connect_one(
     trial: TrialRequest | None,
     observe: RequestObserver | None,
 ) -> Backend:
-    parsed = parse(url)
+    settings = settings_of(endpoint)
+    parsed = parse(settings.url)
+    if parsed.scheme in ("local", "bedrock"):
+        check_has_only_url(settings)
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify, observe)
     if parsed.scheme == "bedrock":
         from .bedrock import open_bedrock  # imported when it is needed, as every dialect
 
         return await open_bedrock(parsed, model, observe)
-    address = address_of(parsed)
+    address = address_of(parsed, settings)
     return (await probe_server(address, model, uses_tools=uses_tools, trial=trial, observe=observe)).backend
 
 
@@ -203,13 +236,15 @@ async def probe_server(
     observe: RequestObserver | None = None,
 ) -> ProbedServer:
     """Connects to one server and probes it. Raises as `connect` does."""
-    headers = key_headers(address.flavor, address.key)
+    headers = address.headers()
     server = ServerClient(open_transport(address.root, headers), address.root, key_advice=address.key_advice)
     try:
-        models = await list_models(server, may_be_missing=model is not None)
+        models = await _list_models(server, address, model)
         flavor = detect_flavor(address, models)
         chosen = select_model(models, model, address.root)
         info = await inspect_server(server, flavor)
+        if info.context_tokens is not None:
+            chosen = replace(chosen, context_tokens=info.context_tokens)
         if not flavor.keep_alive:
             await server.aclose()
             transport = open_transport(address.root, headers, keep_alive=False)
@@ -222,6 +257,20 @@ async def probe_server(
     except BaseException:
         await server.aclose()
         raise
+
+
+async def _list_models(server: ServerClient, address: BackendAddress, model: str | None) -> list[ServedModel]:
+    """The models of a server, by the names that requests have. Raises BackendError, and SpecError for a service that
+    does not list them."""
+    flavor = address.flavor_or_default
+    if not flavor.lists_models:
+        if model is None:
+            raise SpecError(f"{flavor.scheme}:// needs model=...: the name of the deployment.")
+        return []
+    models = await list_models(server, may_be_missing=model is not None)
+    if not flavor.model_prefix or (model is not None and model.startswith(flavor.model_prefix)):
+        return models
+    return [replace(each, name=each.name.removeprefix(flavor.model_prefix)) for each in models]
 
 
 def http_backend(
@@ -243,6 +292,7 @@ def http_backend(
         count_tokens=token_counter_for(server, flavor, model.name),
         observe=observe,
         send_hint=_hint_sender(server, info, model.name),
+        daily_requests=flavor.daily_requests,
         render_prompt=prompt_renderer_for(server, dialect) if flavor.extensions.prompt_ids else None,
     )
 
@@ -306,21 +356,14 @@ def _hint_sender(
     return lambda hint: server.post_or_none(url, hint_request(model, hint), _HINT_TIMEOUT)
 
 
-def key_headers(flavor: Flavor | None, key: str | None) -> dict[str, str]:
-    """Headers that authenticate each request."""
-    if flavor is not None and flavor.dialect == "anthropic":
-        return {"anthropic-version": _ANTHROPIC_VERSION, **({"x-api-key": key} if key else {})}
-    return {"Authorization": f"Bearer {key}"} if key else {}
-
-
 def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
     return Traits(
         name=flavor.name,
         model=model.name,
         native_tools=bool(flavor.native_tools),
-        json_schema=flavor.json_schema,
+        json_schema=enforces_schema(flavor, model.name),
         json_schema_with_tools=flavor.json_schema_with_tools,
-        inflight=flavor.inflight,
+        inflight=info.slots or flavor.inflight,
         fixed_inflight=flavor.fixed_inflight,
         context_tokens=model.context_tokens,
         # Without a prefix cache nothing is kept between turns, so residency is not guarded.
@@ -412,7 +455,7 @@ def local_backend(
     if model is not None and model != served.name:
         shown = "local://" if path is None else f"local://{path}"
         raise SpecError(f"model={model!r} is not served: {shown} serves {served.name!r}. Omit model.")
-    flavor, root = replace(LLAMACPP, name="local", inflight=slots), with_version(url)
+    flavor, root = replace(LLAMACPP, name="local", native_tools=False, inflight=slots), with_version(url)
     server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
     return HttpBackend(
         server,

@@ -11,21 +11,25 @@ import orjson
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
+from ..core.options.backend_settings import NamedBackend, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
-from .address import address_of, parse
-from .connect import Notify, ProbedServer, connect, endpoints_of, probe_server
+from .address import BackendAddress, address_of, parse
+from .connect import Notify, ProbedServer, connect, endpoints_of, labelled, probe_server
 from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
 CheckState = Literal["ok", "off", "unknown", "warning", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
+_SHOWN_KEY, _MIN_SHOWN_KEY = 4, 20
+"""Characters of a key that are shown, and the length of a key of which some are shown."""
 _SCHEMA = closed_object({"mood": {"type": "string", "enum": ["good", "bad"]}})
 _ADVICE = {
     ("vllm", "tools"): "start vLLM with --enable-auto-tool-choice --tool-call-parser hermes (or your model's parser)",
     ("sglang", "tools"): "start SGLang with --tool-call-parser qwen25 (or your model's parser)",
     ("dynamo", "tools"): "start the worker with --dyn-tool-call-parser hermes (or your model's parser)",
+    ("llama.cpp", "tools"): "start llama-server with --jinja, and a model whose chat template has tools",
     ("vllm", "cached"): "start vLLM with --enable-prompt-tokens-details to report what the prefix cache saves",
     ("sglang", "cached"): "start SGLang with --enable-cache-report to report what the prefix cache saves",
     ("vllm", "prefix"): "start vLLM without --no-enable-prefix-caching: agents share most of their prompts",
@@ -55,7 +59,7 @@ class DiagnosticCheck:
     advice: str = ""
 
 
-async def diagnose(url: str, model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
+async def diagnose(url: NamedBackend, model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
     """Yields checks as they complete. Sends a handful of short requests. Raises SpecError and BackendError only if the
     backend cannot be reached at all."""
     urls = endpoints_of(url)
@@ -63,13 +67,17 @@ async def diagnose(url: str, model: str | None, notify: Notify) -> AsyncIterator
         async for check in _diagnose_each(urls, model, notify):
             yield check
         return
-    parsed = parse(urls[0])
+    settings = settings_of(urls[0])
+    parsed = parse(settings.url)
     async with AsyncExitStack() as stack:
         probed: ProbedServer | None = None
         if parsed.scheme in ("local", "bedrock"):
             backend = await connect(urls[0], model, uses_tools=True, notify=notify)
         else:
-            probed = await probe_server(address_of(parsed), model, uses_tools=False)
+            address = address_of(parsed, settings)
+            if (key := _key(address)) is not None:
+                yield key
+            probed = await probe_server(address, model, uses_tools=False)
             backend = probed.backend
         stack.push_async_callback(backend.aclose)
         for check in _identity(backend, probed):
@@ -86,15 +94,17 @@ async def diagnose(url: str, model: str | None, notify: Notify) -> AsyncIterator
             yield check
 
 
-async def _diagnose_each(urls: Sequence[str], model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
+async def _diagnose_each(
+    urls: Sequence[NamedBackend], model: str | None, notify: Notify
+) -> AsyncIterator[DiagnosticCheck]:
     """Checks one endpoint after the other. An endpoint that is down does not stop the others."""
-    for url in urls:
+    for label, url in labelled(urls).items():
         try:
             checks = [check async for check in diagnose(url, model, notify)]
         except (BackendError, SpecError) as error:
-            yield DiagnosticCheck("endpoint", "failed", f"{url}: {error}")
+            yield DiagnosticCheck("endpoint", "failed", f"{label}: {error}")
             continue
-        yield DiagnosticCheck("endpoint", "ok", url)
+        yield DiagnosticCheck("endpoint", "ok", label)
         for check in checks:
             yield check
 
@@ -207,6 +217,15 @@ def _identity(backend: Backend, probed: ProbedServer | None) -> list[DiagnosticC
         DiagnosticCheck("context", "ok" if traits.context_tokens else "unknown", context),
         *_price(traits),
     ]
+
+
+def _key(address: BackendAddress) -> DiagnosticCheck | None:
+    """Where the key comes from, and its last characters; None if no key is sent and none is needed."""
+    if not (source := address.key_source):
+        return None
+    key = address.key or ""
+    shown = f", ***{key[-_SHOWN_KEY:]}" if len(key) >= _MIN_SHOWN_KEY else ""
+    return DiagnosticCheck("key", "ok", f"from {source}{shown}")
 
 
 def _price(traits: Traits) -> list[DiagnosticCheck]:

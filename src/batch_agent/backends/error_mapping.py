@@ -1,6 +1,7 @@
 """Mapping of HTTP statuses, connection failures and errors inside of responses to BackendError."""
 
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -63,10 +64,17 @@ _OVERFLOW_PHRASES = (
     "context window",
     "prompt is too long",
     "input is too long",
+    "exceeds the maximum number of tokens",
+    "max_new_tokens",
+    "reduce the length of the messages",
 )
 _DEAD_ENGINE = "enginecore encountered an issue"
 """What vLLM responds to each request once the process with its model has ended; its API follows soon."""
+_WITHOUT_TOOLS = "requires --jinja"
+"""What llama.cpp responds, as an error of its own, to tools that it was not started for."""
 _NO_CAPACITY_PHRASES = ("resource_unavailable", "resource unavailable", "capacity_exceeded")
+_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
+"""Gemini says in the body of a refusal when to try again."""
 _UNPAID_PHRASES = ("insufficient_quota", "credit balance is too low")
 
 
@@ -76,6 +84,8 @@ def translate_status(
     """The BackendError for an error response to a request in this lane, with the server's message."""
     try:
         parsed = loads(body)
+        if isinstance(parsed, list) and len(parsed) == 1:  # Gemini's errors are in a list
+            parsed = parsed[0]
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
     except BadJson:
         message = body.decode(errors="replace").strip() or "no error message"
@@ -84,7 +94,10 @@ def translate_status(
     content = message + body[:2000].decode(errors="replace")
     kind = ErrorKind.CAPACITY if lane == "flex" and _lacks_capacity(status, content) else _kind(status, content)
     text = f"HTTP {status} from {url}: {_explain(message[:1000])}"
-    return BackendError(kind, text, retry_after=_retry_after(headers), status=status)
+    retry_after = _retry_after(headers)
+    if retry_after is None and (delay := _RETRY_DELAY.search(content)) is not None:
+        retry_after = float(delay[1])
+    return BackendError(kind, text, retry_after=retry_after, status=status)
 
 
 def translate_failure(error: OSError, url: str) -> BackendError:
@@ -136,8 +149,20 @@ def error_message(body: Mapping[str, Any]) -> str:
     """The message of an error body, whichever field the server puts it into."""
     error = body.get("error") or body.get("message") or body.get("Message") or body.get("detail") or body
     if isinstance(error, Mapping):
-        error = error.get("message") or dict(error)
-    return str(error)
+        error = error.get("message") or error.get("detail") or dict(error)
+    return _refused_fields(error) if isinstance(error, list) else str(error)
+
+
+def _refused_fields(details: list[Any]) -> str:
+    """The messages about fields of a request, as Mistral and others that use Pydantic list them."""
+    found = []
+    for detail in details:
+        match detail:
+            case {"loc": list(where), "msg": str(message)}:
+                found.append(f"{'.'.join(str(part) for part in where if part != 'body')}: {message}")
+            case _:
+                return str(details)
+    return "; ".join(found)
 
 
 def _explain(message: str) -> str:
@@ -159,6 +184,8 @@ def _kind(status: int, text: str) -> ErrorKind:
     lowered = text.lower()
     if kind is ErrorKind.SERVER and _DEAD_ENGINE in lowered:
         return ErrorKind.UNAVAILABLE
+    if kind is ErrorKind.SERVER and _WITHOUT_TOOLS in lowered:
+        return ErrorKind.BAD_REQUEST
     if kind in (ErrorKind.BAD_REQUEST, ErrorKind.SERVER) and any(phrase in lowered for phrase in _OVERFLOW_PHRASES):
         return ErrorKind.CONTEXT_OVERFLOW
     if kind in (ErrorKind.BAD_REQUEST, ErrorKind.RATE_LIMITED) and any(phrase in lowered for phrase in _UNPAID_PHRASES):
@@ -167,6 +194,9 @@ def _kind(status: int, text: str) -> ErrorKind:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
+    milliseconds = headers.get("retry-after-ms")  # Azure's, more exact than its seconds
+    if milliseconds is not None and milliseconds.strip().replace(".", "", 1).isdecimal():
+        return float(milliseconds) / 1000
     value = headers.get("Retry-After")
     if value is None:
         return None

@@ -44,9 +44,11 @@ class HttpBackend:
         count_tokens: Callable[[str], Awaitable[int | None]] | None = None,
         observe: RequestObserver | None = None,
         send_hint: Callable[[ContextHint], Awaitable[object]] | None = None,
+        daily_requests: bool = False,
         render_prompt: Callable[[Request], Awaitable[bytes | None]] | None = None,
     ) -> None:
-        """`observe` is called with each exchange, here and in requests that others send to `server`."""
+        """`observe` is called with each exchange, here and in requests that others send to `server`. `daily_requests`:
+        the limit of requests that it reports is per day."""
         self.traits = traits
         self.server = server
         self.dialect = dialect
@@ -57,6 +59,7 @@ class HttpBackend:
         self._send_hint = send_hint
         self._render_prompt = render_prompt
         self.observe = observe
+        self._daily_requests = daily_requests
         self._streams = True
         self._limit_observers: list[Callable[[Mapping[PaceKind, ServiceLimit]], None]] = []
 
@@ -65,7 +68,10 @@ class HttpBackend:
         return lambda: self._limit_observers.remove(observer)
 
     def _on_response(self, headers: Headers) -> None:
-        if limits := read_rate_limits(headers):
+        limits = read_rate_limits(headers)
+        if self._daily_requests:
+            limits.pop("requests", None)
+        if limits:
             for observer in self._limit_observers:
                 observer(limits)
 

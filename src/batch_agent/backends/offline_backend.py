@@ -1,13 +1,15 @@
 """Backend of a server that is not connected to: it shows requests as a run would send them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from yarl import URL
 
+from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.options.backend_settings import BackendSettings, NamedBackend, NamedBackends, settings_of
 from .address import BackendAddress, address_of, parse
-from .connect import HOSTFILE_SCHEME, detect_flavor, endpoints_of, http_backend, key_headers, local_backend, parse_local
+from .connect import HOSTFILE_SCHEME, detect_flavor, endpoints_of, http_backend, local_backend, parse_local
 from .flavors import ANTHROPIC, Flavor
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
@@ -25,18 +27,23 @@ class OfflineBackend:
     unknowns: tuple[str, ...]
 
 
-async def open_offline(url: str | Sequence[str], model: str | None, *, uses_tools: bool) -> OfflineBackend:
+async def open_offline(url: NamedBackends, model: str | None, *, uses_tools: bool) -> OfflineBackend:
     """The backend that a URL names, without a request to it, a key or credentials. Its transport must be closed. Raises
     SpecError for an invalid URL."""
-    urls = [url] if isinstance(url, str) and not url.startswith(HOSTFILE_SCHEME) else endpoints_of(url)
-    parsed = parse(urls[0])
+    urls: list[NamedBackend]
+    if isinstance(url, str | BackendSettings) and not settings_of(url).url.startswith(HOSTFILE_SCHEME):
+        urls = [url]  # its key is not needed
+    else:
+        urls = endpoints_of(url)
+    settings = settings_of(urls[0])
+    parsed = parse(settings.url)
     match parsed.scheme:
         case "local":
             found = _local(parsed, model)
         case "bedrock":
             found = _bedrock(parsed, model)
         case _:
-            found = _server(address_of(parsed, needs_key=False), model, uses_tools=uses_tools)
+            found = _server(address_of(parsed, settings, needs_key=False), model, uses_tools=uses_tools)
     if len(urls) == 1:
         return found
     note = f"The run has {len(urls)} endpoints. Shown are the requests to {display_url(parsed)}."
@@ -62,14 +69,16 @@ def _bedrock(url: URL, model: str | None) -> OfflineBackend:
 
 def _server(address: BackendAddress, model: str | None, *, uses_tools: bool) -> OfflineBackend:
     flavor = detect_flavor(address, [])
-    server = ServerClient(
-        open_transport(address.root, key_headers(address.flavor, address.key), keep_alive=flavor.keep_alive),
-        address.root,
-    )
+    unset: list[str] = []
+    try:
+        headers = address.headers()
+    except SpecError as error:  # a variable that it names is not set
+        headers, unset = {}, [str(error)]
+    server = ServerClient(open_transport(address.root, headers, keep_alive=flavor.keep_alive), address.root)
     backend = http_backend(server, address, flavor, ServedModel(model or UNKNOWN_MODEL), ServerInfo())
     if uses_tools and flavor.native_tools is None:
         backend.traits = replace(backend.traits, native_tools=True)
-    return OfflineBackend(backend, tuple(_unknowns(address, flavor, model, uses_tools=uses_tools)))
+    return OfflineBackend(backend, (*_unknowns(address, flavor, model, uses_tools=uses_tools), *unset))
 
 
 _MODEL = "The model is the only one that the server has; its name is known when the server responds."
@@ -95,5 +104,5 @@ def _unknowns(address: BackendAddress, flavor: Flavor, model: str | None, *, use
         yield f"{flavor.extensions.session_field} is added if the server keeps a session for each agent."
     if flavor is ANTHROPIC:
         yield "Without max_tokens=..., it is 8192 or the most that the model generates."
-    if is_service and address.key is None:
+    if is_service and not address.key_source:
         yield f"The environment variable {flavor.key_variable} is not set: a run needs it."

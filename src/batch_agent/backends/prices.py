@@ -13,7 +13,17 @@ from ..core.options.price import PRICE_FORMAT, GivenPrice, Price, parse_price
 if TYPE_CHECKING:
     from genai_prices.types import ModelPrice
 
-_PROVIDERS = {"openai": "openai", "anthropic": "anthropic", "bedrock": "aws"}
+_PROVIDERS = {
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "bedrock": "aws",
+    "azure": "azure",
+    "gemini": "google",
+    "mistral": "mistral",
+    "groq": "groq",
+    "together": "together",
+    "openrouter": "openrouter",
+}
 PRICED_BACKENDS = frozenset(_PROVIDERS)
 """Backends whose models have a price in the table."""
 _TABLE = "genai-prices"

@@ -108,6 +108,10 @@ class ServerInfo:
     images: bool | None = None
     """Whether its model takes images."""
     plugin: KvPlugin | None = None
+    slots: int | None = None
+    """Requests that it computes at a time."""
+    context_tokens: int | None = None
+    """Context window of one request, where it differs from that of the model."""
 
 
 async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[ServedModel]:
@@ -123,7 +127,7 @@ async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[Ser
     except BadJson as error:
         address = display_url(server.url("/models"))
         raise BackendError(ErrorKind.NOT_FOUND, f"{address} did not return JSON. Is it an inference server?") from error
-    entries = body.get("data") if isinstance(body, dict) else None
+    entries = body.get("data") if isinstance(body, dict) else body  # Together lists them without an object around
     return [_served(entry) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
@@ -226,8 +230,7 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
         case "sglang":
             return await _sglang_info(server)
         case "llama.cpp":
-            modalities = (await _fetch_page(server, "/props")).parsed.get("modalities")
-            return ServerInfo(images=_flag(modalities.get("vision")) if isinstance(modalities, dict) else None)
+            return _llamacpp_info((await _fetch_page(server, "/props")).parsed)
         case "dynamo":
             return _dynamo_info(await _fetch_page(server, "/metrics"))
         case _:
@@ -251,6 +254,7 @@ def _served(entry: dict[str, Any]) -> ServedModel:
     context = (
         entry.get("max_model_len")
         or entry.get("context_window")
+        or entry.get("context_length")
         or entry.get("max_input_tokens")
         or (meta.get("n_ctx") if isinstance(meta, dict) else None)
     )
@@ -322,6 +326,16 @@ def has_unstable_tier(info: ServerInfo, flavor: str) -> bool:
     """Whether the server has a host tier in a version whose engine died with it."""
     is_native = info.host_tier.startswith("host memory")
     return flavor == "vllm" and is_native and (info.version or "").startswith(_UNSTABLE_TIER)
+
+
+def _llamacpp_info(props: dict[str, Any]) -> ServerInfo:
+    """Its slots divide the context that it was started with."""
+    modalities, settings = props.get("modalities"), props.get("default_generation_settings")
+    return ServerInfo(
+        images=_flag(modalities.get("vision")) if isinstance(modalities, dict) else None,
+        slots=_count(props.get("total_slots")),
+        context_tokens=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None,
+    )
 
 
 def _dynamo_info(metrics: "_AdminPage") -> ServerInfo:

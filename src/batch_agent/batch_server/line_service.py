@@ -14,6 +14,7 @@ from ..core.agent_config import Job
 from ..core.errors import BackendError
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
+from ..core.options.backend_settings import NAMED
 from ..core.protocols import ReportsRateLimits, Slot
 from ..core.spec import BatchSpec
 from ..engine.admission import build_admission
@@ -56,7 +57,7 @@ async def open_line_service(
     """`spec`: its backend, model, limits, retries and timeouts apply; task and inputs do not. Raises SpecError and
     BackendError."""
     check_server_tools(tools)
-    assert isinstance(spec.backend, str | tuple)
+    assert isinstance(spec.backend, NAMED)
     async with AsyncExitStack() as stack:
         backend, is_openai = await open_line_backend(spec.backend, spec.model, notify)
         stack.push_async_callback(backend.aclose)

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
-from ..backends.connect import connect, endpoints_of
+from ..backends.connect import connect, endpoints_of, labelled
 from ..backends.dialects.dialect import StreamDecoder
 from ..backends.dialects.openai.encoder import OpenAIChat
 from ..backends.dialects.response_body import openai_usage, read_object
@@ -14,6 +14,7 @@ from ..backends.http_backend import HttpBackend
 from ..core.errors import BackendError, ErrorKind
 from ..core.json import dumps
 from ..core.messages import Prompt, User
+from ..core.options.backend_settings import NamedBackends
 from ..core.protocols import Backend, Traits
 from ..core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
 
@@ -57,22 +58,23 @@ class PassThrough:
 
 
 async def open_line_backend(
-    url: str | tuple[str, ...], model: str | None, notify: Callable[[str], None]
+    url: NamedBackends, model: str | None, notify: Callable[[str], None]
 ) -> tuple["LineBackend", bool]:
     """The backend of a URL, or of several that serve the same model, and whether it takes requests as they are. Raises
     SpecError and BackendError."""
 
-    async def open_one(one: str) -> Backend:
-        backend = await connect(one, model, uses_tools=False, notify=notify)
+    named = labelled(endpoints_of(url))
+
+    async def open_one(label: str) -> Backend:
+        backend = await connect(named[label], model, uses_tools=False, notify=notify)
         if isinstance(backend, HttpBackend) and isinstance(backend.dialect, OpenAIChat):
             backend.dialect = PassThrough()
         return backend
 
-    urls = endpoints_of(url)
-    if len(urls) == 1:
-        backend = await open_one(urls[0])
+    if len(named) == 1:
+        backend = await open_one(next(iter(named)))
         return LineBackend(backend), _is_pass_through(backend)
-    pool = await EndpointPool.open(urls, open_one, notify)
+    pool = await EndpointPool.open(list(named), open_one, notify)
     found = {_is_pass_through(member.backend) for member in pool.members if member.backend is not None}
     if len(found) > 1:
         await pool.aclose()

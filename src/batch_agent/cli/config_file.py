@@ -13,16 +13,18 @@ from cyclopts.config import Dict
 from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import SpecError
+from ..core.options.backend_settings import NamedBackend
 from ..core.spec import OPTION_NAMES
 from ..core.task_fields import STDIN
 from ..core.validation import explain_unknown_name
+from .options.json_values import named_backend, parse_backends
 from .usage_errors import FORMER
 
 COMMANDS = ("run", "plan", "preview", "lint")
 NAMES = ("batch.toml", "batch.yaml", "batch.yml")
 """Searched for in the current directory if neither --task nor --config is given."""
 
-_TABLES = ("extra", "prices")
+_TABLES = ("backends", "extra", "prices")
 """Options that are tables in the file."""
 _FILES_OR_NAMES = ("inputs", "schema", "reduce-schema")
 """Strings that are a file path unless they contain a colon: module:Name, scheme://..."""
@@ -89,6 +91,18 @@ def _yaml(file: Path, text: str) -> Any:
         raise SpecError(f"{str(file)!r} is not valid YAML: {error}.") from error
 
 
+def backend_of(name: str, config: Path | None = None) -> NamedBackend:
+    """The backend that a command names: a URL, or [backends.NAME] of a config file, which is that of the current
+    directory unless `config` names one. Raises SpecError."""
+    if "://" in name:
+        return name
+    file = config or _in_directory()
+    if file is None:
+        return name
+    tables = read(file).get("backends")
+    return named_backend(name, parse_backends([orjson.dumps(tables, default=str).decode()]) if tables else {})
+
+
 def accepted_types(argument: Argument) -> tuple[Any, ...]:
     """The types that an option accepts, without None."""
     hint = argument.hint
@@ -102,8 +116,10 @@ def _given(config: Argument) -> Path | None:
 
 def _discovered(task: Argument) -> Path | None:
     """The config file of the current directory; None if the command line has a task."""
-    if task.tokens:
-        return None
+    return None if task.tokens else _in_directory()
+
+
+def _in_directory() -> Path | None:
     here = [name for name in NAMES if Path(name).is_file()]
     if len(here) > 1:
         raise SpecError(f"{' and '.join(here)} are both in this directory: choose one with --config.")

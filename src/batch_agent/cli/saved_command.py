@@ -24,9 +24,11 @@ from ..atomic_file import atomic_write
 from ..backends.address import credential_for
 from ..core.errors import PlanMismatch, SpecError, StoreError
 from ..core.events import Event, RunStarted, StageEvent
+from ..core.options.backend_settings import settings_of
 from ..observe.live.progress import Progress
 from .import_by_name import is_function
 from .options.command_options import NOT_STORED
+from .options.json_values import named_backend, parse_backends
 
 _BYTES = 32
 
@@ -165,8 +167,9 @@ def _consequences(options: Mapping[str, Any]) -> Iterator[str]:
         yield f"run the code of {', '.join(modules)}"
     if backend := options.get("backend"):
         with suppress(SpecError):
-            credential = credential_for(str(backend))
-            yield f"use {credential} for {backend}" if credential else f"send requests to {backend}"
+            named = named_backend(str(backend), parse_backends(options.get("backends") or []))
+            credential, label = credential_for(named), settings_of(named).label
+            yield f"use {credential} for {label}" if credential else f"send requests to {label}"
     for model in [*(options.get("models") or []), *(options.get("fallback") or [])]:
         if "=" in str(model):
             yield f"send requests to {str(model).partition('=')[2]}"

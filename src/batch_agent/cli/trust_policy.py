@@ -10,6 +10,7 @@ from typing import Any
 
 from ..backends.address import credential_for
 from ..core.errors import SpecError
+from ..core.options.backend_settings import NamedBackend, settings_of
 from ..tools import Tool
 from ..tools.adapters import from_langchain
 
@@ -73,15 +74,19 @@ class TrustPolicy:
         return bool(attribute) and any(".".join(parts[:end]) in self._names for end in range(1, len(parts) + 1))
 
 
-def check_backend(url: str) -> None:
+def check_backend(backend: NamedBackend, name: str | None = None) -> None:
     """Raises SpecError for a backend that only the run names, and that would get an API key of this machine or is
-    a file of it."""
-    credential = credential_for(url)
-    if credential is not None:
-        raise SpecError(
-            f"The run's backend is {url}, for which this worker would use {credential}. To allow it, add "
-            f"--backend {shlex.quote(url)}"
-        )
+    a file of it. `name`: of a backend with settings, in the file of the run."""
+    credential = credential_for(backend)
+    if credential is None:
+        return
+    label = settings_of(backend).label
+    where = "" if isinstance(backend, str) else f"describe it in batch.toml here, as [backends.{name or 'NAME'}], and "
+    flag = shlex.quote(backend if isinstance(backend, str) else name or "NAME")
+    raise SpecError(
+        f"The run's backend is {label}, for which this worker would use {credential}. To allow it, {where}add "
+        f"--backend {flag}"
+    )
 
 
 def _is_folder(name: str) -> bool:

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
+from ..core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, PROGRAMS, TOOLS, load_runtime, load_schema, load_tools
 from .options.command_options import PARSED, PASSED_THROUGH, CommandOptions
@@ -39,6 +40,8 @@ class WorkerManifest:
     """Content of the schema file, if there is one."""
     lease: float
     options: dict[str, Any]
+    backend_name: str | None = None
+    """Name of the backend in the file of the command."""
 
     @classmethod
     def of(cls, options: CommandOptions, lease: float) -> "WorkerManifest":
@@ -57,6 +60,7 @@ class WorkerManifest:
             schema=load_schema(options.schema) if is_file and options.schema is not None else None,
             lease=lease,
             options=without_secrets(_options(options)),
+            backend_name=None if "://" in options.backend else options.backend,
         )
 
     @classmethod
@@ -94,6 +98,7 @@ class WorkerManifest:
             trusted.check_module(self.schema_name, "The run's schema")
         return {
             **self.options,
+            **({"backend": self._backend()} if "backend" in self.options else {}),
             "task": Fields(self.task, *self.fields) if self.fields else self.task,
             "inputs": [],
             "tools": load_tools(self.tools, Path(self.root), trusted.check_tool, encoding=self.options.get("encoding")),
@@ -117,12 +122,17 @@ class WorkerManifest:
         """Raises SpecError for a backend that is not stored, or that the worker must name with --backend."""
         if "backend" not in self.options:
             raise SpecError("The backend URL contained a password, which is not stored. Add --backend URL.")
-        check_backend(self.options["backend"])
+        check_backend(self._backend(), self.backend_name)
+
+    def _backend(self) -> NamedBackend:
+        backend = self.options["backend"]
+        return backend_from_table(self.backend_name or "run", backend) if isinstance(backend, dict) else str(backend)
 
     def flags(self) -> list[str]:
         """Options of `batch-agent worker` that allow a worker to join this run."""
-        backend = self.options.get("backend")
-        flags = [] if backend is None or credential_for(backend) is None else ["--backend", backend]
+        backend = self._backend() if "backend" in self.options else None
+        has_credential = backend is not None and credential_for(backend) is not None
+        flags = ["--backend", self.backend_name or str(backend)] if has_credential else []
         named = [*self._names(), *self._folders()]
         return [*flags, *(["--trust", *dict.fromkeys(named)] if named else [])]
 
@@ -140,6 +150,8 @@ def _options(options: CommandOptions) -> dict[str, Any]:
     plain = options.to_plain()
     if options.encoding is not None:
         plain["encoding"] = options.encoding
+    if isinstance(plain["backend"], BackendSettings):
+        plain["backend"] = plain["backend"].to_table()
     return {name: value for name, value in sorted(plain.items()) if name in _FOR_WORKERS}
 
 

@@ -1,7 +1,7 @@
 """Specification of a run: `BatchSpec` and its validation."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import field, fields
+from dataclasses import field, fields, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from .errors import SpecError
 from .fast_dataclass import dataclass
 from .options import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from .options.backend_settings import BackendSettings, check_no_key
 from .options.evaluation import Evaluation
 from .options.extra_fields import check_extra
 from .options.run_options import SpecOptions
@@ -43,9 +44,9 @@ class BatchSpec:
     """Type of an answer: a Pydantic model, any type, or a JSON schema as a dict. None: text."""
     model: str | None = None
     """Name of the model. None: the only one that the server has."""
-    backend: str | Sequence[str] | Backend = "local://"
-    """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
-    that the caller has opened and will close."""
+    backend: str | BackendSettings | Sequence[str | BackendSettings] | Backend = "local://"
+    """A URL, or Backend(url, api_key=...) with a key, headers or limits of its own; several, of endpoints that serve
+    the same model, or hostfile://PATH with one on each line; or a backend that the caller has opened and will close."""
     fallback: Sequence[Any] = ()
     """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
     backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""
@@ -98,6 +99,8 @@ class BatchSpec:
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
+        if not isinstance(self.backend, str):
+            self._apply_backend_settings()
         if self.fallback != ():
             self._check_fallback()
         if self.lane not in ("standard", "flex", "batch", "auto"):
@@ -194,6 +197,23 @@ class BatchSpec:
         for name in ("backend", "model"):
             if getattr(runtime, name) is not None:
                 object.__setattr__(self, name, getattr(runtime, name))
+
+    def _apply_backend_settings(self) -> None:
+        """Applies the model and the limits that the backend has of its own."""
+        given = self.backend if isinstance(self.backend, tuple) else (self.backend,)
+        settings = [each for each in given if isinstance(each, BackendSettings)]
+        names = {each.model for each in settings if each.model is not None}
+        if self.evaluation.models is None and (others := sorted(names - {self.model})):
+            if self.model is not None or len(others) > 1:
+                shown = ", ".join(map(repr, others if self.model is None else [self.model, *others]))
+                raise SpecError(f"The backend and the run name different models ({shown}). Name one model.")
+            object.__setattr__(self, "model", others[0])
+        limits = {name: _joint_limit(name, settings, len(given)) for name in ("max_inflight", "rpm", "tpm")}
+        own = {name: limit for name, limit in limits.items() if limit is not None}
+        if own and isinstance(self.limits, Limits):
+            lower: dict[str, Any]
+            lower = {name: min(limit, getattr(self.limits, name) or limit) for name, limit in own.items()}
+            object.__setattr__(self, "limits", replace(self.limits, **lower))
 
     def _check_batch_lane(self) -> None:
         if self.runtime is not None:
@@ -305,14 +325,27 @@ if not TYPE_CHECKING:
 
 
 def _check_backend(backend: Any) -> None:
+    if isinstance(backend, BackendSettings):
+        return
     if isinstance(backend, str):
+        check_no_key(backend)
         return
     if isinstance(backend, list | tuple | Set):
-        is_valid = bool(backend) and all(isinstance(url, str) for url in backend)
+        is_valid = bool(backend) and all(isinstance(each, str | BackendSettings) for each in backend)
+        for url in backend if is_valid else ():
+            _check_backend(url)
     else:
         is_valid = callable(getattr(backend, "stream", None))
     if not is_valid:
-        raise SpecError(f"backend must be a URL, a list of URLs, or an open backend; got {backend!r}.")
+        raise SpecError(f"backend must be a URL, Backend(...), a list of these, or an open backend; got {backend!r}.")
+
+
+def _joint_limit(name: str, settings: Sequence[BackendSettings], endpoints: int) -> int | None:
+    """The limit of all endpoints together; None if none has one. Raises SpecError if only some have one."""
+    found = [limit for each in settings if (limit := getattr(each, name)) is not None]
+    if found and len(found) < endpoints:
+        raise SpecError(f"Only some of the endpoints have {name}=: set it on each, or once on the run.")
+    return sum(found) or None
 
 
 def _check_sampling(sampling: Sampling) -> None:

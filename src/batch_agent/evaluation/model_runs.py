@@ -13,6 +13,7 @@ from ..aio import is_being_cancelled
 from ..core.errors import BatchAgentError, ErrorKind, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows
+from ..core.options.backend_settings import BackendSettings, NamedBackend
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
@@ -90,13 +91,18 @@ def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
     return {
         model: replace(
             spec,
-            model=model,
+            model=_model_of(backends.get(model), model),
             backend=backends.get(model, spec.backend),
             checkpoint_dir=None if spec.checkpoint_dir is None else model_folder(spec.checkpoint_dir, model),
             evaluation=replace(spec.evaluation, models=None),
         )
         for model in models
     }
+
+
+def _model_of(backend: NamedBackend | None, name: str) -> str:
+    """The model that a name of `models=` stands for: that of its backend, if it names one."""
+    return (backend.model or name) if isinstance(backend, BackendSettings) else name
 
 
 def model_folder(folder: Path, model: str) -> Path:

@@ -12,7 +12,7 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import backend_url, open_endpoint_pool, server_of
+from ..backends.connect import labelled, open_endpoint_pool, server_of
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
 from ..backends.endpoint_loads import endpoint_loads
@@ -27,7 +27,16 @@ from .dispatcher import Dispatcher
 from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt
 from .patterns import checked_list
-from .pool_settings import check_environment, check_flags, check_sampling, check_seconds, endpoint_of, from_environment
+from .pool_settings import (
+    GivenEndpoint,
+    backend_of,
+    check_environment,
+    check_flags,
+    check_sampling,
+    check_seconds,
+    endpoint_of,
+    from_environment,
+)
 from .prompt_queue import DispatchOptions
 from .prompt_transport import OnPrompt, PromptTransport
 from .response import NO_END, Response, response_of
@@ -56,7 +65,7 @@ class VLLMPool:
 
     def __init__(
         self,
-        endpoints: Sequence[Endpoint | str | tuple[str, int]],
+        endpoints: Sequence[GivenEndpoint],
         model: str | None = None,
         *,
         max_tokens: int | None = None,
@@ -90,6 +99,7 @@ class VLLMPool:
         if isinstance(endpoints, str) or not isinstance(endpoints, Sequence) or not endpoints:
             raise SpecError(f"endpoints must be a non-empty list, such as ['gpu1:8000']; got {endpoints!r}.")
         self.endpoints: list[Endpoint] = [endpoint_of(given) for given in endpoints]
+        self._backends = [backend_of(*each) for each in zip(endpoints, self.endpoints, strict=True)]
         self.max_tokens = max_tokens
         self.max_tokens_aggregation = max_tokens_aggregation or 2 * max_tokens
         self.use_batch = use_batch
@@ -120,17 +130,17 @@ class VLLMPool:
         return self._core[0]
 
     async def _connect(self) -> _Core:
-        urls = [backend_url(endpoint) for endpoint in self.endpoints]
+        servers = {label: server_of(each) for label, each in labelled(self._backends).items()}
         async with AsyncExitStack() as stack:
             observe = self._observer(stack)
             endpoint_pool = await open_endpoint_pool(
-                urls, self._model, uses_tools=False, notify=_notify, timeout=self.timeout, observe=observe
+                self._backends, self._model, uses_tools=False, notify=_notify, timeout=self.timeout, observe=observe
             )
             stack.push_async_callback(endpoint_pool.aclose)
             transport = PromptTransport(endpoint_pool, _notify, is_raw=self._raw)
             await transport.open()
-            states = [EndpointState() for _ in urls]
-            share = PoolShare(endpoint_pool, states, self._options.max_prompts, endpoint_loads(), server_of)
+            states = [EndpointState() for _ in servers]
+            share = PoolShare(endpoint_pool, states, self._options.max_prompts, endpoint_loads(), servers.__getitem__)
             stack.callback(share.membership.leave)
             return _Core(endpoint_pool, transport, states, share, stack.pop_all())
 

@@ -3,8 +3,11 @@
 import os
 from typing import Any
 
+from ..backends.address import address_of_backend
+from ..backends.connect import backend_url
 from ..backends.hostfile import Endpoint, parse_hostfile
 from ..core.errors import SpecError
+from ..core.options.backend_settings import BackendSettings, NamedBackend
 from ..core.options.extra_fields import check_extra
 from ..core.requests import Sampling
 from ..core.validation import MAX_SECONDS, is_number
@@ -27,16 +30,28 @@ def check_environment() -> None:
         )
 
 
-def endpoint_of(given: Endpoint | str | tuple[str, int]) -> Endpoint:
+GivenEndpoint = Endpoint | str | tuple[str, int] | BackendSettings
+
+
+def endpoint_of(given: GivenEndpoint) -> Endpoint:
     if isinstance(given, Endpoint):
         return given
+    if isinstance(given, BackendSettings):
+        return parse_hostfile([str(address_of_backend(given, needs_key=False).root.with_query(None))])[0]
     match given:
         case (str(host), int(port)):
             return Endpoint(host, port)
         case str():
             return parse_hostfile([given])[0]
         case _:
-            raise SpecError(f"An endpoint must be a string, such as 'gpu1:8000', or (host, port); got {given!r}.")
+            raise SpecError(
+                f"An endpoint must be a string, such as 'gpu1:8000', (host, port) or Backend(...); got {given!r}."
+            )
+
+
+def backend_of(given: GivenEndpoint, endpoint: Endpoint) -> NamedBackend:
+    """What is connected to: the backend that was given, or the URL of the endpoint."""
+    return given if isinstance(given, BackendSettings) else backend_url(endpoint)
 
 
 def check_flags(**flags: Any) -> None:

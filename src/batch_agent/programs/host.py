@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from ..backends.address import address_of, parse
+from ..backends.address import address_of_backend
 from ..core.agent_config import AgentConfig
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
+from ..core.options.backend_settings import BackendSettings, settings_of
 from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeContext
 from ..core.protocols import Traits
 from ..core.spec import BatchSpec
@@ -100,11 +101,17 @@ def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> ModelAccess:
             f"gateway=False: requests that {runtime.name} sends to the server itself cannot be counted in a budget. "
             "Use gateway=True, or leave out max_total_tokens and max_usd."
         )
-    if not isinstance(backend, str) or backend.partition("://")[0] in _WITHOUT_ADDRESS:
+    settings = settings_of(backend) if isinstance(backend, str | BackendSettings) else None
+    if settings is None or settings.url.partition("://")[0] in _WITHOUT_ADDRESS:
         raise SpecError(
             f"gateway=False: {runtime.name} sends requests to the server itself and needs a backend with an address, "
             f"such as vllm://host:port; got {backend!r}. Use gateway=True."
         )
-    server = address_of(parse(backend))
+    server = address_of_backend(settings)
+    if settings.headers or server.flavor_or_default.key_header != "Authorization":
+        raise SpecError(
+            f"gateway=False: {runtime.name} sends only an API key, and {settings.label} needs other headers too. Use "
+            "gateway=True."
+        )
     url = str(server.root).removesuffix("/").removesuffix("/v1")
     return _DirectAccess(ModelEndpoint(url, server.key or "none", model))

@@ -21,6 +21,7 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, SpecError, StoreError
+from ..core.options.backend_settings import NAMED, endpoints_in, settings_of
 from ..run.setup import RunSetup
 from .actor_calls import call_result, first_line, kill
 from .coordinator_actor import CoordinatorActor
@@ -230,9 +231,8 @@ class RayDeployment:
         notify, backend = self._setup.notify, self._spec.backend
         state = "was started on this machine" if self._session.has_started else f"has {_count(len(nodes), 'node')}"
         notify(f"Ray {state}; {_count(workers, 'worker')} will run agents.")
-        urls = [backend] if isinstance(backend, str) else backend
-        assert isinstance(urls, list | tuple)
-        for url in urls:
+        assert isinstance(backend, NAMED)
+        for url in (settings_of(each).label for each in endpoints_in(backend)):
             if is_loopback_per_node(url, nodes):
                 notify(
                     f"{url} is a different server on each node. If it is one server, use a host name that all resolve."

@@ -4,7 +4,7 @@ Errors travel as class, message and kind, without attributes that may not be pic
 """
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
 from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
+from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 
@@ -24,11 +25,14 @@ def spec_for_workers(spec: BatchSpec) -> BatchSpec:
     """The spec without what only the submitter uses: workers exchange inputs, facts and results with the coordinator.
     Files of tools and of the request log have the same paths on every node, whatever the working directory of its
     workers is. Raises SpecError for a backend that only this process can use."""
-    if not isinstance(spec.backend, str | Sequence):
+    if not isinstance(spec.backend, NAMED):
         raise SpecError(
             f"backend={spec.backend!r} was opened in this process and cannot be used by the workers of "
             f"cluster={spec.distribution.cluster!r}: pass its URL instead."
         )
+    for each in endpoints_in(spec.backend):
+        if isinstance(each, BackendSettings):
+            each.check_has_no_secret()
     return replace(
         spec,
         inputs=[],

@@ -14,6 +14,7 @@ from ..aio import now
 from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows, SpendingLimits
+from ..core.options.backend_settings import BackendSettings
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
@@ -212,15 +213,18 @@ def specs_of(spec: BatchSpec) -> list[BatchSpec]:
     for number, entry in enumerate(spec.fallback, 1):
         model, backend = parse_fallback(entry)
         own = None if folder is None else Path(folder) / f"{FALLBACK_PREFIX}{number}"
-        found.append(
-            replace(first, model=model, backend=spec.backend if backend is None else backend, checkpoint_dir=own)
-        )
+        if backend is None:
+            same = spec.backend
+            backend = replace(same, model=None) if isinstance(same, BackendSettings) else same
+        found.append(replace(first, model=model, backend=backend, checkpoint_dir=own))
     return found
 
 
 def parse_fallback(entry: Any) -> tuple[str | None, Any]:
     """The model and the backend of an entry of `fallback`; None for the server's only model, and for the same
     backend."""
+    if isinstance(entry, BackendSettings):
+        return entry.model, entry
     if not isinstance(entry, str):
         return None, entry
     name, mark, url = entry.partition("=")
@@ -234,7 +238,8 @@ def _names(spec: BatchSpec) -> list[str]:
     names = [spec.model or "first"]
     for number, entry in enumerate(spec.fallback, 1):
         model, backend = parse_fallback(entry)
-        names.append(f"fallback {number} ({model or (public_url(backend) if isinstance(backend, str) else 'backend')})")
+        url = backend.label if isinstance(backend, BackendSettings) else backend
+        names.append(f"fallback {number} ({model or (public_url(url) if isinstance(url, str) else 'backend')})")
     return names
 
 

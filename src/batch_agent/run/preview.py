@@ -10,6 +10,7 @@ from ..core.agent_config import Job
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
+from ..core.options.backend_settings import NAMED
 from ..core.protocols import Backend
 from ..core.validation import at_least
 from ..engine.job_source import InputSource, JobSource
@@ -117,7 +118,7 @@ class _Opened:
 @asynccontextmanager
 async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
     spec = setup.spec
-    is_object = not isinstance(spec.backend, str | Sequence)
+    is_object = not isinstance(spec.backend, NAMED)
     if exact:
         async with open_preview(setup) as run:
             yield _Opened(run.server, run.inputs, run.plan, (_OWN_BACKEND,) if is_object else ())
@@ -125,7 +126,7 @@ async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
     async with AsyncExitStack() as stack:
         backend: Backend
         notes: Sequence[str] = (_OWN_BACKEND,)
-        if not isinstance(spec.backend, str | Sequence):
+        if not isinstance(spec.backend, NAMED):
             backend = spec.backend
         else:
             from ..backends.offline_backend import open_offline

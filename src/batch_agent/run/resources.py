@@ -25,6 +25,7 @@ from ..core.errors import BackendError, ErrorKind, SpecError, StoreError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
 from ..core.options import SpendingLimits
+from ..core.options.backend_settings import NAMED, BackendSettings, NamedBackends, endpoints_in, settings_of
 from ..core.protocols import (
     Backend,
     CollectsRequests,
@@ -249,7 +250,7 @@ class _Opener:
         self._trial = TrialRequest(on_usage=self._count)
         self._trial_usage = NO_USAGE
         """Usage of the trial requests that test whether servers support tools."""
-        self._backends: dict[tuple[str | Sequence[str], str | None, Path | None], Backend] = {}
+        self._backends: dict[tuple[NamedBackends, str | None, Path | None], Backend] = {}
         self._request_logs: dict[Path | None, RequestObserver] = {}
         self._trace_requests: RequestObserver | None = None
         """For sinks that want the requests."""
@@ -463,7 +464,7 @@ class _Opener:
 
     async def _backend(self, setup: RunSetup) -> Backend:
         spec = setup.spec
-        if not isinstance(spec.backend, str | Sequence):
+        if not isinstance(spec.backend, NAMED):
             return spec.backend  # the caller closes it: a backend may serve several runs
         key = spec.backend, spec.model, spec.log_requests
         backend = self._backends.get(key)
@@ -494,7 +495,7 @@ class _Opener:
             return traits
         if setup.spec.runtime is not None:
             raise SpecError("The task has images, which the programs of a runtime do not get: give them files instead.")
-        is_ours = isinstance(setup.spec.backend, str | Sequence)
+        is_ours = isinstance(setup.spec.backend, NAMED)
         said = ""
         if traits.images is None and is_ours:
             backend = server if self._trial.with_budget is None else self._trial.with_budget(server)
@@ -576,7 +577,7 @@ class _Opener:
             return server
         from ..observe.observed_backend import ObservedBackend, StageBackend
 
-        is_opened_here = isinstance(setup.spec.backend, str | Sequence)
+        is_opened_here = isinstance(setup.spec.backend, NAMED)
         backend = server if is_opened_here else ObservedBackend(server, observe)
         return StageBackend(backend, setup.stage) if setup.stage else backend
 
@@ -634,7 +635,7 @@ class _Opener:
         for admission, _ in self._admissions.values():
             run = first[id(admission)]
             server, spec = run.server, run.setup.spec
-            if isinstance(spec.backend, str | Sequence) and not run.is_complete:
+            if isinstance(spec.backend, NAMED) and not run.is_complete:
                 self._stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
             if isinstance(server, ReportsLoad) or admission.residency is not None:
                 await self._stack.enter_async_context(monitor_load(server, admission))
@@ -760,15 +761,23 @@ def _has_later_turns(spec: BatchSpec) -> bool:
 
 def _address(spec: BatchSpec) -> Hashable:
     """Runs with the same address use the same server."""
-    return spec.backend if isinstance(spec.backend, str | tuple) else id(spec.backend)
+    return spec.backend if isinstance(spec.backend, str | tuple | BackendSettings) else id(spec.backend)
 
 
 def _server_id(spec: BatchSpec) -> str:
     """Identifies the server among workers. A loopback address is specific to its machine."""
-    address = " ".join(spec.backend) if isinstance(spec.backend, tuple) else str(spec.backend)
+    address = str(spec.backend)
+    if isinstance(spec.backend, NAMED):
+        endpoints = [settings_of(each) for each in endpoints_in(spec.backend)]
+        address = " ".join([*(each.url for each in endpoints), *filter(None, map(_own_account, endpoints))])
     if _LOOPBACK.search(address):
         address = f"{address} {socket.gethostname()}"
     return blake2b(address.encode(errors="replace"), digest_size=8).hexdigest()  # the address may contain a key
+
+
+def _own_account(settings: BackendSettings) -> str:
+    """What distinguishes a backend from others at the same URL, without secrets."""
+    return " ".join([*filter(None, (settings.base_url, settings.organization, settings.project)), *settings.variables])
 
 
 def _measured(

@@ -43,6 +43,7 @@ WORKS: dict[str, str] = {
     "--workdir": "",
     "--config": "",
     "--backend": TEXT,  # not opened
+    "--backends": "",  # no JSON object
     "--model": TEXT,
     "--fallback": TEXT,  # not opened
     "--lane": "",

@@ -1,6 +1,7 @@
 """HTTP client for one server, which keeps secrets out of errors."""
 
 import asyncio
+import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable
 from typing import Protocol
@@ -8,6 +9,7 @@ from typing import Protocol
 from yarl import URL
 
 from ...core.errors import BackendError
+from ...core.options.backend_settings import is_secret_header
 from ...core.safe_text import masked, masked_bytes
 from ..error_mapping import translate_failure, translate_status
 from .transport import MAX_BODY_BYTES, MAX_PAGE_BYTES, ConnectionDropped, Headers, Transport, TransportResponse
@@ -17,7 +19,8 @@ _MIN_MASKED_LENGTH = 8
 """Characters. A shorter key, such as the "EMPTY" of local servers, is no secret, and occurs in ordinary text."""
 _MAX_FILE_BYTES = 4 * 2**30
 """Limit of a file that is read line by line."""
-_KEY_HEADERS = ("Authorization", "x-api-key", "X-Amz-Security-Token")
+_SECRET_HEADER = re.compile(r"authorization$|cookie$|api-?key$|(^|-)(key|token|secret)$", re.IGNORECASE)
+_SCHEME = re.compile(r"(Bearer|Basic|AWS4-HMAC-SHA256) ")
 
 
 class Signer(Protocol):
@@ -180,7 +183,7 @@ def _join(root: URL, path: str) -> URL:
 
 def _secrets(headers: Headers, root: URL) -> tuple[str, ...]:
     """Secrets in every form in which an error may quote them."""
-    found = [headers.get(name, "").removeprefix("Bearer ") for name in _KEY_HEADERS]
+    found = _secrets_in(headers)
     if root.password:
         found += [root.password, b64encode(f"{root.user}:{root.password}".encode()).decode()]
     found += [value for value in root.query.values() if len(value) >= _MIN_SECRET_LENGTH]
@@ -194,4 +197,24 @@ def display_url(url: URL) -> str:
 
 def redact_key(text: bytes, sent: Headers) -> bytes:
     """The body of an error response without the API key, which some servers quote."""
-    return masked_bytes(text, [sent.get(header, "").removeprefix("Bearer ") for header in _KEY_HEADERS])
+    return masked_bytes(text, _secrets_in(sent))
+
+
+def has_secret_name(header: str) -> bool:
+    """Whether a header holds a secret, by its name."""
+    return _SECRET_HEADER.search(header) is not None
+
+
+def secret_part(value: str) -> str:
+    """The value of a header without the name of its scheme, such as Bearer."""
+    scheme = _SCHEME.match(value)
+    return value if scheme is None else value[scheme.end() :]
+
+
+def _secrets_in(headers: Headers) -> list[str]:
+    """Keys, and the values of headers that are not known to be public, if they are too long to occur by chance."""
+    return [
+        secret_part(value)
+        for name, value in headers.items()
+        if has_secret_name(name) or (is_secret_header(name) and len(value) >= _MIN_MASKED_LENGTH)
+    ]

@@ -1,7 +1,6 @@
 """Recorder of exchanges: requests as they are sent, and responses as they are received, with secrets masked."""
 
 import asyncio
-import re
 import time
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
@@ -13,13 +12,12 @@ from typing import Any, Self
 from yarl import URL
 
 from ...core.errors import BackendError
+from ...core.options.backend_settings import is_secret_header
 from ...core.requests import Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver, Usage
-from .client import ServerClient
+from .client import ServerClient, has_secret_name, secret_part
 from .json_body import BadJson, loads
 from .transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, Headers, TransportResponse
 
-_SECRET_HEADER = re.compile(r"authorization$|cookie$|api-?key$|(^|-)(key|token|secret)$", re.IGNORECASE)
-_SCHEME = re.compile(r"(Bearer|Basic|AWS4-HMAC-SHA256) ")
 _MASK = "***"
 _MIN_IMAGE_CHARS = 64
 """Shorter bodies have no image."""
@@ -27,17 +25,16 @@ _MIN_IMAGE_CHARS = 64
 
 def encoded(server: ServerClient, url: URL, body: bytes, headers: Headers) -> EncodedRequest:
     """A POST to a server as it can be shown."""
-    return EncodedRequest("POST", server.mask(str(url.with_user(None))), masked_headers(headers), _data(server, body))
+    shown = {name: _masked_value(value) if is_secret_header(name) else value for name, value in headers.items()}
+    return EncodedRequest("POST", server.mask(str(url.with_user(None))), shown, _data(server, body))
 
 
-def masked_headers(headers: Headers) -> dict[str, str]:
-    """Headers with a mask for each that holds a secret."""
-    return {name: _masked_value(value) if _SECRET_HEADER.search(name) else value for name, value in headers.items()}
+def _masked_response_headers(headers: Headers) -> dict[str, str]:
+    return {name: _masked_value(value) if has_secret_name(name) else value for name, value in headers.items()}
 
 
 def _masked_value(value: str) -> str:
-    scheme = _SCHEME.match(value)
-    return f"{scheme[0]}{_MASK}" if scheme else _MASK
+    return value.removesuffix(secret_part(value)) + _MASK
 
 
 def _data(server: ServerClient, body: bytes) -> Any:
@@ -126,7 +123,7 @@ class ExchangeRecorder:
                 self._at,
                 time.monotonic() - self._started,
                 None if response is None else response.status,
-                {} if response is None else masked_headers(response.headers),
+                {} if response is None else _masked_response_headers(response.headers),
                 None if response is None else _data(self._server, response.body),
                 self.usage,
                 None if error is None else self._server.mask(_message(error)),

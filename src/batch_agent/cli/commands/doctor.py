@@ -6,7 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from ...backends.diagnostics import CheckState, DiagnosticCheck, diagnose
+from ...core.options.backend_settings import BackendSettings, NamedBackend
 from ...core.safe_text import safe_text
+from ..config_file import backend_of
 from ..signals import interruptible
 
 _MARKS: dict[CheckState, tuple[str, str]] = {
@@ -24,14 +26,16 @@ def doctor(url: str = "local://", *, model: str | None = None) -> int:
     Parameters
     ----------
     url
-        Backend, such as vllm://127.0.0.1:8000.
+        Backend, such as vllm://127.0.0.1:8000, or its name in the batch.toml of the current directory.
     model
         Model name. Not needed if the server has only one model.
     """
-    return interruptible(_diagnose(url, model))
+    backend = backend_of(url)
+    named = backend.model if isinstance(backend, BackendSettings) else None
+    return interruptible(_diagnose(backend, model or named))
 
 
-async def _diagnose(url: str, model: str | None) -> int:
+async def _diagnose(url: NamedBackend, model: str | None) -> int:
     console = Console(highlight=False)
     failed = False
     async for check in diagnose(url, model, lambda text: print(safe_text(text), file=sys.stderr, flush=True)):

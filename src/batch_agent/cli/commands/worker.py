@@ -16,6 +16,7 @@ from ...observe.sinks import combine_sinks
 from ...observe.text.summary import summary_lines
 from ...run import runner
 from ...run.setup import RunSetup
+from ..config_file import backend_of
 from ..options.cluster import STORE
 from ..options.observability import Dashboard, TelemetryOptions
 from ..remote_run import RemoteRun, wait_for_command
@@ -50,8 +51,9 @@ def worker(
     run
         Name of the run, which batch-agent run prints when it starts.
     backend
-        The model server's URL from this machine. By default, as for the run. Required if the backend uses an API key of
-        this machine or a file, or if its URL contained a password.
+        The model server's URL from this machine, or the name of a backend in the batch.toml of the current directory.
+        By default, as for the run. Required if the backend uses an API key of this machine or a file, or if its URL
+        contained a password.
     max_inflight
         Concurrent requests. By default, as for the run.
     lease
@@ -70,7 +72,8 @@ def worker(
     if not patience >= 0:
         raise SpecError(f"--patience must be a number of seconds >= 0, got {patience!r}.")
     files = {"checkpoint_dir": checkpoint, "log_requests": log_requests}
-    options = {"backend": backend, "max_inflight": max_inflight, "lease": lease, **files}
+    named = None if backend is None else backend_of(backend)
+    options = {"backend": named, "max_inflight": max_inflight, "lease": lease, **files}
     overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     BatchSpec.of(task="none", inputs=[], **overrides)  # validated before the worker waits for work
     job = WorkerJob(remote, store, overrides, trust or [])

@@ -16,7 +16,7 @@ from ...core.task_fields import STDIN, Fields, is_url
 from ...data import SqlQuery, check_output_path, read_inputs
 from ..import_by_name import importable_from, load_runtime, load_schema, load_scorers, load_servers, load_tools
 from .help_groups import EVALUATIONS, LIMITS, MODEL, OUTPUT, PROMPTS, TASK
-from .json_values import parse_extra, parse_models, parse_prices
+from .json_values import named_backend, parse_backends, parse_extra, parse_models, parse_prices
 
 PASSED_THROUGH = (
     "key",
@@ -128,10 +128,20 @@ class CommandOptions:
         str,
         _option(
             "Model server: local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, "
-            "bedrock://region/model, http(s)://...",
+            "bedrock://region/model, azure://resource, gemini://, mistral://, groq://, together://, openrouter://, "
+            "ollama://, lmstudio://, llamacpp://, http(s)://...; or a name of --backends.",
             MODEL,
         ),
     ] = "local://"
+    backends: Annotated[
+        list[str] | None,
+        _option(
+            "Backends by name, each with url, model, api_key, headers, api_version, rpm and more, as a JSON object: "
+            "[backends.NAME] in the file. --backend NAME uses one. Keys are written as ${VARIABLE}.",
+            MODEL,
+            consume_multiple=True,
+        ),
+    ] = None
     model: Annotated[str | None, _option("Model name. Not needed if the server has only one model.", MODEL)] = None
     fallback: Annotated[
         list[str] | None,
@@ -289,7 +299,7 @@ class CommandOptions:
             "reorder": not self.no_reorder,
             "samples": self.samples,
             "fallback": self.fallback or [],
-            "models": None if self.models is None else parse_models(self.models),
+            "models": self._models(),
             "score": load_scorers(self.score or [], self.home),
             **self.to_plain(),
         }
@@ -300,7 +310,17 @@ class CommandOptions:
         parsed["extra"] = None if self.extra is None else parse_extra(self.extra)
         parsed["prices"] = None if self.prices is None else parse_prices(self.prices)
         given = {name: value for name, value in parsed.items() if value is not None}
-        return {**{name: getattr(self, name) for name in PASSED_THROUGH}, **given}
+        plain = {**{name: getattr(self, name) for name in PASSED_THROUGH}, **given}
+        if self.backends is not None:
+            plain["backend"] = named_backend(self.backend, parse_backends(self.backends))
+        return plain
+
+    def _models(self) -> Any:
+        models = None if self.models is None else parse_models(self.models)
+        if not isinstance(models, dict) or self.backends is None:
+            return models
+        known = parse_backends(self.backends)
+        return {name: named_backend(backend, known) for name, backend in models.items()}
 
     def check_output_path(self, path: Path, option: str) -> None:
         """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""

@@ -1,11 +1,13 @@
 """Options whose values are tables: `--extra` and `--prices`, as NAME=VALUE or as a JSON object."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from ...core.errors import SpecError
+from ...core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table
+from ...core.validation import suggestion
 
 
 def parse_extra(values: Sequence[str]) -> dict[str, Any]:
@@ -23,6 +25,27 @@ def parse_prices(values: Sequence[str]) -> dict[str, Any]:
     for text in values:
         found |= _object(text, "--prices") if text.lstrip().startswith("{") else _price(text)
     return found
+
+
+def parse_backends(values: Sequence[str]) -> dict[str, BackendSettings]:
+    """Backends by name, from JSON objects: the tables [backends.NAME] of a file. Raises SpecError."""
+    found: dict[str, BackendSettings] = {}
+    for text in values:
+        tables = _object(text, "--backends")
+        if not isinstance(tables, dict):
+            raise SpecError(f'--backends {text!r}: expected a JSON object such as {{"prod": {{"url": "openai://"}}}}.')
+        for name, table in tables.items():
+            if not isinstance(table, dict):
+                raise SpecError(f"backends.{name} must be a table with a url, such as [backends.{name}] in batch.toml.")
+            found[name] = backend_from_table(name, table)
+    return found
+
+
+def named_backend(name: str, known: Mapping[str, BackendSettings]) -> NamedBackend:
+    """The backend of a name; a URL names itself. Raises SpecError for an unknown name."""
+    if name in known or "://" in name or not known:
+        return known.get(name, name)
+    raise SpecError(f"backend {name!r} is neither a URL nor one of {', '.join(known)}.{suggestion(name, known)}")
 
 
 def parse_models(values: Sequence[str]) -> list[str] | dict[str, str]:

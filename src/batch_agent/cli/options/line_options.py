@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from ...core.spec import BatchSpec
 from ...tools import Tool
+from ..config_file import backend_of
 from ..import_by_name import FILE_TOOLS, load_tools
 from .help_groups import LIMITS, MODEL
 
@@ -25,7 +26,8 @@ class LineOptions:
         str,
         Parameter(
             help="Model server: local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, "
-            "bedrock://region/model, http(s)://..., or hostfile://PATH for several.",
+            "bedrock://region/model, http(s)://..., hostfile://PATH for several, or the name of a backend in the "
+            "batch.toml of the current directory.",
             group=MODEL,
         ),
     ] = "local://"
@@ -56,7 +58,7 @@ class LineOptions:
         return BatchSpec.of(
             task="Lines of a batch.",
             inputs=(),
-            backend=self.backend,
+            backend=backend_of(self.backend),
             model=self.model,
             max_inflight=self.max_inflight,
             rpm=self.rpm,

@@ -6,6 +6,7 @@ from typing import Any
 from ..errors import SpecError
 from ..fast_dataclass import dataclass
 from ..validation import is_whole
+from .backend_settings import BackendSettings
 
 _MAX_SAMPLES = 1000
 
@@ -17,7 +18,7 @@ class Evaluation:
     samples: int = 1
     """Answers for each input. They run one after the other, so that they share their whole prompt; with `seed`, each
     has a seed of its own."""
-    models: Sequence[str] | Mapping[str, str] | None = None
+    models: Sequence[str] | Mapping[str, str | BackendSettings] | None = None
     """Models that answer every input, to compare them: names on the backend, or a dict of names and their backends."""
     score: Any = ()
     """What an answer is worth: a scorer such as exact("label"), its name such as "exact:label", a function of the
@@ -43,7 +44,10 @@ def _checked_models(models: Any) -> Any:
     is_mapping = isinstance(models, Mapping)
     if not is_mapping and (isinstance(models, str) or not isinstance(models, Sequence)):
         raise SpecError(f"models must be a list of model names, or a dict of names and backends; got {models!r}.")
-    texts = [*models, *(models.values() if is_mapping else ())]
+    texts = [
+        *models,
+        *(each for each in (models.values() if is_mapping else ()) if not isinstance(each, BackendSettings)),
+    ]
     if not models or not all(isinstance(each, str) and each for each in texts):
         raise SpecError(f"models must be a list of model names, or a dict of names and backends; got {models!r}.")
     if len(set(models)) < len(models):

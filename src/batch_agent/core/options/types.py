@@ -12,6 +12,7 @@ from ..protocols import Backend
 from ..requests import Sampling
 from ..results import OnResult
 from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
+from .backend_settings import BackendSettings
 from .evaluation import Evaluation
 
 
@@ -182,7 +183,7 @@ class AgentOptions(TypedDict, total=False):
     samples: int
     """Answers for each input. They run one after the other, so that they share their whole prompt; with `seed`, each
     has a seed of its own."""
-    models: Sequence[str] | Mapping[str, str] | None
+    models: Sequence[str] | Mapping[str, str | BackendSettings] | None
     """Models that answer every input, to compare them: names on the backend, or a dict of names and their backends."""
     score: Any
     """What an answer is worth: a scorer such as exact("label"), its name such as "exact:label", a function of the
@@ -194,9 +195,9 @@ class AgentOptions(TypedDict, total=False):
 class CommonOptions(AgentOptions, total=False):
     """Options that every run, and every stage of a flow, takes."""
 
-    backend: str | Sequence[str] | Backend
-    """A URL; several, of endpoints that serve the same model, or hostfile://PATH with one on each line; or a backend
-    that the caller has opened and will close."""
+    backend: str | BackendSettings | Sequence[str | BackendSettings] | Backend
+    """A URL, or Backend(url, api_key=...) with a key, headers or limits of its own; several, of endpoints that serve
+    the same model, or hostfile://PATH with one on each line; or a backend that the caller has opened and will close."""
     fallback: Sequence[Any]
     """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
     backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from tests.support.process_table import children_of
 
+from batch_agent import Backend, BatchAgent
+from batch_agent.backends.connect import connect
 from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, add_schema_hints
 from batch_agent.backends.embedded import local_server as server
 from batch_agent.backends.embedded import server_process as child
@@ -76,6 +78,26 @@ async def test_a_started_server_follows_the_schema_until_it_is_closed(running: L
         await running.aclose()
         with pytest.raises(aiohttp.ClientConnectionError):
             await session.get(f"{running.url}/health")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("has_jinja", [False, True])
+async def test_a_server_of_llama_cpp_says_its_slots_its_context_and_whether_it_takes_tools(
+    real_weights: Path, has_jinja: bool
+) -> None:
+    """Without --jinja it answers tools with an error 500."""
+    path = real_weights if has_jinja else None
+    async with contextlib.aclosing(await LocalServer.start(path, slots=2, notify=nothing)) as local:
+        address = local.url.replace("http://", "llamacpp://")
+        backend = await connect(Backend(address), None, uses_tools=True, notify=nothing)
+        async with contextlib.aclosing(backend):
+            traits = backend.traits
+        results = await BatchAgent.run(
+            task="What is the capital of {x}?", inputs=[{"x": "France"}], backend=address, max_tokens=12, temperature=0
+        )
+    assert (traits.name, traits.inflight, traits.context_tokens) == ("llama.cpp", 2, local.context_tokens)
+    assert traits.native_tools is has_jinja
+    assert results[0].output
 
 
 @pytest.mark.engines

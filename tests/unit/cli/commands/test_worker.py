@@ -441,6 +441,7 @@ ONLY_SUBMITTER = {
     "inputs query limit sample sample_seed where input_format": "inputs arrive as jobs, in JSON",
     "mcp": "refused with --store",
     "config": "its values are options",
+    "backends": "the one that is used is the backend",
     "no_hoist no_reorder": "the order of inputs; prompts arrive with the jobs",
     "strict_prefix": "checks the inputs",
     "samples models": "jobs arrive one for each sample; models= is refused with --store",
@@ -452,7 +453,8 @@ ONLY_SUBMITTER = {
 
 def test_every_option_of_a_run_reaches_its_workers_or_is_only_the_submitters() -> None:
     command = asked(encoding="cp1252", images=["x"], key="id", stop=["END"], extra=["top_k=1"], prices=["m=1,1,1"])
-    sent = {*command.options, *command.__slots__} - {"folder", "format", "options", "root", "schema_name", "lease"}
+    own = {"folder", "format", "options", "root", "schema_name", "lease", "backend_name"}
+    sent = {*command.options, *command.__slots__} - own
     kept = {name for names in ONLY_SUBMITTER for name in names.split()}
     assert sent & kept == set()
     assert sorted(sent | kept) == sorted(CommandOptions.__slots__)

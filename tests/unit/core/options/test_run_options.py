@@ -97,7 +97,9 @@ def test_the_signature_of_a_run_has_every_option_with_its_default() -> None:
     defaults = {field.name: field.default for field in fields(OPTION_GROUPS["retry"])}
     assert {name: shown[name].default for name in defaults} == defaults
     assert shown["task"].default is shown["inputs"].default is inspect.Parameter.empty
-    assert str(shown["backend"]) == "backend: str | Sequence[str] | Backend = 'local://'"
+    assert str(shown["backend"]) == (
+        "backend: str | BackendSettings | Sequence[str | BackendSettings] | Backend = 'local://'"
+    )
 
 
 def test_the_docstring_of_a_run_names_every_option_once() -> None:

@@ -44,6 +44,8 @@ def decode_reply(body: bytes, lane: Lane = "standard") -> list[Delta]:
     made_calls = False
     if message.get("tool_calls"):
         for part in _parts(message):
+            if part.signature:
+                deltas.append(ReasoningDelta(signature=part.signature))
             deltas.append(CallDelta(ToolCall(part.id, part.name, part.arguments)))
             made_calls = True
     finish = _finish(choice.get("finish_reason"), made_calls, bool(message.get("refusal")))
@@ -196,6 +198,9 @@ class OpenAIStreamDecoder:
             self._close_call(deltas)
         if self._call is None:
             self._call = _OpenCall(part.index)
+        if part.signature:
+            self._join(deltas)
+            deltas.append(ReasoningDelta(signature=part.signature))
         self._call.add(part)
 
     def _close_call(self, deltas: list[Delta]) -> None:
@@ -216,6 +221,8 @@ class _CallPart(NamedTuple):
     id: str
     name: str
     arguments: str
+    signature: str = ""
+    """Gemini's signature of the reasoning before the call."""
 
 
 def _parts(message: Mapping[str, Any]) -> Iterator[_CallPart]:
@@ -229,7 +236,16 @@ def _parts(message: Mapping[str, Any]) -> Iterator[_CallPart]:
         arguments = function.get("arguments")
         if type(arguments) is not str:
             arguments = "" if arguments is None else dumps(arguments).decode()
-        yield _CallPart(call.get("index") or 0, str(call.get("id") or ""), str(function.get("name") or ""), arguments)
+        name, signature = str(function.get("name") or ""), _signature(call) if "extra_content" in call else ""
+        yield _CallPart(call.get("index") or 0, str(call.get("id") or ""), name, arguments, signature)
+
+
+def _signature(call: Mapping[str, Any]) -> str:
+    match call["extra_content"]:
+        case {"google": {"thought_signature": str(signature)}}:
+            return signature
+        case _:
+            return ""
 
 
 def _first_choice(reply: dict[str, Any]) -> dict[str, Any] | None:

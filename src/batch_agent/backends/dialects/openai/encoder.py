@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any, assert_never
+from urllib.parse import quote
 
 from ....core.images import ImageRef, split_at_images
 from ....core.json import dumps
@@ -40,6 +41,8 @@ class OpenAIChat:
         self._sequence_number = 0
 
     def path(self, request: Request) -> str:
+        if self._extensions.deployment_paths:
+            return f"/deployments/{quote(request.model, safe='')}{PATH}"
         return PATH
 
     def headers(self, request: Request) -> Mapping[str, str] | None:
@@ -87,23 +90,31 @@ class OpenAIChat:
 
     def _tail(self, request: Request) -> bytes:
         tail, schema = b"]", request.answer_schema
-        if request.sampling.seed is not None:  # here, because it may differ between agents, which share the head
-            tail += b',"seed":%d' % (request.sampling.seed if request.seed is None else request.seed)
+        if request.sampling.seed is not None and self._extensions.seed_field:
+            # Here, because it may differ between agents, which share the head.
+            seed = request.sampling.seed if request.seed is None else request.seed
+            tail += b',"%s":%d' % (self._extensions.seed_field.encode(), seed)
         if request.prompt.tools and not request.may_call_tools:
             rules_out_calls = schema is not None and self._extensions.none_drops_tools
             tail += b"" if rules_out_calls else b',"tool_choice":"none"'
         elif request.prompt.tools and request.must_call is not None:
-            tail += b',"tool_choice":' + dumps(_tool_choice(request.must_call))
+            tail += b',"tool_choice":' + dumps(self._tool_choice(request.must_call))
         if schema is not None:
             tail += self._cache.get((schema,), lambda: self._response_format(schema))
         if request.lane == "flex":
             tail += b',"service_tier":"flex"'
         if request.stream:
-            tail += b',"stream":true,"stream_options":{"include_usage":true}'
+            tail += b',"stream":true'
+            tail += b',"stream_options":{"include_usage":true}' if self._extensions.stream_options else b""
         metadata = self._metadata(request) if self._has_metadata else None
         if request.tokens is not None:
             metadata = _with_token_fields(metadata or {}, request, self._extensions.prompt_ids)
         return tail + (b"," + dumps(metadata)[1:] if metadata else b"}")
+
+    def _tool_choice(self, name: str) -> Any:
+        if name and self._extensions.named_tool_choice:
+            return {"type": "function", "function": {"name": name}}
+        return self._extensions.any_tool
 
     def _metadata(self, request: Request) -> dict[str, Any]:
         """Fields about a request, besides its content."""
@@ -157,7 +168,14 @@ class OpenAIChat:
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in message.calls
             ]
+            if self._extensions.signed_calls and (signature := _signature(message)):
+                body["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": signature}}
         return body
+
+
+def _signature(message: Assistant) -> str:
+    """The signature that came with the first call of a message; those of the others are never set."""
+    return next((thought.signature for thought in message.thoughts if thought.signature), "")
 
 
 def _content(message: User) -> list[dict[str, Any]]:
@@ -183,10 +201,6 @@ def _results(message: ToolResults) -> list[bytes]:
     if images:
         messages.append(dumps({"role": "user", "content": images}))
     return messages
-
-
-def _tool_choice(name: str) -> Any:
-    return {"type": "function", "function": {"name": name}} if name else "required"
 
 
 def _agent_hints(request: Request) -> dict[str, Any]:
