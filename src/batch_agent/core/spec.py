@@ -99,8 +99,9 @@ class BatchSpec:
         _check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
-        if not isinstance(self.backend, str):
-            self._apply_backend_settings()
+        given = self.backend if isinstance(self.backend, tuple) else (self.backend,)
+        if settings := [each for each in given if isinstance(each, BackendSettings)]:
+            self._apply_backend_settings(settings, len(given))
         if self.fallback != ():
             self._check_fallback()
         if self.lane not in ("standard", "flex", "batch", "auto"):
@@ -198,17 +199,15 @@ class BatchSpec:
             if getattr(runtime, name) is not None:
                 object.__setattr__(self, name, getattr(runtime, name))
 
-    def _apply_backend_settings(self) -> None:
+    def _apply_backend_settings(self, settings: Sequence[BackendSettings], endpoints: int) -> None:
         """Applies the model and the limits that the backend has of its own."""
-        given = self.backend if isinstance(self.backend, tuple) else (self.backend,)
-        settings = [each for each in given if isinstance(each, BackendSettings)]
         names = {each.model for each in settings if each.model is not None}
         if self.evaluation.models is None and (others := sorted(names - {self.model})):
             if self.model is not None or len(others) > 1:
                 shown = ", ".join(map(repr, others if self.model is None else [self.model, *others]))
                 raise SpecError(f"The backend and the run name different models ({shown}). Name one model.")
             object.__setattr__(self, "model", others[0])
-        limits = {name: _joint_limit(name, settings, len(given)) for name in ("max_inflight", "rpm", "tpm")}
+        limits = {name: _joint_limit(name, settings, endpoints) for name in ("max_inflight", "rpm", "tpm")}
         own = {name: limit for name, limit in limits.items() if limit is not None}
         if own and isinstance(self.limits, Limits):
             lower: dict[str, Any]

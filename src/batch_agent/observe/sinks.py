@@ -38,7 +38,7 @@ def combine_sinks(
     return FanOutSink([*direct, *([BackgroundSink(slow)] if slow else [])])
 
 
-def request_observer(events: EventSink | None) -> RequestObserver | None:
+def request_observer(events: EventSink) -> RequestObserver | None:
     """Observer of the run's requests for a combined sink; None if none of its sinks wants them."""
     sinks = events.sinks if isinstance(events, FanOutSink) else (events,)
     found = [each.request_observer for each in sinks if isinstance(each, BackgroundSink)]

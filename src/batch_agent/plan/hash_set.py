@@ -16,7 +16,7 @@ class HashSet:
     __slots__ = ("_counts", "_segments")
 
     def __init__(self) -> None:
-        self._segments = [_empty(_FIRST_SIZE) for _ in range(_SEGMENTS)]
+        self._segments = [array("Q", bytes(8 * _FIRST_SIZE)) for _ in range(_SEGMENTS)]
         self._counts = [0] * _SEGMENTS
 
     def add(self, number: int) -> bool:
@@ -44,12 +44,9 @@ def _put(places: "array[int]", number: int) -> bool:
 
 
 def _larger(places: "array[int]") -> "array[int]":
-    larger = _empty(2 * len(places))
+    larger = array("Q", bytes(16 * len(places)))
     for number in places:
         if number:
             _put(larger, number)
     return larger
 
-
-def _empty(size: int) -> "array[int]":
-    return array("Q", bytes(8 * size))

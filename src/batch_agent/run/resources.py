@@ -268,7 +268,7 @@ class _Opener:
         setups, stack = self._setups, self._stack
         layouts = [await setup.layout_inputs() for setup in setups]
         stack.enter_context(relaxed_gc())
-        self._trace_requests = request_observer(events)
+        self._trace_requests = None if events is None else request_observer(events)
         if isinstance(events, AbstractContextManager):
             events.__enter__()
             stack.push_async_exit(partial(exit_in_thread, events))
@@ -380,8 +380,12 @@ class _Opener:
             values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
             if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
                 images = (await self._image_traits(setup, server, inputs, layout, tools)).images
-            server = await self._in_lane(setup, server, store)
-            batch = await self._batch_of_auto(setup, server, store)
+            if spec.lane == "batch":
+                server = await self._in_batch_lane(setup, server, store)
+            elif spec.lane == "auto":
+                batch = await self._batch_of_auto(setup, server, store)
+            elif isinstance(store, KeepsSubmissions):
+                await self._warn_of_batches(setup, store)
             plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline, agents = _inline_tools(spec, tools), _agents(setup, inputs, len(self._added))
@@ -511,12 +515,7 @@ class _Opener:
             raise SpecError(f"{no_images(traits)}.{said}")
         return traits
 
-    async def _in_lane(self, setup: RunSetup, server: Backend, store: Store) -> Backend:
-        """The backend of the run's lane."""
-        if setup.spec.lane != "batch":
-            if setup.spec.lane != "auto" and isinstance(store, KeepsSubmissions):
-                await self._warn_of_batches(setup, store)
-            return server
+    async def _in_batch_lane(self, setup: RunSetup, server: Backend, store: Store) -> Backend:
         from ..lanes.batch_lane import open_batch_lane  # only for runs in this lane
 
         backend = await open_batch_lane(server, store, setup.notify)
@@ -527,7 +526,7 @@ class _Opener:
         """The backend for requests in lane batch of a run in lane auto, which also serves the others; None if it has
         none. What is submitted outlives the process, so that needs a checkpoint."""
         spec = setup.spec
-        if spec.lane != "auto" or "batch" not in server.traits.lanes or spec.runtime or self._cluster:
+        if "batch" not in server.traits.lanes or spec.runtime or self._cluster:
             return None
         from ..lanes.batch_lane import open_batch_lane
         from ..lanes.batch_service import OffersBatches
@@ -553,20 +552,18 @@ class _Opener:
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
         """Observer of the requests of a run; None if they are neither logged nor traced."""
-        log, trace = self._request_log(setup), self._trace_requests
-        if log is None or trace is None:
-            return log or trace
-        return _Both(log, trace)
-
-    def _request_log(self, setup: RunSetup) -> RequestObserver | None:
-        """Log of the requests of a run; None if they are not logged. Runs with the same file share it."""
-        path = setup.spec.log_requests
+        path, trace = setup.spec.log_requests, self._trace_requests
         if path is None and not _log.isEnabledFor(logging.DEBUG):
-            return None
+            return trace
+        log = self._request_log(path, setup.notify)
+        return log if trace is None else _Both(log, trace)
+
+    def _request_log(self, path: Path | None, notify: Callable[[str], None]) -> RequestObserver:
+        """Log of requests in a file, or of the program. Runs with the same file share it."""
         if path not in self._request_logs:
             from ..observe.request_log import RequestLog  # only for runs that log requests
 
-            self._request_logs[path] = self._stack.enter_context(RequestLog(path, setup.notify))
+            self._request_logs[path] = self._stack.enter_context(RequestLog(path, notify))
         return self._request_logs[path]
 
     def _observed(self, server: Backend, setup: RunSetup) -> Backend:

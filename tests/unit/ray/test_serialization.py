@@ -78,7 +78,7 @@ def test_every_option_is_either_sent_to_workers_or_known_to_be_the_callers() -> 
     }  # fmt: skip
     assert {each.name for each in fields(BatchSpec)} == {
         "task", "inputs", "tools", "output_schema", "model", "backend", "runtime", "checkpoint_dir", "plan_changed",
-        "lane", "on_result", "out", "log_requests", *OPTION_GROUPS,
+        "lane", "on_result", "out", "log_requests", "fallback", "tokens", *OPTION_GROUPS,
     }  # fmt: skip
 
 

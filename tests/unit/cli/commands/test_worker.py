@@ -446,6 +446,7 @@ ONLY_SUBMITTER = {
     "strict_prefix": "checks the inputs",
     "samples models": "jobs arrive one for each sample; models= is refused with --store",
     "score": "answers are scored where they arrive",
+    "fallback tokens": "refused with --store",
     "log_requests": "a file of the submitter's machine; a worker has a --log-requests of its own",
 }
 """Options that workers do not get, and why."""
