@@ -59,8 +59,8 @@ async def test_invalid_endpoint_lists_are_rejected_before_any_request(tmp_path: 
             ([host.url, f"{host.url}/v1"], "listed twice"),
             ([host.url, f"vllm://{host.address}"], "listed twice"),
             ([host.url, "grpc://x"], "is not a known backend"),
-            ([], "list of URLs"),
-            ([host.url, 7], "list of URLs"),
+            ([], "a list of these"),
+            ([host.url, 7], "a list of these"),
             (f"hostfile://{bad}", "line 1.*not a port"),
             (f"hostfile://{tmp_path}/none", "does not exist"),
         ]:
