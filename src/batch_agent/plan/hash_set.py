@@ -49,4 +49,3 @@ def _larger(places: "array[int]") -> "array[int]":
         if number:
             _put(larger, number)
     return larger
-
