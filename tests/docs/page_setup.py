@@ -38,6 +38,9 @@ _ROWS = "".join(
 )
 
 NEEDS: dict[str, Needs] = {
+    "docs/rollouts.md": Needs(
+        {"rollouts.jsonl": '{"completion_ids": [5, 6, 7], "env_mask": [1, 0, 1]}\n'}, check="assert trained == [5, 7]"
+    ),
     "docs/quickstart.md": Needs(files={"src/cart.py": "total = sum(prices)"}),
     "docs/distributed-runs.md": Needs(files={"texts.jsonl": _PAPERS}),
     "docs/checkpoints.md": Needs(files={"people.jsonl": _PEOPLE, "people.py": _PEOPLE_PY}),
