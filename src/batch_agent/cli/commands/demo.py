@@ -59,8 +59,8 @@ def notes() -> list[str]:
 
 
 TASK = (
-    'You are reader {reader}. Call read_note with path "{path}", then report the order number, the product and the '
-    "sentiment."
+    'Call read_note with path "{path}", then report the order number, the product and the sentiment. '
+    "You are reader {reader}."
 )
 
 NOTES = notes()
@@ -159,7 +159,7 @@ class _Kill:
 async def _run(out: Path, backend: str, model: str | None, events: EventSinks) -> Results:
     files = {f"{path.parent.name}/{path.name}": path for path in _paths(out)}
 
-    @Tool.define(effect="read")
+    @Tool.define(effect="read", ttl=3600)  # notes do not change
     def read_note(path: str) -> str:
         """Read a customer note."""
         if path not in files:
@@ -192,14 +192,14 @@ def _write_notes(out: Path) -> None:
             file.write(f"{note}\n".encode())
 
 
-_COLUMNS = ("note", "reader", "order", "product", "sentiment", "tools", "turns", "seconds")
+_COLUMNS = ("note", "reader", "order", "product", "sentiment", "turns", "seconds")
 
 
 def _cells(result: AgentResult) -> list[str]:
     answer: list[Any] = ["failed", result.error.kind if result.error else "", ""]
     if isinstance(result.output, CustomerReport):
         answer = [result.output.order, result.output.product, result.output.sentiment]
-    used = [len(result.tool_calls), result.turns, f"{result.timing.total:.1f}"]
+    used = [result.turns, f"{result.timing.total:.1f}"]
     number, reader = divmod(result.index, len(_READERS))
     return [NOTES[number].partition(": ")[2], _READERS[reader], *map(str, answer), *map(str, used)]
 
@@ -207,7 +207,7 @@ def _cells(result: AgentResult) -> list[str]:
 def _table(results: list[AgentResult]) -> Table:
     table = Table(title="What the agents found", box=box.SIMPLE, pad_edge=False)
     for name in _COLUMNS:
-        is_number = name in ("order", "tools", "turns", "seconds")
+        is_number = name in ("order", "turns", "seconds")
         width = 18 if name == "note" else None
         table.add_column(name, justify="right" if is_number else "left", no_wrap=True, max_width=width)
     for result in results:
