@@ -22,6 +22,7 @@ from ..engine.job_source import JobSource
 from ..observe.sinks import StageEvents
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resource_opener import open_resources
+from ..run.runner import work_for_flow
 from ..run.setup import RunSetup
 from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks
@@ -33,6 +34,7 @@ from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, 
 from .pair_step import PairNode
 from .reduce_step import ReduceNode
 from .result import FlowResult, Item
+from .shared_flow import SharedFlow
 from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageRunner
 from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, Reduce
@@ -53,11 +55,7 @@ async def drive(
     check_steps(steps)
     if options.get("out") is not None:
         raise SpecError("out= is one file: pass it to a stage, as in .map(name, task, out='results.parquet').")
-    if options.get("store") is not None or options.get("cluster") is not None:
-        raise SpecError(
-            "A flow runs in one process: omit store= and cluster=. Run the stage with the most agents as a run "
-            "of its own instead: BatchAgent.run(..., store='redis://...')."
-        )
+    shared = SharedFlow.of(steps, options)
     async with AsyncExitStack() as stack:
         spending = options.get("spending")
         seconds = (
@@ -74,11 +72,30 @@ async def drive(
                 if plans is not None:
                     steps = list(map(with_cached_function, steps))
                     plans = plans if await _is_finished(steps, source, options, plans) else None
+                if plans is not None:
+                    shared = None  # no agent runs
                 stages = await _open_stages(
                     steps, source, options, events, deadline, stack, plans,
                     lambda spec: locate_file_tools(spec, inputs, rows.encoding),
+                    shared,
                 )  # fmt: skip
         return await _run_stages(steps, stages, source, deadline, Callbacks(events))
+
+
+async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any], events: EventSink | None) -> None:
+    """Works for a flow that another process runs, until it has no work left. Raises as `drive` does."""
+    check_steps(steps)
+    shared = SharedFlow.of(steps, options)
+    if shared is None or not shared.runs_agents:
+        raise SpecError("work needs the store of the flow, and no cluster=: Flow(..., store='redis://...').")
+    options, rows = _without_selection(options)
+    stages = [
+        _Stage(each, None, events, lambda spec: locate_file_tools(spec, inputs, rows.encoding), shared)
+        for each in compile_flow(steps, options, [])
+    ]
+    setups = [stage.setup for stage in stages]
+    async with shared.open(setups) as (coordinator, runs):
+        await work_for_flow(setups, events, coordinator, runs)
 
 
 def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
@@ -126,17 +143,20 @@ async def _open_stages(
     stack: AsyncExitStack,
     plans: Sequence[Mapping[str, Any]] | None,
     adapted: Callable[[BatchSpec], BatchSpec] = lambda spec: spec,
+    shared: SharedFlow | None = None,
 ) -> list["_Stage"]:
     """Opens all stages until the stack is closed. `plans`: as for `open_resources`."""
     first = [fields_of(value, text_name(steps)) for value in await source.peek()]
     values = source.rows if source.rows is not None else _Rest(source)
     stages = [
-        _Stage(each, values if at == 0 and isinstance(steps[0], Map) else None, events, adapted)
+        _Stage(each, values if at == 0 and isinstance(steps[0], Map) else None, events, adapted, shared)
         for at, each in enumerate(compile_flow(steps, options, first))
     ]
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
-    opening = open_resources([stage.setup for stage in stages], events, deadline=deadline, recorded=plans)
+    setups = [stage.setup for stage in stages]
+    coordinator, runs = (None, ()) if shared is None else await stack.enter_async_context(shared.open(setups))
+    opening = open_resources(setups, events, coordinator, stages=runs, deadline=deadline, recorded=plans)
     for stage, resources in zip(stages, await stack.enter_async_context(opening), strict=True):
         stage.agents.resources = resources
     return stages
@@ -176,6 +196,7 @@ class _Stage:
         inputs: Any,
         events: EventSink | None,
         adapted: Callable[[BatchSpec], BatchSpec],
+        shared: SharedFlow | None,
     ) -> None:
         """`inputs`: those of the flow, for its first stage; otherwise None."""
         name = compiled.step.name
@@ -183,8 +204,10 @@ class _Stage:
         self.events = own_events
         self.compiled = compiled
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
-        self.agents = StageRunner(name, self.feed, own_events)
+        self.agents = StageRunner(name, self.feed, own_events, runs_agents=shared is None or shared.runs_agents)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
+        if shared is not None:
+            spec = shared.stage(spec, name)
         if self.feed is not None:  # items of later stages are no rows of the inputs
             spec = replace(spec, rows=Rows())
         if spec.fallback:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .. import aio
 from ..aio import Deadlines
 from ..backends.prices import known_price
 from ..core.agent_config import sample_of, without_sample
@@ -69,6 +70,19 @@ async def work(setup: RunSetup, coordinator: Coordinator) -> None:
         setup = replace(setup, input_fields=())
     async with open_resources([setup], setup.events, coordinator, submits=False) as [resources]:
         await _Execution(resources).work()
+
+
+async def work_for_flow(
+    setups: Sequence[RunSetup], events: EventSink | None, coordinator: Coordinator, stages: Sequence[Coordinator]
+) -> None:
+    """Works for the stages of a flow that another process runs, until none of them has work left. Raises as `work`
+    does."""
+    setups = [each if each.input_fields is not None else replace(each, input_fields=()) for each in setups]
+    async with open_resources(setups, events, coordinator, stages=stages, submits=False) as runs:
+        with aio.ungrouped():
+            async with asyncio.TaskGroup() as group:
+                for resources in runs:
+                    group.create_task(_Execution(resources).work())
 
 
 async def execute(
