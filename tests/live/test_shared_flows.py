@@ -1,0 +1,136 @@
+"""Flows that processes share, on a real Redis-compatible server and on a real Ray cluster: a killed worker loses and
+doubles nothing. Real processes, an engine over HTTP."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.live.ray_cluster import Cluster, ray_cluster
+from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
+from tests.support.shared_flow_process import FIRST, SECOND, shared_flow, written
+
+from batch_agent.core.events import AgentFinished, Event, StageEvent
+from batch_agent.flows.result import FlowResult
+from batch_agent.sim import SimConfig, SimServer
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the files of its logs open
+
+ROOT = Path(__file__).parents[2]
+ITEMS = 100
+KEPT = 80
+LEASE = 3.0
+SECONDS = 0.02
+LIMIT = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with ray_cluster(nodes=2) as started:
+        yield started
+
+
+@pytest.fixture
+def sim() -> Iterator[SimServer]:
+    with SimServer(SimConfig(step_base_ms=10.0)) as server:
+        yield server
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    with redis_of_its_own(*AOF) as started:
+        yield started
+
+
+class Killer:
+    """Kills a process with SIGKILL when so many agents of a stage have ended."""
+
+    def __init__(self, stage: str, after: int, notes: Path, own: int) -> None:
+        self.killed: int | None = None
+        self._stage, self._left, self._notes, self._own = stage, after, notes, own
+
+    def emit(self, event: Event) -> None:
+        if not (isinstance(event, StageEvent) and isinstance(event.event, AgentFinished)):
+            return
+        self._left -= event.stage == self._stage
+        others = [int(pid) for _, pid in written(self._notes) if int(pid) != self._own]
+        if self._left <= 0 and self.killed is None and others:
+            self.killed = others[-1]
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def check(outcome: FlowResult, notes: Path) -> None:
+    """Every item is there once and right, and was put once: but for calls under way when their worker was killed,
+    whose agents know that."""
+    first, second = outcome.stages[FIRST].results, outcome.stages[SECOND].results
+    assert [result.output for result in first] == [f"noted {n}" for n in range(ITEMS)]
+    assert sorted(str(result.output) for result in second) == sorted(f"checked {n}" for n in range(ITEMS) if n % 5 > 0)
+    assert len(second) == KEPT
+    assert len(outcome.items) == 1
+    assert outcome.items[0]["n"] == KEPT
+    put = Counter(line for line, _ in written(notes))
+    for n, result in enumerate(first):
+        [call] = result.tool_calls
+        assert put[f"n{n}"] == 1 or (put[f"n{n}"] == 0 and not call.ok), (n, put[f"n{n}"], call)
+
+
+async def test_a_worker_of_a_flow_on_redis_is_killed_in_each_stage(
+    sim: SimServer, server: RedisServer, tmp_path: Path
+) -> None:
+    for stage, after in ((FIRST, 20), (SECOND, 10)):
+        notes, run_id = tmp_path / stage, f"killed-in-{stage}"
+        options: dict[str, Any] = {"backend": sim.url, "store": server.url, "run_id": run_id, "lease": LEASE}
+        plan = {"items": ITEMS, "notes": str(notes), "seconds": SECONDS, "options": options}
+        command = [sys.executable, "-m", "tests.support.shared_flow_process", json.dumps(plan)]
+        killer = Killer(stage, after, notes, os.getpid())
+        running = asyncio.create_task(shared_flow(ITEMS, notes, SECONDS, **options, max_agents=4).run(events=killer))
+        workers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
+        try:
+            async with asyncio.timeout(LIMIT):
+                outcome = await running
+                ended = [await asyncio.to_thread(worker.wait) for worker in workers]
+        finally:
+            running.cancel()
+            for worker in workers:
+                if worker.poll() is None:
+                    worker.kill()
+                    worker.wait()
+        check(outcome, notes)
+        assert killer.killed in [worker.pid for worker in workers]
+        assert sorted(ended) == [-signal.SIGKILL, 0]
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_worker_of_a_flow_on_ray_is_killed_and_the_flow_is_resumed_without_ray(
+    sim: SimServer, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    options: dict[str, Any] = {"backend": sim.url, "checkpoint_dir": tmp_path / "run"}
+    killer = Killer(FIRST, 20, notes, os.getpid())
+    flow = shared_flow(ITEMS, notes, SECONDS, **options, cluster="ray", workers=2, lease=LEASE)
+    outcome = await flow.run(events=killer)
+    check(outcome, notes)
+    assert killer.killed is not None
+    assert str(os.getpid()) not in {pid for _, pid in written(notes)}
+    before = sim.metrics()["vllm:request_success_total"]
+    again = await shared_flow(ITEMS, notes, SECONDS, **options).run()
+    assert again.items == outcome.items
+    assert sim.metrics()["vllm:request_success_total"] == before
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_ray_workers_run_a_flow_whose_facts_are_in_redis(
+    sim: SimServer, server: RedisServer, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    options: dict[str, Any] = {"backend": sim.url, "store": server.url, "run_id": "both"}
+    outcome = await shared_flow(ITEMS, notes, SECONDS, **options, cluster="ray", workers=2).run()
+    check(outcome, notes)
+    assert str(os.getpid()) not in {pid for _, pid in written(notes)}

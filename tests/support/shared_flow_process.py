@@ -1,0 +1,69 @@
+"""A flow that processes share, and the program of each: `python -m tests.support.shared_flow_process JSON`.
+
+Its first stage calls a tool that writes, its second one answers about the first, and a reduce sums up."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from batch_agent import Flow, Tool
+
+FIRST, SECOND = "note", "check"
+
+
+def writing_tool(path: str, seconds: float) -> Tool:
+    """Notes each call with the process that made it, in the middle of the time that it takes."""
+
+    @Tool.define(effect="write")
+    def put(line: str) -> str:
+        """Put it there."""
+        time.sleep(seconds / 2)
+        opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(opened, f"{line} {os.getpid()}\n".encode())
+        os.close(opened)
+        time.sleep(seconds / 2)
+        return f"put {line}"
+
+    return put
+
+
+def items(number: int) -> list[dict[str, Any]]:
+    """[[sim: ...]] tells the simulated model its answers."""
+    calls = [{"calls": [{"name": "put", "arguments": {"line": f"n{n}"}}]} for n in range(number)]
+    return [
+        {
+            "n": n,
+            "first": f"[[sim: {json.dumps([calls[n], {'text': f'noted {n}'}])}]]",
+            "second": f"[[sim: {json.dumps({'text': f'checked {n}'})}]]",
+        }
+        for n in range(number)
+    ]
+
+
+def shared_flow(number: int, notes: Path, seconds: float = 0.02, **options: Any) -> Flow:
+    return (
+        Flow(items(number), max_inflight=16, max_tokens=64, **options)
+        .map(FIRST, "Note {n} {first}", tools=[writing_tool(str(notes), seconds)])
+        .filter(lambda item: item["n"] % 5 > 0)
+        .map(SECOND, "Check {n} {note} {second}")
+        .reduce("report", "Sum up {n}.")
+    )
+
+
+def written(notes: Path) -> list[list[str]]:
+    """What was put, and by which process."""
+    return [line.split() for line in notes.read_text().splitlines()] if notes.exists() else []
+
+
+def main() -> None:
+    plan = json.loads(sys.argv[1])
+    flow = shared_flow(plan["items"], Path(plan["notes"]), plan["seconds"], **plan["options"])
+    asyncio.run(flow.work())
+
+
+if __name__ == "__main__":
+    main()
