@@ -17,7 +17,9 @@ from tests.live.ray_cluster import Cluster, ray_cluster
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
 from tests.support.shared_flow_process import FIRST, SECOND, shared_flow, written
 
+from batch_agent import BatchAgent, ProcessRuntime
 from batch_agent.core.events import AgentFinished, Event, StageEvent
+from batch_agent.core.results import AgentResult
 from batch_agent.flows.result import FlowResult
 from batch_agent.sim import SimConfig, SimServer
 
@@ -134,3 +136,58 @@ async def test_ray_workers_run_a_flow_whose_facts_are_in_redis(
     outcome = await shared_flow(ITEMS, notes, SECONDS, **options, cluster="ray", workers=2).run()
     check(outcome, notes)
     assert str(os.getpid()) not in {pid for _, pid in written(notes)}
+
+
+_PROGRAM = """
+import json, os, sys, time, urllib.request
+def worker(pid):
+    with open(f"/proc/{pid}/cmdline") as command, open(f"/proc/{pid}/stat") as stat:
+        is_worker, parent = command.read().startswith("ray::WorkerActor"), stat.read().rpartition(")")[2].split()[1]
+    return pid if is_worker or parent == "0" else worker(parent)
+
+with open(sys.argv[2], "a") as file:
+    file.write(f"{sys.argv[3].split()[1]} {worker(os.getpid())}\\n")
+body = {"model": sys.argv[1], "messages": [{"role": "user", "content": sys.argv[3]}]}
+asked = urllib.request.Request(
+    os.environ["OPENAI_BASE_URL"] + "/chat/completions", json.dumps(body).encode(),
+    {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"})
+said = json.load(urllib.request.urlopen(asked, timeout=60))["choices"][0]["message"]["content"]
+with open("answer.txt", "w") as file:
+    file.write(said)
+print(said)
+"""
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_ray_workers_run_programs_in_copies_of_a_directory_and_one_worker_is_killed(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    project, notes = tmp_path / "project", tmp_path / "notes"
+    project.mkdir()
+    (project / "read.me").write_text("as it was")
+    (tmp_path / "program.py").write_text(_PROGRAM)
+    command = [sys.executable, "-S", str(tmp_path / "program.py"), "{model}", str(notes), "{task}"]
+    results: dict[int, AgentResult] = {}
+    killed = False
+    options: dict[str, Any] = {"backend": sim.url, "max_tokens": 64, "max_agents": 3, "lease": LEASE, "workers": 2}
+    async with BatchAgent.stream(
+        task="Program n{n} {sim}",
+        inputs=[{"n": n, "sim": f'[[sim: {{"text": "done {n}"}}]]'} for n in range(24)],
+        runtime=ProcessRuntime(command, workdir="project"),
+        cluster="ray",
+        **options,
+    ) as stream:
+        async for result in stream:
+            assert result.index not in results, "a doubled result"
+            results[result.index] = result
+            if len(results) >= 6 and not killed:
+                killed = True
+                worker = int(written(notes)[-1][1])
+                assert Path(f"/proc/{worker}/cmdline").read_text().startswith("ray::WorkerActor")
+                os.kill(worker, signal.SIGKILL)
+    assert killed
+    assert {index: result.output for index, result in results.items()} == {n: f"done {n}" for n in range(24)}
+    assert {str(result.changes) for result in results.values()} == {"1 file changed, +1 -0"}
+    assert [file.name for file in project.iterdir()] == ["read.me"]
+    assert {line for line, _ in written(notes)} == {f"n{n}" for n in range(24)}

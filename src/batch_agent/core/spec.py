@@ -192,8 +192,6 @@ class BatchSpec:
             raise SpecError(
                 "tools= are for agents without a runtime: a program brings its own. Pass either runtime= or tools=."
             )
-        if self.distribution.cluster is not None:
-            raise SpecError("cluster= cannot start the programs of a runtime. Share the work with store='redis://...'.")
         if self.context.oversized == "chunk":
             raise SpecError("oversized='chunk' is for agents without a runtime: a program reads its files itself.")
         for name in ("backend", "model"):

@@ -202,7 +202,7 @@ class _Execution:
             else:
                 await self._share(source, executor, deliver, fit, leave, runs_agents=runs_agents)
 
-        await self._with_turns(run_agents)
+        await self._with_turns(run_agents, runs_agents=runs_agents)
 
     def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
         """Adds to a result what only the caller sees: its cost, the key of its row and the files that its tools made.
@@ -275,8 +275,11 @@ class _Execution:
             await submitter.collect()
         self.has_all_results = cluster.has_checkpoint and submitter.has_all_results
 
-    async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
-        """Runs agents whose turns are run by the model or by programs."""
+    async def _with_turns(
+        self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]], *, runs_agents: bool = True
+    ) -> None:
+        """Runs agents whose turns are run by the model or by programs. `runs_agents`: False if all of them run in other
+        processes, where their programs are started."""
         resources, spec = self._resources, self._spec
         standard = BackendTurnRunner(
             resources.backend,
@@ -293,7 +296,7 @@ class _Execution:
             from ..rollouts.token_turn_runner import TokenRecorder  # only for runs that keep tokens
 
             recorder = TokenRecorder(resources.store, resources.server)
-        if spec.runtime is None or resources.is_complete:
+        if spec.runtime is None or resources.is_complete or not runs_agents:
             leave: Leave | None = resources.backend.leave if resources.server.traits.has_agent_sessions else None
             if recorder is not None:
                 turns, leave = recorder.around(turns, leave)
