@@ -140,9 +140,9 @@ class ClusterSession:
         """Whether no stage has work or waits for some: the last result of one stage may be the first input of the
         next."""
         for each in self.stages:
-            if await each.coordinator.pending_count() or await each.submitters.any_present():
+            if await each.coordinator.pending_count():
                 return False
-        return True
+        return not await self.submitters.any_present()
 
 
 @asynccontextmanager

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import fields, replace
 from typing import Any, Self
 
 from .. import aio
 from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
+from ..cluster.coordinator_address import FlowCoordinators
 from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows, SpendingLimits
@@ -94,8 +95,14 @@ async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any
         for each in compile_flow(steps, options, [])
     ]
     setups = [stage.setup for stage in stages]
-    async with shared.open(setups) as (coordinator, runs):
+    async with _coordinators(setups) as (coordinator, runs):
         await work_for_flow(setups, events, coordinator, runs)
+
+
+def _coordinators(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordinators]:
+    from ..ray import open_coordinators  # only for distributed flows
+
+    return open_coordinators(setups)
 
 
 def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
@@ -155,7 +162,7 @@ async def _open_stages(
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
     setups = [stage.setup for stage in stages]
-    coordinator, runs = (None, ()) if shared is None else await stack.enter_async_context(shared.open(setups))
+    coordinator, runs = (None, ()) if shared is None else await stack.enter_async_context(_coordinators(setups))
     opening = open_resources(setups, events, coordinator, stages=runs, deadline=deadline, recorded=plans)
     for stage, resources in zip(stages, await stack.enter_async_context(opening), strict=True):
         stage.agents.resources = resources

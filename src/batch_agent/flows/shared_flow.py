@@ -4,16 +4,14 @@ The process that runs the flow holds its graph, and moves items from stage to st
 stages. What the stages share (limits, budget, tool calls) is at a coordinator of the flow itself.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from ..cluster.coordinator_address import FlowCoordinators, flow_coordinators, stage_spec
+from ..cluster.coordinator_address import stage_spec
 from ..core.fast_dataclass import dataclass
 from ..core.options import Distributed
 from ..core.spec import BatchSpec
-from ..run.setup import RunSetup
 from .steps import FlowStep, ModelStep
 
 
@@ -43,17 +41,3 @@ class SharedFlow:
     def stage(self, spec: BatchSpec, name: str) -> BatchSpec:
         """The spec of a stage as a shared run."""
         return stage_spec(spec, self.run_id, name)
-
-    @asynccontextmanager
-    async def open(self, setups: Sequence[RunSetup]) -> AsyncIterator[FlowCoordinators]:
-        """The coordinators of the flow and of its stages. With `cluster=`, its workers run while the block runs. Raises
-        SpecError, and what the last worker raised when all have failed."""
-        at_store = flow_coordinators([setup.spec for setup in setups])
-        if self.distribution.cluster is None:
-            assert at_store is not None
-            yield at_store
-            return
-        from ..ray import deployed_stages
-
-        async with deployed_stages(setups, at_store) as coordinators:
-            yield coordinators

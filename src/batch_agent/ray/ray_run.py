@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from .. import aio
-from ..cluster.coordinator_address import FlowCoordinators, coordinator_of
+from ..cluster.coordinator_address import FlowCoordinators, coordinator_of, flow_coordinators
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
 from ..run import runner
@@ -41,25 +41,25 @@ class RayRun:
 
 
 @asynccontextmanager
-async def deployed_stages(
-    setups: Sequence[RunSetup], at_store: FlowCoordinators | None
-) -> AsyncIterator[FlowCoordinators]:
-    """Workers of a flow, while the block runs. Yields the coordinators of the flow and of its stages: those `at_store`,
-    or actors. Raises SpecError, StoreError, and the error of the last worker when all have failed."""
+async def open_coordinators(setups: Sequence[RunSetup]) -> AsyncIterator[FlowCoordinators]:
+    """The coordinators of a flow with these stages: at its store, or actors. With `cluster=`, its workers run while the
+    block runs. Raises SpecError, StoreError, and the error of the last worker when all have failed."""
+    at_store = flow_coordinators([setup.spec for setup in setups])
+    if setups[0].spec.distribution.cluster is None:
+        assert at_store is not None
+        yield at_store
+        return
     await _require_ray(setups[0])
     from .deployment import RayDeployment
     from .ray_coordinator import RayCoordinator
 
     deployment = RayDeployment(setups)
-    names = [setup.stage for setup in setups]
+    in_actors = [RayCoordinator(partial(deployment.coordinator, setup.stage)) for setup in setups]
     try:
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 working = group.create_task(deployment.work())
-                yield at_store or (
-                    RayCoordinator(deployment.coordinator),
-                    [RayCoordinator(partial(deployment.coordinator, name)) for name in names],
-                )
+                yield at_store or (RayCoordinator(deployment.coordinator), in_actors)
                 working.cancel()
     finally:
         await deployment.leave()

@@ -146,6 +146,8 @@ class _Opener:
             )
             for setup, stage in zip(setups, stages, strict=bool(stages)):
                 flow.add_stage(await _join(stage, setup.spec, stack, setup.events, submits=submits))
+            if stages and submits:
+                await stack.enter_async_context(flow.submitters.present(flow.member.name))
             events = events if stages else flow.events
         self._events = events
         self._admissions = Admissions(setups, stack, events, self._cluster)

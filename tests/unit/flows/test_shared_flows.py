@@ -173,3 +173,21 @@ async def test_work_without_a_store_says_what_is_missing() -> None:
 async def test_stages_cannot_have_a_store_of_their_own(option: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match="applies to all stages"):
         await Flow(ITEMS, backend=ScriptedBackend(upper)).map("review", "Review {n}", **option).run()
+
+
+async def test_models_and_samples_take_a_store(redis_server: RedisServer, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"task": "Say {n}", "inputs": ITEMS[:4], "store": redis_server.url}
+    options |= {"models": ["org/a.1", "org/b.1"], "samples": 2, "run_id": tmp_path.name}
+    first = ScriptedBackend(lambda request: say(f"{request.model} {asked(request)}"))
+    results = await BatchAgent.run(backend=first, **options)
+    found = Counter((result.index, result.model, result.sample, result.output) for result in results)
+    assert set(found.values()) == {1}
+    assert {(index, output) for index, _, _, output in found} == {
+        (n, f"{model} Say {n}") for n in range(4) for model in ("org/a.1", "org/b.1")
+    }
+    assert len(first.requests) == len(found) == 16
+    again = ScriptedBackend(upper)
+    assert [result.output for result in await BatchAgent.run(backend=again, **options)] == [
+        result.output for result in results
+    ]
+    assert again.requests == []
