@@ -83,6 +83,8 @@ class ModelRuns:
 
     async def work(self) -> None:
         """Works for runs of the same models that another process submitted, as `runner.work` does."""
+        if self._events is not None:
+            self._events.emit(FlowStarted(tuple(setup.stage for setup in self._setups)))
         async with _meet(self._setups) as (coordinator, stages):
             await work_for_flow(self._setups, self._events, coordinator, stages)
 

@@ -95,6 +95,8 @@ async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any
         for each in compile_flow(steps, options, [])
     ]
     setups = [stage.setup for stage in stages]
+    if events is not None:
+        events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
     async with _coordinators(setups) as (coordinator, runs):
         await work_for_flow(setups, events, coordinator, runs)
 
