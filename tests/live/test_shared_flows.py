@@ -17,7 +17,7 @@ from tests.live.ray_cluster import Cluster, ray_cluster
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
 from tests.support.shared_flow_process import FIRST, SECOND, shared_flow, written
 
-from batch_agent import BatchAgent, ProcessRuntime
+from batch_agent import BatchAgent, Flow, ProcessRuntime, SpecError
 from batch_agent.core.events import AgentFinished, Event, StageEvent
 from batch_agent.core.results import AgentResult
 from batch_agent.flows.result import FlowResult
@@ -89,8 +89,7 @@ async def test_a_worker_of_a_flow_on_redis_is_killed_in_each_stage(
     for stage, after in ((FIRST, 20), (SECOND, 10)):
         notes, run_id = tmp_path / stage, f"killed-in-{stage}"
         options: dict[str, Any] = {"backend": sim.url, "store": server.url, "run_id": run_id, "lease": LEASE}
-        plan = {"items": ITEMS, "notes": str(notes), "seconds": SECONDS, "options": options}
-        command = [sys.executable, "-m", "tests.support.shared_flow_process", json.dumps(plan)]
+        command = program("work", notes, options)
         killer = Killer(stage, after, notes, os.getpid())
         running = asyncio.create_task(shared_flow(ITEMS, notes, SECONDS, **options, max_agents=4).run(events=killer))
         workers = [subprocess.Popen(command, cwd=ROOT) for _ in range(2)]
@@ -107,6 +106,34 @@ async def test_a_worker_of_a_flow_on_redis_is_killed_in_each_stage(
         check(outcome, notes)
         assert killer.killed in [worker.pid for worker in workers]
         assert sorted(ended) == [-signal.SIGKILL, 0]
+
+
+def program(kind: str, notes: Path, options: dict[str, Any]) -> list[str]:
+    plan = {"kind": kind, "items": ITEMS, "notes": str(notes), "seconds": SECONDS, "options": options}
+    return [sys.executable, "-m", "tests.support.shared_flow_process", json.dumps(plan)]
+
+
+async def test_the_caller_of_a_flow_on_redis_is_killed_and_started_again(
+    sim: SimServer, server: RedisServer, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    options: dict[str, Any] = {"backend": sim.url, "store": server.url, "run_id": "again", "lease": LEASE}
+    caller = subprocess.Popen(program("run", notes, options), cwd=ROOT)
+    worker = subprocess.Popen(program("work", notes, options), cwd=ROOT)
+    try:
+        async with asyncio.timeout(LIMIT):
+            while len(written(notes)) < ITEMS // 3:
+                await asyncio.sleep(0.01)
+            caller.kill()
+            await asyncio.to_thread(caller.wait)
+            outcome = await shared_flow(ITEMS, notes, SECONDS, **options).run()
+            assert await asyncio.to_thread(worker.wait) == 0
+    finally:
+        for each in (caller, worker):
+            if each.poll() is None:
+                each.kill()
+                each.wait()
+    check(outcome, notes)
 
 
 @pytest.mark.usefixtures("cluster")
@@ -136,6 +163,19 @@ async def test_ray_workers_run_a_flow_whose_facts_are_in_redis(
     outcome = await shared_flow(ITEMS, notes, SECONDS, **options, cluster="ray", workers=2).run()
     check(outcome, notes)
     assert str(os.getpid()) not in {pid for _, pid in written(notes)}
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_a_flow_stops_with_the_reason_if_no_node_can_load_its_tools(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_here.py").write_text('def look(key: str) -> str:\n    """Look it up."""\n    return key\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    from only_here import look  # type: ignore[import-not-found]
+
+    flow = Flow([{"n": 1}], backend=sim.url, cluster="ray", workers=1).map("look", "Look {n}", tools=[look])
+    with pytest.raises(SpecError, match="cannot load the tools"):
+        await flow.reduce("report", "Sum up.").run()
 
 
 _PROGRAM = """

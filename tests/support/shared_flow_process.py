@@ -62,7 +62,7 @@ def written(notes: Path) -> list[list[str]]:
 def main() -> None:
     plan = json.loads(sys.argv[1])
     flow = shared_flow(plan["items"], Path(plan["notes"]), plan["seconds"], **plan["options"])
-    asyncio.run(flow.work())
+    asyncio.run(flow.work() if plan["kind"] == "work" else flow.run())
 
 
 if __name__ == "__main__":
