@@ -15,12 +15,18 @@ from batch_agent import Flow, Tool
 FIRST, SECOND = "note", "check"
 
 
-def writing_tool(path: str, seconds: float) -> Tool:
-    """Notes each call with the process that made it, in the middle of the time that it takes."""
+def writing_tool(path: str, seconds: float, *, comes_second: bool) -> Tool:
+    """Notes each call with the process that made it, in the middle of the time that it takes. `comes_second`: it waits
+    until another process has made one."""
 
     @Tool.define(effect="write")
     def put(line: str) -> str:
         """Put it there."""
+        own = str(os.getpid())
+        while comes_second and not (
+            Path(path).exists() and any(line.split()[1] != own for line in Path(path).read_text().splitlines())
+        ):
+            time.sleep(0.01)
         time.sleep(seconds / 2)
         opened = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         os.write(opened, f"{line} {os.getpid()}\n".encode())
@@ -44,10 +50,11 @@ def items(number: int) -> list[dict[str, Any]]:
     ]
 
 
-def shared_flow(number: int, notes: Path, seconds: float = 0.02, **options: Any) -> Flow:
+def shared_flow(number: int, notes: Path, seconds: float = 0.02, *, comes_second: bool = False, **options: Any) -> Flow:
+    put = writing_tool(str(notes), seconds, comes_second=comes_second)
     return (
         Flow(items(number), max_inflight=16, max_tokens=64, **options)
-        .map(FIRST, "Note {n} {first}", tools=[writing_tool(str(notes), seconds)])
+        .map(FIRST, "Note {n} {first}", tools=[put])
         .filter(lambda item: item["n"] % 5 > 0)
         .map(SECOND, "Check {n} {note} {second}")
         .reduce("report", "Sum up {n}.")
