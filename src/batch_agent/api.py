@@ -398,6 +398,11 @@ class BatchAgent:
         """Joins a run that another process has submitted with the same options and `store`, as a worker, until no
         submitter has work left. Inputs are not needed. Raises as `run` does."""
         resolved = _spec(spec, options if spec is not None else {"inputs": [], **options})
+        if resolved.evaluation.models is not None and resolved.distribution.store is not None:
+            from .evaluation.model_runs import ModelRuns
+
+            await ModelRuns(resolved, combine_sinks(events)).work()
+            return
         coordinator = coordinator_of(resolved)
         if coordinator is None:
             raise SpecError("work needs the store of the run: pass store='redis://...'.")

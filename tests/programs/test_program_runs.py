@@ -185,7 +185,6 @@ async def test_options_that_a_runtime_does_not_support_are_rejected_before_anyth
     asked: dict[str, Any] = {"task": "Note {it}", "inputs": ["a"], "backend": backend, "runtime": runtime}
     for options, why in (
         ({"tools": [len]}, "a program brings its own"),
-        ({"cluster": "ray"}, "cannot start the programs of a runtime"),
         ({"oversized": "chunk"}, "is for agents without a runtime"),
         ({"runtime": ProcessRuntime(["no-such-program-here"])}, "no-such-program-here"),
         ({"runtime": ProcessRuntime(program, workdir="no/such/folder")}, "no/such/folder"),

@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.forked_programs import Programs
+from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent.sim import Script, SimConfig, SimServer
+
+__all__ = ["redis_server"]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TOOK = re.compile(r"[\d.]+ s,")
@@ -74,6 +77,19 @@ def test_sort_notes_answers_for_every_file(tmp_path: Path, sim: SimServer) -> No
     lines = run("sort_notes.py", tmp_path, "--backend", sim.url, cwd=tmp_path).splitlines()
     assert [line.split("\t")[0] for line in lines] == ["0.txt", "1.txt", "2.txt"]
     assert all("sentiment=" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_shared_flow_sums_up_what_the_worker_and_the_caller_sorted(
+    tmp_path: Path, sim: SimServer, programs: Programs, redis_server: RedisServer
+) -> None:
+    for number in range(12):
+        (tmp_path / f"{number}.txt").write_text(f"Lamp {number} is broken.")
+    words = (tmp_path, "--store", redis_server.url, "--run-id", tmp_path.name, "--backend", sim.url)
+    said = run("shared_flow.py", *words, cwd=tmp_path)
+    assert "note: 12 agents" in said
+    assert run_again("shared_flow.py", *words, cwd=tmp_path, sim=sim, programs=programs) == said
+    assert run_quickly(programs, "shared_flow.py", *words, "--work", cwd=tmp_path) == ""  # no work is left
 
 
 @pytest.mark.slow

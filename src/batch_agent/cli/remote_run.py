@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-from ..cluster.coordinator_address import coordinator_of, run_id_of
+from ..cluster.coordinator_address import coordinator_of, run_id_of, stage_spec
 from ..cluster.presence import ClientPresence
 from ..cluster.redis.redis_coordinator import runs_known
 from ..core.coordinator import Coordinator
@@ -22,8 +22,16 @@ COMMAND = "command"
 class RemoteRun:
     """A run on a server, by its name. All methods raise StoreError if the server cannot be reached."""
 
-    def __init__(self, store: str, run_id: str | None, task: Any = "none", lease: float = 15.0) -> None:
-        """`task`: the name is derived from it if `run_id` is None. Raises SpecError."""
+    def __init__(
+        self,
+        store: str,
+        run_id: str | None,
+        task: Any = "none",
+        lease: float = 15.0,
+        stages: Sequence[str] = (),
+    ) -> None:
+        """`task`: the name is derived from it if `run_id` is None. `stages`: of a flow. Raises SpecError."""
+        self._stages = stages
         self._spec = BatchSpec.of(task=task, inputs=[], store=store, run_id=run_id, lease=lease)
         self._store = store
         self.name = run_id_of(self._spec)
@@ -33,7 +41,12 @@ class RemoteRun:
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Coordinator]:
         """The coordinator of the run, open for the duration of the `async with` block."""
-        coordinator = coordinator_of(self._spec)
+        async with self._connect(self._spec) as coordinator:
+            yield coordinator
+
+    @asynccontextmanager
+    async def _connect(self, spec: BatchSpec) -> AsyncIterator[Coordinator]:
+        coordinator = coordinator_of(spec)
         assert coordinator is not None
         try:
             await coordinator.open()
@@ -71,6 +84,9 @@ class RemoteRun:
                     "seconds."
                 )
             await coordinator.delete_run()
+        for stage in self._stages:
+            async with self._connect(stage_spec(self._spec, self.name, stage)) as coordinator:
+                await coordinator.delete_run()
 
     def join_hint(self, flags: Sequence[str] = ()) -> list[str]:
         """Lines that show how to start a worker. `flags`: other options that it needs."""

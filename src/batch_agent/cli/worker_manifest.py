@@ -12,10 +12,13 @@ from ..core.options.backend_settings import BackendSettings, NamedBackend, backe
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, PROGRAMS, TOOLS, load_runtime, load_schema, load_tools
 from .options.command_options import PARSED, PASSED_THROUGH, CommandOptions
+from .options.reduce import ReduceArguments, stage_options
 from .saved_command import without_secrets
 from .trust_policy import TrustPolicy, check_backend
 
-_FORMAT = 1
+_FORMAT = 2
+"""2: of a run with a reduce, which earlier versions do not know."""
+_NO_REDUCE = ReduceArguments()
 _FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests", "tokens"}
 """Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
 tools need `encoding`."""
@@ -42,13 +45,19 @@ class WorkerManifest:
     options: dict[str, Any]
     backend_name: str | None = None
     """Name of the backend in the file of the command."""
+    reduce: str | None = None
+    """Task of the reduce, if there is one."""
+    reduce_schema_name: str | None = None
+    reduce_schema: Any = None
+    reducer_model: str | None = None
 
     @classmethod
-    def of(cls, options: CommandOptions, lease: float) -> "WorkerManifest":
+    def of(cls, options: CommandOptions, lease: float, reducer: ReduceArguments = _NO_REDUCE) -> "WorkerManifest":
         """The manifest of a command, without secrets. Raises SpecError for a schema that cannot be read."""
-        is_file = options.schema is not None and options.schema.endswith(".json")
+        schema_name, schema = _named_schema(options.schema)
+        reduce_schema_name, reduce_schema = _named_schema(reducer.reduce_schema)
         return cls(
-            format=_FORMAT,
+            format=1 if reducer.reduce is None else _FORMAT,
             folder=str(Path.cwd()),
             root=str(options.root.absolute()),
             task=options.task,
@@ -56,11 +65,15 @@ class WorkerManifest:
             tools=options.tools or [],
             runtime=options.runtime,
             workdir=None if options.workdir is None else str(options.workdir.absolute()),
-            schema_name=None if is_file else options.schema,
-            schema=load_schema(options.schema) if is_file and options.schema is not None else None,
+            schema_name=schema_name,
+            schema=schema,
             lease=lease,
             options=without_secrets(_options(options)),
             backend_name=None if "://" in options.backend else options.backend,
+            reduce=reducer.reduce,
+            reduce_schema_name=reduce_schema_name,
+            reduce_schema=reduce_schema,
+            reducer_model=reducer.reducer_model,
         )
 
     @classmethod
@@ -107,6 +120,15 @@ class WorkerManifest:
             "lease": self.lease,
         }
 
+    def reduce_options(self, trusted: TrustPolicy) -> dict[str, Any] | None:
+        """Options of the reduce stage; None without one. Raises SpecError as `to_kwargs` does."""
+        if self.reduce is None:
+            return None
+        if self.reduce_schema_name is not None:
+            trusted.check_module(self.reduce_schema_name, "The run's schema")
+        schema = self.reduce_schema if self.reduce_schema_name is None else load_schema(self.reduce_schema_name)
+        return stage_options(self.reduce, schema, self.reducer_model)
+
     def _check_runtime(self, trusted: TrustPolicy) -> None:
         if self.runtime in PROGRAMS:
             trusted.check_program(self.runtime)
@@ -138,11 +160,18 @@ class WorkerManifest:
 
     def _names(self) -> list[str]:
         names = [name for name in self.tools if name not in FILE_TOOLS]
-        return [*names, *filter(None, (self.runtime, self.schema_name))]
+        return [*names, *filter(None, (self.runtime, self.schema_name, self.reduce_schema_name))]
 
     def _folders(self) -> list[str]:
         reads_files = any(name in FILE_TOOLS for name in self.tools)
         return [*([self.root] if reads_files else []), *filter(None, (self.workdir,))]
+
+
+def _named_schema(schema: str | None) -> tuple[str | None, Any]:
+    """A schema by its name, or the content of its file. Raises SpecError."""
+    if schema is None or not schema.endswith(".json"):
+        return schema, None
+    return None, load_schema(schema)
 
 
 def _options(options: CommandOptions) -> dict[str, Any]:

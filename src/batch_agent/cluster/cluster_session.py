@@ -52,11 +52,24 @@ class ClusterSession:
         """Whether failed agents are run again."""
         self.has_checkpoint = False
         """Whether the coordinator keeps the facts in a checkpoint directory, for readers."""
+        self.flow: ClusterSession = self
+        """The session of the flow that the run is a stage of: its stages share limits, budget and tool calls. Otherwise
+        itself."""
+        self.stages: list[ClusterSession] = [self]
+        """Sessions with work: of a flow, those of its stages."""
         self._limits: LimitSharing | None = None
+
+    def add_stage(self, stage: "ClusterSession") -> None:
+        """Makes this the session of a flow."""
+        if self.stages == [self]:
+            self.stages = []
+        self.stages.append(stage)
+        stage.flow = self
 
     async def check_alone(self) -> None:
         """Before something changes that all workers use. Raises StoreError if other workers are active."""
-        if others := await workers_of(self.coordinator) - {self.member.name}:
+        flow = self.flow
+        if others := await workers_of(flow.coordinator) - {flow.member.name}:
             raise StoreError(
                 f"{len(others)} other workers are active in this run and would continue with its old definition: "
                 f"{', '.join(sorted(others)[:_MAX_SHOWN])}. Stop them first, or use another run_id."
@@ -82,19 +95,20 @@ class ClusterSession:
         StoreError."""
 
         async def spent() -> Amount:
-            used = await self.coordinator.spent()
-            return Amount(used.input + used.output)
+            used = [await each.coordinator.spent() for each in self.stages]
+            return Amount(sum(each.input + each.output for each in used))
 
         return share_budget(self.coordinator, self.member.name, pool, spent, ttl=self.member.ttl)
 
     def source(self, gate: AdmissionController, *, ends_by_itself: bool = False) -> LeasedSource:
         """Work for this process. `ends_by_itself`: ends when no work is left for any process."""
+        flow = self.flow
         return LeasedSource(
             self.member,
             self.store,
             slots=lambda: gate.slots.limit,
-            workers=lambda: self._limits.workers if self._limits else 1,
-            is_finished=self._is_finished if ends_by_itself else None,
+            workers=lambda: flow._limits.workers if flow._limits else 1,
+            is_finished=flow._is_finished if ends_by_itself else None,
         )
 
     async def submit(self, jobs: Sequence[Job]) -> dict[str, Completion]:
@@ -123,7 +137,12 @@ class ClusterSession:
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
 
     async def _is_finished(self) -> bool:
-        return await self.coordinator.pending_count() == 0 and not await self.submitters.any_present()
+        """Whether no stage has work or waits for some: the last result of one stage may be the first input of the
+        next."""
+        for each in self.stages:
+            if await each.coordinator.pending_count():
+                return False
+        return not await self.submitters.any_present()
 
 
 @asynccontextmanager

@@ -1,20 +1,43 @@
-"""The coordinator of a run."""
+"""The coordinators of runs and flows."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from ..core.coordinator import Coordinator
 from ..core.spec import BatchSpec
+
+FlowCoordinators = tuple[Coordinator, Sequence[Coordinator]]
+"""The coordinator of what the stages of a flow share, and those of its stages."""
 
 
 def coordinator_of(spec: BatchSpec) -> Coordinator | None:
     """None for a run that is not shared. Raises SpecError if the client library is missing."""
     if spec.distribution.store is None:
         return None
-    from .redis.redis_coordinator import RedisCoordinator  # an extra
-
-    return RedisCoordinator(spec.distribution.store, run_id_of(spec))
+    return _at_store(spec.distribution.store, run_id_of(spec))
 
 
 def run_id_of(spec: BatchSpec) -> str:
     """The name under which other processes find the run."""
     return spec.distribution.run_id or blake2b(str(spec.task).encode(errors="replace"), digest_size=4).hexdigest()
+
+
+def stage_spec(spec: BatchSpec, flow_id: str, stage: str) -> BatchSpec:
+    """The spec of a stage whose run is shared: at a store, its name is FLOW.STAGE. `stage`: without a dot."""
+    if spec.distribution.store is None:
+        return spec
+    return replace(spec, distribution=replace(spec.distribution, run_id=f"{flow_id}.{stage}"))
+
+
+def flow_coordinators(stages: Sequence[BatchSpec]) -> FlowCoordinators | None:
+    """The coordinators of a flow with these stages; None without a store. Raises SpecError as `coordinator_of` does."""
+    runs = [each for each in map(coordinator_of, stages) if each is not None]
+    store = stages[0].distribution.store
+    return None if store is None else (_at_store(store, run_id_of(stages[0]).rpartition(".")[0]), runs)
+
+
+def _at_store(store: str, run_id: str) -> Coordinator:
+    from .redis.redis_coordinator import RedisCoordinator  # an extra
+
+    return RedisCoordinator(store, run_id)

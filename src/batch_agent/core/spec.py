@@ -141,7 +141,11 @@ class BatchSpec:
         if not fallback:
             return
         if self.distribution.store is not None or self.distribution.cluster is not None:
-            raise SpecError("fallback= works in one process: omit store= and cluster=.")
+            raise SpecError(
+                "fallback= works in one process: omit store= and cluster=, or run a flow, whose .escalate(...) runs "
+                "failed items again: Flow(inputs, store=...).map('answer', task).escalate(when=lambda item: False, "
+                "model=...). Several servers of one model: backend=[...]."
+            )
         if self.runtime is not None:
             raise SpecError("fallback= is for agents without a runtime.")
         if self.evaluation.models is not None or self.evaluation.samples != 1:
@@ -150,8 +154,6 @@ class BatchSpec:
     def _check_models(self) -> None:
         if self.model is not None:
             raise SpecError("model= and models= are both given: keep one of them.")
-        if self.distribution.store is not None or self.distribution.cluster is not None:
-            raise SpecError("models= runs in one process: omit store= and cluster=, or run each model by itself.")
         if self.runtime is not None:
             raise SpecError("models= is for agents without a runtime: run each model by itself.")
 
@@ -159,7 +161,10 @@ class BatchSpec:
         if self.tokens is not True:
             raise SpecError(f"tokens must be True or False; got {self.tokens!r}.")
         if self.distribution.store is not None or self.distribution.cluster is not None:
-            raise SpecError("tokens=True keeps token ids in one process: omit store= and cluster=.")
+            raise SpecError(
+                "tokens=True keeps token ids in the checkpoint of one process: omit store= and cluster=, and give each "
+                "process a part of the inputs and a checkpoint_dir of its own."
+            )
         if self.context.oversized == "chunk":
             raise SpecError("tokens=True is for agents that read their input whole: omit oversized='chunk'.")
         if self.lane != "standard":
@@ -192,8 +197,6 @@ class BatchSpec:
             raise SpecError(
                 "tools= are for agents without a runtime: a program brings its own. Pass either runtime= or tools=."
             )
-        if self.distribution.cluster is not None:
-            raise SpecError("cluster= cannot start the programs of a runtime. Share the work with store='redis://...'.")
         if self.context.oversized == "chunk":
             raise SpecError("oversized='chunk' is for agents without a runtime: a program reads its files itself.")
         for name in ("backend", "model"):

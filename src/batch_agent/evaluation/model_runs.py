@@ -1,15 +1,18 @@
 """Runs of several models over the same inputs, at the same time, for `models=`."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from .. import aio
 from ..aio import is_being_cancelled
+from ..cluster.coordinator_address import FlowCoordinators, run_id_of, stage_spec
 from ..core.errors import BatchAgentError, ErrorKind, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows
@@ -24,9 +27,11 @@ from ..engine.result_stream import ResultChannel
 from ..observe.score_file import MODEL_PREFIX
 from ..observe.sinks import StageEvents
 from ..run.resource_opener import open_resources
-from ..run.runner import execute
+from ..run.runner import execute, work_for_flow
 from ..run.setup import RunSetup
 
+_NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_LEGIBLE = 40
 Put = Callable[[AgentResult], Awaitable[None]]
 
 
@@ -57,14 +62,16 @@ class ModelRuns:
         if self._events is not None:
             self._events.emit(FlowStarted(tuple(setup.stage for setup in setups)))
         async with AsyncExitStack() as stack:
-            runs = await stack.enter_async_context(open_resources(setups, self._events))
+            coordinator, stages = (None, ()) if not self._is_shared else await stack.enter_async_context(_meet(setups))
+            runs = await stack.enter_async_context(open_resources(setups, self._events, coordinator, stages=stages))
+            runs_agents = spec.distribution.cluster is None
             put: Put = channel.put
             if spec.out is not None:
                 put = _written(await stack.enter_async_context(result_file_writer(spec.out)), put)
             channel.total = sum(run.agents or 0 for run in runs)
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(execute(run, put)) for run in runs]
+                    tasks = [group.create_task(execute(run, put, runs_agents=runs_agents)) for run in runs]
                     await asyncio.wait(tasks)  # on 3.11, a group that fails on exit leaves its own cancel() pending
             except BaseExceptionGroup as failures:
                 if is_being_cancelled():
@@ -73,6 +80,17 @@ class ModelRuns:
                 raise error from error.__cause__
             finally:
                 channel.scheduling, channel.report = runs[0].scheduling, runs[0].measured_report
+
+    async def work(self) -> None:
+        """Works for runs of the same models that another process submitted, as `runner.work` does."""
+        if self._events is not None:
+            self._events.emit(FlowStarted(tuple(setup.stage for setup in self._setups)))
+        async with _meet(self._setups) as (coordinator, stages):
+            await work_for_flow(self._setups, self._events, coordinator, stages)
+
+    @property
+    def _is_shared(self) -> bool:
+        return self._spec.distribution.store is not None or self._spec.distribution.cluster is not None
 
     async def _inputs(self) -> Sequence[Any]:
         """All inputs, which each model reads from the start."""
@@ -90,7 +108,7 @@ def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
     backends = models if isinstance(models, Mapping) else {}
     return {
         model: replace(
-            spec,
+            stage_spec(spec, run_id_of(spec), _stage_id(model)),
             model=_model_of(backends.get(model), model),
             backend=backends.get(model, spec.backend),
             checkpoint_dir=None if spec.checkpoint_dir is None else model_folder(spec.checkpoint_dir, model),
@@ -98,6 +116,18 @@ def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
         )
         for model in models
     }
+
+
+def _meet(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordinators]:
+    from ..ray import open_coordinators  # only for distributed runs
+
+    return open_coordinators(setups)
+
+
+def _stage_id(model: str) -> str:
+    """Name of a model's run within that of all: legible, and different for each model."""
+    digest = blake2b(model.encode(errors="replace"), digest_size=4).hexdigest()
+    return f"{_NOT_IN_ID.sub('-', model)[:_MAX_LEGIBLE]}-{digest}"
 
 
 def _model_of(backend: NamedBackend | None, name: str) -> str:

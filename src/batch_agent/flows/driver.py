@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import fields, replace
 from typing import Any, Self
 
 from .. import aio
 from ..aio import RunDeadline, is_being_cancelled, startup_deadline
 from ..channel import Channel
+from ..cluster.coordinator_address import FlowCoordinators
 from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows, SpendingLimits
@@ -22,6 +23,7 @@ from ..engine.job_source import JobSource
 from ..observe.sinks import StageEvents
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resource_opener import open_resources
+from ..run.runner import work_for_flow
 from ..run.setup import RunSetup
 from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks
@@ -33,6 +35,7 @@ from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, 
 from .pair_step import PairNode
 from .reduce_step import ReduceNode
 from .result import FlowResult, Item
+from .shared_flow import SharedFlow
 from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageRunner
 from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, Reduce
@@ -53,11 +56,7 @@ async def drive(
     check_steps(steps)
     if options.get("out") is not None:
         raise SpecError("out= is one file: pass it to a stage, as in .map(name, task, out='results.parquet').")
-    if options.get("store") is not None or options.get("cluster") is not None:
-        raise SpecError(
-            "A flow runs in one process: omit store= and cluster=. Run the stage with the most agents as a run "
-            "of its own instead: BatchAgent.run(..., store='redis://...')."
-        )
+    shared = SharedFlow.of(steps, options)
     async with AsyncExitStack() as stack:
         spending = options.get("spending")
         seconds = (
@@ -74,11 +73,38 @@ async def drive(
                 if plans is not None:
                     steps = list(map(with_cached_function, steps))
                     plans = plans if await _is_finished(steps, source, options, plans) else None
+                if plans is not None:
+                    shared = None  # no agent runs
                 stages = await _open_stages(
                     steps, source, options, events, deadline, stack, plans,
                     lambda spec: locate_file_tools(spec, inputs, rows.encoding),
+                    shared,
                 )  # fmt: skip
         return await _run_stages(steps, stages, source, deadline, Callbacks(events))
+
+
+async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any], events: EventSink | None) -> None:
+    """Works for a flow that another process runs, until it has no work left. Raises as `drive` does."""
+    check_steps(steps)
+    shared = SharedFlow.of(steps, options)
+    if shared is None or not shared.runs_agents:
+        raise SpecError("work needs the store of the flow, and no cluster=: Flow(..., store='redis://...').")
+    options, rows = _without_selection(options)
+    stages = [
+        _Stage(each, None, events, lambda spec: locate_file_tools(spec, inputs, rows.encoding), shared)
+        for each in compile_flow(steps, options, [])
+    ]
+    setups = [stage.setup for stage in stages]
+    if events is not None:
+        events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
+    async with _coordinators(setups) as (coordinator, runs):
+        await work_for_flow(setups, events, coordinator, runs)
+
+
+def _coordinators(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordinators]:
+    from ..ray import open_coordinators  # only for distributed flows
+
+    return open_coordinators(setups)
 
 
 def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
@@ -126,17 +152,20 @@ async def _open_stages(
     stack: AsyncExitStack,
     plans: Sequence[Mapping[str, Any]] | None,
     adapted: Callable[[BatchSpec], BatchSpec] = lambda spec: spec,
+    shared: SharedFlow | None = None,
 ) -> list["_Stage"]:
     """Opens all stages until the stack is closed. `plans`: as for `open_resources`."""
     first = [fields_of(value, text_name(steps)) for value in await source.peek()]
     values = source.rows if source.rows is not None else _Rest(source)
     stages = [
-        _Stage(each, values if at == 0 and isinstance(steps[0], Map) else None, events, adapted)
+        _Stage(each, values if at == 0 and isinstance(steps[0], Map) else None, events, adapted, shared)
         for at, each in enumerate(compile_flow(steps, options, first))
     ]
     if events is not None:
         events.emit(FlowStarted(tuple(stage.agents.name for stage in stages)))
-    opening = open_resources([stage.setup for stage in stages], events, deadline=deadline, recorded=plans)
+    setups = [stage.setup for stage in stages]
+    coordinator, runs = (None, ()) if shared is None else await stack.enter_async_context(_coordinators(setups))
+    opening = open_resources(setups, events, coordinator, stages=runs, deadline=deadline, recorded=plans)
     for stage, resources in zip(stages, await stack.enter_async_context(opening), strict=True):
         stage.agents.resources = resources
     return stages
@@ -176,6 +205,7 @@ class _Stage:
         inputs: Any,
         events: EventSink | None,
         adapted: Callable[[BatchSpec], BatchSpec],
+        shared: SharedFlow | None,
     ) -> None:
         """`inputs`: those of the flow, for its first stage; otherwise None."""
         name = compiled.step.name
@@ -183,8 +213,10 @@ class _Stage:
         self.events = own_events
         self.compiled = compiled
         self.feed: Channel[Any] | None = Channel(_CAPACITY) if inputs is None else None
-        self.agents = StageRunner(name, self.feed, own_events)
+        self.agents = StageRunner(name, self.feed, own_events, runs_agents=shared is None or shared.runs_agents)
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
+        if shared is not None:
+            spec = shared.stage(spec, name)
         if self.feed is not None:  # items of later stages are no rows of the inputs
             spec = replace(spec, rows=Rows())
         if spec.fallback:

@@ -17,9 +17,10 @@ from ..engine.sync import run_blocking
 from ..observe.live.detection import progress_if_interactive
 from ..observe.sinks import combine_sinks
 from .cascade_filter import proxy_stage
-from .driver import drive
+from .driver import drive, work
 from .pair_step import SAME
 from .result import FlowResult, OnFailure
+from .shared_flow import SharedFlow
 from .steps import (
     Cascade,
     CascadeFilter,
@@ -204,11 +205,19 @@ class Flow:
         """`run` for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
 
+    async def work(self, *, events: EventSinks = None) -> None:
+        """Joins a flow that another process runs with the same steps, options and `store`, as a worker, until it has
+        no work left. The inputs are not read. Raises as `run` does."""
+        await work(self._steps, self._inputs, self._options, combine_sinks(events))
+
     def _outputs(self) -> "RunOutputs":
         from ..observe.text.run_outputs import RunOutputs  # only for flows that are shown or stopped
 
         outs = (step.options.get("out") for step in self._steps if isinstance(step, ModelStep))
-        return RunOutputs(self._options.get("checkpoint_dir"), out=next((out for out in outs if out is not None), None))
+        shared = SharedFlow.of(self._steps, self._options)
+        store, run_id = (None, "") if shared is None else (shared.distribution.store, shared.run_id)
+        out = next((out for out in outs if out is not None), None)
+        return RunOutputs(self._options.get("checkpoint_dir"), store, run_id, out)
 
     def with_step(self, step: FlowStep) -> "Flow":
         """A copy of the flow with one more step."""

@@ -24,9 +24,13 @@ from .result import Item, OnFailure
 class StageRunner:
     """The agents of one stage, and their results."""
 
-    def __init__(self, name: str, feed: Channel[Any] | None, events: EventSink | None) -> None:
-        """`feed`: the channel of its inputs; None for a stage that reads the inputs of the flow."""
+    def __init__(
+        self, name: str, feed: Channel[Any] | None, events: EventSink | None, *, runs_agents: bool = True
+    ) -> None:
+        """`feed`: the channel of its inputs; None for a stage that reads the inputs of the flow. `runs_agents`: as for
+        `execute`."""
         self.name = name
+        self._runs_agents = runs_agents
         self.skipped = 0
         self.cascade: CascadeReport | None = None
         self._feed = feed
@@ -60,7 +64,7 @@ class StageRunner:
         if self._feed is None:
             self._begin()
         assert self.resources is not None
-        await execute(self.resources, deliver)
+        await execute(self.resources, deliver, runs_agents=self._runs_agents)
 
     def record(self, position: Position, result: AgentResult) -> None:
         """Adds a result to the report."""

@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -147,24 +147,28 @@ _CLOSE_TIMEOUT = 10.0
 
 
 class RayDeployment:
-    """The actors of a run: workers, and a coordinator unless the run has a `store`."""
+    """The actors of a run or a flow: workers, and coordinators unless it has a `store`."""
 
-    def __init__(self, setup: RunSetup) -> None:
-        """Raises SpecError for a spec that cannot be sent to workers."""
-        spec = setup.spec
+    def __init__(self, setups: Sequence[RunSetup]) -> None:
+        """`setups`: of a run, or of each stage of a flow. Raises SpecError for a spec that cannot be sent to
+        workers."""
+        self._setups = setups
+        self._setup = setups[0]
+        self._spec = spec = setups[0].spec
         assert spec.distribution.cluster is not None
-        self._setup = setup
-        self._spec = spec
-        self._data = serialize_spec(spec_for_workers(spec), cloudpickle.dumps)
+        self._stages = [
+            (setup.stage, serialize_spec(spec_for_workers(setup.spec), cloudpickle.dumps)) for setup in setups
+        ]
         self._session = RaySession(spec.distribution.cluster, spec.distribution.workers)
-        self._coordinator: Any = None
-        self._is_coordinator_open = asyncio.Event()
+        self._coordinators: dict[str, Any] = {}
+        """By stage; the one of the run or the flow itself is under an empty name."""
+        self._are_coordinators_open = asyncio.Event()
         self._pool: WorkerPool | None = None
 
-    async def coordinator(self) -> Any:
-        """The coordinator's actor, once it is open."""
-        await self._is_coordinator_open.wait()
-        return self._coordinator
+    async def coordinator(self, stage: str = "") -> Any:
+        """The coordinator's actor of the run, or of a stage, once it is open."""
+        await self._are_coordinators_open.wait()
+        return self._coordinators[stage]
 
     async def work(self) -> None:
         """Starts the actors and runs until cancelled. Raises SpecError and StoreError if it cannot start, and the last
@@ -174,11 +178,13 @@ class RayDeployment:
         nodes, here = await asyncio.to_thread(_list_nodes)
         name = None if self._spec.distribution.store else f"coordinator-{secrets.token_hex(8)}"
         if name is not None:
-            await self._open_coordinator(name, here)
+            for stage, folder in self._folders():
+                await self._open_coordinator(stage, f"{name}{stage}", folder, here)
+            self._are_coordinators_open.set()
         assigned = assign_nodes(nodes, self._spec.distribution.workers, here)
         self._announce(nodes, len(assigned))
         self._pool = WorkerPool(assigned, name, _NAMESPACE, self._setup.notify)
-        await self._pool.work(self._data)
+        await self._pool.work(self._stages)
 
     async def leave(self) -> None:
         """Stops the workers, closes the coordinator and ends the use of Ray."""
@@ -187,13 +193,21 @@ class RayDeployment:
                 await self._pool.stop()
         finally:
             try:
-                await self._close_coordinator()
+                for coordinator in self._coordinators.values():
+                    await _close(coordinator)
             finally:
                 await asyncio.to_thread(self._session.leave)
 
-    async def _open_coordinator(self, name: str, here: str) -> None:
-        folder = None if self._spec.checkpoint_dir is None else self._spec.checkpoint_dir.absolute()
-        self._coordinator = (
+    def _folders(self) -> Iterator[tuple[str, Path | None]]:
+        """Checkpoint directory of each coordinator, by stage. What the stages of a flow share is not kept."""
+        if self._setup.stage:
+            yield "", None
+        for setup in self._setups:
+            folder = setup.spec.checkpoint_dir
+            yield setup.stage, None if folder is None else folder.absolute()
+
+    async def _open_coordinator(self, stage: str, name: str, folder: Path | None, here: str) -> None:
+        coordinator = self._coordinators[stage] = (
             ray.remote(CoordinatorActor)
             .options(
                 name=name,
@@ -206,7 +220,7 @@ class RayDeployment:
         )
         try:
             with _marker_file(folder) as marker:
-                await call_result(self._coordinator.open.remote(marker))
+                await call_result(coordinator.open.remote(marker))
         except RayTaskError as error:
             if isinstance(error.cause, BatchAgentError):
                 raise error.cause from None
@@ -215,28 +229,27 @@ class RayDeployment:
             raise StoreError(
                 f"Ray could not start the coordinator of the run on the submitter's node: {first_line(error)}"
             ) from error
-        self._is_coordinator_open.set()
-
-    async def _close_coordinator(self) -> None:
-        if self._coordinator is None:
-            return
-        try:
-            with suppress(RayError, TimeoutError):
-                async with asyncio.timeout(_CLOSE_TIMEOUT):
-                    await call_result(self._coordinator.close.remote())
-        finally:
-            kill(self._coordinator)
 
     def _announce(self, nodes: list[Node], workers: int) -> None:
-        notify, backend = self._setup.notify, self._spec.backend
+        notify = self._setup.notify
         state = "was started on this machine" if self._session.has_started else f"has {_count(len(nodes), 'node')}"
         notify(f"Ray {state}; {_count(workers, 'worker')} will run agents.")
-        assert isinstance(backend, NAMED)
-        for url in (settings_of(each).label for each in endpoints_in(backend)):
+        backends = [setup.spec.backend for setup in self._setups]
+        endpoints = [each for backend in backends if isinstance(backend, NAMED) for each in endpoints_in(backend)]
+        for url in dict.fromkeys(settings_of(each).label for each in endpoints):
             if is_loopback_per_node(url, nodes):
                 notify(
                     f"{url} is a different server on each node. If it is one server, use a host name that all resolve."
                 )
+
+
+async def _close(coordinator: Any) -> None:
+    try:
+        with suppress(RayError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await call_result(coordinator.close.remote())
+    finally:
+        kill(coordinator)
 
 
 def _list_nodes() -> tuple[list[Node], str]:

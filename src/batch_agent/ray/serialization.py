@@ -13,6 +13,7 @@ from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch
 from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
 from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in
+from ..core.program_runtime import Runtime
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 
@@ -40,6 +41,7 @@ def spec_for_workers(spec: BatchSpec) -> BatchSpec:
         out=None,
         checkpoint_dir=_absolute(spec.checkpoint_dir),  # only for artifacts of tools
         log_requests=_absolute(spec.log_requests),
+        runtime=None if spec.runtime is None else _runtime_for_workers(spec.runtime),
         rows=Rows(key=spec.rows.key, encoding=spec.rows.encoding, images=spec.rows.images),
         prefix=replace(spec.prefix, strict_prefix=False),  # checks the inputs
         tool_caching=replace(spec.tool_caching, tool_cache_dir=_absolute(spec.tool_caching.tool_cache_dir)),
@@ -50,6 +52,18 @@ def spec_for_workers(spec: BatchSpec) -> BatchSpec:
 
 def _absolute(path: Path | None) -> Path | None:
     return None if path is None else path.absolute()
+
+
+def _runtime_for_workers(runtime: Runtime) -> Runtime:
+    """The runtime with the absolute path of the directory that its agents get copies of."""
+    from ..programs.runtimes.codex.codex_runtime import CodexRuntime  # only for runs with programs
+    from ..programs.runtimes.command_runtime import ProcessRuntime
+    from ..programs.runtimes.opencode.opencode_runtime import OpenCodeRuntime
+    from ..programs.workspace.workspace import as_path
+
+    if not isinstance(runtime, CodexRuntime | OpenCodeRuntime | ProcessRuntime) or runtime.workdir is None:
+        return runtime
+    return replace(runtime, workdir=as_path(runtime.workdir))
 
 
 def serialize_spec(spec: BatchSpec, dumps: Dumps) -> bytes:
@@ -84,6 +98,7 @@ def _parts(spec: BatchSpec) -> Iterator[tuple[str, Any]]:
     for tool in spec.tools:
         yield f"Tool {getattr(tool, 'name', None) or getattr(tool, '__name__', repr(tool))!r}", tool
     yield "output_schema", spec.output_schema
+    yield "runtime", spec.runtime
 
 
 def _can_be_sent(part: Any, dumps: Dumps) -> bool:

@@ -3,19 +3,21 @@
 import asyncio
 import secrets
 import socket
+from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
 import ray
 
-from ..cluster.coordinator_address import coordinator_of
-from ..core.coordinator import Coordinator
+from ..cluster.coordinator_address import coordinator_of, flow_coordinators
 from ..core.errors import BatchAgentError, SpecError
-from ..core.spec import BatchSpec
 from ..run import runner
 from ..run.setup import RunSetup
 from .ray_coordinator import RayCoordinator
 from .serialization import RemoteError, deserialize_spec
+
+Stages = Sequence[tuple[str, bytes]]
 
 
 def own_version() -> str:
@@ -45,8 +47,9 @@ class WorkerActor:
         """Blocks until the process ends, so that a caller notices a restart."""
         await asyncio.Event().wait()
 
-    async def work(self, data: bytes, caller: str) -> RemoteError | None:
-        """Runs agents until it is stopped or no submitter has work. Returns the error if it failed. Ray may repeat the
+    async def work(self, stages: Stages, caller: str) -> RemoteError | None:
+        """Runs agents until it is stopped or no submitter has work. `stages`: name and serialized spec of each stage of
+        a flow; of a run, its spec under an empty name. Returns the error if it failed. Ray may repeat the
         call after a network failure: the repeated call waits for the first one."""
         if self._timeout is not None:
             await self._is_done.wait()
@@ -54,7 +57,7 @@ class WorkerActor:
         self._is_done.clear()
         self._failure = None
         try:
-            await self._run_until_stopped(data, caller)
+            await self._run_until_stopped(stages, caller)
         except BatchAgentError as error:
             self._failure = RemoteError.of(error)
         finally:
@@ -69,27 +72,34 @@ class WorkerActor:
             self._timeout.reschedule(0)
             await self._is_done.wait()
 
-    async def _run_until_stopped(self, data: bytes, caller: str) -> None:
+    async def _run_until_stopped(self, stages: Stages, caller: str) -> None:
         try:
             async with asyncio.timeout(None) as self._timeout:
                 if not self._is_stopped:
-                    await self._work(data, caller)
+                    await self._work(stages, caller)
         except TimeoutError:
             if not self._is_stopped:
                 raise
 
-    async def _work(self, data: bytes, caller: str) -> None:
+    async def _work(self, stages: Stages, caller: str) -> None:
         if own_version() != caller:
             host = socket.gethostname()
             raise SpecError(
                 f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
                 "version on both."
             )
-        spec = deserialize_spec(data)
-        await runner.work(RunSetup.validate(spec, None), self._coordinator(spec))
+        setups = [RunSetup.validate(deserialize_spec(data), None, stage) for stage, data in stages]
+        if not setups[0].stage:
+            await runner.work(setups[0], coordinator_of(setups[0].spec) or self._in_actor(""))
+            return
+        flow, runs = flow_coordinators([each.spec for each in setups]) or (
+            self._in_actor(""),
+            [self._in_actor(each.stage) for each in setups],
+        )
+        await runner.work_for_flow(setups, None, flow, runs)
 
-    def _coordinator(self, spec: BatchSpec) -> Coordinator:
-        return coordinator_of(spec) or RayCoordinator(self._find_coordinator, self._rank)
+    def _in_actor(self, stage: str) -> RayCoordinator:
+        return RayCoordinator(partial(self._find_coordinator, stage), self._rank)
 
-    async def _find_coordinator(self) -> Any:
-        return await asyncio.to_thread(ray.get_actor, self._coordinator_name, self._namespace)
+    async def _find_coordinator(self, stage: str) -> Any:
+        return await asyncio.to_thread(ray.get_actor, f"{self._coordinator_name}{stage}", self._namespace)

@@ -39,9 +39,10 @@ class WorkerPool:
         self._started: set[str] = set()
         self._failed = 0
 
-    async def work(self, data: bytes) -> None:
-        """Runs the workers until cancelled. Raises the error of the last one when all have failed."""
-        sent = ray.put(data)
+    async def work(self, stages: Sequence[tuple[str, bytes]]) -> None:
+        """Runs the workers until cancelled. `stages`: as for `WorkerActor.work`. Raises the error of the last one when
+        all have failed."""
+        sent = ray.put(stages)
         async with asyncio.TaskGroup() as group:
             for rank in self._workers:
                 group.create_task(self._follow(rank, sent))

@@ -56,15 +56,16 @@ async def open_resources(
     events: EventSink | None,
     coordinator: Coordinator | None = None,
     *,
+    stages: Sequence[Coordinator] = (),
     deadline: RunDeadline | None = None,
     submits: bool = True,
     recorded: Sequence[Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[list[RunResources]]:
     """Resources of concurrent runs, one for each setup. Agents of later runs have priority.
 
-    `events` receives the events that concern all of them. `coordinator`: of a distributed run, then the only one;
-    `submits`:
-    False for a worker of a run that another process submitted. `deadline`: of a flow, which applies it to
+    `events` receives the events that concern all of them. `coordinator`: of a distributed run, then the only one,
+    or of a distributed flow, whose `stages` have their own; `submits`: False for a worker of a run that another process
+    submitted. `deadline`: of a flow, which applies it to
     the opening itself. `recorded`: marked plans of complete checkpoints; then no server and no tool is opened. The only
     request that is sent tests whether a server supports tools; it counts against the budget. Raises SpecError,
     BackendError, StoreError, and RunStopped at the deadline."""
@@ -72,11 +73,11 @@ async def open_resources(
         limit = deadline or RunDeadline(setups[0].spec.spending.deadline)
         opener = _Opener(setups, stack, limit)
         if deadline is not None or limit.at is None:
-            opened = await opener.open(events, coordinator, submits, recorded)
+            opened = await opener.open(events, coordinator, stages, submits, recorded)
         else:
             with startup_deadline(limit):
                 async with limit.limit():
-                    opened = await opener.open(events, coordinator, submits, recorded)
+                    opened = await opener.open(events, coordinator, stages, submits, recorded)
         yield opened
 
 
@@ -128,6 +129,7 @@ class _Opener:
         self,
         events: EventSink | None,
         coordinator: Coordinator | None,
+        stages: Sequence[Coordinator],
         submits: bool,
         recorded: Sequence[Mapping[str, Any]] | None,
     ) -> list[RunResources]:
@@ -139,11 +141,20 @@ class _Opener:
             events.__enter__()
             stack.push_async_exit(partial(exit_in_thread, events))
         if coordinator is not None:
-            self._cluster = await _join(coordinator, setups[0].spec, stack, events, submits=submits)
-            events = self._cluster.events
+            flow = self._cluster = await _join(
+                coordinator, setups[0].spec, stack, None if stages else events, submits=submits
+            )
+            for setup, stage in zip(setups, stages, strict=bool(stages)):
+                flow.add_stage(await _join(stage, setup.spec, stack, setup.events, submits=submits))
+            if stages and submits:
+                await stack.enter_async_context(flow.submitters.present(flow.member.name))
+            events = events if stages else flow.events
         self._events = events
         self._admissions = Admissions(setups, stack, events, self._cluster)
-        stores = [self._cluster.store if self._cluster else await _open_store(each.spec, stack) for each in setups]
+        if self._cluster is None:
+            stores: list[Store] = [await _open_store(each.spec, stack) for each in setups]
+        else:
+            stores = [each.store for each in self._cluster.stages]
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
         spending = setups[0].spec.spending
@@ -271,6 +282,7 @@ class _Opener:
             if isinstance(each, CollectsRequests):
                 admission.observe(each, self._waiting_for_budget)
         is_alone = self._cluster is None and not setup.stage
+        cluster = None if self._cluster is None else self._cluster.stages[depth]
         counts: dict[str, int] = {}
         return RunResources(
             setup,
@@ -287,8 +299,8 @@ class _Opener:
             Summarizer(backend, admission.slots, plan.config.model),
             self._deadline,
             await open_window(spec, plan.config, server, counts if store.is_durable else None),
-            setup.events if self._cluster is None else self._cluster.events,
-            self._cluster,
+            setup.events if cluster is None else cluster.events,
+            cluster,
             found is not None,
             agents=agents,
             counts=counts,
@@ -317,7 +329,7 @@ class _Opener:
         return 0 if self._budget is None else self._budget.pool.waiting
 
     async def _check(self, run: RunResources, *, submits: bool) -> None:
-        spec, store, cluster, plan = run.setup.spec, run.store, self._cluster, run.plan.description
+        spec, store, cluster, plan = run.setup.spec, run.store, run.cluster, run.plan.description
         if spec.prefix.strict_prefix and (found := run.report().findings):
             raise SpecError(f"strict_prefix=True, but the prompts do not share a prefix. {format_findings(found)}")
         if isinstance(store, NoStore):
@@ -342,7 +354,7 @@ class _Opener:
                 usage = partial(self._used, executor, [runs[at].summarizer for at in group], counts_trials)
                 self._stack.callback(self._report_use, usage)
                 if self._cluster is not None:
-                    self._cluster.events.publisher.account = usage
+                    self._cluster.stages[group[0]].events.publisher.account = usage
             for at in group:
                 own, artifacts = runs[at].tools, runs[at].setup.artifacts
                 placement = runs[at].setup.spec.prefix.shared_results

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .. import aio
 from ..aio import Deadlines
 from ..backends.prices import known_price
 from ..core.agent_config import sample_of, without_sample
@@ -69,6 +70,19 @@ async def work(setup: RunSetup, coordinator: Coordinator) -> None:
         setup = replace(setup, input_fields=())
     async with open_resources([setup], setup.events, coordinator, submits=False) as [resources]:
         await _Execution(resources).work()
+
+
+async def work_for_flow(
+    setups: Sequence[RunSetup], events: EventSink | None, coordinator: Coordinator, stages: Sequence[Coordinator]
+) -> None:
+    """Works for the stages of a flow that another process runs, until none of them has work left. Raises as `work`
+    does."""
+    setups = [each if each.input_fields is not None else replace(each, input_fields=()) for each in setups]
+    async with open_resources(setups, events, coordinator, stages=stages, submits=False) as runs:
+        with aio.ungrouped():
+            async with asyncio.TaskGroup() as group:
+                for resources in runs:
+                    group.create_task(_Execution(resources).work())
 
 
 async def execute(
@@ -188,7 +202,7 @@ class _Execution:
             else:
                 await self._share(source, executor, deliver, fit, leave, runs_agents=runs_agents)
 
-        await self._with_turns(run_agents)
+        await self._with_turns(run_agents, runs_agents=runs_agents)
 
     def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
         """Adds to a result what only the caller sees: its cost, the key of its row and the files that its tools made.
@@ -261,8 +275,11 @@ class _Execution:
             await submitter.collect()
         self.has_all_results = cluster.has_checkpoint and submitter.has_all_results
 
-    async def _with_turns(self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]]) -> None:
-        """Runs agents whose turns are run by the model or by programs."""
+    async def _with_turns(
+        self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]], *, runs_agents: bool = True
+    ) -> None:
+        """Runs agents whose turns are run by the model or by programs. `runs_agents`: False if all of them run in other
+        processes, where their programs are started."""
         resources, spec = self._resources, self._spec
         standard = BackendTurnRunner(
             resources.backend,
@@ -279,7 +296,7 @@ class _Execution:
             from ..rollouts.token_turn_runner import TokenRecorder  # only for runs that keep tokens
 
             recorder = TokenRecorder(resources.store, resources.server)
-        if spec.runtime is None or resources.is_complete:
+        if spec.runtime is None or resources.is_complete or not runs_agents:
             leave: Leave | None = resources.backend.leave if resources.server.traits.has_agent_sessions else None
             if recorder is not None:
                 turns, leave = recorder.around(turns, leave)

@@ -201,7 +201,6 @@ async def test_models_may_have_backends_of_their_own_and_inputs_may_be_lazy() ->
     ("options", "problem"),
     [
         ({"model": "a"}, "keep one of them"),
-        ({"store": "redis://localhost"}, "in one process"),
         ({"models": []}, "must be a list of model names"),
         ({"models": "a"}, "must be a list of model names"),
         ({"models": ["a", "a"]}, "different models"),

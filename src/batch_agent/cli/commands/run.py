@@ -4,7 +4,8 @@ import asyncio
 import shlex
 import sys
 import time
-from contextlib import nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,6 @@ from ...core.safe_text import safe_text
 from ...core.spec import BatchSpec
 from ...data import ResultWriter, open_results
 from ...evaluation.outcome import check_judges, compare_models, complete, has_outcome
-from ...flows import Flow
 from ...flows.result import FlowResult
 from ...flows.summary import flow_summary_lines
 from ...observe.live.progress import Progress, progress_for
@@ -38,7 +38,7 @@ from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoi
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
 from ..options.observability import Dashboard, TelemetryOptions
-from ..options.reduce import ReduceArguments, ReduceSettings
+from ..options.reduce import ReduceArguments, ReduceSettings, reduced_flow
 from ..remote_run import RemoteRun
 from ..saved_command import CommandSaver, check_same_location
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
@@ -48,20 +48,27 @@ from .report import report_lines
 
 
 def run_reduced(
-    options: dict[str, Any], reduce: ReduceSettings, out: Path, progress: Progress, events: EventSinks
+    options: dict[str, Any],
+    reduce: ReduceSettings,
+    out: Path,
+    progress: Progress,
+    events: EventSinks,
+    published: "_PublishedRun | None" = None,
 ) -> int:
     """Runs both stages, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
-    `options`: of the map stage. `events`: all event sinks, including `progress`.
+    `options`: of the map stage. `events`: all event sinks, including `progress`. `published`: for workers.
     """
     started, folder = time.monotonic(), options["checkpoint_dir"]
-    ended = run_until_signal(_flow(options, reduce, out, events))
+    if published is not None:
+        print_lines(published.run.join_hint(published.manifest.flags()))
+    ended = run_until_signal(_flow(options, reduce, out, events, published))
     seconds, state = time.monotonic() - started, progress.state
     if isinstance(ended, StoppedBySignal):
         print_lines(
             [*partial_flow_summary_lines(state, seconds), *_resumed(state), f"Results: {out}", *report_lines(folder)]
         )
-        return exit_status(ended, _outputs(folder), state, any_failed=False)
+        return exit_status(ended, _outputs(folder, published), state, any_failed=False)
     outcome, problem = ended
     print_lines(
         [*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state), *steered_lines(state)]
@@ -90,16 +97,14 @@ class _ResultCallback:
 
 
 async def _flow(
-    options: dict[str, Any], reduce: ReduceSettings, out: Path, events: EventSinks
+    options: dict[str, Any], reduce: ReduceSettings, out: Path, events: EventSinks, published: "_PublishedRun | None"
 ) -> tuple[FlowResult, SpecError | None]:
     """The result of the flow, and the error of writing results, if any. Unlike in `BatchAgent.run_with_reduce`, a
     failed reduce counts as a failed agent."""
-    shared = dict(options)
-    map_options = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
     with open_results(out, "--out") as file:
         callback = _ResultCallback(file)
-        flow = Flow(shared.pop("inputs"), **shared).map(MAP, **map_options, on_result=callback)
-        return await flow.reduce(REDUCE, **reduce.options).run(events=events), callback.error
+        async with _publication(published):
+            return await reduced_flow(options, reduce.options, callback).run(events=events), callback.error
 
 
 def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path, state: LiveState) -> int:
@@ -163,15 +168,19 @@ def run(
     reduce = reducer.settings(out)
     if reduce is not None:
         options.check_output_path(reduce.summary, "--summary")
-        cluster.check_not_distributed()
     check_judges(BatchSpec.of(**kwargs, **cluster.to_dict()))  # validated before an earlier run is deleted
-    remote = _remote_run(kwargs["task"], cluster)
+    remote = _remote_run(kwargs["task"], cluster, () if reduce is None else (MAP, REDUCE))
     if remote is not None and any(map(is_judge, kwargs["score"])):
         raise SpecError("A judge reads the checkpoint, which is on a server with --store: score the results in Python.")
     if remote is not None and options.mcp:
         raise SpecError(
             "--mcp cannot be used with --store: workers would have to start the same servers. In Python, pass "
             "tools=[MCP(...)] to BatchAgent.run and to BatchAgent.work."
+        )
+    if remote is not None and options.models is not None:
+        raise SpecError(
+            "--models cannot be used with --store: workers would have to know the backends of all models. In Python, "
+            "pass models= to BatchAgent.run and to BatchAgent.work; or use --cluster ray."
         )
     if fresh:
         if remote is not None:
@@ -184,9 +193,9 @@ def run(
     command = {**options.to_dict(), **reducer.to_dict(), **cluster.to_dict(), **named, "out": out}
     progress = progress_for(sys.stderr, dashboard)
     events: EventSinks = [CommandSaver(progress, folder, command), *telemetry.sinks()]
+    published = None if remote is None else _PublishedRun(remote, WorkerManifest.of(options, cluster.lease, reducer))
     if reduce is not None:
-        return run_reduced(kwargs, reduce, out, progress, events)
-    published = None if remote is None else _PublishedRun(remote, WorkerManifest.of(options, cluster.lease))
+        return run_reduced({**kwargs, **cluster.to_dict(), **named}, reduce, out, progress, events, published)
     return _run({**kwargs, **cluster.to_dict()}, out, progress, events, published)
 
 
@@ -198,8 +207,12 @@ class _PublishedRun:
     manifest: WorkerManifest
 
 
-def _remote_run(task: Any, cluster: ClusterOptions) -> RemoteRun | None:
-    return None if cluster.store is None else RemoteRun(cluster.store, cluster.run_id, task, cluster.lease)
+def _remote_run(task: Any, cluster: ClusterOptions, stages: Sequence[str]) -> RemoteRun | None:
+    return None if cluster.store is None else RemoteRun(cluster.store, cluster.run_id, task, cluster.lease, stages)
+
+
+def _publication(published: _PublishedRun | None) -> AbstractAsyncContextManager[None]:
+    return nullcontext() if published is None else published.run.publish(published.manifest.to_json())
 
 
 def _run(
@@ -239,12 +252,11 @@ async def _stream(
     """Runs the agents, then judges. Returns lines about what came after the last answer. `failed`: receives the indices
     of failed results, without those that a fallback has answered."""
     began = time.monotonic()
-    publication = nullcontext() if published is None else published.run.publish(published.manifest.to_json())
     answered = {**kwargs, "score": [each for each in kwargs["score"] if not is_judge(each)]}
     stream = BatchAgent.stream(events=events, **answered)
     with open_results(out, "--out") as results:
         try:
-            async with publication, stream:
+            async with _publication(published), stream:
                 async for result in stream:
                     results.write(result)
                     if not result.ok:

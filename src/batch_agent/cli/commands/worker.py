@@ -11,14 +11,17 @@ from ...cluster.coordinator_address import coordinator_of
 from ...core.errors import PlanMismatch, SpecError
 from ...core.protocols import EventSink
 from ...core.spec import BatchSpec
+from ...flows import Flow
 from ...observe.live.progress import progress_for
 from ...observe.sinks import combine_sinks
+from ...observe.text.flow_summary import partial_flow_summary_lines
 from ...observe.text.summary import summary_lines
 from ...run import runner
 from ...run.setup import RunSetup
 from ..config_file import backend_of
 from ..options.cluster import STORE
 from ..options.observability import Dashboard, TelemetryOptions
+from ..options.reduce import reduced_flow
 from ..remote_run import RemoteRun, wait_for_command
 from ..signals import StoppedBySignal, print_lines, run_until_signal
 from ..trust_policy import TrustPolicy
@@ -80,12 +83,13 @@ def worker(
     progress = progress_for(sys.stderr, dashboard)
     events = combine_sinks([progress, *telemetry.sinks()])
     ended = run_until_signal(job.run(patience, events))
-    stats = progress.state.run_stats
-    if stats.done:
-        print_lines(summary_lines(progress.state, time.monotonic() - job.started))
-    ran = f"This worker ran {stats.done:,} agents of run {run}."
+    state, seconds = progress.state, time.monotonic() - job.started
+    done = sum(stage.stats.done for stage in state.stages.values())
+    if done:
+        print_lines((partial_flow_summary_lines if state.is_flow else summary_lines)(state, seconds))
+    ran = f"This worker ran {done:,} agents of run {run}."
     if isinstance(ended, StoppedBySignal):
-        released = [] if stats.run is None else [f"{ran} Other workers take over its unfinished agents."]
+        released = [] if not state.has_started else [f"{ran} Other workers take over its unfinished agents."]
         print_lines([ended.message, *released])
         return ended.status
     print_lines([f"{ran} No work is left."])
@@ -110,10 +114,14 @@ class WorkerJob:
         if command is None:
             return
         self.started = time.monotonic()
-        spec = self.spec(WorkerManifest.from_json(command))
-        coordinator = coordinator_of(spec)
-        assert coordinator is not None
+        manifest = WorkerManifest.from_json(command)
         try:
+            if (flow := self.flow(manifest)) is not None:
+                await flow.work(events=events)
+                return
+            spec = self.spec(manifest)
+            coordinator = coordinator_of(spec)
+            assert coordinator is not None
             await runner.work(RunSetup.validate(spec, events), coordinator)
         except PlanMismatch as error:
             raise SpecError(
@@ -123,10 +131,18 @@ class WorkerJob:
 
     def spec(self, manifest: WorkerManifest) -> BatchSpec:
         """The spec of this worker. Raises SpecError."""
+        return BatchSpec.of(**self._options(manifest))
+
+    def flow(self, manifest: WorkerManifest) -> Flow | None:
+        """The flow of this worker; None for a run without a reduce. Raises SpecError."""
+        reduce = manifest.reduce_options(TrustPolicy(self._trust))
+        return None if reduce is None else reduced_flow(self._options(manifest), reduce)
+
+    def _options(self, manifest: WorkerManifest) -> dict[str, Any]:
         if "backend" not in self._overrides:
             manifest.check_backend()
         try:
             kwargs = manifest.to_kwargs(TrustPolicy(self._trust))
         except SpecError as error:
             raise SpecError(f"{error} (The run was started in {manifest.folder!r}.)") from error
-        return BatchSpec.of(**{**kwargs, **self._overrides}, store=self._store, run_id=self._run.name)
+        return {**kwargs, **self._overrides, "store": self._store, "run_id": self._run.name}

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from ...core.errors import SpecError
 from .help_groups import DISTRIBUTED
 
 STORE = "BATCH_AGENT_STORE"
@@ -46,12 +45,6 @@ class ClusterOptions:
     def to_dict(self) -> dict[str, Any]:
         """All options by name, as `BatchAgent.run` takes them and as a checkpoint stores them."""
         return {name: getattr(self, name) for name in self.__slots__}
-
-    def check_not_distributed(self) -> None:
-        """Raises SpecError if the run would be distributed."""
-        if self.store is not None or self.cluster is not None:
-            option = "--cluster" if self.store is None else f"--store (or {STORE})"
-            raise SpecError(f"--reduce cannot be combined with a distributed run: remove {option}.")
 
 
 def cluster_options_from_saved(options: Mapping[str, Any]) -> tuple[ClusterOptions, dict[str, Any]]:

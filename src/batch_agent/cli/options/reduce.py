@@ -9,12 +9,15 @@ from cyclopts import Parameter
 
 from ...core.errors import SpecError
 from ...core.fast_dataclass import dataclass
+from ...core.results import OnResult
+from ...flows import Flow
+from ..checkpoint import MAP, REDUCE
 from ..import_by_name import load_schema
-from .help_groups import REDUCE
+from .help_groups import REDUCE as REDUCE_GROUP
 
 
 def _option(text: str) -> Parameter:
-    return Parameter(help=text, group=REDUCE)
+    return Parameter(help=text, group=REDUCE_GROUP)
 
 
 @Parameter(name="*")
@@ -45,12 +48,11 @@ class ReduceArguments:
             self._check_unset()
             return None
         schema = load_schema(self.reduce_schema, "--reduce-schema") if self.reduce_schema else None
-        named = {} if self.reducer_model is None else {"model": self.reducer_model}
         summary = self.summary or out.with_name(f"{out.name}.summary.{'json' if self.reduce_schema else 'txt'}")
         if summary.absolute() == out.absolute():
             raise SpecError("--summary and --out are the same file. Choose another file for the summary.")
         _check_writable(summary)
-        options = {"task": self.reduce, "output_schema": schema, "plan_changed": "rerun", **named}
+        options = stage_options(self.reduce, schema, self.reducer_model)
         return ReduceSettings(options, summary, is_text=schema is None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,6 +77,20 @@ class ReduceSettings:
     summary: Path
     """File that the answer is written to."""
     is_text: bool
+
+
+def stage_options(task: str, schema: Any, model: str | None) -> dict[str, Any]:
+    """Options of the reduce stage."""
+    named = {} if model is None else {"model": model}
+    return {"task": task, "output_schema": schema, "plan_changed": "rerun", **named}
+
+
+def reduced_flow(options: Mapping[str, Any], reduce: Mapping[str, Any], on_result: OnResult | None = None) -> Flow:
+    """The flow of a run with a reduce. `options`: of `BatchAgent.run`; `reduce`: of the reduce stage."""
+    shared = dict(options)
+    map_options = {name: shared.pop(name) for name in ("task", "tools", "output_schema")}
+    flow = Flow(shared.pop("inputs"), **shared).map(MAP, **map_options, on_result=on_result)
+    return flow.reduce(REDUCE, **reduce)
 
 
 def reduce_options_from_saved(options: Mapping[str, Any]) -> tuple[ReduceArguments, dict[str, Any]]:

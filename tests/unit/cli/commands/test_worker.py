@@ -162,6 +162,25 @@ def test_a_worker_started_before_the_run_shares_the_work(place: Place, programs:
     assert "No work is left." in said
 
 
+@pytest.mark.slow
+def test_a_worker_shares_the_work_of_a_run_with_a_reduce(place: Place, programs: Programs, others: Programs) -> None:
+    worker = others.start_command(*place.works, cwd=place.worker)
+    wait_for(worker.stderr, "Waiting up to 60 s for run")
+    asks = [*place.asks, *SLOWLY, "--reduce", "Sum up {n} answers."]
+    run = programs.call(*asks, cwd=place.run)
+    assert run.returncode == 0, run.stderr
+    assert worker.wait() == 0, worker.stderr.read_text()
+    place.check_done()
+    assert 0 < done_by(worker.stderr.read_text()) <= AGENTS
+    assert place.out.with_name("results.jsonl.summary.txt").read_text().strip()
+    again = programs.call(*asks, cwd=place.run)
+    assert again.returncode == 0, again.stderr
+    assert f"{AGENTS + 1} answers restored" in again.stderr
+    fresh = programs.call(*asks, "--fresh", cwd=place.run)
+    assert fresh.returncode == 0, fresh.stderr
+    assert "restored" not in fresh.stderr
+
+
 NOTE_OF_AGENT = """
 import json, os
 from batch_agent import Tool, ToolContext
@@ -347,8 +366,7 @@ def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_p
     asks = [word for word in quick_place.asks if word not in ("--tools", "mine:note")]
     alone = asks[: asks.index("--store")]
     for words, problem in (
-        ((*asks, "--reduce", "Sum up."), "--reduce cannot be combined with a distributed run: remove --store"),
-        ((*alone, "--reduce", "Sum up.", "--cluster", "ray"), "remove --cluster"),
+        ((*asks, "--models", "a", "b"), "--models cannot be used with --store"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "--workers needs --cluster 'ray'"),
     ):
