@@ -112,6 +112,8 @@ class MemoryCoordinator:
     """Only the facts and the plan are durable: a process that opens the same store again submits the same work, and
     finds what is done."""
 
+    is_durable = False
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._work = _Work()

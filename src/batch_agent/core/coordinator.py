@@ -113,6 +113,9 @@ class Coordinator(Protocol):
     Every method raises StoreError if the service cannot be reached, after some retries. All methods are idempotent: a
     call that is repeated because its reply was lost has no second effect."""
 
+    is_durable: bool
+    """Whether it keeps the run for readers by itself. Otherwise its checkpoint directory does, if it has one."""
+
     async def open(self) -> None: ...
 
     async def aclose(self) -> None: ...
@@ -139,7 +142,7 @@ class Coordinator(Protocol):
 
     async def save_run(self, inputs: Sequence[bytes], prices: tuple[float, ...] | None) -> None:
         """Keeps all inputs of the run as JSON (empty for one that has no JSON form), and the prices of its model, for
-        readers of its checkpoint directory. A coordinator without such a directory ignores them."""
+        readers. They replace those of an earlier run."""
         ...
 
     async def reject(self, rejected: Sequence[RejectedInput]) -> None:

@@ -27,6 +27,8 @@ Find = Callable[[], Awaitable[Any]]
 class RayCoordinator:
     """Coordinator whose methods are calls of a `CoordinatorActor`, for submitters and workers in other processes."""
 
+    is_durable = False
+
     def __init__(self, find: Find, rank: str | None = None) -> None:
         """`find` returns the actor once it exists. `rank`: number of a worker, which it keeps when Ray restarts it;
         None for a submitter."""
