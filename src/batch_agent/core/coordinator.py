@@ -215,6 +215,20 @@ class Coordinator(Protocol):
         seconds early need not wait. Returns the seconds to wait."""
         ...
 
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        """Counts one more of at most `limit` executions of all workers together, for as long as the worker is alive.
+        False: there are so many; the update `permit_update(name)` follows when the next has ended."""
+        ...
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        """The execution has ended."""
+        ...
+
+
+def permit_update(name: str) -> str:
+    """Name of the update that a permit was released, among those of completed calls."""
+    return f"permit:{name}"
+
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
@@ -257,4 +271,9 @@ class SharedCalls(Protocol):
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:
         """As `Coordinator.reserve_rate`; None if the coordinator cannot be reached: the caller keeps a rate of its
         own."""
+        ...
+
+    async def acquire_permit(self, name: str, limit: int) -> Callable[[], None] | None:
+        """Waits until fewer than `limit` processes execute the tool of this name, each counted as often as it does.
+        Returns what to call at the end of the execution; None if the coordinator cannot be reached."""
         ...

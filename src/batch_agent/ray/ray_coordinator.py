@@ -122,6 +122,12 @@ class RayCoordinator:
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         return float(await self._call("reserve_rate", name, interval=interval, ahead=ahead))
 
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        return bool(await self._call("acquire_permit", name, worker, limit))
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        await self._call("release_permit", name, worker)
+
     async def _call(self, method: str, *args: Any, **options: Any) -> Any:
         return await _with_retries(lambda: self._actor.call_method.remote(method, args, options))
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from ... import aio
 from ...core.agent_config import Job
-from ...core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write
+from ...core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write, permit_update
 from ...core.errors import SpecError
 from ...core.facts import Fact
 from ...core.protocols import Prices
 from ...core.requests import NO_USAGE, Usage
 from ...store.codec import decode_completion, decode_job, encode_job
-from . import lua_documents, lua_work
+from . import lua_documents, lua_permits, lua_work
 from .durability_check import warn_if_not_durable
 from .input_record import InputRecord
 from .keyspace import RedisKeyspace, millis
@@ -217,6 +217,12 @@ class RedisCoordinator:
             )
             / 1e6
         )
+
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        return bool(await self._run.run_idempotent(lua_permits.ACQUIRE_PERMIT, name, worker, limit))
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        await self._run.run_idempotent(lua_permits.RELEASE_PERMIT, name, worker, permit_update(name))
 
     async def _register(self) -> None:
         if not self._is_registered:
