@@ -51,7 +51,8 @@ def crowded_worker(node_of_worker: Mapping[str, str]) -> str | None:
     """The last worker of a node that has more than one, because the node of another was lost; None if there is no such
     node. `node_of_worker`: ids of nodes by the ranks of workers."""
     counts = Counter(node_of_worker.values())
-    return next((rank for rank, node in reversed(node_of_worker.items()) if counts[node] > 1), None)
+    crowded = [rank for rank, node in node_of_worker.items() if counts[node] > 1]
+    return crowded[-1] if crowded else None
 
 
 def is_loopback_per_node(url: str, nodes: Sequence[Node]) -> bool:

@@ -56,8 +56,11 @@ def _sentinel_pool(url: SplitResult) -> SentinelConnectionPool:
     asked = {name: value for name, value in options.items() if name.startswith(("socket_", "ssl_", "retry"))}
     asked |= {name.removeprefix(_SENTINEL_OPTION): value for name, value in own.items()}
     is_tls = connection is not None
-    sentinels = Sentinel([_address(each) for each in hosts.split(",")], sentinel_kwargs={**asked, "ssl": is_tls})
-    return SentinelConnectionPool(unquote(service), sentinels, **options, ssl=is_tls)
+    untyped: Any = Sentinel  # redis-py has no types for either
+    sentinels = untyped([_address(each) for each in hosts.split(",")], sentinel_kwargs={**asked, "ssl": is_tls})
+    pool: Any = SentinelConnectionPool
+    opened: SentinelConnectionPool = pool(unquote(service), sentinels, **options, ssl=is_tls)
+    return opened
 
 
 def _address(text: str) -> tuple[str, int]:

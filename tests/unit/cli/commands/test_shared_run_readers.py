@@ -151,7 +151,8 @@ async def test_the_report_of_a_run_is_made_from_its_facts(
     out = tmp_path / "report.html"
     await asyncio.to_thread(report, redis_server.url, run=name, out=out)
     assert capsys.readouterr().out == f"Report: {out}\n"
-    model = orjson.loads(re.search(r'id="run">(.*?)</script>', out.read_text(), re.DOTALL)[1])
+    [data] = re.findall(r'id="run">(.*?)</script>', out.read_text(), re.DOTALL)
+    model = orjson.loads(data)
     assert model["title"] == name
     [stage] = model["stages"]
     assert (stage["total"], stage["answered"]) == (2, 2)
