@@ -279,6 +279,16 @@ class BatchAgent:
         return await replay(run_dir, agent, **options)
 
     @classmethod
+    async def copy_run(cls, store: str, run_id: str, checkpoint_dir: str | Path) -> bool:
+        """Copies a run on a Redis server to a new checkpoint directory: `replay`, `score`, `batch-agent inspect` and
+        whatever else reads checkpoints reads it there, and `run` with this `checkpoint_dir` resumes it without the
+        server. Returns whether a process was still working on the run. Raises SpecError, and StoreError for a run that
+        the server does not have and for a directory that has a checkpoint already."""
+        from .cluster.redis.run_copy import copy_run
+
+        return await copy_run(store, run_id, Path(checkpoint_dir))
+
+    @classmethod
     async def control(
         cls,
         run_dir: str | Path,

@@ -7,7 +7,7 @@ import pytest
 from tests.contract.coordinator_contract import LONG, SHORT, Meet, coordinator, meet
 from tests.support.redis_server import redis_server
 
-from batch_agent.core.coordinator import Coordinator
+from batch_agent.core.coordinator import Coordinator, permit_update
 
 __all__ = ["coordinator", "meet", "redis_server"]
 
@@ -112,6 +112,44 @@ async def test_a_tool_call_cannot_be_completed_without_a_claim(coordinator: Coor
     await coordinator.complete_call("call", "w", b"1", ttl=LONG)
     assert await coordinator.claim("call", "v") is True
     assert (await coordinator.poll(after, wait=0)).completed_calls == ()
+
+
+async def test_workers_together_have_no_more_permits_than_the_limit(meet: Meet) -> None:
+    hubs = [await meet(), await meet()]
+    workers = [f"w{number}" for number in range(8)]
+    await alive(hubs[0], *workers)
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(hubs[n % 2].acquire_permit("tool", worker, 3)) for n, worker in enumerate(workers)]
+    assert sorted(each.result() for each in asked) == [False] * 5 + [True] * 3
+    assert await hubs[0].acquire_permit("other", "w0", 1) is True
+
+
+async def test_a_released_permit_is_announced_to_those_who_wait_and_granted_again(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    await alive(one, "w", "v")
+    after = await other.position()
+    assert [await one.acquire_permit("tool", "w", 2) for _ in range(2)] == [True, True]
+    await one.release_permit("tool", "w")
+    assert (await other.poll(after, wait=0)).completed_calls == ()
+    assert await other.acquire_permit("tool", "v", 2) is True
+    assert await other.acquire_permit("tool", "v", 2) is False
+    await one.release_permit("tool", "w")
+    await one.release_permit("tool", "w")
+    assert (await other.poll(after, wait=60)).completed_calls == (permit_update("tool"),)
+    assert [await other.acquire_permit("tool", "v", 2) for _ in range(2)] == [True, False]
+
+
+async def test_the_permits_of_a_lost_worker_and_of_one_that_left_are_free(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    await one.renew("w", {}, ttl=SHORT)
+    await alive(other, "u")
+    assert [await one.acquire_permit("tool", "w", 2), await one.acquire_permit("tool", "u", 2)] == [True, True]
+    assert await other.acquire_permit("tool", "v", 2) is False
+    await asyncio.sleep(1.2 * SHORT)
+    await alive(other, "v")
+    assert [await other.acquire_permit("tool", "v", 2) for _ in range(2)] == [True, False]
+    await one.leave("u")
+    assert await other.acquire_permit("tool", "v", 2) is True
 
 
 async def test_rate_limited_tool_calls_are_an_interval_apart_after_the_burst(meet: Meet) -> None:

@@ -37,6 +37,10 @@ class Cluster:
         """It is killed, with all that runs there."""
         self._ray.remove_node(self._others.pop(), allow_graceful=False)
 
+    def return_a_node(self) -> None:
+        """It leaves in an orderly way."""
+        self._ray.remove_node(self._others.pop(), allow_graceful=True)
+
     def stop(self) -> None:
         self._ray.shutdown()
 

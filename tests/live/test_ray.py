@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -195,6 +196,39 @@ async def test_a_killed_worker_or_node_repeats_only_the_turns_in_flight_there(
     cluster.add_a_node()
     notebook.check(results, 200)
     assert asked(sim) <= 400 + 2 * 32 + 2 * PROBES
+
+
+async def test_a_node_that_joins_during_a_run_gets_work(cluster: Cluster, sim: SimServer, notebook: Notebook) -> None:
+    log = Log()
+    before: set[int] = set()
+    try:
+        async with on_ray(log, **notebook.options(sim, 4_000, max_inflight=8)) as stream:
+            async for result in stream:
+                assert result.error is None
+                if not before and len(notebook.lines) > 40:
+                    before = set(notebook.pids)
+                    cluster.add_a_node()  # in the main thread, for its signal handlers
+                joined = any("has joined" in notice for notice in log.notices)
+                if joined and set(notebook.pids) - before:
+                    break
+    finally:
+        cluster.return_a_node()
+    assert len(set(notebook.pids) - before) == 1, log.notices
+
+
+@pytest.mark.usefixtures("cluster")
+async def test_an_sql_tool_is_sent_to_the_nodes_and_opens_its_database_there(sim: SimServer, tmp_path: Path) -> None:
+    database = sqlite3.connect(tmp_path / "shop.db")
+    database.executescript("CREATE TABLE users (name TEXT); INSERT INTO users VALUES ('Ann');")
+    database.close()
+    query = {"calls": [{"name": "sql", "arguments": {"query": "SELECT name FROM users"}}]}
+    task = f"{{it}} [[sim: {json.dumps([query, {'text': 'done'}])}]]".replace("{", "{{").replace("}", "}}")
+    task = task.replace("{{it}}", "{it}")
+    tools = [Tool.sql(f"sqlite:///{tmp_path / 'shop.db'}")]
+    results = await collected(on_ray(task=task, inputs=["a", "b"], tools=tools, backend=sim.url))
+    assert [(result.output, [call.ok for call in result.tool_calls]) for result in results.values()] == [
+        ("done", [True])
+    ] * 2
 
 
 @pytest.mark.usefixtures("cluster")

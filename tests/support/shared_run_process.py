@@ -63,16 +63,19 @@ class Turns:
                 pass
 
 
-def tools_of(folder: Path, name: str, seconds: float, rate: float | None) -> dict[str, Tool]:
+def tools_of(folder: Path, name: str, seconds: float, rate: float | None, most: int | None) -> dict[str, Tool]:
     """Each notes that it is made, in the middle of the time that it takes."""
     put_notes, look_notes = Notes(folder / "put"), Notes(folder / "looked")
+    inside_notes = Notes(folder / "inside")
 
-    @Tool.define(effect="write")
+    @Tool.define(effect="write", max_concurrent=most)
     async def put(line: str) -> str:
         """Put it there."""
+        inside_notes.add(time.monotonic(), name, "entered")
         await asyncio.sleep(seconds / 2)
         put_notes.add(time.monotonic(), name, line)
         await asyncio.sleep(seconds / 2)
+        inside_notes.add(time.monotonic(), name, "left")
         return f"put {line}"
 
     @Tool.define(effect="read", rate_limit=rate, burst=1 if rate else None)
@@ -94,7 +97,7 @@ class Part:
         self._folder = Path(plan["folder"])
         self._inputs = plan["inputs"]
         self._at_once = len(self._inputs) - plan["held_back"]
-        tools = tools_of(self._folder, self._name, plan["seconds"], plan["rate"])
+        tools = tools_of(self._folder, self._name, plan["seconds"], plan["rate"], plan["most"])
         self._options = {
             "task": "{it}",
             "tools": [tools[name] for name in plan["tools"]],

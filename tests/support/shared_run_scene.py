@@ -135,6 +135,8 @@ class Scene:
         self.seconds_of_tools = 0.02
         self.rate: float | None = None
         """Of looking something up."""
+        self.most: int | None = None
+        """Of putting something there, at the same time."""
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +165,7 @@ class Scene:
         plan = {"kind": kind, "name": name, "store": store, "engine": self.engine}
         asked = {"inputs": inputs, "held_back": held_back}
         settings = {"folder": str(self.folder), "options": self.options}
-        tools = {"tools": self.tools, "seconds": self.seconds_of_tools, "rate": self.rate}
+        tools = {"tools": self.tools, "seconds": self.seconds_of_tools, "rate": self.rate, "most": self.most}
         return SharedRunProcess(name, self.parent.start({**plan, **asked, **settings, **tools}), self.parent)
 
     def end(self, *processes: SharedRunProcess) -> None:

@@ -21,6 +21,8 @@ LONG = 1e6
 class Link:
     """Connection of one worker to a shared coordinator. While it is cut, calls wait until it is mended."""
 
+    is_durable = False
+
     def __init__(self, coordinator: MemoryCoordinator | None = None) -> None:
         self.coordinator = coordinator or MemoryCoordinator(MemoryStore())
         self.calls = 0

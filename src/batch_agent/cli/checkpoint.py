@@ -19,7 +19,7 @@ from ..run.fallback import FALLBACK_PREFIX
 from ..store.reader import CheckpointReader
 from ..tools.tool_context import ARTIFACTS
 from .import_by_name import load_schema
-from .saved_command import read_command, remote_run_id
+from .saved_command import read_command
 
 
 @contextmanager
@@ -27,11 +27,6 @@ def open_checkpoint(
     folder: Path, schema: str | None, max_retries: int | None
 ) -> Iterator[tuple[CheckpointReader, AgentConfig]]:
     """A reader of the checkpoint and the configuration of its agents. Raises StoreError and SpecError."""
-    if (run := remote_run_id(folder)) is not None:
-        raise StoreError(
-            f"The checkpoint of the run in {str(folder)!r} is on a Redis server, as run {run!r}, and cannot be read "
-            "from there. The answers are in the results file, and the traces of its agents in the report."
-        )
     if max_retries is not None:
         at_least("--max-retries", max_retries, 0)
     with CheckpointReader(folder) as reader:

@@ -75,6 +75,10 @@ class ClusterSession:
                 f"{', '.join(sorted(others)[:_MAX_SHOWN])}. Stop them first, or use another run_id."
             )
 
+    @property
+    def _keeps_inputs(self) -> bool:
+        return self.has_checkpoint or self.coordinator.is_durable
+
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
         """Shares the limits of the servers behind these admission controllers, by name. Raises StoreError."""
@@ -116,13 +120,13 @@ class ClusterSession:
         return await self.coordinator.submit(jobs, retry_failed=self.retry_failed)
 
     async def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
-        """Records all inputs and the prices of the model in the checkpoint. Raises StoreError."""
-        if self.has_checkpoint:
+        """Records all inputs and the prices of the model, for readers. Raises StoreError."""
+        if self._keeps_inputs:
             await self.coordinator.save_run(await asyncio.to_thread(encode_inputs, inputs), prices)
 
     async def reject(self, failed: Sequence[AgentResult]) -> None:
-        """Records in the checkpoint why agents were not started. Raises StoreError."""
-        for first in range(0, len(failed) if self.has_checkpoint else 0, _MAX_REJECTED):
+        """Records why agents were not started, for readers. Raises StoreError."""
+        for first in range(0, len(failed) if self._keeps_inputs else 0, _MAX_REJECTED):
             chunk = failed[first : first + _MAX_REJECTED]
             await self.coordinator.reject(
                 [
@@ -134,6 +138,8 @@ class ClusterSession:
 
     async def end(self, result: AgentResult) -> None:
         """Reports that the agent has ended here; its facts are written before. Raises LeaseLost and StoreError."""
+        if result.error is not None and not result.turns and self.coordinator.is_durable:
+            await self.reject([result])  # it may have no facts, and its job is deleted when it ends
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
 
     async def _is_finished(self) -> bool:

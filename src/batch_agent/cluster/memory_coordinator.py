@@ -3,7 +3,7 @@ cluster."""
 
 import asyncio
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -13,7 +13,19 @@ import orjson
 
 from .. import aio
 from ..core.agent_config import Job
-from ..core.coordinator import Append, Completion, Cursor, Document, End, Lease, RejectedInput, Replace, Updates, Write
+from ..core.coordinator import (
+    Append,
+    Completion,
+    Cursor,
+    Document,
+    End,
+    Lease,
+    RejectedInput,
+    Replace,
+    Updates,
+    Write,
+    permit_update,
+)
 from ..core.facts import Claimed, Fact, Replied
 from ..core.protocols import Prices, Store
 from ..core.requests import NO_USAGE, Usage
@@ -54,6 +66,36 @@ class CallTable:
         else:
             call.outcome, call.expires = outcome, expires
         return True
+
+
+class PermitTable:
+    """How many permits of each name the workers hold. Pure."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Counter[str]] = {}
+        self._wanted: set[str] = set()
+
+    def acquire(self, name: str, worker: str, limit: int, is_alive: Callable[[str], bool]) -> bool:
+        """As `Coordinator.acquire_permit`."""
+        held = self._held.setdefault(name, Counter())
+        for other in [other for other in held if other != worker and not is_alive(other)]:
+            del held[other]
+        if held.total() >= limit:
+            self._wanted.add(name)
+            return False
+        held[worker] += 1
+        return True
+
+    def release(self, name: str, worker: str) -> bool:
+        """Returns whether a worker may wait for it."""
+        held = self._held.get(name, Counter())
+        if held[worker] > 1:
+            held[worker] -= 1
+        else:
+            del held[worker]
+        is_wanted = name in self._wanted
+        self._wanted.discard(name)
+        return is_wanted
 
 
 PLAN = "plan"
@@ -112,6 +154,8 @@ class MemoryCoordinator:
     """Only the facts and the plan are durable: a process that opens the same store again submits the same work, and
     finds what is done."""
 
+    is_durable = False
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._work = _Work()
@@ -126,6 +170,7 @@ class MemoryCoordinator:
         self._last = 0
         self._changed = asyncio.Event()
         self._calls = CallTable()
+        self._permits = PermitTable()
         self._rate_slots: dict[str, float] = {}
 
     async def open(self) -> None:
@@ -324,6 +369,13 @@ class MemoryCoordinator:
         due = max(self._rate_slots.get(name, now), now)
         self._rate_slots[name] = due + interval
         return max(0.0, due - ahead - now)
+
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        return self._permits.acquire(name, worker, limit, lambda other: self._alive.get(other, 0.0) > aio.now())
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        if self._permits.release(name, worker):
+            self._publish(_Update(0, completed_call=permit_update(name)))
 
     def _publish(self, update: _Update) -> None:
         self._last = update.number = next(self._numbers)

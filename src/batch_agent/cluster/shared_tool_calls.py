@@ -1,4 +1,4 @@
-"""Tool calls that one worker makes for all, and shared rate limits."""
+"""Tool calls that one worker makes for all, and shared limits of tools."""
 
 import asyncio
 import logging
@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import orjson
 
 from .. import aio
-from ..core.coordinator import CallOutcome, Coordinator, SharedRank
+from ..core.coordinator import CallOutcome, Coordinator, SharedRank, permit_update
 from ..core.errors import StoreError
 from ..core.images import ImageRef
 from ..core.messages import ToolSource
@@ -45,6 +46,7 @@ class ClusterToolCalls:
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._making: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._permit_queues: dict[str, asyncio.Lock] = {}
         self._paused_until = -math.inf
         self._has_warned = False
 
@@ -94,6 +96,18 @@ class ClusterToolCalls:
             self._pause(error)
             return None
 
+    async def acquire_permit(self, name: str, limit: int) -> Callable[[], None] | None:
+        async with self._permit_queues.setdefault(name, asyncio.Lock()):  # one call of this process asks at a time
+            with self._subscribed(permit_update(name)) as updated:
+                while not self._is_paused:
+                    updated.clear()
+                    if await self._permitted(name, limit):
+                        return partial(self._return_permit, name)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_RECHECK_AFTER):
+                            await updated.wait()
+        return None
+
     async def aclose(self) -> None:
         """Stores pending outcomes if that is possible soon. Call it after the last call, while the coordinator is
         open."""
@@ -138,6 +152,38 @@ class ClusterToolCalls:
     async def _unclaim(self, name: str, claiming: "asyncio.Task[bytes | bool]") -> None:
         if await claiming is True and not self._making[name]:
             await self._complete(name, None)
+
+    async def _permitted(self, name: str, limit: int) -> bool:
+        """If the caller is cancelled meanwhile, a permit that it was granted is returned."""
+        asking = self._spawn(self._ask_permit(name, limit))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._spawn(self._return_unused(name, asking))
+            raise
+
+    async def _ask_permit(self, name: str, limit: int) -> bool:
+        try:
+            return await self._coordinator.acquire_permit(name, self._worker, limit)
+        except StoreError as error:  # it may have been granted, so it is returned after the execution
+            self._pause(error)
+            return True
+
+    async def _return_unused(self, name: str, asking: "asyncio.Task[bool]") -> None:
+        if await asking:
+            await self._release_permit(name)
+
+    def _return_permit(self, name: str) -> None:
+        self._spawn(self._release_permit(name))
+
+    async def _release_permit(self, name: str) -> None:
+        """Retries until it is returned: while this worker lives, no other can have it."""
+        while True:
+            try:
+                return await self._coordinator.release_permit(name, self._worker)
+            except StoreError as error:
+                self._pause(error)
+                await asyncio.sleep(_OUTAGE_PAUSE)
 
     async def _make(self, name: str, make: Make) -> CallOutcome:
         outcome: CallOutcome | None = None
@@ -185,7 +231,7 @@ class ClusterToolCalls:
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "%s Meanwhile, workers do not share tool calls, and each applies rate limits on its own.", error
+                "%s Meanwhile, workers do not share tool calls, and each applies the limits of tools on its own.", error
             )
 
 

@@ -113,6 +113,9 @@ class Coordinator(Protocol):
     Every method raises StoreError if the service cannot be reached, after some retries. All methods are idempotent: a
     call that is repeated because its reply was lost has no second effect."""
 
+    is_durable: bool
+    """Whether it keeps the run for readers by itself. Otherwise its checkpoint directory does, if it has one."""
+
     async def open(self) -> None: ...
 
     async def aclose(self) -> None: ...
@@ -139,7 +142,7 @@ class Coordinator(Protocol):
 
     async def save_run(self, inputs: Sequence[bytes], prices: tuple[float, ...] | None) -> None:
         """Keeps all inputs of the run as JSON (empty for one that has no JSON form), and the prices of its model, for
-        readers of its checkpoint directory. A coordinator without such a directory ignores them."""
+        readers. They replace those of an earlier run."""
         ...
 
     async def reject(self, rejected: Sequence[RejectedInput]) -> None:
@@ -212,6 +215,20 @@ class Coordinator(Protocol):
         seconds early need not wait. Returns the seconds to wait."""
         ...
 
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        """Counts one more of at most `limit` executions of all workers together, for as long as the worker is alive.
+        False: there are so many; the update `permit_update(name)` follows when the next has ended."""
+        ...
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        """The execution has ended."""
+        ...
+
+
+def permit_update(name: str) -> str:
+    """Name of the update that a permit was released, among those of completed calls."""
+    return f"permit:{name}"
+
 
 @dataclass(frozen=True, slots=True)
 class CallOutcome:
@@ -254,4 +271,9 @@ class SharedCalls(Protocol):
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:
         """As `Coordinator.reserve_rate`; None if the coordinator cannot be reached: the caller keeps a rate of its
         own."""
+        ...
+
+    async def acquire_permit(self, name: str, limit: int) -> Callable[[], None] | None:
+        """Waits until fewer than `limit` processes execute the tool of this name, each counted as often as it does.
+        Returns what to call at the end of the execution; None if the coordinator cannot be reached."""
         ...

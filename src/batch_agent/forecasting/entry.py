@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..backends.prices import known_price
+from ..cluster.coordinator_address import coordinator_of
 from ..core.errors import SpecError
 from ..core.events import Event, Notice
 from ..core.fast_dataclass import dataclass
@@ -29,8 +30,9 @@ from .forecast import Behaviour, Forecast
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
     """`canary`: real agents to run, spread over the inputs: the first alone, then the others concurrently. With a
-    checkpoint, the run reuses their answers. Raises SpecError if the number of inputs is unknown, for programs as
-    agents, and for a distributed run."""
+    checkpoint or a store, the run reuses their answers. A distributed run is forecast as one in a single process: what
+    limits it is the server, whose limits all workers share. Raises SpecError if the number of inputs is unknown, and
+    for programs as agents."""
     from . import behaviour_of, forecast, speeds_of  # imports the simulator, which a run does not need
 
     at_least("canary", canary, 0)
@@ -38,14 +40,10 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
         raise SpecError(
             f"A plan cannot predict the requests of programs ({spec.runtime.name}). Run a few inputs instead."
         )
-    if distributed := [name for name in ("store", "cluster") if getattr(spec.distribution, name) is not None]:
-        raise SpecError(
-            f"A plan forecasts a run in one process, and its canary does not use {distributed[0]}=. Remove "
-            f"{distributed[0]}=; with checkpoint_dir=, a run reuses the results of the canary."
-        )
     if spec.evaluation.models is not None:
         raise SpecError("A plan forecasts the run of one model: pass model= instead of models=.")
     samples = spec.evaluation.samples
+    spec = replace(spec, distribution=replace(spec.distribution, cluster=None, workers=None))
     spec = await _with_one_sample(spec) if samples > 1 else spec
     async with open_preview(RunSetup.validate(_repeated(spec, samples), events)) as preview:
         lane, spec = spec.lane, replace(spec, lane="standard")  # a canary is awaited
@@ -120,7 +118,9 @@ async def _canary(
 
 
 async def _run(spec: BatchSpec, only: Sequence[int], events: EventSink) -> list[AgentResult]:
-    async with ResultStream(partial(runner.run, RunSetup.validate(spec, events), only=only)) as stream:
+    """In this process, also those of a distributed run."""
+    run = partial(runner.run, RunSetup.validate(spec, events), only=only, coordinator=coordinator_of(spec))
+    async with ResultStream(run) as stream:
         return [result async for result in stream]
 
 

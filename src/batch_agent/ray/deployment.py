@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -25,7 +25,7 @@ from ..core.options.backend_settings import NAMED, endpoints_in, settings_of
 from ..run.setup import RunSetup
 from .actor_calls import call_result, first_line, kill
 from .coordinator_actor import CoordinatorActor
-from .node_assignment import Node, assign_nodes, is_loopback_per_node, live_nodes
+from .node_assignment import WORKER_CPUS, Node, assign_nodes, is_loopback_per_node, joined_nodes, live_nodes
 from .serialization import serialize_spec, spec_for_workers
 from .worker_pool import WorkerPool
 
@@ -144,6 +144,8 @@ _NAMESPACE = "batch-agent"
 _MAX_CONCURRENT_CALLS = 1000
 """Concurrent calls of the coordinator: each worker waits for jobs and for updates."""
 _CLOSE_TIMEOUT = 10.0
+_JOIN_INTERVAL = 5.0
+"""Seconds between queries of the cluster's nodes, by the submitter alone."""
 
 
 class RayDeployment:
@@ -184,7 +186,8 @@ class RayDeployment:
         assigned = assign_nodes(nodes, self._spec.distribution.workers, here)
         self._announce(nodes, len(assigned))
         self._pool = WorkerPool(assigned, name, _NAMESPACE, self._setup.notify)
-        await self._pool.work(self._stages)
+        joining = _joining_nodes(nodes) if self._spec.distribution.workers is None else None
+        await self._pool.work(self._stages, joining)
 
     async def leave(self) -> None:
         """Stops the workers, closes the coordinator and ends the use of Ray."""
@@ -255,6 +258,16 @@ async def _close(coordinator: Any) -> None:
 def _list_nodes() -> tuple[list[Node], str]:
     """The nodes that are alive, and the id of this process's node."""
     return live_nodes(ray.nodes()), str(ray.get_runtime_context().get_node_id())
+
+
+async def _joining_nodes(nodes: Sequence[Node]) -> AsyncIterator[tuple[Node, int]]:
+    """Nodes that join the cluster from now on, each with the number of nodes there are then. Ray announces none."""
+    known = {node.id for node in nodes if node.cpus >= WORKER_CPUS}
+    while True:
+        await asyncio.sleep(_JOIN_INTERVAL)
+        listed, _ = await asyncio.to_thread(_list_nodes)
+        for node in joined_nodes(listed, known):
+            yield node, sum(each.cpus >= WORKER_CPUS for each in listed)
 
 
 def _count(number: int, noun: str) -> str:

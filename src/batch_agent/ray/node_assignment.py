@@ -1,5 +1,6 @@
 """Assignment of workers to the nodes of a Ray cluster."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
@@ -37,6 +38,21 @@ def assign_nodes(nodes: Sequence[Node], workers: int | None, here: str) -> list[
     if not eligible:
         return [None] * (workers or 1)
     return list(islice(cycle(eligible), workers or len(eligible)))
+
+
+def joined_nodes(nodes: Sequence[Node], known: set[str]) -> list[Node]:
+    """Nodes with a CPU that are not known yet. From now on they are."""
+    new = [node for node in nodes if node.cpus >= WORKER_CPUS and node.id not in known]
+    known.update(node.id for node in new)
+    return new
+
+
+def crowded_worker(node_of_worker: Mapping[str, str]) -> str | None:
+    """The last worker of a node that has more than one, because the node of another was lost; None if there is no such
+    node. `node_of_worker`: ids of nodes by the ranks of workers."""
+    counts = Counter(node_of_worker.values())
+    crowded = [rank for rank, node in node_of_worker.items() if counts[node] > 1]
+    return crowded[-1] if crowded else None
 
 
 def is_loopback_per_node(url: str, nodes: Sequence[Node]) -> bool:

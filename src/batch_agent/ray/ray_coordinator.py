@@ -27,6 +27,8 @@ Find = Callable[[], Awaitable[Any]]
 class RayCoordinator:
     """Coordinator whose methods are calls of a `CoordinatorActor`, for submitters and workers in other processes."""
 
+    is_durable = False
+
     def __init__(self, find: Find, rank: str | None = None) -> None:
         """`find` returns the actor once it exists. `rank`: number of a worker, which it keeps when Ray restarts it;
         None for a submitter."""
@@ -119,6 +121,12 @@ class RayCoordinator:
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         return float(await self._call("reserve_rate", name, interval=interval, ahead=ahead))
+
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        return bool(await self._call("acquire_permit", name, worker, limit))
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        await self._call("release_permit", name, worker)
 
     async def _call(self, method: str, *args: Any, **options: Any) -> Any:
         return await _with_retries(lambda: self._actor.call_method.remote(method, args, options))

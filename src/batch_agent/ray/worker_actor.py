@@ -39,9 +39,9 @@ class WorkerActor:
         self._is_done = asyncio.Event()
         self._failure: RemoteError | None = None
 
-    async def location(self) -> tuple[str, str]:
-        """Id of this process and its host name. Returns once Ray has scheduled the actor."""
-        return self._process, socket.gethostname()
+    async def location(self) -> tuple[str, str, str]:
+        """Id of this process, its host name and the id of its node. Returns once Ray has scheduled the actor."""
+        return self._process, socket.gethostname(), str(ray.get_runtime_context().get_node_id())
 
     async def wait_for_exit(self) -> None:
         """Blocks until the process ends, so that a caller notices a restart."""

@@ -111,7 +111,7 @@ class SqliteStore:
             is_new = not self._path.exists()
             os.close(open_private(self._path, os.O_RDWR))  # SQLite creates its other files with the same mode
             self._writer = WriterThread(self._path)
-            self._known = await self._writer.wait(_prepare)
+            self._known = await self._writer.wait(prepare_tables)
             self._marker.open(await self._writer.wait(_syncs), is_new=is_new)
         except (sqlite3.Error, OSError) as error:
             await self.aclose()
@@ -260,9 +260,9 @@ class SqliteStore:
         if is_sync:
             self._writer.wait_for(lambda db: _insert_synced(db, rows), waiters, synced=self._marker.record)
         elif waiters:
-            self._writer.wait_for(lambda db: _insert(db, rows), waiters)
+            self._writer.wait_for(lambda db: insert_facts(db, rows), waiters)
         elif rows:
-            self._writer.post(lambda db: _insert(db, rows))
+            self._writer.post(lambda db: insert_facts(db, rows))
 
     async def aclose(self) -> None:
         self._flush()
@@ -309,7 +309,7 @@ def _make_directory(directory: Path) -> None:
                 os.close(opened)
 
 
-def _insert(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
+def insert_facts(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> None:
     """Inserts many rows per statement: between statements the thread releases the interpreter lock, and waits to get it
     back from the event loop."""
     for count in _ROWS_PER_STATEMENT:
@@ -327,7 +327,7 @@ def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | No
 
 
 def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
-    """Encodes and inserts many inputs per statement, as `_insert` does, and not more than fit into memory twice."""
+    """Encodes and inserts many inputs per statement, as `insert_facts` does, not more than fit into memory twice."""
     db.execute("DELETE FROM inputs")
     room = MAX_INPUT_BYTES
     for first in range(0, len(values), _INPUTS_PER_STATEMENT):
@@ -341,7 +341,7 @@ def _replace_inputs(db: sqlite3.Connection, values: Sequence[Any]) -> None:
 
 def _insert_synced(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> int:
     """Returns the number of the synchronous commit."""
-    _insert(db, rows)
+    insert_facts(db, rows)
     db.execute("UPDATE run SET syncs = syncs + 1")
     return _syncs(db)
 
@@ -377,10 +377,12 @@ def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]
     """Deletes the facts of an agent but keeps its usage, in one job and so in one commit."""
     db.execute(f"INSERT INTO discarded {_REPLIES} AND key = ?", (key,))
     db.execute("DELETE FROM facts WHERE key = ?", (key,))
-    _insert(db, rows)
+    insert_facts(db, rows)
 
 
-def _prepare(db: sqlite3.Connection) -> set[str]:
+def prepare_tables(db: sqlite3.Connection) -> set[str]:
+    """Creates what is missing, inside a transaction. Returns the keys that have facts. Raises StoreError for a newer
+    format."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise StoreError(

@@ -93,7 +93,7 @@ class ExecutionLimits:
     timeout: float | None = None
     """Timeout of one execution in seconds; None: the run's timeout_per_tool."""
     max_concurrent: int | None = None
-    """Concurrent executions; in a distributed run, per process."""
+    """Concurrent executions; in a distributed run, over all processes."""
     rate_limit: float | None = None
     """Executions per second; in a distributed run, over all processes."""
     burst: int | None = None
@@ -104,6 +104,8 @@ class ExecutionLimits:
     retry_on: tuple[type[Exception], ...] = ()
     """Transient errors; others are not retried."""
     backoff: float = 0.5
+    is_local: bool = False
+    """Whether `max_concurrent` is a limit of each process, as of what a tool does on its own machine."""
 
     def __post_init__(self) -> None:
         seconds("timeout", self.timeout, or_none=True)

@@ -134,7 +134,8 @@ class Throttle:
         shared_calls: SharedCalls | None = None,
     ) -> None:
         """`timeout`: the run's, for tools without one. `thread_slots`: acquired for a tool that needs a thread.
-        `shared_calls`: keeps the rate across processes; None: this process keeps it for itself."""
+        `shared_calls`: keeps the rate and the limit of concurrent executions across processes; None: this process
+        keeps them for itself."""
         self._name = name
         self._limits = limits
         self._deadlines = Deadlines(limits.timeout if limits.timeout is not None else timeout)
@@ -143,6 +144,7 @@ class Throttle:
         """Result of a call that timed out."""
         concurrent = limits.max_concurrent
         self._permits = ConcurrencyPermits(name, concurrent, self._deadlines.limit) if concurrent else None
+        self._shared_limit = None if limits.is_local else concurrent
         self._thread_slots = thread_slots or _NO_THREAD
         never_waits = limits.rate_limit is None and self._permits is None and thread_slots is None
         self.is_unthrottled = never_waits and not limits.retries
@@ -173,11 +175,16 @@ class Throttle:
         if self._limits.rate_limit is not None:  # before the permit, which calls with another rate_key may use
             await self._bucket(self._limits.rate_limit, arguments).wait()
         permit = None if self._permits is None else await self._permits.acquire()
+        end_shared: Callable[[], None] | None = None
         try:
+            if self._shared_limit is not None and self._shared_calls is not None:
+                end_shared = await self._shared_calls.acquire_permit(self._name, self._shared_limit)
             async with self._thread_slots:
                 await entry.take_claim()
                 return await self._in_time(attempt(permit), entry)
         finally:
+            if end_shared is not None:  # a thread that outlives its call counts in this process only
+                end_shared()
             if permit is not None:
                 permit.release()
 

@@ -294,6 +294,11 @@ def _already_defined(tool: Tool, options: ToolOptions) -> Tool:
     return tool
 
 
+def limited_per_process(tool: Tool) -> Tool:
+    """The tool, for which max_concurrent is a limit of each process of a distributed run: it uses its machine."""
+    return replace(tool, limits=replace(tool.limits, is_local=True))
+
+
 def _policies(chosen: dict[str, Any]) -> tuple[SharingPolicy, ExecutionLimits]:
     known = ToolOptions.__annotations__
     for name in chosen:

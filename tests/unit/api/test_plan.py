@@ -6,15 +6,20 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent import BatchAgent, Fields, SpecError, Tool
+from batch_agent.cluster.redis.run_copy import copy_run
 from batch_agent.core.events import Event, Notice
 from batch_agent.forecasting.forecast_text import forecast_lines
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, say
+
+__all__ = ["redis_server"]
 
 DOCUMENTS = [f"document {number} " + "lorem ipsum dolor " * 80 for number in range(5)]
 ROWS = [{"q": f"What of {at}?", "doc": DOCUMENTS[at % 5]} for at in range(40)]
@@ -122,13 +127,19 @@ async def test_a_plan_emits_notices_and_no_other_events(sim: SimServer) -> None:
     assert all(isinstance(event, Notice) for event in sink.events)
 
 
-@pytest.mark.parametrize("distributed", [{"store": "redis://127.0.0.1:9/0"}, {"cluster": "ray"}], ids=str)
-async def test_a_distributed_run_is_refused_before_anything_is_sent(distributed: dict[str, Any]) -> None:
-    backend = ScriptedBackend(lambda request: say("x"))
-    [name] = distributed
-    with pytest.raises(SpecError, match=f"Remove {name}=; with checkpoint_dir="):
-        await BatchAgent.plan(task=TASK, inputs=ROWS, backend=backend, canary=2, **distributed)
-    assert backend.requests == []
+async def test_the_canary_of_a_distributed_run_is_requested_once(
+    sim: SimServer, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    url, name = redis_server.url, uuid4().hex
+    await BatchAgent.plan(canary=4, cluster="ray", store=url, run_id=name, **options(sim))
+    await copy_run(url, name, tmp_path / "planned")
+    with CheckpointReader(tmp_path / "planned") as reader:
+        assert [agent.index for agent in reader.agents()] == [5, 15, 25, 35]
+    results = await BatchAgent.run(progress=False, store=url, run_id=name, **options(sim))
+    assert [result.index for result in results] == list(range(40))
+    await copy_run(url, name, tmp_path / "ended")
+    with CheckpointReader(tmp_path / "ended") as reader:
+        assert reader.usage().input == sum(result.usage.input for result in results), "nobody was asked twice"
 
 
 PAGES = {name: f"{name} " + "lorem ipsum dolor sit amet " * 150 for name in ("cats", "dogs")}

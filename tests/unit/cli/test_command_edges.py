@@ -19,6 +19,8 @@ NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
     ("run", "--metrics-port"): (TASK, "zero"),
     ("run", "--lease"): ([*TASK, "--store", "nowhere"], ""),
     ("run", "--workers"): ([*TASK, "--cluster", "nowhere"], ""),
+    ("plan", "--lease"): ([*TASK, "--store", "nowhere"], ""),
+    ("plan", "--workers"): ([*TASK, "--cluster", "nowhere"], ""),
     ("resume", "--metrics-port"): (["done.checkpoint"], "zero"),
     ("worker", "--lease"): (["--store", "nowhere", "--run", "r"], ""),
     ("worker", "--max-inflight"): (["--store", "nowhere", "--run", "r"], ""),

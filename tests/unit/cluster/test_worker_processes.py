@@ -64,3 +64,30 @@ def test_a_worker_that_is_stopped_returns_its_leases_at_once(scene: Scene) -> No
     assert victim.wait() == 143
     scene.end(caller)
     check(scene)
+
+
+@pytest.mark.slow
+def test_a_limit_of_concurrent_calls_holds_for_all_processes_and_survives_the_kill_of_one(scene: Scene) -> None:
+    scene.most, scene.seconds_of_tools = 3, 0.05
+    caller, [victim, _, _] = scene.call(agents(AGENTS)), scene.workers(3)
+    scene.until_results(AGENTS // 4)
+    scene.until(lambda: is_inside(scene, victim.name))
+    killed = {victim.name: victim.kill()}
+    scene.end(caller)
+    check(scene)
+    assert max(most_inside(scene, killed)) == 3
+
+
+def is_inside(scene: Scene, name: str) -> bool:
+    """Whether this process makes a call now."""
+    return sum(1 if made.what == "entered" else -1 for made in scene.made("inside") if made.name == name) > 0
+
+
+def most_inside(scene: Scene, killed: dict[str, float]) -> Iterator[int]:
+    """Calls that all processes make at once, at each change; those of a killed one end with it."""
+    counts: Counter[str] = Counter()
+    for made in sorted(scene.made("inside"), key=lambda made: made.at):
+        for name in [name for name, at in killed.items() if at < made.at]:
+            del counts[name]
+        counts[made.name] += 1 if made.what == "entered" else -1
+        yield counts.total()

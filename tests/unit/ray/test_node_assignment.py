@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from batch_agent.ray.node_assignment import Node, assign_nodes, is_loopback_per_node, live_nodes
+from batch_agent.ray.node_assignment import (
+    Node,
+    assign_nodes,
+    crowded_worker,
+    is_loopback_per_node,
+    joined_nodes,
+    live_nodes,
+)
 
 HEAD, FIRST, SECOND = Node("head", "10.0.0.1", 4.0), Node("first", "10.0.0.2", 8.0), Node("second", "10.0.0.3", 8.0)
 
@@ -45,3 +52,14 @@ def test_a_loopback_address_is_another_server_on_each_node() -> None:
     assert not is_loopback_per_node("http://10.0.0.1:8000", [HEAD, FIRST])
     assert not is_loopback_per_node("http://127.0.0.1:8000", [HEAD, Node("other", HEAD.address)])
     assert not is_loopback_per_node("local://", [HEAD, FIRST])
+
+
+def test_a_node_joins_once_and_only_with_a_cpu() -> None:
+    known = {FIRST.id}
+    assert joined_nodes([FIRST, SECOND, Node("bare", "10.0.0.4")], known) == [SECOND]
+    assert joined_nodes([FIRST, SECOND, Node("bare", "10.0.0.4", 1.0)], known) == [Node("bare", "10.0.0.4", 1.0)]
+
+
+def test_the_worker_that_moves_to_a_new_node_is_one_that_shares_its_node() -> None:
+    assert crowded_worker({"1": "first", "2": "second"}) is None
+    assert crowded_worker({"1": "first", "2": "second", "3": "first"}) == "3"

@@ -26,6 +26,7 @@ from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolExecutor, open_tools
 from batch_agent.tools.agent_tools import AgentToolSession
+from batch_agent.tools.tool import limited_per_process
 
 P = ParamSpec("P")
 LEASE = 10.0
@@ -36,6 +37,7 @@ class Hub(MemoryCoordinator):
 
     is_away = False
     claims = 0
+    permits = 0
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         self._answer()
@@ -49,6 +51,11 @@ class Hub(MemoryCoordinator):
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         self._answer()
         return await super().reserve_rate(name, interval=interval, ahead=ahead)
+
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        self._answer()
+        self.permits += 1
+        return await super().acquire_permit(name, worker, limit)
 
     def _answer(self) -> None:
         if self.is_away:
@@ -452,6 +459,78 @@ async def test_a_rate_holds_for_all_workers_together_and_they_take_turns() -> No
         assert [agent for agent in agents if agent[0] == worker] == [f"{worker}{at}" for at in range(calls)]
     first_half = Counter(agent[0] for agent in agents[:16])
     assert abs(first_half["a"] - first_half["b"]) <= 2  # a long queue holds up nobody else
+
+
+class Busy:
+    """How many executions of a tool there are, of all workers'."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def tool(self, **options: Any) -> Tool:
+        @Tool.define(effect="stateful", **options)
+        async def work(agent: str) -> str:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            try:
+                await asyncio.sleep(1)
+            finally:
+                self.now -= 1
+            return agent
+
+        return work
+
+
+@virtual
+async def test_max_concurrent_holds_for_all_workers_together_and_leaves_no_place_unused() -> None:
+    busy = Busy()
+    async with workers(3, busy.tool(max_concurrent=4)) as there, asyncio.TaskGroup() as group:
+        for at in range(20):
+            for worker in there:
+                group.create_task(ask(worker, "work", agent=str(at)))
+    assert busy.most == 4
+    assert now() == pytest.approx(60 / 4, abs=0.5)
+
+
+@virtual
+async def test_a_place_of_a_cancelled_call_and_of_a_worker_that_died_is_free_again() -> None:
+    busy = Busy()
+    async with workers(3, busy.tool(max_concurrent=1)) as (one, other, third):
+        unlucky = asyncio.create_task(ask(one, "work", agent="a"))
+        await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(ask(other, "work", agent="b"))
+        await asyncio.sleep(0.1)
+        waiting.cancel()
+        unlucky.cancel()
+        await asyncio.wait([waiting, unlucky])
+        before = now()
+        assert (await ask(third, "work", agent="c")).content == "c"
+        assert now() - before == pytest.approx(1.0, abs=0.1)
+        dying = asyncio.create_task(ask(one, "work", agent="d"))
+        await asyncio.sleep(0.1)
+        await one.fall_silent()
+        assert (await ask(other, "work", agent="e")).content == "e"
+        await dying
+
+
+@virtual
+async def test_without_a_hub_each_worker_keeps_max_concurrent_for_itself() -> None:
+    coordinator, busy = Hub(MemoryStore()), Busy()
+    async with workers(2, busy.tool(max_concurrent=2), coordinator=coordinator) as there:
+        coordinator.is_away = True
+        await ask_all(*there, times=4, name="work", agent="x")
+        assert busy.most == 4
+        coordinator.is_away = False
+
+
+@virtual
+async def test_a_tool_of_its_machine_and_one_without_max_concurrent_ask_nobody_for_a_place() -> None:
+    coordinator, busy = Hub(MemoryStore()), Busy()
+    local = limited_per_process(busy.tool(max_concurrent=2))
+    async with workers(2, local, looking(effect="write"), coordinator=coordinator) as there:
+        await ask_all(*there, times=4, name="work", agent="x")
+        await ask_all(*there, times=2)
+    assert (busy.most, coordinator.permits) == (4, 0)
 
 
 @virtual

@@ -16,7 +16,7 @@ from ..saved_command import remote_run_id
 
 
 def ctl(
-    folder: Path,
+    folder: str | Path,
     *,
     max_inflight: int | None = None,
     max_usd: float | None = None,
@@ -55,10 +55,12 @@ def ctl(
     """
     if pause and resume:
         raise SpecError("Choose one of --pause and --resume.")
-    if (name := remote_run_id(folder)) is not None:
+    is_url = "://" in str(folder)
+    if is_url or (name := remote_run_id(Path(folder))) is not None:
         raise SpecError(
-            f"The run {name!r} is distributed, and cannot be changed while it is running. Stop the process that "
-            "submitted it with Ctrl-C, and run it again with other values: its workers and their results stay."
+            f"{'A run on a server' if is_url else f'The run {name!r}'} is distributed, and cannot be changed while it "
+            "is running. Stop the process that submitted it with Ctrl-C, and run it again with other values: its "
+            "workers and their results stay."
         )
     request = ControlRequest(
         max_inflight,
@@ -68,5 +70,5 @@ def ctl(
         tuple(cancel or ()),
         () if add is None else inputs_to_add(read_inputs(add, Rows(input_format=input_format, encoding=encoding))),
     )
-    for change in asyncio.run(steer(folder, request)):
+    for change in asyncio.run(steer(Path(folder), request)):
         print(safe_text(str(change)))

@@ -19,6 +19,7 @@ from ...observe.text.formatting import plural, status_counts
 from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import check_is_one, open_checkpoint
+from ..run_source import run_source
 from ..stdout import write_stdout
 
 Format = Literal["jsonl", "csv", "parquet", "chat", "atif", "trl", "verifiers"]
@@ -34,8 +35,9 @@ _BY_SUFFIX: dict[str, Format] = {
 
 
 def export(
-    folder: Path,
+    folder: str | Path,
     *,
+    run: str | None = None,
     out: Path | None = None,
     format: Format | None = None,
     schema: str | None = None,
@@ -47,7 +49,10 @@ def export(
     Parameters
     ----------
     folder
-        Checkpoint directory. For a run with a reduce, that of one stage: FOLDER/map or FOLDER/reduce.
+        Checkpoint directory, or the URL of a Redis server. For a run with a reduce, the directory of one stage:
+        FOLDER/map or FOLDER/reduce.
+    run
+        Name of the run, if FOLDER is the URL of a Redis server.
     out
         File to write. By default, standard output. It is replaced atomically, after all rows are written.
     format
@@ -65,9 +70,17 @@ def export(
         raise SpecError("A Parquet file cannot be written to standard output. Choose a file with --out.")
     if include_failed and kind != "chat":
         raise SpecError("--include-failed is for --format chat. Other formats have a row for failed agents too.")
-    check_is_one(folder, "export")
-    if kind in ("atif", "trl", "verifiers"):
-        return _export_rollouts(folder, out, kind, schema, max_retries)
+    with run_source(folder, run) as source:
+        check_is_one(source.folder, "export")
+        retries = source.max_retries if max_retries is None else max_retries
+        if kind in ("atif", "trl", "verifiers"):
+            return _export_rollouts(source.folder, out, kind, schema, retries)
+        return _export_table(source.folder, out, kind, schema, retries, include_failed=include_failed)
+
+
+def _export_table(
+    folder: Path, out: Path | None, kind: Format, schema: str | None, max_retries: int | None, *, include_failed: bool
+) -> int:
     with open_checkpoint(folder, schema, max_retries) as (reader, config):
         results = _Rows(CheckpointTable(folder, reader, as_sent(config) if kind == "chat" else config))
         if kind == "chat":

@@ -23,13 +23,15 @@ from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
 from ..agent_story import story_lines
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from ..run_source import run_source
 
 _MAX_LENGTH = 100
 
 
 def inspect(
-    folder: Path,
+    folder: str | Path,
     *,
+    run: str | None = None,
     agent: str | None = None,
     full: bool = False,
     schema: str | None = None,
@@ -40,7 +42,10 @@ def inspect(
     Parameters
     ----------
     folder
-        Checkpoint directory. For a run with a reduce, all stages are shown; pass a stage's directory to see one.
+        Checkpoint directory, or the URL of a Redis server. For a run with a reduce, all stages are shown; pass a
+        stage's directory to see one.
+    run
+        Name of the run, if FOLDER is the URL of a Redis server.
     agent
         Agent to trace: its key, its index, or the beginning of its key.
     full
@@ -52,15 +57,18 @@ def inspect(
         The run's value, if it was started from Python with a value other than 3.
     """
     console = Console(highlight=False, soft_wrap=True)
-    if agent is not None or schema is not None:
-        check_is_one(folder, "inspect")
-    for checkpoint in checkpoints_in(folder):
-        with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
-            if agent is not None:
-                lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
-            else:
-                lines = _summary(checkpoint, reader, config, full=full)
-            _print(console, lines)
+    with run_source(folder, run) as source:
+        if agent is not None or schema is not None:
+            check_is_one(source.folder, "inspect")
+        retries = source.max_retries if max_retries is None else max_retries
+        for checkpoint in checkpoints_in(source.folder):
+            with open_checkpoint(checkpoint, schema, retries) as (reader, config):
+                if agent is not None:
+                    lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
+                else:
+                    title = source.title if checkpoint == source.folder else str(checkpoint)
+                    lines = _summary(checkpoint, title, reader, config, full=full)
+                _print(console, lines)
 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:
@@ -69,11 +77,11 @@ def _print(console: Console, lines: Iterable[Text]) -> None:
         console.print(line)
 
 
-def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, full: bool) -> Iterator[Text]:
+def _summary(folder: Path, title: str, reader: CheckpointReader, config: AgentConfig, *, full: bool) -> Iterator[Text]:
     summary = CheckpointSummary(max_failures=None) if full else CheckpointSummary()
     for stored, result in CheckpointTable(folder, reader, config):
         summary.add(result, stored.facts)
-    yield Text(str(folder), style="bold")
+    yield Text(title, style="bold")
     if full:
         yield from part("task", reader.plan()["question"]["task"], "cyan")
         yield from prompt_lines(config)

@@ -14,14 +14,23 @@ from ...forecasting.forecast_text import compared_lines, forecast_lines
 from ...observe.live.progress import PlainProgress
 from ...observe.run_stats import RunStats
 from ..checkpoint import checkpoint_of
+from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
 from ..signals import interruptible
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
 
 
+_NOT_DISTRIBUTED = ClusterOptions()
+
+
 def plan(
-    options: CommandOptions, *, canary: int = 0, out: Path = Path("results.jsonl"), checkpoint: Path | None = None
+    options: CommandOptions,
+    *,
+    cluster: ClusterOptions = _NOT_DISTRIBUTED,
+    canary: int = 0,
+    out: Path = Path("results.jsonl"),
+    checkpoint: Path | None = None,
 ) -> int:
     """Prints the forecast, and saves it for the run to compare itself with.
 
@@ -35,7 +44,7 @@ def plan(
         Checkpoint directory, as for run.
     """
     folder = checkpoint or checkpoint_of(out)
-    kwargs = {**options.to_kwargs(), "checkpoint_dir": folder if canary else None}
+    kwargs = {**options.to_kwargs(), **cluster.to_dict(), "checkpoint_dir": folder if canary else None}
     forecast = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **kwargs))
     for line in forecast_lines(forecast):
         print(safe_text(line))

@@ -18,7 +18,7 @@ _NO_TELEMETRY = TelemetryOptions()
 
 
 def resume(
-    folder: Path,
+    folder: str | Path,
     *,
     backend: str | None = None,
     store: str | None = None,
@@ -39,7 +39,13 @@ def resume(
     trust
         Resume a checkpoint of another user. Its command names code to run, files, and a server.
     """
-    folder = folder.absolute()
+    if "://" in str(folder):
+        raise SpecError(
+            "A run is resumed by its command, which is in the directory of the process that submitted it, not on the "
+            "server: batch-agent resume FOLDER --store URL. To run agents that it has submitted: batch-agent worker "
+            "--store URL --run NAME. To see what it did: batch-agent inspect URL --run NAME."
+        )
+    folder = Path(folder).absolute()
     if remote_run_id(folder) is None:
         for each in checkpoints_in(folder):
             CheckpointReader(each).close()

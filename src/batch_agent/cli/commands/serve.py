@@ -6,7 +6,9 @@ import socket
 import webbrowser
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from ... import aio
 from ...core.errors import SpecError, StoreError
 from ...core.validation import port as check_port
 from ...observe.event_log import FILE
@@ -15,17 +17,24 @@ from ...observe.report.log_follower import LogFollower
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
 from ..checkpoint import open_checkpoint
+from ..run_source import SharedRun, shared_run
+from ..shared_view import record_run
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 
 
-def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool = False) -> None:
+def serve(
+    folder: str | Path, *, run: str | None = None, port: int = 8642, host: str = "127.0.0.1", open: bool = False
+) -> None:
     """Serves the report page until Ctrl-C. Raises StoreError and SpecError.
 
     Parameters
     ----------
     folder
-        Checkpoint directory of the run. By default, results.jsonl.checkpoint for results.jsonl.
+        Checkpoint directory of the run, or the URL of a Redis server. By default, results.jsonl.checkpoint for
+        results.jsonl.
+    run
+        Name of the run, if FOLDER is the URL of a Redis server.
     port
         Port to listen on; 0 picks a free one.
     host
@@ -34,15 +43,29 @@ def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool
         Open the page in a browser.
     """
     check_port("--port", port)
-    check_is_run(folder)
-    interruptible(_serve(folder, host, port, opens=open))
+    shared = shared_run(folder, run)
+    if "://" not in str(folder):
+        check_is_run(Path(folder))
+        interruptible(_serve(Path(folder), shared, host, port, opens=open))
+        return
+    assert shared is not None
+    with TemporaryDirectory(prefix="batch-agent-") as temporary:
+        interruptible(_serve_shared(Path(temporary, shared.name), shared, host, port, opens=open))
 
 
-async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:
-    follower = LogFollower(folder)
+async def _serve_shared(folder: Path, shared: SharedRun, host: str, port: int, *, opens: bool) -> None:
+    """Makes the event log of the run, which is in the directory of the process that submitted it, in another one."""
+    with aio.ungrouped():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(record_run(shared, folder, follows=True))
+            await _serve(folder, shared, host, port, opens=opens)
+
+
+async def _serve(folder: Path, shared: SharedRun | None, host: str, port: int, *, opens: bool) -> None:
+    follower, title = LogFollower(folder), str(folder) if shared is None else shared.title
     try:
-        async with served(follower, partial(_agent_trace, folder), host, port) as listening:
-            _print_address(folder, host, listening, opens=opens)
+        async with served(follower, partial(_agent_trace, folder, shared=shared), host, port) as listening:
+            _print_address(folder, title, host, listening, opens=opens)
             await asyncio.Event().wait()
     except OSError as error:
         reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
@@ -52,7 +75,7 @@ async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:
         ) from error
 
 
-def _print_address(folder: Path, host: str, port: int, *, opens: bool) -> None:
+def _print_address(folder: Path, title: str, host: str, port: int, *, opens: bool) -> None:
     address = f"http://{_browser_host(host)}:{port}/"
     if not is_loopback(host):
         print_lines(
@@ -60,7 +83,7 @@ def _print_address(folder: Path, host: str, port: int, *, opens: bool) -> None:
         )
     if not (folder / FILE).exists():
         print_lines(["This run has no event log yet. The page updates when there is one."])
-    print(f"Serving {folder} at {address} (Ctrl-C to stop)", flush=True)
+    print(f"Serving {title} at {address} (Ctrl-C to stop)", flush=True)
     if opens:
         webbrowser.open(address)
 
@@ -72,14 +95,24 @@ def _browser_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _agent_trace(folder: Path, stage: str, key: str) -> str:
+def _agent_trace(folder: Path, stage: str, key: str, *, shared: SharedRun | None = None) -> str:
     """The trace of one agent. Raises StoreError."""
     if Path(stage).name != stage or stage == "..":
         raise StoreError(f"There is no stage {stage!r}.")
-    with open_checkpoint(folder / stage, None, None) as (reader, config):
+    if shared is None:
+        return _trace(folder / stage, folder, key)
+    with TemporaryDirectory(prefix="batch-agent-") as temporary:
+        copy = Path(temporary, shared.name)
+        shared.copy(copy, agent=key)
+        return _trace(copy, folder, key)
+
+
+def _trace(checkpoint: Path, run: Path, key: str) -> str:
+    """`run`: directory whose lock the run holds."""
+    with open_checkpoint(checkpoint, None, None) as (reader, config):
         facts = reader.facts(key)
         stored = StoredInput(0, key, None, facts) if facts else _rejected(reader, key)
-        return "\n".join(line.plain for line in story_lines(folder, config, stored))
+        return "\n".join(line.plain for line in story_lines(run, config, stored))
 
 
 def _rejected(reader: CheckpointReader, key: str) -> StoredInput:

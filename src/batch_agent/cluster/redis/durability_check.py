@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...core.errors import StoreError
-from .lua_common import REQUIRED_SERVER
+from .lua_common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER
 
 if TYPE_CHECKING:
     from .redis_connection import RedisConnection
@@ -18,23 +18,25 @@ _checked: set[str] = set()
 
 
 async def warn_if_not_durable(connection: "RedisConnection") -> None:
-    """On this process's first connection to a server, raises StoreError if it is too old, and warns if it may lose
-    facts."""
+    """On this process's first connection to a server, raises StoreError if it is too old or part of a cluster, and
+    warns if it may lose facts."""
     if connection.display_url in _checked:
         return
-    await _check_version(connection)
+    await _check_server(connection)
     await _warn_if_volatile(connection)
     _checked.add(connection.display_url)
 
 
-async def _check_version(connection: "RedisConnection") -> None:
+async def _check_server(connection: "RedisConnection") -> None:
     try:
-        info = await connection.call("INFO", "server")
+        info = await connection.call("INFO", "server", "cluster")
     except StoreError:  # the user may lack the permission
         return
     found = _VERSION.match(str(info.get("redis_version", "")))  # redis-py parses this reply as a dict
     if found and (int(found[1]), int(found[2])) < _MIN_VERSION:
         raise StoreError(f"Redis at {connection.display_url} has version {found[0]}. {REQUIRED_SERVER}")
+    if info.get("cluster_enabled") and len(await connection.call("CLUSTER", "SHARDS")) > 1:
+        raise StoreError(f"Redis at {connection.display_url} is a node of a Redis Cluster. {USE_INSTEAD_OF_CLUSTER}")
 
 
 async def _warn_if_volatile(connection: "RedisConnection") -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +65,17 @@ class RedisKeyspace:
         block = ("BLOCK", millis(min(wait, _MAX_BLOCK))) if wait > 0 else ()
         found = await self._connection.wait("XREAD", "COUNT", count, *block, "STREAMS", *names, *after.values())
         return {name.decode().removeprefix(self.prefix): rows for name, rows in found}
+
+    async def scan(self, name: str, count: int) -> AsyncIterator[list[bytes]]:
+        """All keys that begin with this name, some perhaps twice."""
+        begin = self.key(name)
+        pattern = "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in begin) + "*"
+        cursor: Any = 0
+        while True:
+            cursor, keys = await self._connection.call("SCAN", cursor, "MATCH", pattern, "COUNT", count)
+            yield keys
+            if int(cursor) == 0:
+                return
 
     async def fact_lists(self, keys: Sequence[bytes]) -> list[tuple[Fact, ...]]:
         found = await self._connection.pipeline([("LRANGE", self.key("facts:").encode() + key, 0, -1) for key in keys])

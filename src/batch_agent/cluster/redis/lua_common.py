@@ -35,6 +35,11 @@ REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is require
 """Tool calls are claimed with SET ... NX GET, which earlier versions do not have. Valkey reports the Redis version that
 it is compatible with."""
 
+USE_INSTEAD_OF_CLUSTER: Final = (
+    "All keys of a run are in one slot, so that a cluster would use one of its nodes. Use a standalone server, or one "
+    "with replicas and Sentinel (redis+sentinel://HOST:26379/SERVICE/0)."
+)
+
 MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
 

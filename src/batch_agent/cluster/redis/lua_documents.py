@@ -4,7 +4,7 @@ from typing import Final
 
 from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
 
-_MAX_UPDATES = 20_000
+MAX_UPDATES = 20_000
 
 # ARGV: once (3), name, has old, old, has new, new.
 COMPARE_AND_SET: Final = LuaScript.of(
@@ -71,7 +71,7 @@ if found ~= '?' .. ARGV[2] and found ~= '*' .. ARGV[2] then
 end
 if ttl == 0 then redis.call('DEL', key) end
 if string.sub(found, 1, 1) == '?' then return end
-redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'landed', ARGV[1])
+redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'landed', ARGV[1])
 """,
 )
 
@@ -81,7 +81,7 @@ PUBLISH: Final = LuaScript.of(
     IDEMPOTENCE,
     f"""
 if previous_result() then return end
-redis.call('XADD', run .. 'news', 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'told', ARGV[4])
+redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'told', ARGV[4])
 keep_result('')
 """,
 )

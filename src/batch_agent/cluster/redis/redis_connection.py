@@ -7,10 +7,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import (
     AskError,
     AuthenticationError,
@@ -30,20 +27,19 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from ...core.errors import SpecError, StoreError
+from ...core.errors import StoreError
 from ...core.safe_text import public_url
 from ...schedule.backoff import Backoff
-from .lua_common import REQUIRED_SERVER, LuaScript
+from .lua_common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER, LuaScript
+from .redis_pool import close_pool, open_pool
 
 T = TypeVar("T")
 Argument = bytes | str | int
 
 _RESPONSE_TIMEOUT = 20.0
 """Seconds for the response to any command; blocking commands wait for less."""
-_CONNECT_TIMEOUT = 5.0
 _MAX_IN_FLIGHT = 16
 """Non-blocking commands in flight: others queue here rather than in the server."""
-_MAX_CONNECTIONS = 1_000
 _BACKOFF = Backoff(first=0.02, ceiling=1.0)
 
 _TRANSIENT = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
@@ -58,13 +54,13 @@ class RedisConnection:
         """Raises SpecError for an invalid URL."""
         self.display_url = public_url(url)
         self._retry_seconds = retry_seconds
-        self._pool = _pool(url)
+        self._pool = open_pool(url)
         self._redis = Redis(connection_pool=self._pool)
         self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
         self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
 
     async def aclose(self) -> None:
-        await self._pool.disconnect()
+        await close_pool(self._pool)
 
     async def call(self, *command: Argument, retry_seconds: float | None = None) -> Any:
         async def attempt(_: int) -> Any:
@@ -144,26 +140,6 @@ class RedisConnection:
         return None if reason is None else StoreError(f"Redis at {self.display_url} {reason}")
 
 
-def _pool(url: str) -> ConnectionPool:
-    try:
-        parts = parse_url(url)
-    except ValueError:  # its message may contain part of the password
-        raise SpecError(
-            f"{public_url(url)!r} is not a Redis URL. Use redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// for TLS, "
-            "or unix:///PATH; percent-encode special characters in the password."
-        ) from None
-    options: dict[str, Any] = {
-        **parts,
-        "protocol": 2,
-        "decode_responses": False,
-        "socket_timeout": None,  # redis-py applies it with wait_for, which in Python 3.11 may swallow a cancellation
-        "socket_connect_timeout": _CONNECT_TIMEOUT,
-        "retry": Retry(NoBackoff(), 0),
-        "max_connections": _MAX_CONNECTIONS,
-    }
-    return ConnectionPool(**options)
-
-
 def _reason(error: Exception) -> str | None:
     """The problem and its remedy, if waiting would not help. The classes are redis-py's."""
     text = str(error)
@@ -180,9 +156,7 @@ def _reason(error: Exception) -> str | None:
         case InvalidResponse():
             return f"does not respond like a Redis server ({text}). Check host and port."
         case AskError() | ClusterCrossSlotError():
-            return (
-                f"is a node of a Redis Cluster ({text}). Use a standalone server, or a proxy in front of the cluster."
-            )
+            return f"is a node of a Redis Cluster ({text}). {USE_INSTEAD_OF_CLUSTER}"
         case ConnectionError() if isinstance(error.__context__, ssl.SSLError):
             return f"did not complete the TLS handshake ({error.__context__}). Check rediss:// and certificates."
         case _ if isinstance(error, _TRANSIENT) or text.startswith(_TRANSIENT_PREFIXES):

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from ... import aio
 from ...core.agent_config import Job
-from ...core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write
+from ...core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write, permit_update
 from ...core.errors import SpecError
 from ...core.facts import Fact
 from ...core.protocols import Prices
 from ...core.requests import NO_USAGE, Usage
 from ...store.codec import decode_completion, decode_job, encode_job
-from . import lua_documents, lua_work
+from . import lua_documents, lua_permits, lua_work
 from .durability_check import warn_if_not_durable
+from .input_record import InputRecord
 from .keyspace import RedisKeyspace, millis
+from .stored_run import StoredRun
 from .write_batches import MAX_BATCH_ITEMS, batches, split_batches
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class RedisCoordinator:
     """Coordinator for `store="redis://..."`. All keys of a run begin with `batch-agent:{RUN}:`; values are JSON and
     bytes."""
 
+    is_durable = True
+
     def __init__(self, url: str, run: str, *, retry_seconds: float = _RETRY_SECONDS) -> None:
         """`retry_seconds`: how long an unreachable server is retried. Raises SpecError."""
         if not run or not set(run).isdisjoint("{}"):
@@ -46,6 +50,10 @@ class RedisCoordinator:
         self._connection = _connect(url, retry_seconds)
         self._name = run
         self._run = RedisKeyspace(self._connection, run, f"{PREFIX}{{{run}}}:")
+        self.url = self._connection.display_url
+        """URL of the server, without a password."""
+        self.inputs = InputRecord(self._connection, self._run)
+        self.stored = StoredRun(self._connection, self._run)
         self._retry_seconds = retry_seconds
         self._cursor: bytes | str = "0-0"
         """Where the search for expired leases continues."""
@@ -68,14 +76,9 @@ class RedisCoordinator:
         await self._connection.aclose()
 
     async def delete_run(self) -> None:
-        pattern = "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in self._run.prefix) + "*"
-        cursor: Any = 0
-        while True:
-            cursor, keys = await self._connection.call("SCAN", cursor, "MATCH", pattern, "COUNT", _PAGE)
+        async for keys in self._run.scan("", _PAGE):
             if keys:
                 await self._connection.call("UNLINK", *keys)
-            if int(cursor) == 0:
-                break
         await self._connection.call("SREM", _RUNS, self._name)
         self._is_registered = self._has_work = False
         self._creation_mark = None
@@ -106,10 +109,11 @@ class RedisCoordinator:
         return ended
 
     async def save_run(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
-        """Does nothing: facts are on the server, and no checkpoint directory has them."""
+        await self._register()
+        await self.inputs.save(inputs, prices)
 
     async def reject(self, rejected: Sequence[RejectedInput]) -> None:
-        """Does nothing, as `save_run`."""
+        await self.inputs.reject(rejected)
 
     async def pending_count(self) -> int:
         return int(await self._connection.call("HLEN", self._run.key("agents")))
@@ -213,6 +217,12 @@ class RedisCoordinator:
             )
             / 1e6
         )
+
+    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
+        return bool(await self._run.run_idempotent(lua_permits.ACQUIRE_PERMIT, name, worker, limit))
+
+    async def release_permit(self, name: str, worker: str) -> None:
+        await self._run.run_idempotent(lua_permits.RELEASE_PERMIT, name, worker, permit_update(name))
 
     async def _register(self) -> None:
         if not self._is_registered:

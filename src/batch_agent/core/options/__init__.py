@@ -20,7 +20,7 @@ _LANE_TIMEOUTS: Mapping[str, tuple[float | None, float | None]] = {
 }
 """Default limits of an agent and of a turn. OpenAI and Google answer flex requests within 15 minutes as a rule."""
 INPUT_FORMATS = ("jsonl", "json", "csv", "tsv", "parquet", "lines")
-_STORES = ("redis://", "rediss://", "unix://")
+_STORES = ("redis://", "rediss://", "redis+sentinel://", "rediss+sentinel://", "unix://")
 _RUN_ID = re.compile(r"[\w.-]{1,100}")
 
 
@@ -288,7 +288,10 @@ class Distributed:
             raise SpecError(f"cluster must be 'ray', or 'ray://host:port'; got {self.cluster!r}.")
         if self.store is not None and not self.store.startswith(_STORES):
             kind = self.store.partition("://")[0][:_MAX_SHOWN]  # truncated, because it may hold a password
-            raise SpecError(f"store must be a URL such as 'redis://host:6379/0'; got one that begins with {kind!r}.")
+            hint = " For several servers, use redis+sentinel://." if "cluster" in kind else ""
+            raise SpecError(
+                f"store must be a URL such as 'redis://host:6379/0'; got one that begins with {kind!r}.{hint}"
+            )
         if self.workers is not None:
             at_least("workers", self.workers, 1)
             if self.cluster is None:

@@ -9,7 +9,7 @@ import orjson
 
 from ...supervisor import ExitResult, ProgramCommand, ProgramError, ProgramLimits, TooMuchOutput, run_program
 from ...supervisor.environment_secrets import without_secrets
-from ..tool import Tool, make_tool
+from ..tool import Tool, limited_per_process, make_tool
 
 _MAX_BYTES = 4_000_000
 _MAX_ERROR_CHARS = 2_000
@@ -41,7 +41,7 @@ def claude_code_tool(
         argv = [_installed(command), "-p", "--output-format", "json", *args]
         return _answer(await _run(ProgramCommand(argv, {**_environment(os.environ), **(env or {})}, cwd, task)))
 
-    return make_tool(claude_code, effect="write", timeout=timeout, max_concurrent=max_concurrent)
+    return limited_per_process(make_tool(claude_code, effect="write", timeout=timeout, max_concurrent=max_concurrent))
 
 
 def _installed(command: str) -> str:

@@ -3,7 +3,7 @@
 import os
 from typing import TYPE_CHECKING, Any
 
-from ..tool import Tool, make_tool
+from ..tool import Tool, limited_per_process, make_tool
 
 if TYPE_CHECKING:
     from pydantic_monty import AsyncMonty, AsyncMontySession
@@ -41,7 +41,7 @@ def python_eval_tool(enabled: bool | None = None, *, max_seconds: float = 5.0, m
             return await _run(worker, code)
 
     # Not cached, only shared by concurrent calls: code may read the clock or random numbers.
-    return make_tool(python_eval, effect="read", ttl=0, max_concurrent=os.cpu_count() or 1)
+    return limited_per_process(make_tool(python_eval, effect="read", ttl=0, max_concurrent=os.cpu_count() or 1))
 
 
 def _pool(max_seconds: float) -> "AsyncMonty":

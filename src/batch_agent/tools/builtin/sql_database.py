@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import SpecError
+from ...core.options.backend_settings import variable_in
 from .sqlite_process import QueryError, QueryRows, SqliteProcesses
 from .sqlite_program import connect
 
@@ -25,9 +26,10 @@ class SqlError(Exception):
 
 
 class Database:
-    """Read-only database. Thread-safe."""
+    """Read-only database. Thread-safe. A copy in another process opens the database by itself."""
 
-    def __init__(self, url: str, timeout: float) -> None:
+    def __init__(self, url: str, timeout: float, file: Path | None = None) -> None:
+        """`file`: of a SQLite database, if the URL is relative to another directory. Raises SpecError."""
         sqlalchemy = sqlalchemy_package()
         try:
             parsed = sqlalchemy.make_url(url)
@@ -36,8 +38,11 @@ class Database:
         self.kind = parsed.get_backend_name()
         self.is_guarded = self.kind in ("sqlite", "postgresql")
         self._shown_url = parsed.render_as_string(hide_password=True)
+        self._url = url
+        self._has_secret = _has_secret(parsed)
+        parsed = _with_password(parsed, self._shown_url)
         self._timeout = timeout
-        self._file = _sqlite_file(parsed) if self.kind == "sqlite" else None
+        self._file = _sqlite_file(parsed, file) if self.kind == "sqlite" else None
         has_limits = self._file is not None and sys.platform != "win32"
         self._processes = SqliteProcesses(self._file, timeout) if has_limits and self._file is not None else None
         try:
@@ -45,6 +50,14 @@ class Database:
         except (ImportError, sqlalchemy.exc.ArgumentError) as error:
             hint = ". Install this driver of the database" if isinstance(error, ImportError) else ""
             raise SpecError(f"{self._shown_url} cannot be opened: {error}{hint}.") from error
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._has_secret:
+            raise SpecError(
+                f"the URL {self._shown_url} contains a password, which is not sent: write ${{NAME}} in its place, and "
+                "set the environment variable NAME on every machine"
+            )
+        return Database, (self._url, self._timeout, self._file)
 
     @property
     def version(self) -> Callable[[Mapping[str, Any]], Hashable] | None:
@@ -148,10 +161,24 @@ def sqlalchemy_package() -> Any:
     return sqlalchemy
 
 
-def _sqlite_file(url: "URL") -> Path:
+def _has_secret(url: "URL") -> bool:
+    return "password" in url.query or (bool(url.password) and variable_in(str(url.password)) is None)
+
+
+def _with_password(url: "URL", shown: str) -> "URL":
+    """The URL with the value of the variable that stands for its password. Raises SpecError."""
+    variable = variable_in(str(url.password or ""))
+    if variable is None:
+        return url
+    if variable not in os.environ:
+        raise SpecError(f"{shown}: the environment variable {variable} is not set on this machine.")
+    return url.set(password=os.environ[variable])
+
+
+def _sqlite_file(url: "URL", known: Path | None) -> Path:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:"):
         raise SpecError(f"{str(url)!r} names no file; write sqlite:///data.db, or sqlite:////data.db from the root.")
-    file = Path(url.database).resolve()
+    file = known or Path(url.database).resolve()
     if not file.is_file():
         raise SpecError(f"The database file {str(file)!r} does not exist.")
     return file

@@ -224,6 +224,21 @@ async def test_a_missing_redis_database_is_reported_at_once(redis_server: RedisS
         await RedisCoordinator(f"{redis_server.url}/99", "run").open()
 
 
+async def test_a_permit_whose_reply_was_lost_is_neither_acquired_nor_released_twice(redis_server: RedisServer) -> None:
+    run, port = uuid.uuid4().hex, redis_server.port
+    async with Way(port).open() as way, opened(way.url, run) as coordinator:
+        await coordinator.renew("w", {}, ttl=LONG)
+        assert await coordinator.acquire_permit("tool", "w", 3) is True  # so that the server knows the scripts
+        await coordinator.release_permit("other", "w")
+        way.loses_answers = 1
+        assert await coordinator.acquire_permit("tool", "w", 3) is True
+        assert [await coordinator.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
+        way.loses_answers = 1
+        await coordinator.release_permit("tool", "w")
+        assert way.lost == 2
+        assert [await coordinator.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
+
+
 async def test_a_tls_redis_is_trusted_only_by_its_certificate(redis_server: RedisServer, tmp_path: Path) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     asked = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost"]

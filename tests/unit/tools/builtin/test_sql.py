@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import pickle
 import sqlite3
 import sys
 from collections.abc import Iterator
@@ -10,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, make_url
 
 from batch_agent import SpecError
 from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.builtin import sqlite_process
 from batch_agent.tools.builtin.sql import sql_lookup_tool, sql_tool
-from batch_agent.tools.builtin.sql_database import SqlError
+from batch_agent.tools.builtin.sql_database import Database, SqlError, _has_secret, _with_password
 
 _SHOP = """
 CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE, photo BLOB);
@@ -324,3 +325,30 @@ def test_the_model_sees_one_typed_key(url: str, key_type: type[int] | type[str],
 def test_a_statement_that_cannot_work_is_refused_before_the_run(url: str, statement: str, says: str) -> None:
     with pytest.raises(SpecError, match=says):
         sql_lookup_tool(url, statement, key="id", name="x", description="x")
+
+
+def test_a_copy_in_another_process_opens_the_same_database(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(Database("sqlite:///shop & co%3F.db", 1.0))
+    monkeypatch.chdir("/")
+    copy = pickle.loads(sent)
+    assert copy.rows("SELECT name FROM users WHERE id = 1", 9).rows == [["Ann"]]
+    (tmp_path / "shop & co?.db").unlink()
+    with pytest.raises(SpecError, match="does not exist"):
+        pickle.loads(sent)
+
+
+def test_a_url_with_a_password_is_not_sent_and_one_that_names_a_variable_is(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SpecError, match=r"write \$\{NAME\} in its place"):
+        pickle.dumps(Database(f"{url}?password=secret", 1.0))
+    named = make_url("postgresql://reader:${SHOP_PASSWORD}@host/shop")
+    assert not _has_secret(named)
+    assert _has_secret(make_url("postgresql://reader:secret@host/shop"))
+    with pytest.raises(SpecError, match="variable SHOP_PASSWORD is not set"):
+        _with_password(named, "the URL")
+    monkeypatch.setenv("SHOP_PASSWORD", "a/b@c")
+    assert _with_password(named, "the URL").password == "a/b@c"

@@ -1,0 +1,114 @@
+"""Run that a command reads: a checkpoint directory, or a run on a Redis server, of which the command reads a copy."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..cluster.redis.run_copy import copy_run
+from ..core.errors import SpecError, StoreError
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import public_url
+from ..core.spec import BatchSpec
+from ..observe.score_file import COMPARISONS, SCORES
+from ..store.lock import DirectoryLock
+from .options.cluster import STORE
+from .remote_run import COMMAND, RemoteRun
+from .saved_command import read_command, remote_run_id
+from .worker_manifest import WorkerManifest
+
+_KEPT = (SCORES, COMPARISONS)
+"""Files in the directory of a run on a server that its exports use."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedRun:
+    """A run on a Redis server."""
+
+    store: str
+    name: str
+    folder: Path | None = None
+    """Directory of the process that submitted it, if that is on this machine."""
+
+    @property
+    def title(self) -> str:
+        return f"run {self.name} at {public_url(self.store)}"
+
+    def copy(self, folder: Path, agent: str | None = None) -> bool:
+        """As `copy_run`."""
+        return asyncio.run(copy_run(self.store, self.name, folder, agent=agent))
+
+
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """A checkpoint to read."""
+
+    folder: Path
+    title: str
+    """For people: its directory, or the run and its server."""
+    max_retries: int | None = None
+    """The value of a run on a server; None if it is in the directory, or unknown."""
+
+
+@contextmanager
+def run_source(source: str | Path, run: str | None = None) -> Iterator[RunSource]:
+    """The checkpoint of a run, for the duration of the block. Raises SpecError and StoreError."""
+    shared = shared_run(source, run)
+    if shared is None:
+        folder = Path(source)
+        yield RunSource(folder, str(folder))
+        return
+    with TemporaryDirectory(prefix="batch-agent-") as temporary:
+        folder = Path(temporary, shared.name)
+        lock = DirectoryLock(folder)
+        try:
+            if shared.copy(folder):
+                lock.take()  # as the run would hold it: its agents are running
+            if shared.folder is not None:
+                for name in _KEPT:
+                    with suppress(FileNotFoundError):
+                        shutil.copy(shared.folder / name, folder)
+            yield RunSource(folder, shared.title, _max_retries(shared))
+        finally:
+            lock.release()
+
+
+def shared_run(source: str | Path, run: str | None = None) -> SharedRun | None:
+    """The run on a server that a command line names: by the URL of the server and the name of the run, or by the
+    directory of the process that submitted it. None for a run whose checkpoint is in its directory. Raises
+    SpecError."""
+    if "://" in str(source):
+        if run is None:
+            raise SpecError(f"{public_url(str(source))!r} may have several runs. Add --run NAME.")
+        BatchSpec.of(task="none", inputs=[], store=str(source), run_id=run)  # validated
+        return SharedRun(str(source), run)
+    if run is not None:
+        raise SpecError("--run is for a run on a server: pass its URL, such as redis://host:6379/0, instead of FOLDER.")
+    folder = Path(source)
+    name = remote_run_id(folder)
+    if name is None:
+        return None
+    store = os.environ.get(STORE) or read_command(folder)[1].get("store")
+    if store is None:
+        raise SpecError(
+            f"The run in {str(folder)!r} is on a server whose URL contained a password, which is not stored. Set "
+            f"{STORE} to the URL, or pass the URL and --run {name}."
+        )
+    return SharedRun(str(store), name, folder)
+
+
+def _max_retries(shared: SharedRun) -> int | None:
+    """The value in the command of the run; None if it was not started by `batch-agent run`."""
+    if shared.folder is not None:
+        with suppress(StoreError, KeyError):
+            return int(read_command(shared.folder)[1]["max_retries"])
+    command = asyncio.run(_command(shared))
+    return None if command is None else WorkerManifest.from_json(command).options.get("max_retries")
+
+
+async def _command(shared: SharedRun) -> bytes | None:
+    async with RemoteRun(shared.store, shared.name).connect() as coordinator:
+        return (await coordinator.read(COMMAND)).data

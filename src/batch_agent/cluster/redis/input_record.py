@@ -1,0 +1,87 @@
+"""Record of a run's inputs in the Redis server, for readers: those whose agents were not started, and why."""
+
+from collections.abc import AsyncIterator, Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from ...core.coordinator import RejectedInput
+from ...core.fast_dataclass import dataclass
+from ...core.protocols import Prices
+from ...store.codec import encode_error
+from .write_batches import split_batches
+
+if TYPE_CHECKING:
+    from .keyspace import RedisKeyspace
+    from .redis_connection import RedisConnection
+
+_INPUTS, _REJECTED, _META = "inputs", "rejected", "meta"
+_COUNT, _DIGEST, _PRICES = "inputs", "digest", "prices"
+_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedInput:
+    """An input as the last submitter of the run read it."""
+
+    index: int
+    data: bytes | None
+    """JSON; None for one that JSON cannot hold."""
+    error: bytes | None = None
+    """Why it was rejected, as `store/codec.py` encodes it."""
+
+
+class InputRecord:
+    """Two hashes by index: inputs, and rejected inputs. Submitters of the same run write the same, so that a repeated
+    or concurrent write changes nothing."""
+
+    def __init__(self, connection: "RedisConnection", keyspace: "RedisKeyspace") -> None:
+        self._connection = connection
+        self._inputs = keyspace.key(_INPUTS)
+        self._rejected = keyspace.key(_REJECTED)
+        self._meta = keyspace.key(_META)
+
+    async def save(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
+        """Replaces the record. Inputs that another submitter has saved are not sent again. Raises StoreError."""
+        await self._connection.call("DEL", self._rejected)
+        digest = _digest(inputs)
+        if await self._connection.call("HGET", self._meta, _DIGEST) != digest:
+            for batch in split_batches(enumerate(inputs), lambda each: len(each[1])):
+                await self._connection.call("HSET", self._inputs, *(part for pair in batch for part in pair))
+        saved = (_COUNT, len(inputs), _DIGEST, digest, _PRICES, orjson.dumps(prices))
+        await self._connection.call("HSET", self._meta, *saved)
+
+    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
+        """Raises StoreError."""
+        rows = [(each.index, encode_error(each.error) + b"\n" + each.data) for each in rejected]
+        for batch in split_batches(rows, lambda each: len(each[1])):
+            await self._connection.call("HSET", self._rejected, *(part for pair in batch for part in pair))
+
+    async def prices(self) -> Prices | None:
+        data = await self._connection.call("HGET", self._meta, _PRICES)
+        return None if data is None or (numbers := orjson.loads(data)) is None else tuple(numbers)
+
+    async def pages(self) -> AsyncIterator[list[RecordedInput]]:
+        """The record, a page at a time, in no particular order. A rejected input comes twice, last with its error."""
+        count = int(await self._connection.call("HGET", self._meta, _COUNT) or 0)
+        async for page in self._scan(self._inputs):
+            yield [RecordedInput(index, data or None) for index, data in page if index < count]
+        async for page in self._scan(self._rejected):
+            split = [(index, value.partition(b"\n")) for index, value in page]
+            yield [RecordedInput(index, data or None, error) for index, (error, _, data) in split]
+
+    async def _scan(self, key: str) -> AsyncIterator[list[tuple[int, bytes]]]:
+        cursor: Any = 0
+        while True:
+            cursor, found = await self._connection.call("HSCAN", key, cursor, "COUNT", _PAGE)
+            yield [(int(index), data) for index, data in found.items()]
+            if int(cursor) == 0:
+                return
+
+
+def _digest(inputs: Sequence[bytes]) -> bytes:
+    digest = blake2b(digest_size=16)
+    for data in inputs:
+        digest.update(b"%d " % len(data) + data)
+    return digest.hexdigest().encode()

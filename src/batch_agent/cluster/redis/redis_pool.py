@@ -1,0 +1,85 @@
+"""Connection pools of redis-py for the URLs of `store=`: a server, or one that Sentinel names. Imports redis-py."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from redis.asyncio import ConnectionPool
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
+from redis.backoff import NoBackoff
+
+from ...core.errors import SpecError
+from ...core.safe_text import public_url
+
+_CONNECT_TIMEOUT = 5.0
+_MAX_CONNECTIONS = 1_000
+_SENTINEL_MARK = "+sentinel"
+_SENTINEL_PORT = 26379
+_SENTINEL_OPTION = "sentinel_"
+"""Beginning of the names of options that are meant for the Sentinels, such as sentinel_password."""
+
+
+def open_pool(url: str) -> ConnectionPool:
+    """A pool that has not connected yet. Raises SpecError."""
+    try:
+        parts = urlsplit(url)
+        return _sentinel_pool(parts) if parts.scheme.endswith(_SENTINEL_MARK) else ConnectionPool(**_options(url))
+    except ValueError:  # its message may contain part of the password
+        raise SpecError(
+            f"{public_url(url)!r} is not a Redis URL. Use redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// for TLS, "
+            "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DATABASE, or unix:///PATH; percent-encode "
+            "special characters in the password."
+        ) from None
+
+
+async def close_pool(pool: ConnectionPool) -> None:
+    await pool.disconnect()
+    if isinstance(pool, SentinelConnectionPool):
+        for sentinel in pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
+
+
+def _sentinel_pool(url: SplitResult) -> SentinelConnectionPool:
+    """Asks the Sentinels for the primary whenever a connection is made. Raises ValueError."""
+    scheme = url.scheme.removesuffix(_SENTINEL_MARK)
+    credentials, mark, hosts = url.netloc.rpartition("@")
+    service, _, database = url.path.strip("/").partition("/")
+    if not service:
+        raise ValueError
+    options = _options(f"{scheme}://{credentials}{mark}server/{database}?{url.query}")
+    connection = options.pop("connection_class", None)
+    for name in ("host", "port"):
+        options.pop(name, None)
+    own = {name: options.pop(name) for name in list(options) if name.startswith(_SENTINEL_OPTION)}
+    asked = {name: value for name, value in options.items() if name.startswith(("socket_", "ssl_", "retry"))}
+    asked |= {name.removeprefix(_SENTINEL_OPTION): value for name, value in own.items()}
+    is_tls = connection is not None
+    untyped: Any = Sentinel  # redis-py has no types for either
+    sentinels = untyped([_address(each) for each in hosts.split(",")], sentinel_kwargs={**asked, "ssl": is_tls})
+    pool: Any = SentinelConnectionPool
+    opened: SentinelConnectionPool = pool(unquote(service), sentinels, **options, ssl=is_tls)
+    return opened
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, mark, port = text.rpartition(":") if not text.endswith("]") else (text, "", "")
+    host = host if mark else text
+    if not host:
+        raise ValueError
+    return host.strip("[]"), int(port) if mark else _SENTINEL_PORT
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Raises ValueError."""
+    parts: Mapping[str, Any] = parse_url(url)
+    return {
+        **parts,
+        "protocol": 2,
+        "decode_responses": False,
+        "socket_timeout": None,  # redis-py applies it with wait_for, which in Python 3.11 may swallow a cancellation
+        "socket_connect_timeout": _CONNECT_TIMEOUT,
+        "retry": Retry(NoBackoff(), 0),
+        "max_connections": _MAX_CONNECTIONS,
+    }

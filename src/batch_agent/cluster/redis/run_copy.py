@@ -1,0 +1,73 @@
+"""Copy of a run on a Redis server in a checkpoint directory, for everything that reads checkpoints."""
+
+import asyncio
+from pathlib import Path
+
+from ...core.errors import StoreError
+from ...core.facts import Started
+from ...store.checkpoint_copy import CheckpointCopy, EncodedFact, InputRow, open_copy
+from ...store.codec import decode_job, encode, encode_input
+from ..memory_coordinator import IDENTITY, PLAN
+from ..run_observer import is_active
+from .redis_coordinator import RedisCoordinator, runs_known
+from .stored_run import StoredRun
+
+_RETRY_SECONDS = 10.0
+
+
+async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None) -> bool:
+    """Copies the run to a new checkpoint in the directory: everything, or only what is known of one agent. Returns
+    whether a process is working on the run. What changes meanwhile may be in the copy or not; each agent is as it was
+    at one moment.
+
+    Raises SpecError for an invalid URL, and StoreError for a run that the server does not have."""
+    coordinator = RedisCoordinator(url, run, retry_seconds=_RETRY_SECONDS)
+    await coordinator.open()
+    try:
+        plan = (await coordinator.read(PLAN)).data
+        if plan is None:
+            raise await _unknown(url, run, coordinator)
+        identity = (await coordinator.read(IDENTITY)).data or b""
+        with open_copy(folder) as copy:
+            copy.save_plan(plan, identity.decode())
+            if agent is not None:
+                copy.add_facts(await coordinator.stored.facts([agent.encode()]))
+            else:
+                await _copy_all(coordinator, copy)
+        return await is_active(coordinator)
+    finally:
+        await coordinator.aclose()
+
+
+async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None:
+    spent, seen = await coordinator.spent(), set[bytes]()
+    copy.save_prices(await coordinator.inputs.prices())
+    jobs, started = await _unfinished(coordinator.stored)
+    await asyncio.to_thread(copy.add_inputs, jobs)
+    async for page in coordinator.inputs.pages():
+        await asyncio.to_thread(copy.add_inputs, [(each.index, each.data, each.error) for each in page])
+    async for keys in coordinator.stored.agents():
+        new = [key for key in dict.fromkeys(keys) if key not in seen]  # a scan may list a key twice
+        seen.update(new)
+        await asyncio.to_thread(copy.add_facts, await coordinator.stored.facts(new))
+    await asyncio.to_thread(copy.add_facts, [fact for fact in started if fact[0].encode() not in seen])
+    await asyncio.to_thread(copy.save_discarded, spent)
+
+
+async def _unfinished(stored: StoredRun) -> tuple[list[InputRow], list[EncodedFact]]:
+    """Inputs of agents that have not ended, and the starts of those that a worker has: workers send the start of an
+    agent with its first reply."""
+    inputs: list[InputRow] = []
+    started: list[EncodedFact] = []
+    async for data, is_leased in stored.jobs():
+        job = decode_job(data)
+        inputs.append((job.index, encode_input(job.input), None))
+        if is_leased:
+            started.append((job.key, *encode(Started.of(job))))
+    return inputs, started
+
+
+async def _unknown(url: str, run: str, coordinator: RedisCoordinator) -> StoreError:
+    known = await runs_known(url)
+    listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
+    return StoreError(f"There is no run {run!r} at {coordinator.url}. {listed}")
