@@ -23,7 +23,7 @@ from benchmarks.cluster.rounds import Asked, Numbers, Rounds
 
 BUSY = (1, 4, 16)
 """Workers with agents: as many as the CPU of one process is enough for."""
-IDLE = (1, 4, 16, 64)
+IDLE = (1, 4, 16, 64, 160)
 IN_FLIGHT = 4
 """Agents of a worker at once."""
 TURN_S = 1.0
