@@ -161,7 +161,7 @@ def _bytes_held() -> int:
 def checks(costs: Costs) -> Iterator[Json]:
     """Real runs, and the simulation of each."""
     many = results("cluster_workers")["parts"]["many-workers"]
-    timer = Work(1, many["at_once"], many["turn_s"], many["turn_s"], many["at_once"], spread=0.0)
+    timer = Work(1, many["at_once"], many["turn_s"], many["turn_s"], many["at_once"], spread=0.05)
     for workers in (1, 4, 16):
         real = many["medians"][f"busy x{workers}"]
         yield _check(f"a timer, {many['at_once']} agents each", workers, real, timer, costs, real["agents"])
