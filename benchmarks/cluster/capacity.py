@@ -6,7 +6,9 @@ is from gpu_peers.json and gpu_workers.json. It is checked against real runs of 
 """
 
 import math
+from bisect import bisect
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -18,7 +20,9 @@ from benchmarks.render.cells import results
 
 GPUS = 1_000
 ROWS = 1_000_000_000
-SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 125, 175, 250, 350, 500, 700, 1_000)
+HOSTS = {"measured": 1.0, "twice as fast": 2.0}
+"""Speeds of the CPUs, of the machine that was measured."""
+SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 176, 248, 352, 496, 704, 1_000)
 """Numbers of GPUs that are tried."""
 ENOUGH = 0.95
 """Share of what the GPUs could do alone."""
@@ -87,7 +91,7 @@ def cases() -> Mapping[str, Case]:
     agents = Work(crowd["turns"], fit, step_s * answer, turn_s, asking, tool_s, has_claims=True)
     row_tokens = (whole["prompt_tokens"] + whole["generation_tokens"]) // setup["agents"]
     agent_tokens = crowd["first_prompt"] + crowd["turns"] * (answer + crowd["result_tokens"])
-    return {"rows": Case(rows, row_tokens, 3.0, 4.0, 4), "agents": Case(agents, agent_tokens, 40.0, 40.0, 8)}
+    return {"rows": Case(rows, row_tokens, 3.0, 4.0, 4), "agents": Case(agents, agent_tokens, 25.0, 15.0, 8)}
 
 
 def with_presence(costs: Costs, workers: int) -> Costs:
@@ -113,14 +117,13 @@ def largest(case: Case, per_worker: int, costs: Costs, outstanding: int) -> int:
     """The most GPUs that are kept busy; 0: not even one worker's."""
     free, _ = only(costs, "none")
     base = steady(case, per_worker, per_worker, free, 10**9).agents_per_s / per_worker
-    found = 0
-    for gpus in SIZES:
-        if gpus % per_worker:
-            continue
-        if steady(case, gpus, per_worker, costs, outstanding).agents_per_s < ENOUGH * base * gpus:
-            return found
-        found = gpus
-    return found
+    sizes = [gpus for gpus in SIZES if gpus % per_worker == 0]
+
+    def is_too_large(gpus: int) -> bool:
+        return steady(case, gpus, per_worker, costs, outstanding).agents_per_s < ENOUGH * base * gpus
+
+    fitting = bisect(sizes, False, key=is_too_large)
+    return sizes[fitting - 1] if fitting else 0
 
 
 def limits(case: Case, costs: Costs) -> Iterator[tuple[str, Json]]:
@@ -196,22 +199,29 @@ def _check(name: str, workers: int, real: Json, work: Work, costs: Costs, agents
     return row
 
 
+def _faster(costs: Costs, speed: float) -> dict[str, float]:
+    return {name: getattr(costs, name) / speed for name in ("command_s", "client_s", "caller_s")}
+
+
+def _answer(costs: Costs, case: Case) -> Json:
+    layouts = dict(limits(case, costs))
+    most = {layout: one["all"] for layout, one in layouts.items()}
+    best = max(most, key=lambda layout: most[layout])
+    return {"work": asdict(case.work), "limits": layouts, "whole": whole(case, costs, most[best], int(best))}
+
+
 def main() -> None:
     costs = measured_costs()
     print(costs, flush=True)
     found: Json = {"constants": asdict(costs), "checks": list(checks(costs)), "hosts": {}}
-    for host, speed in (("measured", 1), ("twice as fast", 2)):
-        here = replace(costs, **{name: getattr(costs, name) / speed for name in ("command_s", "client_s", "caller_s")})
-        for name, case in cases().items():
-            print(f"{host}, {name}: {case}", flush=True)
-            layouts = dict(limits(case, here))
-            most = {layout: one["all"] for layout, one in layouts.items()}
-            best = max(most, key=lambda layout: most[layout])
-            found["hosts"].setdefault(host, {})[name] = {
-                "work": asdict(case.work),
-                "limits": layouts,
-                "whole": whole(case, here, most[best], int(best)),
-            }
+    with ProcessPoolExecutor(2) as processes:
+        asked = {
+            (host, name): processes.submit(_answer, replace(costs, **_faster(costs, speed)), case)
+            for host, speed in HOSTS.items()
+            for name, case in cases().items()
+        }
+        for (host, name), answer in asked.items():
+            found["hosts"].setdefault(host, {})[name] = answer.result()
     print(report.write("capacity", found))
 
 
