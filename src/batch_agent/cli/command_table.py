@@ -77,7 +77,7 @@ COMMANDS = (
     ),
     Command(
         "template",
-        "batch_agent.cli.commands.template:template",
+        "batch_agent.cli.cluster_templates.template_command:template",
         "Print a job file that starts workers on a cluster.\n\n"
         "For Kubernetes, KubeRay, Slurm and SkyPilot. Nothing is sent to a cluster: redirect the output to a file, "
         "read it, and submit it as its first lines show.",

@@ -13,7 +13,7 @@ from tests.support.cluster_templates import IMAGE, PLATFORMS, STORE, container_o
 
 from batch_agent import SpecError
 from batch_agent.cli.cluster_templates.renderer import ClusterJob, Platform, render_template
-from batch_agent.cli.commands.template import template
+from batch_agent.cli.cluster_templates.template_command import template
 
 YAML: tuple[Platform, ...] = ("kubernetes", "kuberay", "skypilot")
 OPTIONS: dict[str, dict[str, Any]] = {

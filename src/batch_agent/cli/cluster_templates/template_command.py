@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ..cluster_templates.renderer import ClusterJob, Platform, render_template
+from .renderer import ClusterJob, Platform, render_template
 from ..stdout import write_stdout
 
 
