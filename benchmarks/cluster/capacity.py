@@ -24,7 +24,8 @@ HOSTS = {"measured": 1.0, "twice as fast": 2.0}
 """Speeds of the CPUs, of the machine that was measured."""
 SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 176, 248, 352, 496, 704, 1_000)
 """Numbers of GPUs that are tried."""
-MOST_WORKERS = 64
+MOST_GPUS = 64
+"""That are simulated."""
 ENOUGH = 0.95
 """Share of what the GPUs could do alone."""
 BYTES_PER_TOKEN = 4
@@ -92,7 +93,7 @@ def cases() -> Mapping[str, Case]:
     agents = Work(crowd["turns"], fit, step_s * answer, turn_s, asking, tool_s, has_claims=True)
     row_tokens = (whole["prompt_tokens"] + whole["generation_tokens"]) // setup["agents"]
     agent_tokens = crowd["first_prompt"] + crowd["turns"] * (answer + crowd["result_tokens"])
-    return {"rows": Case(rows, row_tokens, 3.0, 4.0, 4), "agents": Case(agents, agent_tokens, 40.0, 30.0, 8)}
+    return {"rows": Case(rows, row_tokens, 3.0, 3.0, 4), "agents": Case(agents, agent_tokens, 40.0, 20.0, 8)}
 
 
 def with_presence(costs: Costs, workers: int) -> Costs:
@@ -102,10 +103,10 @@ def with_presence(costs: Costs, workers: int) -> Costs:
 
 
 def steady(case: Case, gpus: int, per_worker: int, costs: Costs, outstanding: int = _MAX_OUTSTANDING) -> Outcome:
-    """Of many workers, a part is simulated, with as large a part of the window, on a Redis and a caller that are slower
+    """Of many GPUs, a part is simulated, with as large a part of the window, on a Redis and a caller that are slower
     in proportion: what each is busy with is the same."""
     workers = max(1, gpus // per_worker)
-    part = math.ceil(workers / MOST_WORKERS)
+    part = math.ceil(gpus / MOST_GPUS)
     costs = with_presence(costs, workers)
     costs = replace(costs, command_s=costs.command_s * part, caller_s=costs.caller_s * part)
     cluster = Cluster(max(1, workers // part), min(per_worker, gpus), outstanding // part)
@@ -221,7 +222,7 @@ def main() -> None:
     costs = measured_costs()
     print(costs, flush=True)
     found: Json = {"constants": asdict(costs), "checks": list(checks(costs)), "hosts": {}}
-    with ProcessPoolExecutor(2) as processes:
+    with ProcessPoolExecutor(4) as processes:
         asked = {
             (host, name): processes.submit(_answer, replace(costs, **_faster(costs, speed)), case)
             for host, speed in HOSTS.items()
