@@ -6,7 +6,6 @@ is from gpu_peers.json and gpu_workers.json. It is checked against real runs of 
 """
 
 import math
-from bisect import bisect
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -22,16 +21,13 @@ GPUS = 1_000
 ROWS = 1_000_000_000
 HOSTS = {"measured": 1.0, "twice as fast": 2.0}
 """Speeds of the CPUs, of the machine that was measured."""
-SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 176, 248, 352, 496, 704, 1_000)
-"""Numbers of GPUs that are tried."""
 MOST_GPUS = 64
 """That are simulated."""
 ENOUGH = 0.95
-"""Share of what the GPUs could do alone."""
+"""Share of its time that something may be busy."""
 BYTES_PER_TOKEN = 4
 _LEASE_S = 15.0
 _INTERVAL_S = 0.5
-_NONE = 1e-9
 
 Json = dict[str, Any]
 
@@ -44,6 +40,8 @@ class Case:
     tokens: int
     warm_up_s: float
     seconds: float
+    gpus: int
+    """As many as leave Redis and the caller time."""
     gpus_per_worker: int
     """In the layout with fewer workers: as many as one client has the CPU for, up to a node's eight."""
 
@@ -93,7 +91,7 @@ def cases() -> Mapping[str, Case]:
     agents = Work(crowd["turns"], fit, step_s * answer, turn_s, asking, tool_s, has_claims=True)
     row_tokens = (whole["prompt_tokens"] + whole["generation_tokens"]) // setup["agents"]
     agent_tokens = crowd["first_prompt"] + crowd["turns"] * (answer + crowd["result_tokens"])
-    return {"rows": Case(rows, row_tokens, 3.0, 3.0, 4), "agents": Case(agents, agent_tokens, 40.0, 20.0, 8)}
+    return {"rows": Case(rows, row_tokens, 5.0, 10.0, 4, 4), "agents": Case(agents, agent_tokens, 40.0, 40.0, 64, 8)}
 
 
 def with_presence(costs: Costs, workers: int) -> Costs:
@@ -114,32 +112,18 @@ def steady(case: Case, gpus: int, per_worker: int, costs: Costs, outstanding: in
     return replace(found, agents_per_s=found.agents_per_s * workers / cluster.workers)
 
 
-def only(costs: Costs, what: str) -> tuple[Costs, int]:
-    """With one limit, and none of the others."""
-    limits = {"Redis": "command_s", "caller": "caller_s"}
-    kept = {name: getattr(costs, name) if limits.get(what) == name else _NONE for name in limits.values()}
-    return replace(costs, **kept), _MAX_OUTSTANDING if what == "window" else 10**9
-
-
-def largest(case: Case, per_worker: int, costs: Costs, outstanding: int) -> int:
-    """The most GPUs that are kept busy; 0: not even one worker's."""
-    free, _ = only(costs, "none")
-    base = steady(case, per_worker, per_worker, free, 10**9).agents_per_s / per_worker
-    sizes = [gpus for gpus in SIZES if gpus % per_worker == 0]
-
-    def is_too_large(gpus: int) -> bool:
-        return steady(case, gpus, per_worker, costs, outstanding).agents_per_s < ENOUGH * base * gpus
-
-    fitting = bisect(sizes, False, key=is_too_large)
-    return sizes[fitting - 1] if fitting else 0
-
-
 def limits(case: Case, costs: Costs) -> Iterator[tuple[str, Json]]:
-    """By layout: the GPUs that each limit alone allows, and all of them together."""
+    """By layout: the GPUs at which Redis or the caller is 95 % busy, by what they are with a few GPUs; the GPUs that
+    the caller's window fills; and the CPU of a worker."""
     for per_worker in (1, case.gpus_per_worker):
-        found: Json = {what: largest(case, per_worker, *only(costs, what)) for what in ("caller", "Redis", "window")}
-        found["all"] = largest(case, per_worker, costs, _MAX_OUTSTANDING)
-        found["client"] = round(steady(case, per_worker, per_worker, costs).client, 3)
+        few = steady(case, case.gpus, per_worker, costs)
+        found: Json = {
+            "window": int(_MAX_OUTSTANDING / case.work.at_once),
+            "caller": int(case.gpus * ENOUGH / few.caller),
+            "Redis": int(case.gpus * ENOUGH / few.redis),
+            "client": round(few.client, 3),
+            "commands_per_agent": round(few.commands_per_agent, 1),
+        }
         print(f"{per_worker} GPUs for each worker: {found}", flush=True)
         yield str(per_worker), found
 
@@ -213,9 +197,14 @@ def _faster(costs: Costs, speed: float) -> dict[str, float]:
 
 def _answer(costs: Costs, case: Case) -> Json:
     layouts = dict(limits(case, costs))
-    most = {layout: one["all"] for layout, one in layouts.items()}
+    most = {layout: min(one[what] for what in ("window", "caller", "Redis")) for layout, one in layouts.items()}
     best = max(most, key=lambda layout: most[layout])
-    return {"work": asdict(case.work), "limits": layouts, "whole": whole(case, costs, most[best], int(best))}
+    per_worker = int(best)
+    return {
+        "work": asdict(case.work),
+        "limits": layouts,
+        "whole": whole(case, costs, min(GPUS, most[best] // per_worker * per_worker), per_worker),
+    }
 
 
 def main() -> None:

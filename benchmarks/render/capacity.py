@@ -21,13 +21,22 @@ def checks() -> str:
 
 
 def limits() -> str:
-    heads = ["work", "CPUs", "GPUs per worker", "window", "caller", "Redis", "all together", "CPU of a worker"]
+    heads = ["work", "CPUs", "GPUs per worker", "caller", "Redis", "window", "CPU of a worker", "commands per agent"]
     rows = []
     for host, works in results("capacity")["hosts"].items():
         for name, found in works.items():
             for layout, one in found["limits"].items():
-                counts = [_gpus(one[what]) for what in ("window", "caller", "Redis", "all")]
-                rows.append([_WORK[name], _HOSTS[host], layout, *counts, share(one["client"])])
+                counts = [_gpus(one[what]) for what in ("caller", "Redis", "window")]
+                rows.append(
+                    [
+                        _WORK[name],
+                        _HOSTS[host],
+                        layout,
+                        *counts,
+                        share(one["client"]),
+                        f"{one['commands_per_agent']:.0f}",
+                    ]
+                )
     return table(heads, rows)
 
 
@@ -58,7 +67,7 @@ def _each() -> list[tuple[str, str, Json]]:
 
 
 def _gpus(number: int) -> str:
-    return "1,000 or more" if number == 1_000 else f"{number:,}" if number else "none"
+    return f"{number:,}"
 
 
 def _time(days: float) -> str:
