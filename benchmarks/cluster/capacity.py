@@ -26,6 +26,8 @@ MOST_GPUS = 64
 ENOUGH = 0.95
 """Share of its time that something may be busy."""
 BYTES_PER_TOKEN = 4
+REDIS_BYTES = 512e9
+"""Memory of a large server."""
 _LEASE_S = 15.0
 _INTERVAL_S = 0.5
 
@@ -144,6 +146,7 @@ def whole(case: Case, costs: Costs, gpus_each: int, per_worker: int) -> Json:
         "days": round(ROWS / split / 86_400, 2),
         "bytes_per_agent": held,
         "redis_tb": round(ROWS * held / 1e12, 1),
+        "redis_servers": math.ceil(ROWS * held / REDIS_BYTES),
         "redis_gb_per_run": round(ROWS * held / runs / 1e9),
         "redis_mb_per_s_per_run": round(split / runs * held * 2 / 1e6, 1),
     }
@@ -198,7 +201,7 @@ def _faster(costs: Costs, speed: float) -> dict[str, float]:
 def _answer(costs: Costs, case: Case) -> Json:
     layouts = dict(limits(case, costs))
     most = {layout: min(one[what] for what in ("window", "caller", "Redis")) for layout, one in layouts.items()}
-    best = max(most, key=lambda layout: most[layout])
+    best = max(most, key=lambda layout: (most[layout], layouts[layout]["Redis"]))
     per_worker = int(best)
     return {
         "work": asdict(case.work),

@@ -52,7 +52,7 @@ def whole() -> str:
         "... together": lambda one: f"{one['agents_per_s']:,}/s",
         "... a billion rows in": lambda one: _time(one["days"]),
         "... in the memory of all Redis servers": lambda one: f"{one['redis_tb']:,} TB",
-        "... of each": lambda one: f"{one['redis_gb_per_run']:,} GB",
+        "... which is that of servers with 512 GB": lambda one: f"{one['redis_servers']:,}",
         "... network of each": lambda one: f"{one['redis_mb_per_s_per_run']:,} MB/s",
     }
     return table(heads, [[what, *(show(found) for _, _, found in _each())] for what, show in shown.items()])
