@@ -17,6 +17,7 @@ the inputs (`shards`). Parts:
 - cost: CPU of the client and of Redis for an agent, commands and bytes; against no store, SQLite, and a hub in memory.
 - tools: calls that agents of all workers have in common.
 - faults: a worker is killed or cut off, Redis is restarted; and one of the loops is killed.
+- many-workers: what workers cost Redis by being there, and where few agents share a message.
 - ray: four nodes of a Ray cluster on this machine, of which one is killed.
 
 What is there of other parts in the file of results stays there, with the commit and the machine that it is from.
@@ -33,6 +34,7 @@ from typing import Any
 from benchmarks import report
 from benchmarks.cluster.cost import cost
 from benchmarks.cluster.faults import faults
+from benchmarks.cluster.many_workers import many_workers
 from benchmarks.cluster.ray_nodes import on_ray
 from benchmarks.cluster.redis_stats import Server, open_server
 from benchmarks.cluster.rounds import Asked, Numbers
@@ -45,6 +47,7 @@ PARTS: Mapping[str, Callable[[Server, Asked], Awaitable[Numbers]]] = {
     "cost": cost,
     "tools": tools,
     "faults": faults,
+    "many-workers": many_workers,
     "ray": on_ray,
 }
 _ALSO = {"scaling": ("scaling-latency", "scaling-cpu")}

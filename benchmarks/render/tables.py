@@ -9,6 +9,7 @@ from collections.abc import Callable
 from benchmarks.render import (
     batches,
     budget,
+    capacity,
     cluster,
     coding,
     gpu_peers,
@@ -25,6 +26,7 @@ from benchmarks.render.cells import RESULTS, ROOT, Json, results, table
 
 PAGES = (
     ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "clusters.md",
     ROOT / "docs" / "guides" / "shared-results.md",
     ROOT / "README.md",
 )
@@ -114,6 +116,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers_workloads": peers.workloads,
     "peers_endpoints": peers.endpoints,
     "peers_alone": peers.alone,
+    "capacity_checks": capacity.checks,
+    "capacity_limits": capacity.limits,
+    "capacity_whole": capacity.whole,
     "flows": batches.flows,
     "pools": batches.pools,
     "real_pools": batches.real_pools,

@@ -1,8 +1,8 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
 ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode or codex (no engines: coding agents that
-ask them), mlflow or phoenix (no engines: servers that traces are sent to). Without any: vllm, dynamo, opencode and
-codex, which `make test-engines` starts.
+ask them), mlflow or phoenix (no engines: servers that traces are sent to), or shellcheck (a linter). Without any:
+vllm, dynamo, opencode and codex, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -24,6 +24,7 @@ from scripts.engines import (
     phoenix_env,
     replay,
     sglang_env,
+    shellcheck_env,
     vision_model,
     vllm_env,
 )
@@ -37,6 +38,7 @@ from scripts.engines.layout import (
     PHOENIX,
     REPLAY,
     SGLANG,
+    SHELLCHECK,
     VISION,
     VLLM,
     Part,
@@ -54,6 +56,7 @@ PARTS = {
     "codex": (CODEX,),
     "mlflow": (MLFLOW,),
     "phoenix": (PHOENIX,),
+    "shellcheck": (SHELLCHECK,),
 }
 BUILDERS = {
     VLLM: vllm_env.build,
@@ -67,6 +70,7 @@ BUILDERS = {
     CODEX: codex_env.build,
     MLFLOW: mlflow_env.build,
     PHOENIX: phoenix_env.build,
+    SHELLCHECK: shellcheck_env.build,
 }
 DEFAULT = ("vllm", "dynamo", "opencode", "codex")
 

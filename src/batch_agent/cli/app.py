@@ -119,13 +119,13 @@ def _with_inputs_option(words: list[str]) -> list[str]:
 
 def _as_typed(message: str) -> str:
     """The message with flags where the library names options; for commands that have these options."""
-    if sys.argv[1:2] not in (["run"], ["plan"], ["lint"], ["preview"], ["resume"], ["worker"]):
+    if sys.argv[1:2] not in (["run"], ["plan"], ["lint"], ["preview"], ["resume"], ["worker"], ["template"]):
         return message
     from .options.cluster import ClusterOptions
     from .options.command_options import NAMES
 
     said = with_flags(message, (*NAMES, *ClusterOptions.__slots__))
-    return said.replace("--run-id", "--run") if sys.argv[1] == "worker" else said
+    return said.replace("--run-id", "--run") if sys.argv[1] in ("worker", "template") else said
 
 
 def _fail(message: str) -> NoReturn:

@@ -77,6 +77,17 @@ COMMANDS = (
         ("batch-agent worker --store redis://host:6379/0 --run reviews --trust my_tools:search",),
     ),
     Command(
+        "template",
+        "batch_agent.cli.cluster_templates.template_command:template",
+        "Print a job file that starts workers on a cluster.\n\n"
+        "For Kubernetes, KubeRay, Slurm and SkyPilot. Nothing is sent to a cluster: redirect the output to a file, "
+        "read it, and submit it as its first lines show.",
+        (
+            "batch-agent template kubernetes --run reviews --image registry.example/agents:1 > workers.yaml",
+            "batch-agent template slurm --run reviews --workers 16 --trust my_tools:search > workers.sh",
+        ),
+    ),
+    Command(
         "inspect",
         "batch_agent.cli.commands.inspect:inspect",
         "Show what a run, or one of its agents, did.\n\nAlso works during the run.",

@@ -25,6 +25,10 @@ NUMBERS: dict[tuple[str, str], tuple[list[str], str]] = {
     ("worker", "--lease"): (["--store", "nowhere", "--run", "r"], ""),
     ("worker", "--max-inflight"): (["--store", "nowhere", "--run", "r"], ""),
     ("worker", "--patience"): (["--store", "nowhere", "--run", "r"], ""),
+    ("template", "--workers"): (["slurm", "--run", "r"], "one"),
+    ("template", "--cpus"): (["slurm", "--run", "r"], "one"),
+    ("template", "--memory-gb"): (["slurm", "--run", "r"], "one"),
+    ("template", "--grace"): (["slurm", "--run", "r"], "one"),
     ("serve", "--port"): (["nothing.checkpoint"], ""),
     ("export", "--max-retries"): (["done.checkpoint"], "zero one"),
     ("inspect", "--max-retries"): (["done.checkpoint"], "zero one"),
@@ -40,6 +44,10 @@ REFUSED_BY_NAME = [
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=-1"], "--patience must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "r", "--patience=nan"], "--patience must be"),
     (["worker", "--store", "redis://127.0.0.1:1", "--run", "x y"], "--run must consist"),
+    (["template", "slurm", "--run", "x y"], "--run must consist"),
+    (["template", "slurm", "--run", "r", "--max-inflight", "0"], "--max-inflight must be"),
+    (["template", "pbs", "--run", "r"], "pbs"),
+    (["template", "kubernetes", "--run", "r"], "kubernetes needs --image"),
     (["serve", "done.checkpoint", "--port", "70000"], "--port must be an integer from 0 to 65535"),
     (["serve", "done.checkpoint", "--port=-1"], "--port must be an integer from 0 to 65535"),
     (["run", *TASK, "--metrics-port", "70000"], "port must be an integer from 0 to 65535"),
@@ -188,7 +196,19 @@ def test_every_numeric_flag_has_a_row_of_edge_values() -> None:
     asked = {argument.name for argument in app["lint"].assemble_argument_collection()}
     found = {
         (command, argument.name)
-        for command in ("run", "resume", "worker", "inspect", "serve", "report", "export", "plan", "preview", "doctor")
+        for command in (
+            "run",
+            "resume",
+            "worker",
+            "template",
+            "inspect",
+            "serve",
+            "report",
+            "export",
+            "plan",
+            "preview",
+            "doctor",
+        )
         for argument in app[command].assemble_argument_collection()
         if argument.show and argument.name not in asked and argument.hint in (int, float, int | None, float | None)
     }
