@@ -17,8 +17,8 @@ from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
+from .endpoints.hostfile import Endpoint, parse_hostfile
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, enforces_schema, takes_images
-from .hostfile import Endpoint, parse_hostfile
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
@@ -37,7 +37,7 @@ from .session_cleanup import SessionCloser, close_session, drop_context, final_r
 from .token_counter import prompt_renderer_for, token_counter_for
 
 if TYPE_CHECKING:
-    from .endpoint_pool import EndpointPool
+    from .endpoints.endpoint_pool import EndpointPool
 
 Notify = Callable[[str], None]
 
@@ -91,7 +91,7 @@ async def open_endpoint_pool(
 ) -> "EndpointPool":
     """`timeout`: seconds in which each endpoint must respond to the probe. Raises as `connect` does."""
 
-    from .endpoint_pool import EndpointPool
+    from .endpoints.endpoint_pool import EndpointPool
 
     named = labelled(endpoints)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..agent.conversation import Generate
 from ..aio import Deadlines, unwrap_group
-from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
 from ..batch_api.api_error import ApiError
 from ..batch_api.lines import InputLine
 from ..core.agent_config import Job

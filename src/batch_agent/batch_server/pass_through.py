@@ -9,7 +9,7 @@ from ..backends.connect import connect, endpoints_of, labelled
 from ..backends.dialects.dialect import StreamDecoder
 from ..backends.dialects.openai.encoder import OpenAIChat
 from ..backends.dialects.response_body import openai_usage, read_object
-from ..backends.endpoint_pool import EndpointPool
+from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.http_backend import HttpBackend
 from ..core.errors import BackendError, ErrorKind
 from ..core.json import dumps

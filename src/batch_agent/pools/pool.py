@@ -15,9 +15,9 @@ from typing import Any, Self
 from ..backends.connect import labelled, open_endpoint_pool, server_of
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
-from ..backends.endpoint_loads import endpoint_loads
-from ..backends.endpoint_pool import EndpointPool
-from ..backends.hostfile import Endpoint
+from ..backends.endpoints.endpoint_loads import endpoint_loads
+from ..backends.endpoints.endpoint_pool import EndpointPool
+from ..backends.endpoints.hostfile import Endpoint
 from ..channel import Channel
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import RequestObserver, Sampling

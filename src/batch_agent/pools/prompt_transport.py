@@ -13,7 +13,7 @@ import orjson
 
 from ..backends.batch_completions import BatchCompletionClient
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
-from ..backends.endpoint_pool import EndpointPool
+from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.http.client import ServerClient
 from ..backends.http.json_body import BadJson, loads
 from ..backends.http_backend import HttpBackend

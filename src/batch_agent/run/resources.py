@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..aio import RunDeadline, exit_in_thread, startup_deadline
 from ..backends.connect import TrialRequest, connect
-from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
 from ..backends.http_backend import HttpBackend
 from ..backends.prices import known_price
 from ..backends.probe import probe_images

@@ -11,10 +11,10 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .. import aio
-from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
-from ..core.messages import User
-from ..core.protocols import (
+from ... import aio
+from ...core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
+from ...core.messages import User
+from ...core.protocols import (
     Backend,
     CountsTokens,
     EncodesRequests,
@@ -26,10 +26,10 @@ from ..core.protocols import (
     TakesHints,
     Traits,
 )
-from ..core.requests import ContextHint, Delta, EncodedRequest, Request
-from ..schedule.pace import EndpointPaces, Grant
-from ..schedule.retry import is_overload_refusal
-from ..schedule.routing import Routing, Ticket
+from ...core.requests import ContextHint, Delta, EncodedRequest, Request
+from ...schedule.pace import EndpointPaces, Grant
+from ...schedule.retry import is_overload_refusal
+from ...schedule.routing import Routing, Ticket
 from . import pool_member
 from .failover import ENDPOINT_FAULTS, MAX_REJECTIONS, REJECTIONS, EndpointRejection
 from .pool_member import OpenBackend, PoolEndpoint, combined_traits, kv_capacities

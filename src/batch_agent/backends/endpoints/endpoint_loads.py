@@ -3,9 +3,9 @@
 import asyncio
 from weakref import WeakKeyDictionary
 
-from ..core.options.backend_settings import NamedBackends
-from ..schedule.endpoint_load import EndpointLoads
-from .connect import endpoints_of, server_of
+from ...core.options.backend_settings import NamedBackends
+from ...schedule.endpoint_load import EndpointLoads
+from ..connect import endpoints_of, server_of
 
 _LOADS: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointLoads] = WeakKeyDictionary()
 

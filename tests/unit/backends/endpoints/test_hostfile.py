@@ -8,7 +8,7 @@ import pytest
 
 from batch_agent import SpecError
 from batch_agent.backends import connect
-from batch_agent.backends.hostfile import Endpoint, parse_hostfile
+from batch_agent.backends.endpoints.hostfile import Endpoint, parse_hostfile
 
 
 def one(line: str) -> Endpoint:

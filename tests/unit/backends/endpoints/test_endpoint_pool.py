@@ -10,11 +10,11 @@ import pytest
 from tests.support.sim_hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, Tool
-from batch_agent.backends import pool_member as fleet_member
 from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.endpoint_pool import EndpointPool
-from batch_agent.backends.pool_member import PoolEndpoint
+from batch_agent.backends.endpoints import pool_member as fleet_member
+from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
+from batch_agent.backends.endpoints.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling, TextDelta

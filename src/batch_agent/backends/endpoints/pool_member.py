@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ..core.errors import BackendError, ErrorKind, SpecError
-from ..core.protocols import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
+from ...core.errors import BackendError, ErrorKind, SpecError
+from ...core.protocols import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
 
 OPEN_TIMEOUT = 15.0
 """Seconds in which an endpoint must respond to the probe, once another one has."""
