@@ -10,14 +10,14 @@ from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.options.backend_settings import BackendSettings, NamedBackend, NamedBackends, settings_of
+from ..core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackend, NamedBackends, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import ContextHint, RequestObserver, Usage
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
-from .endpoints.hostfile import Endpoint, parse_hostfile
+from .endpoints.hostfile import Endpoint
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, enforces_schema, takes_images
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
@@ -57,7 +57,6 @@ class TrialRequest:
     other endpoints are used."""
 
 
-HOSTFILE_SCHEME = "hostfile://"
 _HINT_TIMEOUT = 5.0
 
 
@@ -70,13 +69,36 @@ async def connect(
     trial: TrialRequest | None = None,
     observe: RequestObserver | None = None,
 ) -> Backend:
-    """Opens the backend that `url` names. Several endpoints, or those of a hostfile, form an endpoint pool. Nothing is
+    """Opens the backend that `url` names. Several endpoints, or those of a source, form an endpoint pool. Nothing is
     generated, except for one token where only a trial shows whether the server accepts tools. `observe` is called with
     each exchange. Raises SpecError for an invalid URL, and BackendError for a server that cannot be used."""
-    urls = endpoints_of(url)
+    given = [url] if isinstance(url, str | BackendSettings) else list(url)
+    for each in given:
+        if (each if isinstance(each, str) else each.url).startswith(SOURCE_SCHEMES):
+            return await _open_watched_pool(given, model, uses_tools, notify, trial, observe)
+    urls = check_distinct(given)
     if len(urls) == 1:
         return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
     return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
+
+
+async def _open_watched_pool(
+    given: Sequence[NamedBackend],
+    model: str | None,
+    uses_tools: bool,
+    notify: Notify,
+    trial: TrialRequest | None,
+    observe: RequestObserver | None,
+) -> "EndpointPool":
+    from .endpoints.endpoint_watcher import open_watched_pool
+
+    async def open_one(endpoint: NamedBackend) -> Backend:
+        one_trial = replace(trial or TrialRequest(), has_peers=True)
+        return await _connect_one(
+            endpoint, model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
+        )
+
+    return await open_watched_pool(given, open_one, notify)
 
 
 async def open_endpoint_pool(
@@ -108,28 +130,21 @@ async def open_endpoint_pool(
     return await EndpointPool.open(list(named), open_one, notify)
 
 
-def endpoints_of(url: NamedBackends) -> list[NamedBackend]:
-    """All endpoints, with those of hostfiles. Raises SpecError, also for an endpoint that is listed twice with the same
-    key."""
-    given = [url] if isinstance(url, str | BackendSettings) else list(url)
-    found: dict[object, NamedBackend] = {}
-    for each in given:
-        endpoints = [each]
-        settings = settings_of(each)
-        if settings.url.startswith(HOSTFILE_SCHEME):
-            hosts = parse_hostfile(settings.url.removeprefix(HOSTFILE_SCHEME))
-            endpoints = [_of_hostfile(each, backend_url(host)) for host in hosts]
-        for endpoint in endpoints:
-            server = server_of(endpoint), settings.api_key, settings.organization, settings.project
-            if server in found:
-                raise SpecError(f"{display_url(URL(settings_of(endpoint).url))} is listed twice among the endpoints.")
-            found[server] = endpoint
+def check_distinct(endpoints: Sequence[NamedBackend]) -> list[NamedBackend]:
+    """The endpoints. Raises SpecError for an invalid one, and for one that is listed twice with the same key."""
+    found: dict[tuple[str | None, ...], NamedBackend] = {}
+    for endpoint in endpoints:
+        identity = identify(endpoint)
+        if identity in found:
+            raise SpecError(f"{display_url(URL(settings_of(endpoint).url))} is listed twice among the endpoints.")
+        found[identity] = endpoint
     return list(found.values())
 
 
-def _of_hostfile(given: NamedBackend, url: str) -> NamedBackend:
-    """An endpoint of a hostfile, with the settings that were given with it."""
-    return url if isinstance(given, str) else replace(given, url=url)
+def identify(endpoint: NamedBackend) -> tuple[str | None, ...]:
+    """The same for all ways to write an endpoint with its key. Raises SpecError."""
+    settings = settings_of(endpoint)
+    return server_of(endpoint), settings.api_key, settings.organization, settings.project
 
 
 def labelled(endpoints: Sequence[NamedBackend]) -> dict[str, NamedBackend]:

@@ -28,6 +28,7 @@ from ..core.options import SpendingLimits
 from ..core.options.backend_settings import NAMED, BackendSettings, NamedBackends, endpoints_in, settings_of
 from ..core.protocols import (
     Backend,
+    ChangesEndpoints,
     CollectsRequests,
     EventSink,
     HasEndpoints,
@@ -59,6 +60,7 @@ from ..schedule.reference_model import MAX_READERS, ReadRecorder
 from ..store.memory_store import NoStore
 from ..tools import NoTools, Tool, ToolExecutor, ToolProvider, ToolSubset, group_by_tools, open_tools
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
+from .endpoint_changes import follow_endpoints
 from .plan_check import check_plan, is_same_question
 from .run_budget import RunBudget
 from .setup import ANY_SERVER, RunSetup, check_lane, check_tokens
@@ -633,7 +635,10 @@ class _Opener:
             run = first[id(admission)]
             server, spec = run.server, run.setup.spec
             if isinstance(spec.backend, NAMED) and not run.is_complete:
-                self._stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
+                addresses = addresses_of(spec.backend, server)
+                self._stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses))
+            if isinstance(server, ChangesEndpoints):
+                self._stack.callback(follow_endpoints(server, admission, spec, self._events))
             if isinstance(server, ReportsLoad) or admission.residency is not None:
                 await self._stack.enter_async_context(monitor_load(server, admission))
             if isinstance(server, ReportsRateLimits) and server.traits.reports_rate_limits:

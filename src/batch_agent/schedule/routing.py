@@ -4,7 +4,7 @@ Agents and prompt prefixes have an affinity to the endpoints that hold them in t
 unit of the caller's choice (tokens, prompts), the same for all of a Routing.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
 from math import exp
 from typing import NewType
@@ -200,6 +200,13 @@ class Affinity:
         self._homes.pop(origin, None)
         self._assigned.discard(origin)
 
+    def forget_endpoint(self, endpoint: int) -> None:
+        """Its KV cache is gone."""
+        self._homes = {origin: home for origin, home in self._homes.items() if home[0] != endpoint}
+        self._assigned &= self._homes.keys()
+        held = {prefix: holders - {endpoint} for prefix, holders in self._holders.items()}
+        self._holders = {prefix: holders for prefix, holders in held.items() if holders}
+
 
 Ticket = NewType("Ticket", int)
 
@@ -237,6 +244,10 @@ class Routing:
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
+        self._in_service = dict(enumerate(self._endpoints))
+        """The endpoints that have not left, by index."""
+        self.on_drained: Callable[[int], None] | None = None
+        """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
         self._sent: dict[Ticket, _Sent] = {}
         self._last = 0
@@ -246,6 +257,22 @@ class Routing:
 
     def name(self, endpoint: int) -> str:
         return self._endpoints[endpoint].name
+
+    def add(self, name: str) -> int:
+        """A further endpoint joins. Returns its index."""
+        index = len(self._endpoints)
+        self._endpoints.append(_Endpoint(name))
+        self._in_service[index] = self._endpoints[index]
+        return index
+
+    def leave(self, endpoint: int) -> None:
+        """A drained endpoint is gone, with its KV cache. Its index stays its own."""
+        self._in_service.pop(endpoint, None)
+        self._affinity.forget_endpoint(endpoint)
+
+    def rejoin(self, endpoint: int) -> None:
+        """An endpoint that had left is back. Nothing that was known about it holds any more."""
+        self._endpoints[endpoint] = self._in_service[endpoint] = _Endpoint(self.name(endpoint))
 
     def work(self, endpoint: int) -> float:
         """Weight in flight."""
@@ -272,13 +299,17 @@ class Routing:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
         endpoint that served it last; `prefixes`: beginnings of its prompt that others may share, the longest first;
         `draw`: two random numbers in [0, 1)."""
-        stats = self._stats
-        waits = {
-            each: stats.expected_wait(self._endpoints[each].load, weight, now)
-            for each in self.available(now)
-            if each not in exclude
-        }
-        chosen = self._choose(waits, origin, prefixes, draw)
+        home = self._assigned_home(origin, now)
+        if home is not None and home not in exclude:  # whatever the load
+            chosen: int | None = home
+        else:
+            stats = self._stats
+            waits = {
+                each: stats.expected_wait(self._endpoints[each].load, weight, now)
+                for each in self.available(now)
+                if each not in exclude
+            }
+            chosen = self._choose(waits, origin, prefixes, draw)
         if chosen is not None:
             self._affinity.record(chosen, origin, prefixes)
         return chosen
@@ -296,6 +327,8 @@ class Routing:
         endpoint = self._endpoints[sent.endpoint]
         endpoint.load.answered(sent.weight, now - sent.at, now)
         endpoint.breaker.on_answer(ticket)
+        if endpoint.is_draining:
+            self._check_drained(sent.endpoint)
 
     def failed(
         self,
@@ -340,6 +373,7 @@ class Routing:
     def drain(self, endpoint: int) -> None:
         """Sends nothing new to the endpoint; work in flight continues."""
         self._endpoints[endpoint].is_draining = True
+        self._check_drained(endpoint)
 
     def undrain(self, endpoint: int) -> None:
         self._endpoints[endpoint].is_draining = False
@@ -352,8 +386,14 @@ class Routing:
         """Whether the endpoint is up and not draining."""
         return self._endpoints[endpoint].is_healthy
 
+    def is_draining(self, endpoint: int) -> bool:
+        return self._endpoints[endpoint].is_draining
+
     def available(self, now: float) -> list[int]:
-        return [index for index, endpoint in enumerate(self._endpoints) if endpoint.allows(now)]
+        return [index for index, endpoint in self._in_service.items() if endpoint.allows(now)]
+
+    def is_available(self, endpoint: int, now: float) -> bool:
+        return endpoint in self._in_service and self._endpoints[endpoint].allows(now)
 
     def expected_wait(self, endpoint: int, weight: float, now: float) -> float:
         """Seconds until further work of this weight would be done at the endpoint. While no speed is known, only
@@ -365,8 +405,6 @@ class Routing:
     ) -> int | None:
         affinity = self._affinity
         home = affinity.home(origin)
-        if home in waits and affinity.is_assigned(origin):
-            return home
         near = affinity.candidates(prefixes, waits) if affinity.has_moved(origin, prefixes) else waits
         if home is not None and home in near:
             if affinity.should_stay(home, waits):
@@ -374,14 +412,27 @@ class Routing:
             del waits[home]
         return _better_of_two(affinity.candidates(prefixes, waits), draw)
 
+    def _assigned_home(self, origin: Hashable | None, now: float) -> int | None:
+        """The endpoint where room is reserved for the agent, if it takes work."""
+        if not self._affinity.is_assigned(origin):
+            return None
+        home = self._affinity.home(origin)
+        return home if home is not None and self.is_available(home, now) else None
+
+    def _check_drained(self, endpoint: int) -> None:
+        if self.on_drained is not None and not self._endpoints[endpoint].load.requests:
+            self.on_drained(endpoint)
+
     @property
     def _stats(self) -> EndpointStats:
-        return EndpointStats.of(endpoint.load for endpoint in self._endpoints)
+        return EndpointStats.of(endpoint.load for endpoint in self._in_service.values())
 
     def _close(self, ticket: Ticket, now: float) -> _Endpoint:
         sent = self._sent.pop(ticket)
         endpoint = self._endpoints[sent.endpoint]
         endpoint.load.ended(sent.weight, now)
+        if endpoint.is_draining:
+            self._check_drained(sent.endpoint)
         return endpoint
 
 

@@ -3,9 +3,9 @@
 import asyncio
 from weakref import WeakKeyDictionary
 
-from ...core.options.backend_settings import NamedBackends
+from ...core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackends
 from ...schedule.endpoint_load import EndpointLoads
-from ..connect import endpoints_of, server_of
+from ..connect import check_distinct, server_of
 
 _LOADS: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointLoads] = WeakKeyDictionary()
 
@@ -15,6 +15,18 @@ def endpoint_loads() -> EndpointLoads:
     return _LOADS.setdefault(asyncio.get_running_loop(), EndpointLoads())
 
 
-def addresses_of(url: NamedBackends) -> list[str]:
-    """The address of each server that `url` names: the same for all ways to write it. Raises SpecError."""
-    return [server_of(each) for each in endpoints_of(url)]
+def addresses_of(url: NamedBackends, server: object = None) -> list[str]:
+    """The address of each server that `url` names: the same for all ways to write it. `server`: the open backend, which
+    knows the endpoints of a source. Raises SpecError."""
+    given = [url] if isinstance(url, str | BackendSettings) else url
+    for each in given:
+        if (each if isinstance(each, str) else each.url).startswith(SOURCE_SCHEMES):
+            return _addresses_in_service(server)
+    return [server_of(each) for each in check_distinct(given)]
+
+
+def _addresses_in_service(server: object) -> list[str]:
+    from .endpoint_pool import EndpointPool
+
+    assert isinstance(server, EndpointPool), "what a source lists is a pool"
+    return [server_of(name.partition(" ")[0]) for name in server.names]

@@ -322,8 +322,8 @@ async def test_each_endpoint_has_its_own_kv_capacity_and_one_that_is_down_that_o
     async with up(large, small, down):
         down.kill()
         async with fleet_of(large, small, down) as fleet:
-            assert fleet.kv_capacities == (6400, 1600, 1600)
-            assert not fleet.is_available(2)
+            assert fleet.kv_capacities == {large.url: 6400, small.url: 1600, down.url: 1600}
+            assert not fleet.is_available(down.url)
 
 
 async def test_agents_of_a_run_are_served_by_the_endpoints_that_have_room_for_them() -> None:

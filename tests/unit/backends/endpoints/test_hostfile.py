@@ -264,7 +264,7 @@ def test_the_example_in_the_error_messages_is_a_valid_hostfile() -> None:
 def test_an_address_may_have_the_scheme_of_a_flavor(line: str, url: str) -> None:
     endpoint = one(line)
     assert endpoint.url == url
-    assert connect.endpoints_of([connect.backend_url(endpoint)]) == [url]
+    assert connect.check_distinct([connect.backend_url(endpoint)]) == [url]
 
 
 def test_a_bedrock_url_is_rejected_in_a_hostfile() -> None:
