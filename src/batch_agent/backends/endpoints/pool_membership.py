@@ -30,8 +30,9 @@ class PoolMembership(Generic[Name, Source]):
         """For each endpoint of a source, the listings since the last one that had it."""
 
     @property
-    def members(self) -> frozenset[Name]:
-        return frozenset(name for missed in self._missed.values() for name in missed)
+    def members(self) -> list[Name]:
+        """In the order in which they were listed first."""
+        return list(dict.fromkeys(name for missed in self._missed.values() for name in missed))
 
     def on_listing(self, source: Source, names: Iterable[Name]) -> MembershipChange[Name]:
         """A source listed these endpoints."""
@@ -44,7 +45,7 @@ class PoolMembership(Generic[Name, Source]):
             if missed[name] >= self._patience[source]:
                 del missed[name]
         missed.update(dict.fromkeys(listed, 0))
-        after = self.members
+        after, known = set(self.members), set(before)
         return MembershipChange(
-            tuple(name for name in listed if name not in before), tuple(name for name in before if name not in after)
+            tuple(name for name in listed if name not in known), tuple(name for name in before if name not in after)
         )
