@@ -297,6 +297,8 @@ def http_backend(
     observe: RequestObserver | None = None,
 ) -> HttpBackend:
     """The backend of a server, from what is known about it."""
+    if (header := address.settings.session_header) is not None:
+        flavor = with_session_header(flavor, header)
     session_closer, dialect = _session_closer(server, flavor, info, address, model.name), _dialect(flavor, info, model)
     return HttpBackend(
         server,
@@ -310,6 +312,13 @@ def http_backend(
         daily_requests=flavor.daily_requests,
         render_prompt=prompt_renderer_for(server, dialect) if flavor.extensions.prompt_ids else None,
     )
+
+
+def with_session_header(flavor: Flavor, header: str) -> Flavor:
+    """The flavor of a server behind a router that keeps the requests of a session together. Raises SpecError."""
+    if flavor.dialect != "openai":
+        raise SpecError(f"Backend: session_header needs an OpenAI-compatible server, and {flavor.scheme}:// is not one.")
+    return replace(flavor, extensions=replace(flavor.extensions, session_header=header))
 
 
 def detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:

@@ -24,6 +24,8 @@ _MIN_IDLE = 0.05
 _MAX_IDLE = 1.0
 _LOOKAHEAD = 32
 _MAX_PASSED_OVER = 8
+_MAX_CONSIDERED = 64
+"""Endpoints of a pool that are compared for an agent: all of them, or the next ones in turn."""
 
 _Waiter = tuple[Priority, int, str, "asyncio.Future[None]"]
 """Priority, ticket, agent, and what is set when it is admitted."""
@@ -272,6 +274,13 @@ class Residency:
             self.admit_waiting()
             raise
 
+    def take(self, agent: str) -> bool:
+        """Gives a registered agent residency if it fits. Nobody may wait for the room."""
+        if not self.ledger.admit(agent, self.now()):
+            return False
+        self._busy.add(agent)
+        return True
+
     def report(self) -> ResidencyReport:
         ledger, counts = self.ledger, self.ledger.counts
         return ResidencyReport(
@@ -432,6 +441,7 @@ class PoolResidency:
         """The endpoints in service."""
         self._names: dict[Residency, str] = {}
         """Also of those that have left, while agents that wait for tools belong to them."""
+        self._first = 0
         self._last: str | None = None
         """The last endpoint, if it has left too: it is kept until another one joins."""
         for name, capacity in capacities.items():
@@ -552,6 +562,8 @@ class PoolResidency:
         references: Mapping[str, int] | None = None,
     ) -> None:
         """Waits until a new agent has residency on one of the endpoints. Arguments as for `Residency.admit`."""
+        if self._admit_at_once(agent, chars, shared_chars, references):
+            return
         self._new[agent] = chars, shared_chars, references
         for each in self._by_name.values():
             each.register(agent, chars, shared_chars, references)
@@ -645,6 +657,34 @@ class PoolResidency:
             for each in self.endpoints:
                 each.admit_waiting()
 
+    def _admit_at_once(
+        self, agent: str, chars: int, shared_chars: int | None, references: Mapping[str, int] | None
+    ) -> bool:
+        """Of many endpoints, some are asked first, while no other agent waits."""
+        if len(self._by_name) <= _MAX_CONSIDERED or self._unassigned.queue:
+            return False
+        considered = [each for each in self._considered() if self._is_available(each) and not each.has_waiters]
+        for each in considered:
+            each.register(agent, chars, shared_chars, references)
+        for each in sorted(considered, key=lambda each: self._preference(agent, each)):
+            if each.take(agent):
+                for other in considered:
+                    if other is not each:
+                        other.forget(agent)
+                self._settle(agent, each)
+                return True
+        for each in considered:
+            each.forget(agent)
+        return False
+
+    def _considered(self) -> list[Residency]:
+        """All endpoints; of many, the next ones in turn."""
+        endpoints = list(self._by_name.values())
+        if len(endpoints) <= _MAX_CONSIDERED:
+            return endpoints
+        self._first = (self._first + _MAX_CONSIDERED) % len(endpoints)
+        return (endpoints + endpoints)[self._first : self._first + _MAX_CONSIDERED]
+
     def _admit_new(self, agent: str) -> None:
         """The endpoints are asked in order of preference whether they admit the agent."""
         for each in sorted(self.endpoints, key=lambda each: self._preference(agent, each)):
@@ -663,11 +703,14 @@ class PoolResidency:
         return False, self._expected_wait(endpoint, endpoint.ledger.residents + 1)
 
     def _on_admitted(self, agent: str, home: Residency) -> None:
-        self._homes[agent] = home
         self._new.pop(agent, None)
         for each in self._by_name.values():
             if each is not home:
                 each.forget(agent)
+        self._settle(agent, home)
+
+    def _settle(self, agent: str, home: Residency) -> None:
+        self._homes[agent] = home
         self._assign(agent, home)
         self._count_residents()
 
@@ -684,7 +727,7 @@ class PoolResidency:
         with room that has more of its references while its own text is computed again anyway, or whose expected wait is
         several times shorter."""
         home = self.home(agent)
-        others = [each for each in self.endpoints if each is not home and self._is_available(each)]
+        others = [each for each in self._considered() if each is not home and self._is_available(each)]
         rooms = {each: each.ledger.room_left(agent, home.ledger) for each in others}
         if not self._is_available(home):
             return max(others, key=rooms.__getitem__, default=None)
