@@ -469,9 +469,7 @@ class Routing:
         if self._answers >= len(self._known):
             self._answers, self._stats = 0, EndpointStats.of(self._known.values())
 
-    def _waits(
-        self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]
-    ) -> dict[int, float]:
+    def _waits(self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]) -> dict[int, float]:
         stats, known = self._stats, self._endpoints
         return {
             each: stats.expected_wait(known[each].load, weight, now)
