@@ -320,8 +320,6 @@ def with_session_header(flavor: Flavor, header: str) -> Flavor:
     """The flavor of a server behind a router that keeps the requests of a session together. Raises SpecError."""
     if flavor.dialect != "openai":
         raise SpecError(f"Backend: session_header needs an OpenAI-compatible server; {flavor.scheme}:// is not one.")
-            f"Backend: session_header needs an OpenAI-compatible server, and {flavor.scheme}:// is not one."
-        )
     return replace(flavor, extensions=replace(flavor.extensions, session_header=header))
 
 

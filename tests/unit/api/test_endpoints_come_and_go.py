@@ -4,12 +4,15 @@ process."""
 import asyncio
 import os
 from collections import defaultdict
+from collections.abc import AsyncIterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from tests.support.redis_server import RedisServer, redis_server
 from tests.support.sim_hosts import CHAT, STEPS, Host, soon, up
 
 from batch_agent import AgentResult, Backend, BatchAgent, Tool
@@ -18,6 +21,8 @@ from batch_agent.core.events import EndpointChanged, Event, LimitChanged, Notice
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.sim import Script
 from batch_agent.sim.http import ClientConnection
+
+__all__ = ["redis_server"]
 
 TURNS = 4
 
@@ -28,6 +33,9 @@ class Fleet:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.changes: list[EndpointChanged] = []
+        self.notices: list[str] = []
+        self.may_end = asyncio.Event()
+        """Until then, the second half of the inputs is not read, and the first half waits for its tools."""
 
     def publish(self, *hosts: Host) -> None:
         """Replaces the file, as `mv` does."""
@@ -38,28 +46,43 @@ class Fleet:
     def emit(self, event: Event) -> None:
         if isinstance(event, EndpointChanged):
             self.changes.append(event)
+        if isinstance(event, Notice):
+            self.notices.append(event.text)
 
     def told(self, host: Host, state: str) -> bool:
         return any(each.endpoint == f"vllm://{host.address}" and each.state == state for each in self.changes)
 
-    async def run(self, count: int, **options: Any) -> list[AgentResult]:
+    async def run(self, number: int, **options: Any) -> list[AgentResult]:
+        inputs = [f"case {n:04}" for n in range(number)] if "store" in options else self._inputs(number)
+        results: list[AgentResult] = await BatchAgent.run(inputs=inputs, progress=False, **self._options() | options)
+        return results
+
+    async def _inputs(self, number: int) -> AsyncIterator[str]:
+        for index in range(number):
+            if index == number // 2:
+                await self.may_end.wait()
+            yield f"case {index:04}"
+
+    async def work(self, **options: Any) -> None:
+        await BatchAgent.work(**self._options() | options)
+
+    def _options(self) -> dict[str, Any]:
+        calls = count(1)
+
         @Tool.define(effect="write")
         async def look(it: str = "") -> str:
             """Looks it up."""
-            await asyncio.sleep(0.001)
+            if next(calls) > 20:
+                await self.may_end.wait()
             return "seen"
 
-        given: dict[str, Any] = {
+        return {
             "task": "Look at {it}",
-            "inputs": [f"case {n:04}" for n in range(count)],
             "tools": [look],
             "max_turns": TURNS + 1,
             "backend": Backend(f"hostfile://{self.file}", refresh=0.02),
             "events": self,
-            "progress": False,
         }
-        results: list[AgentResult] = await BatchAgent.run(**given | options)
-        return results
 
 
 def turns(*hosts: Host) -> dict[str, list[int]]:
@@ -105,6 +128,8 @@ async def test_an_endpoint_that_is_added_joins_takes_new_agents_and_moves_no_oth
             running = group.create_task(fleet.run(30, max_inflight=4))
             await soon(lambda: asked(first) >= 6)
             fleet.publish(first, second)
+            await soon(lambda: fleet.told(second, "joined"))
+            fleet.may_end.set()
         results = running.result()
     assert all(result.ok for result in results)
     assert asked(first) + asked(second) == 30 * TURNS
@@ -122,6 +147,7 @@ async def test_a_drained_endpoint_finishes_its_requests_and_gets_no_other(fleet:
             fleet.publish(first)
             await soon(lambda: fleet.told(second, "left"))
             before = asked(second)
+            fleet.may_end.set()
         results = running.result()
         assert not second.connections
     assert all(result.ok for result in results)
@@ -145,6 +171,8 @@ async def test_no_request_is_sent_to_an_endpoint_once_it_drains(fleet: Fleet) ->
             group.create_task(fleet.run(24, max_inflight=4))
             await soon(lambda: asked(second) >= 4)
             fleet.publish(first)
+            await soon(lambda: bool(fleet.changes))
+            fleet.may_end.set()
     assert fleet.changes[0].state == "draining"
     assert sum(came) <= fleet.changes[0].in_flight  # those that were on their way
 
@@ -157,6 +185,7 @@ async def test_an_endpoint_that_dies_and_is_removed_loses_only_what_was_in_fligh
             await soon(lambda: asked(second) >= 4)
             second.kill()
             fleet.publish(first)
+            fleet.may_end.set()
         results = running.result()
     assert all(result.ok for result in results)
     assert 24 * TURNS <= asked(first) + asked(second) <= 24 * TURNS + 4
@@ -173,9 +202,11 @@ async def test_an_endpoint_may_return_after_it_has_left(fleet: Fleet) -> None:
             await soon(lambda: fleet.told(second, "left"))
             before = asked(second)
             fleet.publish(second, first)
-            await soon(lambda: asked(second) > before)
+            await soon(lambda: fleet.told(second, "joined"))
+            fleet.may_end.set()
         assert all(result.ok for result in running.result())
     assert [change.state for change in fleet.changes] == ["draining", "left", "joined"]
+    assert asked(second) > before
     assert asked(first) + asked(second) == 40 * TURNS
 
 
@@ -187,15 +218,14 @@ async def test_all_endpoints_can_be_replaced_by_others(fleet: Fleet) -> None:
             await soon(lambda: asked(first) >= 4)
             fleet.publish(second, third)
             await soon(lambda: fleet.told(first, "left"))
+            fleet.may_end.set()
         assert all(result.ok for result in running.result())
     assert asked(second) > 8
     assert asked(third) > 8
     assert asked(first) + asked(second) + asked(third) == 30 * TURNS
 
 
-async def test_a_newcomer_joins_when_it_responds_and_not_before(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_newcomer_joins_when_it_responds_and_not_before(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_watcher, "_RETRY", Backoff(0.02, 0.02))
     second = server()
     async with up(second):
@@ -206,10 +236,11 @@ async def test_a_newcomer_joins_when_it_responds_and_not_before(
             running = group.create_task(fleet.run(40, max_inflight=4))
             await soon(lambda: asked(first) >= 4)
             fleet.publish(first, second)
-            await soon(lambda: asked(first) >= 20)
+            await soon(lambda: bool(fleet.notices))
             assert not fleet.changes
             await second.start()
             await soon(lambda: fleet.told(second, "joined"))
+            fleet.may_end.set()
         assert all(result.ok for result in running.result())
         second.kill()
     assert asked(second) > 10
@@ -217,27 +248,24 @@ async def test_a_newcomer_joins_when_it_responds_and_not_before(
 
 
 async def test_a_newcomer_that_serves_another_model_is_reported_and_not_used(fleet: Fleet) -> None:
-    notices: list[str] = []
     async with up(server(), server("other")) as (first, second):
         fleet.publish(first)
-        fleet.emit = lambda event: notices.append(event.text) if isinstance(event, Notice) else None  # type: ignore
         async with asyncio.TaskGroup() as group:
             running = group.create_task(fleet.run(30, max_inflight=4))
             await soon(lambda: asked(first) >= 4)
             fleet.publish(first, second)
-            await soon(lambda: bool(notices))
+            await soon(lambda: bool(fleet.notices))
+            fleet.may_end.set()
         assert all(result.ok for result in running.result())
-    assert "is listed, but cannot be used yet" in notices[0]
-    assert "has no model 'sim'" in notices[0] or "serves 'other', not 'sim'" in notices[0]
+    assert "is listed, but cannot be used yet" in fleet.notices[0]
+    assert "has no model 'sim'" in fleet.notices[0] or "serves 'other', not 'sim'" in fleet.notices[0]
     assert asked(second) == 0
 
 
 @pytest.mark.parametrize(("text", "words"), [("", "lists no endpoints"), ("gpu1:99999", "line 1"), (None, "not exist")])
 async def test_a_hostfile_that_cannot_be_used_changes_nothing(fleet: Fleet, text: str | None, words: str) -> None:
-    notices: list[str] = []
     async with up(server(), server()) as (first, second):
         fleet.publish(first, second)
-        fleet.emit = lambda event: notices.append(event.text) if isinstance(event, Notice) else None  # type: ignore
         async with asyncio.TaskGroup() as group:
             running = group.create_task(fleet.run(30, max_inflight=4))
             await soon(lambda: asked(second) >= 4)
@@ -245,12 +273,14 @@ async def test_a_hostfile_that_cannot_be_used_changes_nothing(fleet: Fleet, text
                 fleet.file.unlink()
             else:
                 fleet.file.write_text(text)
-            await soon(lambda: bool(notices))
+            await soon(lambda: bool(fleet.notices))
             before = asked(second)
-            await soon(lambda: asked(second) > before)
+            fleet.may_end.set()
         assert all(result.ok for result in running.result())
-    assert notices[0].startswith("The endpoints stay as they are: The hostfile")
-    assert words in notices[0]
+    assert fleet.notices[0].startswith("The endpoints stay as they are: The hostfile")
+    assert words in fleet.notices[0]
+    assert asked(second) > before
+    assert not fleet.changes
 
 
 async def test_without_a_given_limit_the_slots_follow_the_endpoints(fleet: Fleet) -> None:
@@ -269,5 +299,30 @@ async def test_without_a_given_limit_the_slots_follow_the_endpoints(fleet: Fleet
             await soon(lambda: asked(first) >= 4)
             fleet.publish(first, second)
             await soon(lambda: fleet.told(second, "joined"))
+            fleet.may_end.set()
         assert all(result.ok for result in running.result())
     assert len(limits) == 1
+
+
+@pytest.mark.slow
+async def test_each_worker_of_a_shared_run_follows_the_endpoints_and_all_share_their_caches(
+    fleet: Fleet, redis_server: RedisServer
+) -> None:
+    shared = {"store": redis_server.url, "run_id": f"endpoints-{uuid4()}", "max_inflight": 4}
+    async with up(server(), server()) as (first, second):
+        fleet.publish(first)
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(fleet.run(40, **shared))
+            worker = group.create_task(fleet.work(**shared))
+            await soon(lambda: asked(first) >= 8)
+            fleet.publish(first, second)
+            await soon(lambda: sum(each.state == "joined" for each in fleet.changes) == 2)  # one for each worker
+            fleet.publish(second)
+            await soon(lambda: sum(each.state == "left" for each in fleet.changes) == 2)
+            before = asked(first)
+            fleet.may_end.set()
+            results = await running
+            worker.cancel()
+    assert all(result.ok for result in results)
+    assert asked(first) == before
+    assert before + asked(second) == 40 * TURNS
