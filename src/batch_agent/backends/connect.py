@@ -17,9 +17,9 @@ from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
-from .endpoints.hostfile import Endpoint
+from .endpoints.endpoint_identity import check_distinct, labelled
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, enforces_schema, takes_images
-from .http.client import ServerClient, display_url
+from .http.client import ServerClient
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
 from .load_metrics import load_reader_for
@@ -131,54 +131,12 @@ async def open_endpoint_pool(
     return await EndpointPool.open(list(named), open_one, notify)
 
 
-def check_distinct(endpoints: Sequence[NamedBackend]) -> list[NamedBackend]:
-    """The endpoints. Raises SpecError for an invalid one, and for one that is listed twice with the same key."""
-    found: dict[tuple[str | None, ...], NamedBackend] = {}
-    for endpoint in endpoints:
-        identity = identify(endpoint)
-        if identity in found:
-            raise SpecError(f"{display_url(URL(settings_of(endpoint).url))} is listed twice among the endpoints.")
-        found[identity] = endpoint
-    return list(found.values())
-
-
-def identify(endpoint: NamedBackend) -> tuple[str | None, ...]:
-    """The same for all ways to write an endpoint with its key. Raises SpecError."""
-    settings = settings_of(endpoint)
-    return server_of(endpoint), settings.api_key, settings.organization, settings.project
-
-
-def labelled(endpoints: Sequence[NamedBackend]) -> dict[str, NamedBackend]:
-    """The endpoints by a name that is theirs alone. An endpoint that several keys use has a number behind its URL."""
-    found: dict[str, NamedBackend] = {}
-    for each in endpoints:
-        url = settings_of(each).label
-        same = sum(settings_of(other).label == url for other in found.values())
-        found[f"{url} (key {same + 1})" if same else url] = each
-    return found
-
-
-def server_of(endpoint: NamedBackend) -> str:
-    """The same string for all ways to write the URL of one server."""
-    settings = settings_of(endpoint)
-    parsed = parse(settings.url)
-    if parsed.scheme in ("local", "bedrock"):
-        return settings.url
-    return str(address_of(parsed, settings).root)
-
-
 def check_has_only_url(settings: BackendSettings) -> None:
     """Raises SpecError for settings of a backend that is not reached with a key and headers."""
     for name in ("api_key", "headers", "organization", "project", "api_version"):
         if getattr(settings, name):
             scheme = settings.url.partition("://")[0]
             raise SpecError(f"Backend: {scheme}:// has no {name}.")
-
-
-def backend_url(endpoint: Endpoint) -> str:
-    """The URL of an endpoint. An address without a path is assumed to be a vLLM server; other URLs are probed."""
-    is_address = endpoint.scheme == "http" and not endpoint.base
-    return endpoint.url.replace("http://", "vllm://", 1) if is_address else endpoint.url
 
 
 async def _connect_one(

@@ -16,7 +16,8 @@ from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import BackendAddress, address_of, parse
-from .connect import Notify, ProbedServer, connect, labelled, probe_server
+from .connect import Notify, ProbedServer, connect, probe_server
+from .endpoints.endpoint_identity import labelled
 from .endpoints.endpoint_sources import list_endpoints
 from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout

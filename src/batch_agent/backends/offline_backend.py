@@ -17,7 +17,8 @@ from ..core.options.backend_settings import (
     settings_of,
 )
 from .address import BackendAddress, address_of, parse
-from .connect import backend_url, check_distinct, detect_flavor, http_backend, local_backend, parse_local
+from .connect import detect_flavor, http_backend, local_backend, parse_local
+from .endpoints.endpoint_identity import backend_url, check_distinct
 from .endpoints.hostfile import parse_hostfile
 from .flavors import ANTHROPIC, Flavor
 from .http.client import ServerClient, display_url

@@ -5,10 +5,11 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
-from ..backends.connect import check_distinct, connect, labelled
+from ..backends.connect import connect
 from ..backends.dialects.dialect import StreamDecoder
 from ..backends.dialects.openai.encoder import OpenAIChat
 from ..backends.dialects.response_body import openai_usage, read_object
+from ..backends.endpoints.endpoint_identity import check_distinct, labelled
 from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.endpoints.endpoint_watcher import open_watched_pool
 from ..backends.http_backend import HttpBackend

@@ -12,9 +12,10 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import labelled, open_endpoint_pool, server_of
+from ..backends.connect import open_endpoint_pool
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
+from ..backends.endpoints.endpoint_identity import labelled, server_of
 from ..backends.endpoints.endpoint_loads import endpoint_loads
 from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.endpoints.hostfile import Endpoint

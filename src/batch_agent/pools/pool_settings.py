@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from ..backends.address import address_of_backend
-from ..backends.connect import backend_url
+from ..backends.endpoints.endpoint_identity import backend_url
 from ..backends.endpoints.hostfile import Endpoint, parse_hostfile
 from ..core.errors import SpecError
 from ..core.options.backend_settings import BackendSettings, NamedBackend

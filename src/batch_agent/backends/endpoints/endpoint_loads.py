@@ -5,7 +5,7 @@ from weakref import WeakKeyDictionary
 
 from ...core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackends
 from ...schedule.endpoint_load import EndpointLoads
-from ..connect import check_distinct, server_of
+from .endpoint_identity import check_distinct, server_of
 
 _LOADS: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointLoads] = WeakKeyDictionary()
 

@@ -24,7 +24,7 @@ from ...core.options.backend_settings import (
 )
 from ...core.safe_text import mask_user_info
 from ...supervisor import ProgramCommand, ProgramError, ProgramLimits, run_program
-from ..connect import backend_url, check_distinct
+from .endpoint_identity import backend_url, check_distinct
 from .hostfile import Endpoint, parse_hostfile
 
 _HOSTFILE_SECONDS = 2.0
