@@ -4,8 +4,8 @@ from .lazy_imports import lazy_imports
 
 with lazy_imports(globals()):  # `import batch_agent` costs nothing
     from .api import BatchAgent as BatchAgent
-    from .backends.hostfile import Endpoint as Endpoint
-    from .backends.hostfile import parse_hostfile as parse_hostfile
+    from .backends.endpoints.hostfile import Endpoint as Endpoint
+    from .backends.endpoints.hostfile import parse_hostfile as parse_hostfile
     from .core.errors import BackendError as BackendError
     from .core.errors import BatchAgentError as BatchAgentError
     from .core.errors import ErrorKind as ErrorKind

@@ -321,6 +321,13 @@ EVENTS: dict[str, Cells] = {
         "unit/observe/report/test_run_view.py::test_limits_and_pauses_are_told_with_their_times",
         "engine/test_retries.py::test_every_retry_is_an_event_with_its_reason_and_delay",
     ),
+    "EndpointChanged": (
+        "unit/api/test_endpoints_come_and_go.py::test_a_drained_endpoint_finishes_its_requests_and_gets_no_other",
+        "- it has no cancellation of its own",
+        "unit/observe/report/test_run_view.py::test_endpoints_that_joined_and_left_are_told_with_their_times",
+        "unit/observe/report/test_run_view.py::test_endpoints_that_joined_and_left_are_told_with_their_times",
+        "unit/api/test_endpoints_come_and_go.py::test_an_endpoint_that_dies_and_is_removed_loses_only_what_was_in_flight",
+    ),
     "Steered": (
         "unit/api/test_control.py::test_requests_at_the_same_time_are_all_applied",
         "unit/api/test_control.py::test_a_cancelled_agent_stays_cancelled_in_the_next_run",

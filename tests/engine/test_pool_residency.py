@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
-from batch_agent.backends.endpoint_pool import EndpointPool
+from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
 from batch_agent.core.protocols import Backend, ServerLoad
 from batch_agent.core.requests import NO_USAGE, Reply, Request, Usage
 from batch_agent.data.results import Results

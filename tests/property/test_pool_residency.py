@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -20,41 +20,42 @@ from batch_agent.testing import run_virtual
 class Pool:
     """Endpoints that are up or down, and the endpoint of each agent."""
 
-    on_routed: Callable[[str, int], None] | None = None
+    on_routed: Callable[[str, str], None] | None = None
 
-    def __init__(self, capacities: tuple[int, ...], dice: random.Random) -> None:
-        self.kv_capacities = capacities
+    def __init__(self, capacities: Sequence[int], dice: random.Random) -> None:
+        self.kv_capacities = {str(index): capacity for index, capacity in enumerate(capacities)}
         self.down: set[int] = set()
+        """Also those that drain."""
         self.homes: dict[str, int] = {}
         self._dice = dice
 
-    def assign(self, agent: str, endpoint: int) -> None:
-        self.homes[agent] = endpoint
+    def assign(self, agent: str, endpoint: str) -> None:
+        self.homes[agent] = int(endpoint)
 
-    def is_available(self, endpoint: int) -> bool:
-        return endpoint not in self.down
+    def is_available(self, endpoint: str) -> bool:
+        return endpoint in self.kv_capacities and int(endpoint) not in self.down
 
-    def expected_wait(self, endpoint: int, requests: int) -> float:
+    def expected_wait(self, endpoint: str, requests: int) -> float:
         return requests * self._dice.choice([1.0, 1.0, 10.0])
 
     def send(self, agent: str) -> None:
         """A request goes to the agent's endpoint, or to another that is up."""
-        up = [each for each in range(len(self.kv_capacities)) if each not in self.down]
-        if self.homes[agent] in self.down and up:
+        up = [int(each) for each in self.kv_capacities if int(each) not in self.down]
+        if self.homes[agent] not in up and up:
             self.homes[agent] = self._dice.choice(up)
         assert self.on_routed is not None
-        self.on_routed(agent, self.homes[agent])
+        self.on_routed(agent, str(self.homes[agent]))
 
 
 def check(residency: PoolResidency, pool: Pool, agent: str | None = None) -> None:
-    for index, endpoint in enumerate(residency.endpoints):
+    for name, endpoint in residency.named_endpoints.items():
         ledger = endpoint.ledger
-        residents = {name: each for name, each in ledger._agents.items() if each.is_resident}
+        residents = {agent: each for agent, each in ledger._agents.items() if each.is_resident}
         fitting = [each.own for each in residents.values() if not each.is_overcommitted]
-        assert len(fitting) <= 1 or sum(fitting) <= 0.9 * pool.kv_capacities[index]
-        assert all(pool.homes[name] == index for name in residents)
-    if agent is not None:
-        assert residency.endpoints[pool.homes[agent]].ledger.is_resident(agent)
+        assert len(fitting) <= 1 or sum(fitting) <= 0.9 * (endpoint.capacity or 0)
+        assert all(pool.homes[each] == int(name) for each in residents)
+    if agent is not None and str(pool.homes[agent]) in residency.named_endpoints:
+        assert residency.named_endpoints[str(pool.homes[agent])].ledger.is_resident(agent)
 
 
 async def live(name: str, residency: PoolResidency, pool: Pool, dice: random.Random) -> None:
@@ -95,8 +96,8 @@ def test_agents_fit_where_they_run_and_all_of_them_end(seed: int, capacities: li
     dice = random.Random(seed)
 
     async def main() -> None:
-        pool = Pool(tuple(capacities), dice)
-        residency = PoolResidency(pool, capacities, 0)
+        pool = Pool(capacities, dice)
+        residency = PoolResidency(pool, pool.kv_capacities, 0)
         for endpoint in residency.endpoints:
             endpoint.ledger._finished = 1
         async with asyncio.timeout(1000):
@@ -105,6 +106,61 @@ def test_agents_fit_where_they_run_and_all_of_them_end(seed: int, capacities: li
                 for number in range(dice.choice([1, 5, 30])):
                     group.create_task(live(str(number), residency, pool, dice))
             ejecting.cancel()
+        for endpoint in residency.endpoints:
+            assert endpoint.ledger.residents == endpoint.busy == 0
+            assert not endpoint.ledger._agents
+            assert abs(endpoint.ledger.reserved_tokens) < 1e-6
+
+    run_virtual(main())
+
+
+async def come_and_go(pool: Pool, residency: PoolResidency, dice: random.Random) -> None:
+    """Endpoints join, drain, leave, and are listed again; one that serves is left."""
+    while True:
+        await asyncio.sleep(2 * dice.random())
+        serving = [each for each in pool.kv_capacities if int(each) not in pool.down]
+        draining = [each for each in pool.kv_capacities if int(each) in pool.down]
+        if dice.random() < 0.3 and len(serving) > 1:
+            name = dice.choice(serving)
+            pool.down.add(int(name))
+            residency.drain(name)
+        elif dice.random() < 0.3 and draining:
+            name = dice.choice(draining)
+            if dice.random() < 0.3:
+                pool.down.discard(int(name))
+                residency.join(name, pool.kv_capacities[name])
+            elif not residency.named_endpoints[name].busy:
+                del pool.kv_capacities[name]
+                residency.leave(name)
+        else:
+            name = str(dice.randrange(8))
+            if name not in pool.kv_capacities:
+                pool.down.discard(int(name))
+                pool.kv_capacities[name] = dice.choice([400, 900, 1500, 4000])
+                residency.join(name, pool.kv_capacities[name])
+                residency.named_endpoints[name].ledger._finished = 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**9), CAPACITIES)
+def test_agents_fit_where_they_run_and_all_of_them_end_while_endpoints_come_and_go(
+    seed: int, capacities: list[int]
+) -> None:
+    dice = random.Random(seed)
+
+    async def main() -> None:
+        pool = Pool(capacities, dice)
+        residency = PoolResidency(pool, pool.kv_capacities, 0)
+        for endpoint in residency.endpoints:
+            endpoint.ledger._finished = 1
+        async with asyncio.timeout(1000):
+            changing = asyncio.create_task(come_and_go(pool, residency, dice))
+            async with asyncio.TaskGroup() as group:
+                for number in range(dice.choice([1, 5, 30])):
+                    group.create_task(live(str(number), residency, pool, dice))
+            changing.cancel()
+            await asyncio.wait([changing])
+        assert changing.cancelled()
         for endpoint in residency.endpoints:
             assert endpoint.ledger.residents == endpoint.busy == 0
             assert not endpoint.ledger._agents
@@ -135,12 +191,12 @@ def test_workers_that_share_a_pool_share_the_account_of_each_endpoint(seed: int,
 
         async with AsyncExitStack() as stack, asyncio.timeout(2000), asyncio.TaskGroup() as group:
             for worker in range(2):
-                pool = Pool(tuple(capacities), dice)
-                residency = PoolResidency(pool, capacities, 0)
+                pool = Pool(capacities, dice)
+                residency = PoolResidency(pool, pool.kv_capacities, 0)
                 pools.append((pool, residency))
                 for endpoint in residency.endpoints:
                     endpoint.ledger._finished = 1
-                named = {str(index): each for index, each in enumerate(residency.endpoints)}
+                named = {"pool": residency}
                 await stack.enter_async_context(share_kv_caches(coordinator, str(worker), named, ttl=5.0))
                 for number in range(dice.choice([1, 5, 20])):
                     group.create_task(agent(f"{worker}.{number}", pool, residency))

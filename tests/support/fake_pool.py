@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from batch_agent.backends.hostfile import Endpoint
+from batch_agent.backends.endpoints.hostfile import Endpoint
 from batch_agent.core.errors import ErrorKind
 from batch_agent.pools.pool_protocol import OnResponse
 from batch_agent.pools.response import Response

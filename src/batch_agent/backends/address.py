@@ -9,7 +9,16 @@ from yarl import URL
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.options.backend_settings import BackendSettings, NamedBackend, check_no_key, settings_of, variable_in
+from ..core.options.backend_settings import (
+    COMMAND_SCHEME,
+    DNS_SCHEME,
+    HOSTFILE_SCHEME,
+    BackendSettings,
+    NamedBackend,
+    check_no_key,
+    settings_of,
+    variable_in,
+)
 from ..core.safe_text import mask_user_info
 from ..core.validation import suggestion
 from .flavors import AZURE, BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, Flavor
@@ -153,11 +162,12 @@ def parse(url: str) -> URL:
         several = " For several endpoints, use hostfile://PATH, or a list in Python." if "," in url else ""
         raise SpecError(f"backend={url!r} is not a URL: {mask_user_info(str(error))}.{several}") from None
     schemes = ("local", "http", "https", *BY_SCHEME)
+    sources = ("hostfile", "dns")
     if parsed.scheme in schemes and "://" not in unmasked:
         raise SpecError(f"backend={url!r}: use two slashes after the colon, as in '{parsed.scheme}://...'.")
     if parsed.scheme not in schemes:
-        schemes_text = ", ".join(f"{scheme}://" for scheme in (*schemes, "hostfile"))
-        hint = suggestion(parsed.scheme, (*schemes, "hostfile"), "'{}://'") if "://" in url else ""
+        schemes_text = ", ".join(f"{scheme}://" for scheme in (*schemes, *sources))
+        hint = suggestion(parsed.scheme, (*schemes, *sources), "'{}://'") if "://" in url else ""
         if not hint and _HOST_WITH_PORT.match(url):
             hint = f" Did you mean 'http://{url}'?"
         raise SpecError(f"backend={url!r} is not a known backend. Known schemes: {schemes_text}.{hint}")
@@ -215,10 +225,14 @@ def credential_for(given: NamedBackend) -> str | None:
     """Description of the secret or local file that a backend would use; None if it uses none. Nothing is read or sent.
     Raises SpecError for a URL that does not name a backend."""
     settings = settings_of(given)
-    if settings.url.startswith("hostfile://"):
+    if settings.url.startswith(HOSTFILE_SCHEME):
         return "a file on this machine"
+    if settings.url.startswith(COMMAND_SCHEME):
+        return "a command on this machine"
     if variables := settings.variables:
         return f"your {' and '.join(variables)}"
+    if settings.url.startswith(DNS_SCHEME):
+        settings = replace(settings, url=settings.url.replace(DNS_SCHEME, "vllm://", 1), refresh=None)
     parsed = parse(settings.url)
     match parsed.scheme:
         case "local":

@@ -10,16 +10,16 @@ from yarl import URL
 
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.options.backend_settings import BackendSettings, NamedBackend, NamedBackends, settings_of
+from ..core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackend, NamedBackends, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import ContextHint, RequestObserver, Usage
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
 from .dialects.openai.encoder import PATH, OpenAIChat
+from .endpoints.endpoint_identity import check_distinct, labelled
 from .flavors import ANTHROPIC, BY_OWNER, COMPATIBLE, LLAMACPP, Flavor, OpenAIExtensions, enforces_schema, takes_images
-from .hostfile import Endpoint, parse_hostfile
-from .http.client import ServerClient, display_url
+from .http.client import ServerClient
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
 from .load_metrics import load_reader_for
@@ -37,7 +37,7 @@ from .session_cleanup import SessionCloser, close_session, drop_context, final_r
 from .token_counter import prompt_renderer_for, token_counter_for
 
 if TYPE_CHECKING:
-    from .endpoint_pool import EndpointPool
+    from .endpoints.endpoint_pool import EndpointPool
     from .http.late_abort import LateAborts
 
 Notify = Callable[[str], None]
@@ -58,7 +58,6 @@ class TrialRequest:
     other endpoints are used."""
 
 
-HOSTFILE_SCHEME = "hostfile://"
 _HINT_TIMEOUT = 5.0
 
 
@@ -71,13 +70,36 @@ async def connect(
     trial: TrialRequest | None = None,
     observe: RequestObserver | None = None,
 ) -> Backend:
-    """Opens the backend that `url` names. Several endpoints, or those of a hostfile, form an endpoint pool. Nothing is
+    """Opens the backend that `url` names. Several endpoints, or those of a source, form an endpoint pool. Nothing is
     generated, except for one token where only a trial shows whether the server accepts tools. `observe` is called with
     each exchange. Raises SpecError for an invalid URL, and BackendError for a server that cannot be used."""
-    urls = endpoints_of(url)
+    given = [url] if isinstance(url, str | BackendSettings) else list(url)
+    for each in given:
+        if (each if isinstance(each, str) else each.url).startswith(SOURCE_SCHEMES):
+            return await _open_watched_pool(given, model, uses_tools, notify, trial, observe)
+    urls = check_distinct(given)
     if len(urls) == 1:
         return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
     return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
+
+
+async def _open_watched_pool(
+    given: Sequence[NamedBackend],
+    model: str | None,
+    uses_tools: bool,
+    notify: Notify,
+    trial: TrialRequest | None,
+    observe: RequestObserver | None,
+) -> "EndpointPool":
+    from .endpoints.endpoint_watcher import open_watched_pool
+
+    async def open_one(endpoint: NamedBackend) -> Backend:
+        one_trial = replace(trial or TrialRequest(), has_peers=True)
+        return await _connect_one(
+            endpoint, model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
+        )
+
+    return await open_watched_pool(given, open_one, notify)
 
 
 async def open_endpoint_pool(
@@ -92,7 +114,7 @@ async def open_endpoint_pool(
 ) -> "EndpointPool":
     """`timeout`: seconds in which each endpoint must respond to the probe. Raises as `connect` does."""
 
-    from .endpoint_pool import EndpointPool
+    from .endpoints.endpoint_pool import EndpointPool
 
     named = labelled(endpoints)
 
@@ -109,61 +131,12 @@ async def open_endpoint_pool(
     return await EndpointPool.open(list(named), open_one, notify)
 
 
-def endpoints_of(url: NamedBackends) -> list[NamedBackend]:
-    """All endpoints, with those of hostfiles. Raises SpecError, also for an endpoint that is listed twice with the same
-    key."""
-    given = [url] if isinstance(url, str | BackendSettings) else list(url)
-    found: dict[object, NamedBackend] = {}
-    for each in given:
-        endpoints = [each]
-        settings = settings_of(each)
-        if settings.url.startswith(HOSTFILE_SCHEME):
-            hosts = parse_hostfile(settings.url.removeprefix(HOSTFILE_SCHEME))
-            endpoints = [_of_hostfile(each, backend_url(host)) for host in hosts]
-        for endpoint in endpoints:
-            server = server_of(endpoint), settings.api_key, settings.organization, settings.project
-            if server in found:
-                raise SpecError(f"{display_url(URL(settings_of(endpoint).url))} is listed twice among the endpoints.")
-            found[server] = endpoint
-    return list(found.values())
-
-
-def _of_hostfile(given: NamedBackend, url: str) -> NamedBackend:
-    """An endpoint of a hostfile, with the settings that were given with it."""
-    return url if isinstance(given, str) else replace(given, url=url)
-
-
-def labelled(endpoints: Sequence[NamedBackend]) -> dict[str, NamedBackend]:
-    """The endpoints by a name that is theirs alone. An endpoint that several keys use has a number behind its URL."""
-    found: dict[str, NamedBackend] = {}
-    for each in endpoints:
-        url = settings_of(each).label
-        same = sum(settings_of(other).label == url for other in found.values())
-        found[f"{url} (key {same + 1})" if same else url] = each
-    return found
-
-
-def server_of(endpoint: NamedBackend) -> str:
-    """The same string for all ways to write the URL of one server."""
-    settings = settings_of(endpoint)
-    parsed = parse(settings.url)
-    if parsed.scheme in ("local", "bedrock"):
-        return settings.url
-    return str(address_of(parsed, settings).root)
-
-
 def check_has_only_url(settings: BackendSettings) -> None:
     """Raises SpecError for settings of a backend that is not reached with a key and headers."""
     for name in ("api_key", "headers", "organization", "project", "api_version"):
         if getattr(settings, name):
             scheme = settings.url.partition("://")[0]
             raise SpecError(f"Backend: {scheme}:// has no {name}.")
-
-
-def backend_url(endpoint: Endpoint) -> str:
-    """The URL of an endpoint. An address without a path is assumed to be a vLLM server; other URLs are probed."""
-    is_address = endpoint.scheme == "http" and not endpoint.base
-    return endpoint.url.replace("http://", "vllm://", 1) if is_address else endpoint.url
 
 
 async def _connect_one(
@@ -283,6 +256,8 @@ def http_backend(
     observe: RequestObserver | None = None,
 ) -> HttpBackend:
     """The backend of a server, from what is known about it."""
+    if (header := address.settings.session_header) is not None:
+        flavor = with_session_header(flavor, header)
     session_closer, dialect = _session_closer(server, flavor, info, address, model.name), _dialect(flavor, info, model)
     return HttpBackend(
         server,
@@ -297,6 +272,13 @@ def http_backend(
         render_prompt=prompt_renderer_for(server, dialect) if flavor.extensions.prompt_ids else None,
         late_aborts=_late_aborts(flavor, info),
     )
+
+
+def with_session_header(flavor: Flavor, header: str) -> Flavor:
+    """The flavor of a server behind a router that keeps the requests of a session together. Raises SpecError."""
+    if flavor.dialect != "openai":
+        raise SpecError(f"Backend: session_header needs an OpenAI-compatible server; {flavor.scheme}:// is not one.")
+    return replace(flavor, extensions=replace(flavor.extensions, session_header=header))
 
 
 def _late_aborts(flavor: Flavor, info: ServerInfo) -> "LateAborts | None":

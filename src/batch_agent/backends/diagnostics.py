@@ -16,7 +16,9 @@ from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import BackendAddress, address_of, parse
-from .connect import Notify, ProbedServer, connect, endpoints_of, labelled, probe_server
+from .connect import Notify, ProbedServer, connect, probe_server
+from .endpoints.endpoint_identity import labelled
+from .endpoints.endpoint_sources import list_endpoints
 from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
 
@@ -62,7 +64,7 @@ class DiagnosticCheck:
 async def diagnose(url: NamedBackend, model: str | None, notify: Notify) -> AsyncIterator[DiagnosticCheck]:
     """Yields checks as they complete. Sends a handful of short requests. Raises SpecError and BackendError only if the
     backend cannot be reached at all."""
-    urls = endpoints_of(url)
+    urls = await list_endpoints(url)
     if len(urls) > 1:
         async for check in _diagnose_each(urls, model, notify):
             yield check

@@ -7,9 +7,19 @@ from yarl import URL
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.options.backend_settings import BackendSettings, NamedBackend, NamedBackends, settings_of
+from ..core.options.backend_settings import (
+    DNS_SCHEME,
+    HOSTFILE_SCHEME,
+    NamedBackend,
+    NamedBackends,
+    endpoints_in,
+    has_source,
+    settings_of,
+)
 from .address import BackendAddress, address_of, parse
-from .connect import HOSTFILE_SCHEME, detect_flavor, endpoints_of, http_backend, local_backend, parse_local
+from .connect import detect_flavor, http_backend, local_backend, parse_local
+from .endpoints.endpoint_identity import backend_url, check_distinct
+from .endpoints.hostfile import parse_hostfile
 from .flavors import ANTHROPIC, Flavor
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
@@ -30,11 +40,9 @@ class OfflineBackend:
 async def open_offline(url: NamedBackends, model: str | None, *, uses_tools: bool) -> OfflineBackend:
     """The backend that a URL names, without a request to it, a key or credentials. Its transport must be closed. Raises
     SpecError for an invalid URL."""
-    urls: list[NamedBackend]
-    if isinstance(url, str | BackendSettings) and not settings_of(url).url.startswith(HOSTFILE_SCHEME):
-        urls = [url]  # its key is not needed
-    else:
-        urls = endpoints_of(url)
+    urls = list(endpoints_in(url))
+    if len(urls) > 1 or has_source(urls[0]):  # else its key is not needed
+        urls = check_distinct([each for given in urls for each in _offline_endpoints(given)])
     settings = settings_of(urls[0])
     parsed = parse(settings.url)
     match parsed.scheme:
@@ -48,6 +56,21 @@ async def open_offline(url: NamedBackends, model: str | None, *, uses_tools: boo
         return found
     note = f"The run has {len(urls)} endpoints. Shown are the requests to {display_url(parsed)}."
     return replace(found, unknowns=(note, *found.unknowns))
+
+
+def _offline_endpoints(given: NamedBackend) -> list[NamedBackend]:
+    """The endpoints as far as they are known without a lookup: those of a hostfile; one for a name or a command."""
+    if not has_source(given):
+        return [given]
+    settings = settings_of(given)
+    if settings.url.startswith(HOSTFILE_SCHEME):
+        urls = [backend_url(each) for each in parse_hostfile(settings.url.removeprefix(HOSTFILE_SCHEME))]
+    elif settings.url.startswith(DNS_SCHEME):
+        address = URL(settings.url)
+        urls = [str(address.with_scheme("vllm" if address.path in ("", "/") else "http"))]
+    else:
+        urls = ["vllm://endpoint"]
+    return [replace(settings, url=url, refresh=None) for url in urls]
 
 
 def _local(url: URL, model: str | None) -> OfflineBackend:

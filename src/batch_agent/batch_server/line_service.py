@@ -7,7 +7,7 @@ from typing import Any
 
 from ..agent.conversation import Generate
 from ..aio import Deadlines, unwrap_group
-from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
 from ..batch_api.api_error import ApiError
 from ..batch_api.lines import InputLine
 from ..core.agent_config import Job
@@ -15,7 +15,7 @@ from ..core.errors import BackendError
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
 from ..core.options.backend_settings import NAMED
-from ..core.protocols import ReportsRateLimits, Slot
+from ..core.protocols import ChangesEndpoints, ReportsRateLimits, Slot
 from ..core.spec import BatchSpec
 from ..engine.admission import build_admission
 from ..engine.monitor import monitor_load
@@ -24,6 +24,7 @@ from ..engine.turn_runner import BackendTurnRunner
 from ..plan.prefix_report import CHARS_PER_TOKEN
 from ..programs.gateway.gateway_error import gateway_error_for
 from ..programs.gateway.openai_protocol import OpenAIProtocol
+from ..run.endpoint_changes import follow_endpoints
 from ..schedule.health import Health
 from ..tools import Tool, ToolExecutor
 from .line_codec import ChatCodec, LineCodec, PassThroughCodec
@@ -63,7 +64,10 @@ async def open_line_service(
         stack.push_async_callback(backend.aclose)
         server = backend.server
         admission = build_admission(spec, backend, 0, CHARS_PER_TOKEN, None, has_later_turns=bool(tools), server=server)
-        stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
+        addresses = addresses_of(spec.backend, server)
+        stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses))
+        if isinstance(server, ChangesEndpoints):
+            stack.callback(follow_endpoints(server, admission, spec, None))
         await stack.enter_async_context(monitor_load(server, admission))
         if isinstance(server, ReportsRateLimits) and server.traits.reports_rate_limits:
             stack.callback(server.observe_rate_limits(admission.slots.on_service_limits))

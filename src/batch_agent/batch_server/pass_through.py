@@ -5,16 +5,18 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any
 
-from ..backends.connect import connect, endpoints_of, labelled
+from ..backends.connect import connect
 from ..backends.dialects.dialect import StreamDecoder
 from ..backends.dialects.openai.encoder import OpenAIChat
 from ..backends.dialects.response_body import openai_usage, read_object
-from ..backends.endpoint_pool import EndpointPool
+from ..backends.endpoints.endpoint_identity import check_distinct, labelled
+from ..backends.endpoints.endpoint_pool import EndpointPool
+from ..backends.endpoints.endpoint_watcher import open_watched_pool
 from ..backends.http_backend import HttpBackend
 from ..core.errors import BackendError, ErrorKind
 from ..core.json import dumps
 from ..core.messages import Prompt, User
-from ..core.options.backend_settings import NamedBackends
+from ..core.options.backend_settings import NamedBackend, NamedBackends, endpoints_in, has_source
 from ..core.protocols import Backend, Traits
 from ..core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
 
@@ -63,18 +65,21 @@ async def open_line_backend(
     """The backend of a URL, or of several that serve the same model, and whether it takes requests as they are. Raises
     SpecError and BackendError."""
 
-    named = labelled(endpoints_of(url))
-
-    async def open_one(label: str) -> Backend:
-        backend = await connect(named[label], model, uses_tools=False, notify=notify)
+    async def open_one(endpoint: NamedBackend) -> Backend:
+        backend = await connect(endpoint, model, uses_tools=False, notify=notify)
         if isinstance(backend, HttpBackend) and isinstance(backend.dialect, OpenAIChat):
             backend.dialect = PassThrough()
         return backend
 
-    if len(named) == 1:
-        backend = await open_one(next(iter(named)))
-        return LineBackend(backend), _is_pass_through(backend)
-    pool = await EndpointPool.open(list(named), open_one, notify)
+    given = endpoints_in(url)
+    if any(map(has_source, given)):
+        pool = await open_watched_pool(given, open_one, notify)
+    else:
+        named = labelled(check_distinct(given))
+        if len(named) == 1:
+            backend = await open_one(given[0])
+            return LineBackend(backend), _is_pass_through(backend)
+        pool = await EndpointPool.open(list(named), lambda label: open_one(named[label]), notify)
     found = {_is_pass_through(member.backend) for member in pool.members if member.backend is not None}
     if len(found) > 1:
         await pool.aclose()

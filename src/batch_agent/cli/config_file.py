@@ -13,7 +13,7 @@ from cyclopts.config import Dict
 from pydantic import TypeAdapter, ValidationError
 
 from ..core.errors import SpecError
-from ..core.options.backend_settings import NamedBackend
+from ..core.options.backend_settings import NamedBackend, is_backend_url
 from ..core.spec import OPTION_NAMES
 from ..core.task_fields import STDIN
 from ..core.validation import explain_unknown_name
@@ -94,7 +94,7 @@ def _yaml(file: Path, text: str) -> Any:
 def backend_of(name: str, config: Path | None = None) -> NamedBackend:
     """The backend that a command names: a URL, or [backends.NAME] of a config file, which is that of the current
     directory unless `config` names one. Raises SpecError."""
-    if "://" in name:
+    if is_backend_url(name):
         return name
     file = config or _in_directory()
     if file is None:

@@ -8,7 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
-from ..core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table
+from ..core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table, is_backend_url
 from ..core.task_fields import Fields
 from .import_by_name import FILE_TOOLS, PROGRAMS, TOOLS, load_runtime, load_schema, load_tools
 from .options.command_options import PARSED, PASSED_THROUGH, CommandOptions
@@ -69,7 +69,7 @@ class WorkerManifest:
             schema=schema,
             lease=lease,
             options=without_secrets(_options(options)),
-            backend_name=None if "://" in options.backend else options.backend,
+            backend_name=None if is_backend_url(options.backend) else options.backend,
             reduce=reducer.reduce,
             reduce_schema_name=reduce_schema_name,
             reduce_schema=reduce_schema,

@@ -83,11 +83,7 @@ class ClusterSession:
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
         """Shares the limits of the servers behind these admission controllers, by name. Raises StoreError."""
         name, ttl = self.member.name, self.member.ttl
-        residencies = {
-            f"{server} {index}" if index else server: endpoint
-            for server, gate in gates.items()
-            for index, endpoint in enumerate(gate.residency.endpoints if gate.residency is not None else ())
-        }
+        residencies = {server: gate.residency for server, gate in gates.items() if gate.residency is not None}
         async with (
             share_limits(self.coordinator, name, gates, ttl=ttl) as self._limits,
             share_kv_caches(self.coordinator, name, residencies, ttl=ttl),

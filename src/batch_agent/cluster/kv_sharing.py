@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 
 import orjson
 
 from .. import aio
 from ..core.coordinator import Document
 from ..core.errors import StoreError
-from ..engine.residency import Residency
+from ..engine.residency import PoolResidency, Residency
 from ..schedule.kv_account import NO_GRANT, KvAccount, KvGrant, grant
 from ..schedule.kv_ledger import LedgerObservations
 from .limit_sharing import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention
@@ -26,17 +27,72 @@ _DRIFT = 0.25
 
 @asynccontextmanager
 async def share_kv_caches(
-    coordinator: Documents, worker: str, residencies: Mapping[str, Residency], *, ttl: float, interval: float = 0.5
+    coordinator: Documents,
+    worker: str,
+    residencies: Mapping[str, Residency | PoolResidency],
+    *,
+    ttl: float,
+    interval: float = 0.5,
 ) -> AsyncIterator[None]:
     """Residencies of the same name lead to the same server. While the block runs, agents are admitted by the account of
     all workers: at once within the worker's grant, else by a transaction with the account, and at the latest at its
-    next renewal, every `interval` seconds. A worker that does not renew for `ttl` seconds loses its entry. Raises
-    StoreError."""
+    next renewal, every `interval` seconds. A worker that does not renew for `ttl` seconds loses its entry. Each
+    endpoint of a pool has an account by its own name, also one that joins later. Raises StoreError."""
     async with AsyncExitStack() as stack:
         for name, residency in residencies.items():
-            sharing = KvSharing(coordinator, worker, name, residency, ttl)
-            await stack.enter_async_context(sharing.active(interval))
+            if isinstance(residency, PoolResidency):
+                pool = PoolSharing(partial(KvSharing, coordinator, worker, ttl=ttl), name, interval)
+                await stack.enter_async_context(pool.active(residency))
+            else:
+                sharing = KvSharing(coordinator, worker, name, residency, ttl)
+                await stack.enter_async_context(sharing.active(interval))
         yield
+
+
+class PoolSharing:
+    """The KV caches of the endpoints of a pool, which may join and leave."""
+
+    def __init__(self, share: "Callable[[str, Residency], KvSharing]", server: str, interval: float) -> None:
+        """`share`: shares the account of a name."""
+        self._share = share
+        self._server = server
+        self._interval = interval
+        self._tasks: dict[Residency, asyncio.Task[None]] = {}
+
+    @asynccontextmanager
+    async def active(self, residency: PoolResidency) -> AsyncIterator[None]:
+        """Raises StoreError."""
+        first = {each: self._sharing(name, each) for name, each in residency.named_endpoints.items()}
+        try:
+            for each in first.values():
+                await retry_contention(each.renew)
+        except BaseException:
+            for each in first.values():
+                await each.leave()
+            raise
+        try:
+            for endpoint, sharing in first.items():
+                self._start(endpoint, sharing)
+            residency.on_endpoint = self._on_endpoint
+            yield
+        finally:
+            residency.on_endpoint = None
+            for task in self._tasks.values():
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks.values())
+
+    def _on_endpoint(self, name: str, endpoint: Residency, is_joining: bool) -> None:
+        if is_joining:
+            self._start(endpoint, self._sharing(name, endpoint))
+        elif (task := self._tasks.pop(endpoint, None)) is not None:
+            task.cancel()
+
+    def _sharing(self, name: str, endpoint: Residency) -> "KvSharing":
+        return self._share(f"{self._server} {name}", endpoint)
+
+    def _start(self, endpoint: Residency, sharing: "KvSharing") -> None:
+        self._tasks[endpoint] = asyncio.get_running_loop().create_task(sharing.run(self._interval))
 
 
 class KvSharing:
@@ -75,7 +131,14 @@ class KvSharing:
             try:
                 await asyncio.wait([renewing])
             finally:
-                await self._leave()
+                await self.leave()
+
+    async def run(self, interval: float) -> None:
+        """Renews the entry until it is cancelled, and deletes it then."""
+        try:
+            await self._renew_forever(interval)
+        finally:
+            await self.leave()
 
     async def renew(self) -> None:
         """One transaction with the account. Raises StoreError."""
@@ -144,7 +207,8 @@ class KvSharing:
         """Other workers may soon consider this one dead: nothing is granted."""
         self._ledger.grant = NO_GRANT
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
+        """Deletes the entry."""
         if self._stopping is not None:
             self._stopping.cancel()
         self._stop()

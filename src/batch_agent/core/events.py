@@ -1,6 +1,7 @@
 """Events of a run. A sink observes a run and cannot change it."""
 
 from dataclasses import field
+from typing import Literal
 
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
@@ -194,6 +195,33 @@ class Steered:
         return f"{self.name}: {self.before} -> {self.after}"
 
 
+EndpointState = Literal["joined", "draining", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointChanged:
+    """An endpoint of the backend joined the run, takes no new requests (`draining`), or has left it."""
+
+    endpoint: str
+    state: EndpointState
+    serving: int
+    """Endpoints that take requests now."""
+    in_flight: int = 0
+    """Requests that a draining endpoint still answers."""
+    kv_tokens: int | None = None
+    """Capacity of the KV cache of an endpoint that joined; None if it is unknown."""
+
+    def __str__(self) -> str:
+        count = f"{self.serving:,} endpoint{'s' if self.serving != 1 else ''}"
+        match self.state:
+            case "joined":
+                return f"Endpoint {self.endpoint} joined ({count})."
+            case "draining":
+                return f"Endpoint {self.endpoint} is draining: {self.in_flight:,} in flight, no new requests ({count})."
+            case "left":
+                return f"Endpoint {self.endpoint} left ({count})."
+
+
 @dataclass(frozen=True, slots=True)
 class AgentReassigned:
     """Another worker has taken over this agent, because this worker seemed dead."""
@@ -266,6 +294,7 @@ Event = (
     | SchedulingReported
     | PrefixReported
     | Steered
+    | EndpointChanged
     | AgentReassigned
     | AgentFinished
     | FlowStarted

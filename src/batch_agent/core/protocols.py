@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from .agent_config import Job
 from .coordinator import Completion
-from .events import Event
+from .events import EndpointChanged, Event
 from .facts import Fact
 from .fast_dataclass import dataclass
 from .images import MAX_IMAGE_TOKENS
@@ -168,27 +168,42 @@ class HasEndpoints(Protocol):
 
 @runtime_checkable
 class AssignsEndpoints(Protocol):
-    """Backend of several endpoints, each with a KV cache, that sends an agent's requests where it is resident."""
+    """Backend of several endpoints, each with a KV cache, that sends an agent's requests where it is resident.
+    Endpoints are identified by their names."""
 
-    on_routed: Callable[[str, int], None] | None
-    """Called with the agent and the index of the endpoint before each request is sent."""
+    on_routed: Callable[[str, str], None] | None
+    """Called with the agent and the endpoint before each request is sent."""
 
     @property
-    def kv_capacities(self) -> Sequence[int] | None:
+    def kv_capacities(self) -> Mapping[str, int] | None:
         """Tokens that the KV cache of each endpoint holds; None if that is not known of all that are connected."""
         ...
 
-    def assign(self, agent: str, endpoint: int) -> None:
+    def assign(self, agent: str, endpoint: str) -> None:
         """The agent's requests go to this endpoint until they fail there or it is ejected."""
         ...
 
-    def is_available(self, endpoint: int) -> bool:
-        """Whether the endpoint takes requests: it is up, or may be probed."""
+    def is_available(self, endpoint: str) -> bool:
+        """Whether the endpoint takes requests: it is up, or may be probed, and is not draining."""
         ...
 
-    def expected_wait(self, endpoint: int, requests: int) -> float:
+    def expected_wait(self, endpoint: str, requests: int) -> float:
         """Seconds until the endpoint would have answered so many requests, those in flight included. While its speed
         is unknown, only comparable with that of other endpoints."""
+        ...
+
+
+@runtime_checkable
+class ChangesEndpoints(Protocol):
+    """Backend whose endpoints may join and leave while it is open."""
+
+    @property
+    def traits(self) -> Traits:
+        """Of the endpoints that take requests now."""
+        ...
+
+    def observe_endpoints(self, observer: Callable[[EndpointChanged], None]) -> Callable[[], None]:
+        """Calls `observer` with each change from now on. Returns a function that ends this."""
         ...
 
 

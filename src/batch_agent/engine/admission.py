@@ -7,13 +7,14 @@ from types import TracebackType
 
 from ..agent.references import PlacedReference
 from ..core.agent_config import Job
-from ..core.events import LoadSampled
+from ..core.events import EndpointChanged, LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
 from ..core.protocols import (
     AssignsEndpoints,
     Backend,
+    ChangesEndpoints,
     CollectsRequests,
     CountsTokens,
     EventSink,
@@ -229,6 +230,33 @@ class AdmissionController:
         if observer is None or request is None:
             return lease
         return _ObservedWait(lease, observer, self.residency, agent, request)
+
+    def follow(self, server: ChangesEndpoints, *, scales: bool) -> Callable[[], None]:
+        """Has the limits follow the endpoints of a server that join and leave. `scales`: the slots too, because the
+        user has set no limit. Returns a function that ends this."""
+        inflight = server.traits.inflight
+
+        def on_change(change: EndpointChanged) -> None:
+            nonlocal inflight
+            before, inflight = inflight, server.traits.inflight
+            self._on_endpoint(change, server.traits, inflight / max(1, before) if scales else 1.0)
+
+        return server.observe_endpoints(on_change)
+
+    def _on_endpoint(self, change: EndpointChanged, traits: Traits, factor: float) -> None:
+        if change.state != "left" and factor != 1.0:
+            self.slots.scale(factor, f"an endpoint {'joined' if change.state == 'joined' else 'is draining'}")
+        self._device_tokens = None if self._device_tokens is None else traits.kv_running_tokens
+        if not isinstance(self.residency, PoolResidency):
+            return
+        match change.state:
+            case "joined":
+                self.residency.join(change.endpoint, change.kv_tokens)
+            case "draining":
+                self.residency.drain(change.endpoint)
+            case "left":
+                self.residency.leave(change.endpoint)
+        self._update_memory_cap(self.residency)
 
     def on_load(self, load: ServerLoad) -> None:
         """The server reported its load."""

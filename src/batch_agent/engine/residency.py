@@ -24,6 +24,8 @@ _MIN_IDLE = 0.05
 _MAX_IDLE = 1.0
 _LOOKAHEAD = 32
 _MAX_PASSED_OVER = 8
+_MAX_CONSIDERED = 64
+"""Endpoints of a pool that are compared for an agent: all of them, or the next ones in turn."""
 
 _Waiter = tuple[Priority, int, str, "asyncio.Future[None]"]
 """Priority, ticket, agent, and what is set when it is admitted."""
@@ -272,6 +274,13 @@ class Residency:
             self.admit_waiting()
             raise
 
+    def take(self, agent: str) -> bool:
+        """Gives a registered agent residency if it fits. Nobody may wait for the room."""
+        if not self.ledger.admit(agent, self.now()):
+            return False
+        self._busy.add(agent)
+        return True
+
     def report(self) -> ResidencyReport:
         ledger, counts = self.ledger, self.ledger.counts
         return ResidencyReport(
@@ -415,26 +424,31 @@ class Residency:
 class PoolResidency:
     """Residency in a pool of endpoints, each with its own ledger. A new agent is admitted by an endpoint that has room
     for it, waits for the first of them if none has, and stays where it is resident. It moves if its requests fail
-    there, the endpoint is ejected, or its expected wait is several times that of an endpoint with room. Then it gives
-    up its residency, and asks for it on the other endpoint."""
+    there, the endpoint is ejected or drains, or its expected wait is several times that of an endpoint with room. Then
+    it gives up its residency, and asks for it on the other endpoint."""
 
     def __init__(
-        self, pool: AssignsEndpoints, capacities: Sequence[int], shared_chars: int, chars_per_token: float = 4.0
+        self, pool: AssignsEndpoints, capacities: Mapping[str, int], shared_chars: int, chars_per_token: float = 4.0
     ) -> None:
-        """`capacities`: tokens of the KV cache of each endpoint."""
+        """`capacities`: tokens of the KV cache of each endpoint, by its name."""
         self._unassigned = UnassignedAgents(self._may_join, self._on_admitted)
-        tool_waits = ToolWaits()
-        self.endpoints: Sequence[Residency] = [
-            Residency(
-                KvLedger(capacity),
-                shared_chars,
-                chars_per_token,
-                tool_waits=tool_waits,
-                unassigned=self._unassigned,
-            )
-            for capacity in capacities
-        ]
+        self._tool_waits = ToolWaits()
+        self._shared_chars = shared_chars
+        self._chars_per_token = chars_per_token
+        self.on_endpoint: Callable[[str, Residency, bool], None] | None = None
+        """Called with an endpoint that joins (True), or that has left (False)."""
+        self._by_name: dict[str, Residency] = {}
+        """The endpoints in service."""
+        self._names: dict[Residency, str] = {}
+        """Also of those that have left, while agents that wait for tools belong to them."""
+        self._first = 0
+        self._last: str | None = None
+        """The last endpoint, if it has left too: it is kept until another one joins."""
+        for name, capacity in capacities.items():
+            self._add(name, capacity)
         self._homes: dict[str, Residency] = {}
+        self._new: dict[str, tuple[int, int | None, Mapping[str, int] | None]] = {}
+        """New agents that wait, with the arguments of `Residency.register`."""
         self._pools: list[AssignsEndpoints] = []
         self._tickets = itertools.count()
         self._max_residents = 0
@@ -445,6 +459,67 @@ class PoolResidency:
         if pool not in self._pools:
             self._pools.append(pool)
             pool.on_routed = self.on_routed
+
+    @property
+    def endpoints(self) -> Sequence[Residency]:
+        """The residency of each endpoint in service."""
+        return list(self._by_name.values())
+
+    @property
+    def named_endpoints(self) -> Mapping[str, Residency]:
+        return self._by_name
+
+    def join(self, name: str, capacity: int | None) -> None:
+        """An endpoint takes requests from now on. Agents that wait may be admitted there. `capacity`: None if it is
+        unknown, which is taken for the smallest of the others."""
+        if name in self._by_name:  # it was draining
+            joined = self._by_name[name]
+        else:
+            joined = self._add(name, capacity or min(each.capacity or 1 for each in self.endpoints))
+            for agent, waiting in self._new.items():
+                joined.register(agent, *waiting)
+            if self.on_endpoint is not None:
+                self.on_endpoint(name, joined, True)
+        last, self._last = self._last, None
+        if last is not None and last != name:
+            self.leave(last)
+        joined.admit_waiting()
+        joined.ask()
+
+    def drain(self, name: str) -> None:
+        """Started agents that wait for this endpoint wait for another one instead. Those that have a request in flight
+        there, or wait for tools, move before their next turn."""
+        drained = self._by_name.get(name)
+        others = [each for each in self._by_name.values() if each is not drained and self._is_available(each)]
+        if drained is None or not others:
+            return
+        target = max(others, key=lambda each: (each.ledger.limit or 0.0) - each.ledger.held_tokens)
+        self._move_waiters(drained, target)
+
+    def leave(self, name: str) -> None:
+        """The endpoint is gone, with its KV cache. Agents that wait for tools still belong to it until their next
+        turn."""
+        if name in self._by_name and len(self._by_name) == 1:
+            self._last = name
+        elif (gone := self._by_name.pop(name, None)) is not None:
+            for agent in self._new:
+                gone.forget(agent)
+            if gone not in self._homes.values():
+                del self._names[gone]
+            if self.on_endpoint is not None:
+                self.on_endpoint(name, gone, False)
+
+    def _add(self, name: str, capacity: int) -> Residency:
+        per_token = next(iter(self._by_name.values()))._chars_per_token if self._by_name else self._chars_per_token
+        added = Residency(
+            KvLedger(capacity),
+            self._shared_chars,
+            per_token,
+            tool_waits=self._tool_waits,
+            unassigned=self._unassigned,
+        )
+        self._by_name[name], self._names[added] = added, name
+        return added
 
     @property
     def has_waiters(self) -> bool:
@@ -474,6 +549,7 @@ class PoolResidency:
                 each.set_capacity(round(tokens * each.capacity / before))
 
     def add_shared_prefix(self, chars: int) -> None:
+        self._shared_chars += chars
         for each in self.endpoints:
             each.add_shared_prefix(chars)
 
@@ -486,7 +562,10 @@ class PoolResidency:
         references: Mapping[str, int] | None = None,
     ) -> None:
         """Waits until a new agent has residency on one of the endpoints. Arguments as for `Residency.admit`."""
-        for each in self.endpoints:
+        if self._admit_at_once(agent, chars, shared_chars, references):
+            return
+        self._new[agent] = chars, shared_chars, references
+        for each in self._by_name.values():
             each.register(agent, chars, shared_chars, references)
         granted = asyncio.get_running_loop().create_future()
         heapq.heappush(self._unassigned.queue, (priority, next(self._tickets), agent, granted))
@@ -505,16 +584,20 @@ class PoolResidency:
         await self.home(agent).readmit(agent, priority)
         self._count_residents()
 
-    def on_routed(self, agent: str, endpoint: int) -> None:
-        """A request of the agent is sent to this endpoint: another one than before if that failed or was ejected."""
-        home, target = self._homes.get(agent), self.endpoints[endpoint]
-        if home is None or home is target:
+    def on_routed(self, agent: str, endpoint: str) -> None:
+        """A request of the agent is sent to this endpoint: another one than before if that failed, was ejected or
+        drains."""
+        home, target = self._homes.get(agent), self._by_name.get(endpoint)
+        if home is None or target is None or home is target:
             return
         if not self._is_available(home):
-            for waiter in home.move_waiters(target):
-                self._homes[waiter] = target
-                self._assign(waiter, target)
+            self._move_waiters(home, target)
         self._move(agent, target)
+
+    def _move_waiters(self, home: Residency, target: Residency) -> None:
+        for waiter in home.move_waiters(target):
+            self._homes[waiter] = target
+            self._assign(waiter, target)
 
     def on_references(self, agent: str, references: Mapping[str, int]) -> None:
         self.home(agent).on_references(agent, references)
@@ -567,12 +650,40 @@ class PoolResidency:
         home = self._homes.pop(agent, None)
         if home is not None:
             home.release(agent)
-        else:
-            for each in self.endpoints:
+        elif self._new.pop(agent, None) is not None:
+            for each in self._by_name.values():
                 each.forget(agent)
         if self._unassigned.queue:  # an endpoint may be back up
             for each in self.endpoints:
                 each.admit_waiting()
+
+    def _admit_at_once(
+        self, agent: str, chars: int, shared_chars: int | None, references: Mapping[str, int] | None
+    ) -> bool:
+        """Of many endpoints, some are asked first, while no other agent waits."""
+        if len(self._by_name) <= _MAX_CONSIDERED or self._unassigned.queue:
+            return False
+        considered = [each for each in self._considered() if self._is_available(each) and not each.has_waiters]
+        for each in considered:
+            each.register(agent, chars, shared_chars, references)
+        for each in sorted(considered, key=lambda each: self._preference(agent, each)):
+            if each.take(agent):
+                for other in considered:
+                    if other is not each:
+                        other.forget(agent)
+                self._settle(agent, each)
+                return True
+        for each in considered:
+            each.forget(agent)
+        return False
+
+    def _considered(self) -> list[Residency]:
+        """All endpoints; of many, the next ones in turn."""
+        endpoints = list(self._by_name.values())
+        if len(endpoints) <= _MAX_CONSIDERED:
+            return endpoints
+        self._first = (self._first + _MAX_CONSIDERED) % len(endpoints)
+        return (endpoints + endpoints)[self._first : self._first + _MAX_CONSIDERED]
 
     def _admit_new(self, agent: str) -> None:
         """The endpoints are asked in order of preference whether they admit the agent."""
@@ -592,16 +703,20 @@ class PoolResidency:
         return False, self._expected_wait(endpoint, endpoint.ledger.residents + 1)
 
     def _on_admitted(self, agent: str, home: Residency) -> None:
-        self._homes[agent] = home
-        for each in self.endpoints:
+        self._new.pop(agent, None)
+        for each in self._by_name.values():
             if each is not home:
                 each.forget(agent)
+        self._settle(agent, home)
+
+    def _settle(self, agent: str, home: Residency) -> None:
+        self._homes[agent] = home
         self._assign(agent, home)
         self._count_residents()
 
     def _assign(self, agent: str, home: Residency) -> None:
         for pool in self._pools:
-            pool.assign(agent, self.endpoints.index(home))
+            pool.assign(agent, self._names[home])
 
     def _move(self, agent: str, target: Residency) -> None:
         home, self._homes[agent] = self._homes[agent], target
@@ -612,7 +727,7 @@ class PoolResidency:
         with room that has more of its references while its own text is computed again anyway, or whose expected wait is
         several times shorter."""
         home = self.home(agent)
-        others = [each for each in self.endpoints if each is not home and self._is_available(each)]
+        others = [each for each in self._considered() if each is not home and self._is_available(each)]
         rooms = {each: each.ledger.room_left(agent, home.ledger) for each in others}
         if not self._is_available(home):
             return max(others, key=rooms.__getitem__, default=None)
@@ -630,11 +745,13 @@ class PoolResidency:
         return min(candidates, key=lambda each: each.ledger.missing_references(agent, home.ledger))
 
     def _expected_wait(self, endpoint: Residency, requests: int) -> float:
-        return self._pools[0].expected_wait(self.endpoints.index(endpoint), requests)
+        return self._pools[0].expected_wait(self._names[endpoint], requests)
 
     def _is_available(self, endpoint: Residency) -> bool:
-        index = self.endpoints.index(endpoint)
-        return all(pool.is_available(index) for pool in self._pools)
+        name = self._names[endpoint]
+        if self._by_name.get(name) is not endpoint:  # it has left, and one of the same name may have joined since
+            return False
+        return all(pool.is_available(name) for pool in self._pools)
 
     def _may_join(self, endpoint: Residency) -> bool:
         """Whether new agents may be admitted there: while no endpoint is available, anywhere, as they find out."""

@@ -125,6 +125,11 @@ class Slots:
         """Sets what the limit never grows beyond."""
         self._resize(self._limit.set_highest(limit))
 
+    def scale(self, factor: float, reason: str) -> None:
+        """The capacity of the backend has changed by this factor: an endpoint joined or left."""
+        self._initial_limit = max(1, round(self._initial_limit * factor))
+        self._resize(self._limit.scale(factor, reason))
+
     @property
     def is_held(self) -> bool:
         """Whether the user has paused the run."""
@@ -381,6 +386,12 @@ class SlotShare:
 
     def on_load_changed(self) -> None:
         self._slots.on_load_changed()
+
+    def move(self, loads: EndpointLoads, addresses: Sequence[str]) -> None:
+        """The run uses these endpoints from now on."""
+        self.membership.leave()
+        self._endpoints = max(1, len(set(addresses)))
+        self.membership = loads.join(self, addresses)
 
 
 @contextmanager

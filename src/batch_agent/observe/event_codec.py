@@ -21,6 +21,7 @@ from ..core.events import (
     CallbackFailed,
     CallsEnded,
     CallsStarted,
+    EndpointChanged,
     Event,
     FlowStarted,
     ItemQueued,
@@ -54,6 +55,7 @@ _MAX_INT = 2**63 - 1
 _RARE = (
     Notice, RunStarted, RequestRetried, LimitChanged, Paused, Resumed, ToolsUsed, BudgetReported,
     SchedulingReported, PrefixReported, AgentReassigned, FlowStarted, ItemQueued, CallbackFailed, Steered,
+    EndpointChanged,
 )  # fmt: skip
 _RARE_ADAPTERS: dict[str, TypeAdapter[Any]] = {}
 

@@ -1,6 +1,6 @@
 """Pools of endpoints that serve one model: many prompts in a request, and patterns over many agents."""
 
-from ..backends.hostfile import Endpoint, parse_hostfile
+from ..backends.endpoints.hostfile import Endpoint, parse_hostfile
 from .aggregators import best_of, concat, failure_report, majority_vote, statistics, structured_merge, top_k
 from .blackboard import Blackboard, blackboard
 from .patterns import broadcast, broadcast_and_reduce, fan_out_fan_in, map_gather, scatter_gather

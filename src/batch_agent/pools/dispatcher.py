@@ -9,8 +9,8 @@ from math import ceil
 
 from .. import aio
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
-from ..backends.endpoint_pool import EndpointPool
-from ..backends.failover import EndpointRejection
+from ..backends.endpoints.endpoint_pool import EndpointPool
+from ..backends.endpoints.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Ticket

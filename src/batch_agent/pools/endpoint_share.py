@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from ..backends.endpoint_pool import EndpointPool
+from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..schedule.endpoint_load import EndpointLoads, EndpointMembership
 from .endpoint_state import EndpointState
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, exp, inf
 
-from ..backends.failover import EndpointRejection
+from ..backends.endpoints.failover import EndpointRejection
 from ..schedule.backoff import Backoff
 from ..schedule.overload_detector import OverloadDetector
 

@@ -12,12 +12,13 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
-from ..backends.connect import labelled, open_endpoint_pool, server_of
+from ..backends.connect import open_endpoint_pool
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.dialects.completions.encoder import encode
-from ..backends.endpoint_loads import endpoint_loads
-from ..backends.endpoint_pool import EndpointPool
-from ..backends.hostfile import Endpoint
+from ..backends.endpoints.endpoint_identity import labelled, server_of
+from ..backends.endpoints.endpoint_loads import endpoint_loads
+from ..backends.endpoints.endpoint_pool import EndpointPool
+from ..backends.endpoints.hostfile import Endpoint
 from ..channel import Channel
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import RequestObserver, Sampling

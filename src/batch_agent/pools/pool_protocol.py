@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from ..backends.hostfile import Endpoint
+from ..backends.endpoints.hostfile import Endpoint
 from .response import Response
 
 OnResponse = Callable[[Response], Any]

@@ -4,8 +4,8 @@ import os
 from typing import Any
 
 from ..backends.address import address_of_backend
-from ..backends.connect import backend_url
-from ..backends.hostfile import Endpoint, parse_hostfile
+from ..backends.endpoints.endpoint_identity import backend_url
+from ..backends.endpoints.hostfile import Endpoint, parse_hostfile
 from ..core.errors import SpecError
 from ..core.options.backend_settings import BackendSettings, NamedBackend
 from ..core.options.extra_fields import check_extra

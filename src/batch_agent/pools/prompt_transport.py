@@ -13,7 +13,7 @@ import orjson
 
 from ..backends.batch_completions import BatchCompletionClient
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
-from ..backends.endpoint_pool import EndpointPool
+from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.http.client import ServerClient
 from ..backends.http.json_body import BadJson, loads
 from ..backends.http_backend import HttpBackend
@@ -139,7 +139,7 @@ class PromptTransport:
     ) -> None:
         """`indices`: of the prompts in their call, for the request log. Raises BackendError; prompts that were reported
         as finished stay finished."""
-        backend = await self._pool.members[endpoint].get_backend(self._pool.traits.model)
+        backend = await self._pool.members[endpoint].get_backend(self._pool.traits)
         may_batch = (self._template is not None or self._sends_chats) and self._accepts_batches.get(endpoint, True)
         if may_batch and isinstance(backend, HttpBackend):
             await self._send_batch(endpoint, backend, prompts, sampling, timeout, on_event, indices)
@@ -158,7 +158,7 @@ class PromptTransport:
     ) -> None:
         """Sends one prompt as a conversation, to which the server applies its template; a raw one as a batch of one.
         `index`: of the prompt in its call, for the request log; `position`: in its batch, for events."""
-        backend = await self._pool.members[endpoint].get_backend(self._pool.traits.model)
+        backend = await self._pool.members[endpoint].get_backend(self._pool.traits)
         if self._is_raw and isinstance(backend, HttpBackend):
             await self._send_batch(
                 endpoint,

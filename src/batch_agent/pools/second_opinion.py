@@ -5,8 +5,8 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from ..backends.endpoint_pool import EndpointPool
-from ..backends.failover import EndpointRejection
+from ..backends.endpoints.endpoint_pool import EndpointPool
+from ..backends.endpoints.failover import EndpointRejection
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.routing import Ticket
 from .endpoint_state import PendingPrompt, PromptBatch

@@ -8,7 +8,7 @@ from ..backends.address import address_of_backend
 from ..core.agent_config import AgentConfig
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.options.backend_settings import BackendSettings, settings_of
+from ..core.options.backend_settings import BackendSettings, has_source, settings_of
 from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeContext
 from ..core.protocols import Traits
 from ..core.spec import BatchSpec
@@ -21,7 +21,7 @@ from .program_sessions import ProgramSessions
 from .program_turn_runner import ProgramTurnRunner
 from .scratch_dir import remove_abandoned, scratch_folder
 
-_WITHOUT_ADDRESS = ("local", "bedrock", "hostfile")
+_WITHOUT_ADDRESS = ("local", "bedrock")
 """Backends without an address that a program could use."""
 
 
@@ -102,7 +102,7 @@ def _direct(spec: BatchSpec, runtime: Runtime, model: str) -> ModelAccess:
             "Use gateway=True, or leave out max_total_tokens and max_usd."
         )
     settings = settings_of(backend) if isinstance(backend, str | BackendSettings) else None
-    if settings is None or settings.url.partition("://")[0] in _WITHOUT_ADDRESS:
+    if settings is None or has_source(settings) or settings.url.partition("://")[0] in _WITHOUT_ADDRESS:
         raise SpecError(
             f"gateway=False: {runtime.name} sends requests to the server itself and needs a backend with an address, "
             f"such as vllm://host:port; got {backend!r}. Use gateway=True."

@@ -9,15 +9,16 @@ from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from ..backends.endpoint_loads import addresses_of, endpoint_loads
+from ..backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
 from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in, settings_of
-from ..core.protocols import Backend, EventSink, ReportsLoad, ReportsRateLimits
+from ..core.protocols import Backend, ChangesEndpoints, EventSink, ReportsLoad, ReportsRateLimits
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..schedule.health import Health
+from .endpoint_changes import follow_endpoints
 from .resources import RunResources
 from .setup import RunSetup
 
@@ -82,7 +83,10 @@ class Admissions:
             run = first[id(admission)]
             server, spec = run.server, run.setup.spec
             if isinstance(spec.backend, NAMED) and not run.is_complete:
-                self.stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses_of(spec.backend)))
+                addresses = addresses_of(spec.backend, server)
+                self.stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses))
+            if isinstance(server, ChangesEndpoints):
+                self.stack.callback(follow_endpoints(server, admission, spec, self.events))
             if isinstance(server, ReportsLoad) or admission.residency is not None:
                 await self.stack.enter_async_context(monitor_load(server, admission))
             if isinstance(server, ReportsRateLimits) and server.traits.reports_rate_limits:

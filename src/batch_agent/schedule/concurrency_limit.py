@@ -98,6 +98,13 @@ class InflightLimit:
         self._max = highest
         return self._set(highest if follows else self.current, "max_inflight was changed")
 
+    def scale(self, factor: float, reason: str) -> LimitDecision | None:
+        """The capacity of the backend has changed by this factor, so that what was too high may not be now."""
+        self._max = max(1, round(self._max * factor)) if self.fixed else self._max
+        self._too_high, self._rounds_needed, self._usual, self._highest_good = None, 1, None, 0
+        self._is_searching = not self.fixed
+        return self._set(round(self.current * factor), reason)
+
     def on_success(self, seconds: float, *, limit_binds: bool) -> LimitDecision | None:
         """A request was answered after `seconds`. The new limit, if it changes."""
         self._answered += 1

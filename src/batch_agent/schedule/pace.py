@@ -191,6 +191,13 @@ class EndpointPaces:
         self._grants: deque[Grant] = deque(maxlen=_MAX_GRANTS)
         """Granted requests that are not sent yet. They are alike, but for their estimates."""
 
+    def add(self, *, may_report: bool) -> None:
+        """A further endpoint has joined. Its limits are those that another one reports next, until it reports its
+        own."""
+        self._members.append(Pace(share=self._members[0].share))
+        if may_report:
+            self._unknown.add(len(self._members) - 1)
+
     def ready_at(self, cost: Usage, now: float) -> float:
         usable = self._available(now) or range(len(self._members))
         at, self._next = min((self._members[index].ready_at(cost, now), index) for index in usable)

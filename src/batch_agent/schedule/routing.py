@@ -4,8 +4,9 @@ Agents and prompt prefixes have an affinity to the endpoints that hold them in t
 unit of the caller's choice (tokens, prompts), the same for all of a Routing.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from itertools import islice
 from math import exp
 from typing import NewType
 
@@ -25,6 +26,13 @@ larger one lets a popular prefix build a queue while other endpoints idle, and r
 _MAX_PREFIXES = 4096
 """Prefixes remembered, most recently used. Engines cache fewer than this, so older ones have been evicted. The table
 takes less than a megabyte."""
+_FEW_REQUESTS = 8
+"""Requests in flight below which an endpoint is not busy: an engine answers so many at once nearly as fast as one."""
+_MANY_ENDPOINTS = 8
+"""Among more endpoints than this, one is nearly always idle, and agents would move for nothing."""
+_MAX_CONSIDERED = 64
+"""Endpoints among which one is chosen. Two at random are nearly as good as all; the rest of these only show the mean
+and the shortest wait. With a thousand endpoints, to look at all of them would take milliseconds for each request."""
 _MEMORY_LATENCIES = 4.0
 """Memory of the estimate, in request latencies. A few rounds of answers: one long answer moves the speed little, and a
 server that has become slow is recognized within as many rounds."""
@@ -129,11 +137,11 @@ class EndpointStats:
     usual_work: float
 
     @classmethod
-    def of(cls, loads: Iterable[Throughput]) -> "EndpointStats":
-        known = [(load.speed, load.usual_work) for load in loads if load.speed is not None]
+    def of(cls, known: Collection[tuple[float, float]]) -> "EndpointStats":
+        """`known`: speed and usual work of each endpoint whose speed is known."""
         if not known:
             return cls(1.0, 0.0)
-        return cls(sum(speed for speed, _ in known) / len(known), sum(work or 0.0 for _, work in known) / len(known))
+        return cls(sum(speed for speed, _ in known) / len(known), sum(work for _, work in known) / len(known))
 
     def expected_wait(self, load: Throughput, weight: float, now: float) -> float:
         """Seconds until further work of this weight would be done at the endpoint."""
@@ -187,6 +195,13 @@ class Affinity:
                 return found
         return waits
 
+    def holders(self, prefixes: Sequence[Hashable], most: int) -> Iterator[int]:
+        """Endpoints that served the longest of these prefixes that any served."""
+        for prefix in prefixes:
+            if prefix in self._holders:
+                return islice(self._holders[prefix], most)
+        return iter(())
+
     def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
         """Records that the work went to this endpoint."""
         if origin is not None:
@@ -199,6 +214,13 @@ class Affinity:
     def forget(self, origin: Hashable) -> None:
         self._homes.pop(origin, None)
         self._assigned.discard(origin)
+
+    def forget_endpoint(self, endpoint: int) -> None:
+        """Its KV cache is gone."""
+        self._homes = {origin: home for origin, home in self._homes.items() if home[0] != endpoint}
+        self._assigned &= self._homes.keys()
+        held = {prefix: holders - {endpoint} for prefix, holders in self._holders.items()}
+        self._holders = {prefix: holders for prefix, holders in held.items() if holders}
 
 
 Ticket = NewType("Ticket", int)
@@ -237,6 +259,16 @@ class Routing:
 
     def __init__(self, endpoints: Sequence[str]) -> None:
         self._endpoints = [_Endpoint(name) for name in endpoints]
+        self._in_service = dict(enumerate(self._endpoints))
+        """The endpoints that have not left, by index."""
+        self._order = list(self._in_service)
+        self._known: dict[int, tuple[float, float]] = {}
+        """Speed and usual work of the endpoints in service whose speed is known."""
+        self._stats = EndpointStats.of(())
+        self._answers = 0
+        """Answers since the averages were computed."""
+        self.on_drained: Callable[[int], None] | None = None
+        """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
         self._sent: dict[Ticket, _Sent] = {}
         self._last = 0
@@ -246,6 +278,27 @@ class Routing:
 
     def name(self, endpoint: int) -> str:
         return self._endpoints[endpoint].name
+
+    def add(self, name: str) -> int:
+        """A further endpoint joins. Returns its index."""
+        index = len(self._endpoints)
+        self._endpoints.append(_Endpoint(name))
+        self._in_service[index] = self._endpoints[index]
+        self._order.append(index)
+        return index
+
+    def leave(self, endpoint: int) -> None:
+        """A drained endpoint is gone, with its KV cache. Its index stays its own."""
+        if self._in_service.pop(endpoint, None) is not None:
+            self._order.remove(endpoint)
+            self._known.pop(endpoint, None)
+            self._stats = EndpointStats.of(self._known.values())
+        self._affinity.forget_endpoint(endpoint)
+
+    def rejoin(self, endpoint: int) -> None:
+        """An endpoint that had left is back. Nothing that was known about it holds any more."""
+        self._endpoints[endpoint] = self._in_service[endpoint] = _Endpoint(self.name(endpoint))
+        self._order.append(endpoint)
 
     def work(self, endpoint: int) -> float:
         """Weight in flight."""
@@ -272,13 +325,14 @@ class Routing:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
         endpoint that served it last; `prefixes`: beginnings of its prompt that others may share, the longest first;
         `draw`: two random numbers in [0, 1)."""
-        stats = self._stats
-        waits = {
-            each: stats.expected_wait(self._endpoints[each].load, weight, now)
-            for each in self.available(now)
-            if each not in exclude
-        }
-        chosen = self._choose(waits, origin, prefixes, draw)
+        home = self._assigned_home(origin, now)
+        if home is not None and home not in exclude:  # whatever the load
+            chosen: int | None = home
+        else:
+            waits = self._waits(self._considered(origin, prefixes, draw), weight, now, exclude)
+            if not waits and len(self._order) > _MAX_CONSIDERED:
+                waits = self._waits(self._order, weight, now, exclude)
+            chosen = self._choose(weight, waits, origin, prefixes, draw)
         if chosen is not None:
             self._affinity.record(chosen, origin, prefixes)
         return chosen
@@ -295,7 +349,10 @@ class Routing:
         sent = self._sent.pop(ticket)
         endpoint = self._endpoints[sent.endpoint]
         endpoint.load.answered(sent.weight, now - sent.at, now)
+        self._learn(sent.endpoint, endpoint.load)
         endpoint.breaker.on_answer(ticket)
+        if endpoint.is_draining:
+            self._check_drained(sent.endpoint)
 
     def failed(
         self,
@@ -340,6 +397,7 @@ class Routing:
     def drain(self, endpoint: int) -> None:
         """Sends nothing new to the endpoint; work in flight continues."""
         self._endpoints[endpoint].is_draining = True
+        self._check_drained(endpoint)
 
     def undrain(self, endpoint: int) -> None:
         self._endpoints[endpoint].is_draining = False
@@ -352,8 +410,14 @@ class Routing:
         """Whether the endpoint is up and not draining."""
         return self._endpoints[endpoint].is_healthy
 
+    def is_draining(self, endpoint: int) -> bool:
+        return self._endpoints[endpoint].is_draining
+
     def available(self, now: float) -> list[int]:
-        return [index for index, endpoint in enumerate(self._endpoints) if endpoint.allows(now)]
+        return [index for index, endpoint in self._in_service.items() if endpoint.allows(now)]
+
+    def is_available(self, endpoint: int, now: float) -> bool:
+        return endpoint in self._in_service and self._endpoints[endpoint].allows(now)
 
     def expected_wait(self, endpoint: int, weight: float, now: float) -> float:
         """Seconds until further work of this weight would be done at the endpoint. While no speed is known, only
@@ -361,27 +425,78 @@ class Routing:
         return self._stats.expected_wait(self._endpoints[endpoint].load, weight, now)
 
     def _choose(
-        self, waits: dict[int, float], origin: Hashable | None, prefixes: Sequence[Hashable], draw: tuple[float, float]
+        self,
+        weight: float,
+        waits: dict[int, float],
+        origin: Hashable | None,
+        prefixes: Sequence[Hashable],
+        draw: tuple[float, float],
     ) -> int | None:
         affinity = self._affinity
         home = affinity.home(origin)
-        if home in waits and affinity.is_assigned(origin):
-            return home
         near = affinity.candidates(prefixes, waits) if affinity.has_moved(origin, prefixes) else waits
         if home is not None and home in near:
-            if affinity.should_stay(home, waits):
+            if affinity.should_stay(home, waits) or self._is_light(home, weight, waits):
                 return home
             del waits[home]
         return _better_of_two(affinity.candidates(prefixes, waits), draw)
 
-    @property
-    def _stats(self) -> EndpointStats:
-        return EndpointStats.of(endpoint.load for endpoint in self._endpoints)
+    def _is_light(self, home: int, weight: float, waits: Mapping[int, float]) -> bool:
+        """Whether an endpoint of many has little work, and is not several times slower than another one."""
+        if len(waits) <= _MANY_ENDPOINTS or self._endpoints[home].load.requests >= _FEW_REQUESTS:
+            return False
+        speeds = {each: (self._endpoints[each].load.work + weight) / wait for each, wait in waits.items() if wait}
+        return max(speeds.values(), default=0.0) <= MAX_WAIT_RATIO * speeds.get(home, 0.0)
+
+    def _assigned_home(self, origin: Hashable | None, now: float) -> int | None:
+        """The endpoint where room is reserved for the agent, if it takes work."""
+        if not self._affinity.is_assigned(origin):
+            return None
+        home = self._affinity.home(origin)
+        return home if home is not None and self.is_available(home, now) else None
+
+    def _check_drained(self, endpoint: int) -> None:
+        if self.on_drained is not None and not self._endpoints[endpoint].load.requests:
+            self.on_drained(endpoint)
+
+    def _learn(self, endpoint: int, load: Throughput) -> None:
+        """The endpoint answered. Of many endpoints, the averages are computed once for as many answers."""
+        speed = load.speed
+        if speed is None or endpoint not in self._in_service:
+            return
+        self._known[endpoint] = speed, load.usual_work or 0.0
+        self._answers += _MAX_CONSIDERED
+        if self._answers >= len(self._known):
+            self._answers, self._stats = 0, EndpointStats.of(self._known.values())
+
+    def _waits(self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]) -> dict[int, float]:
+        stats, known = self._stats, self._endpoints
+        return {
+            each: stats.expected_wait(known[each].load, weight, now)
+            for each in endpoints
+            if each not in exclude and known[each].allows(now)
+        }
+
+    def _considered(
+        self, origin: Hashable | None, prefixes: Sequence[Hashable], draw: tuple[float, float]
+    ) -> Iterable[int]:
+        """All endpoints; of many, some at random, with the one that has the agent's context and those that have its
+        prefixes."""
+        count = len(self._order)
+        if count <= _MAX_CONSIDERED:
+            return self._order
+        first, step = int(draw[0] * count), count // _MAX_CONSIDERED
+        found = dict.fromkeys(self._order[(first + step * each) % count] for each in range(_MAX_CONSIDERED))
+        home = self._affinity.home(origin)
+        near = [*([] if home is None else [home]), *self._affinity.holders(prefixes, _MAX_CONSIDERED)]
+        return found | dict.fromkeys(each for each in near if each in self._in_service)
 
     def _close(self, ticket: Ticket, now: float) -> _Endpoint:
         sent = self._sent.pop(ticket)
         endpoint = self._endpoints[sent.endpoint]
         endpoint.load.ended(sent.weight, now)
+        if endpoint.is_draining:
+            self._check_drained(sent.endpoint)
         return endpoint
 
 

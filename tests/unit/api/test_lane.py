@@ -8,7 +8,7 @@ import pytest
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.backends import flavors
-from batch_agent.backends.pool_member import combined_traits
+from batch_agent.backends.endpoints.pool_member import combined_traits
 from batch_agent.core.requests import Lane
 from batch_agent.core.spec import BatchSpec
 from batch_agent.run.setup import RunSetup

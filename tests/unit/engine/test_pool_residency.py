@@ -22,13 +22,13 @@ class CalmPool(Pool):
         super().__init__(capacities, random.Random(0))
         self.seconds = [1.0] * len(capacities)
 
-    def expected_wait(self, endpoint: int, requests: int) -> float:
-        return requests * self.seconds[endpoint]
+    def expected_wait(self, endpoint: str, requests: int) -> float:
+        return requests * self.seconds[int(endpoint)]
 
 
 def pool_of(*capacities: int) -> tuple[CalmPool, PoolResidency]:
     pool = CalmPool(*capacities)
-    return pool, PoolResidency(pool, capacities, 0, chars_per_token=1.0)
+    return pool, PoolResidency(pool, pool.kv_capacities, 0, chars_per_token=1.0)
 
 
 async def is_waiting(admission: Coroutine[Any, Any, None]) -> tuple[bool, asyncio.Task[None]]:
@@ -96,14 +96,14 @@ def test_a_request_that_fails_over_is_not_delayed_and_its_agent_asks_before_its_
         pool, residency = pool_of(1000, 1000)
         await residency.admit("a", 600, NEW)
         await residency.admit("b", 600, NEW)
-        residency.on_routed("b", 0)
+        residency.on_routed("b", "0")
         assert not any(endpoint.ledger.is_resident("b") for endpoint in residency.endpoints)
         residency.on_reply("b", Usage(600, 0, 10), 1.0, None)
         waits, task = await is_waiting(residency.readmit("b", STARTED))
         assert waits
         residency.release("a")
         await task
-        assert pool.is_available(0)
+        assert pool.is_available("0")
 
     run_virtual(scene())
 
@@ -147,11 +147,11 @@ def test_started_agents_that_wait_for_an_ejected_endpoint_wait_for_the_other_one
         await residency.admit("a", 600, NEW)
         await residency.admit("b", 600, NEW)
         pool.homes["b"] = 0
-        residency.on_routed("b", 0)
+        residency.on_routed("b", "0")
         waits, task = await is_waiting(residency.readmit("b", STARTED))
         assert waits
         pool.down = {0}
-        residency.on_routed("a", 1)
+        residency.on_routed("a", "1")
         await task
         assert pool.homes["b"] == 1
         assert residency.endpoints[1].ledger.is_resident("b")

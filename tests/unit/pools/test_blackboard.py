@@ -3,7 +3,7 @@
 import pytest
 from tests.support.fake_pool import Asked, FakePool, failed, with_roles
 
-from batch_agent.backends.hostfile import Endpoint
+from batch_agent.backends.endpoints.hostfile import Endpoint
 from batch_agent.core.errors import BackendError, ErrorKind, SpecError
 from batch_agent.pools.blackboard import Blackboard, BoardState, blackboard
 from batch_agent.pools.response import Response

@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.sim_hosts import CHAT, COMPLETIONS, Host, up
 
 from batch_agent import BatchAgent, VLLMPool
-from batch_agent.backends.endpoint_loads import addresses_of, endpoint_loads
+from batch_agent.backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import ClientConnection
 

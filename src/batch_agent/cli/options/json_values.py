@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 
 from ...core.errors import SpecError
-from ...core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table
+from ...core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table, is_backend_url
 from ...core.validation import suggestion
 
 
@@ -43,7 +43,7 @@ def parse_backends(values: Sequence[str]) -> dict[str, BackendSettings]:
 
 def named_backend(name: str, known: Mapping[str, BackendSettings]) -> NamedBackend:
     """The backend of a name; a URL names itself. Raises SpecError for an unknown name."""
-    if name in known or "://" in name or not known:
+    if name in known or is_backend_url(name) or not known:
         return known.get(name, name)
     raise SpecError(f"backend {name!r} is neither a URL nor one of {', '.join(known)}.{suggestion(name, known)}")
 

@@ -26,8 +26,8 @@ class LineOptions:
         str,
         Parameter(
             help="Model server: local:// (embedded), vllm://host:port, sglang://, dynamo://, openai://, anthropic://, "
-            "bedrock://region/model, http(s)://..., hostfile://PATH for several, or the name of a backend in the "
-            "batch.toml of the current directory.",
+            "bedrock://region/model, http(s)://..., hostfile://PATH, dns://NAME:PORT or command:PROGRAM for "
+            "several, or the name of a backend in the batch.toml of the current directory.",
             group=MODEL,
         ),
     ] = "local://"

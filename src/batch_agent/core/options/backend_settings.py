@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from ..errors import SpecError
 from ..fast_dataclass import dataclass
 from ..safe_text import mask_user_info, public_url
-from ..validation import at_least, suggestion, text_or_none
+from ..validation import at_least, seconds, suggestion, text_or_none
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -39,6 +39,11 @@ PUBLIC_HEADERS = frozenset(
 )
 """Request headers that hold no secret. The value of any other header of a backend may be one."""
 _MASK = "***"
+HOSTFILE_SCHEME = "hostfile://"
+DNS_SCHEME = "dns://"
+COMMAND_SCHEME = "command:"
+SOURCE_SCHEMES = (HOSTFILE_SCHEME, DNS_SCHEME, COMMAND_SCHEME)
+"""Beginnings of URLs that name a source of endpoints, which may come and go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,11 @@ class BackendSettings:
     """Requests per minute, likewise."""
     tpm: int | None = None
     """Tokens per minute, likewise."""
+    refresh: float | None = None
+    """Seconds between two looks at the endpoints that hostfile:// (2 s), dns:// (10 s) or command: (30 s) name."""
+    session_header: str | None = None
+    """Header with an id of the agent in each request, for a router that keeps the requests of a session together:
+    "X-Session-ID" for vLLM Router."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.url, str):
@@ -85,6 +95,10 @@ class BackendSettings:
         for name in ("max_inflight", "rpm", "tpm"):
             if getattr(self, name) is not None:
                 at_least(name, getattr(self, name), 1)
+        if self.refresh is not None:
+            self._check_refresh()
+        if self.session_header is not None:
+            self._check_session_header(self.session_header)
 
     def _check_key(self) -> None:
         key = self.api_key
@@ -113,13 +127,24 @@ class BackendSettings:
             _check_sendable(f"headers[{name!r}]", value)
         object.__setattr__(self, "headers", dict(headers))
 
+    def _check_refresh(self) -> None:
+        seconds("refresh", self.refresh)
+        if not self.url.startswith(SOURCE_SCHEMES):
+            raise SpecError(f"Backend: refresh is a setting of hostfile://, dns:// and command:; got {self.label!r}.")
+
+    def _check_session_header(self, name: str) -> None:
+        if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
+            raise SpecError(f"Backend: session_header must be the name of a header; got {name!r}.")
+        if name.lower() in _OWN_HEADERS or name.lower() in {each.lower() for each in self.headers}:
+            raise SpecError(f"Backend: the header {name!r} is set otherwise. Name another session_header.")
+
     def _check_base_url(self) -> None:
         if self.base_url is None:
             return
         if not isinstance(self.base_url, str) or not self.base_url.startswith(("http://", "https://")):
             raise SpecError("Backend: base_url must be a URL that begins with http:// or https://.")
         scheme, _, host = self.url.partition("://")
-        if host.strip("/") or scheme in ("http", "https", "local", "bedrock", "hostfile"):
+        if host.strip("/") or scheme in ("http", "https", "local", "bedrock") or has_source(self):
             shown = public_url(self.url)
             raise SpecError(
                 f"Backend: {shown!r} and base_url both name a server. With base_url, the URL names only the kind of "
@@ -208,6 +233,16 @@ NAMED = (str, BackendSettings, Sequence)
 def endpoints_in(backend: NamedBackends) -> Sequence[NamedBackend]:
     """The backends that are named: one, or those of a list."""
     return [backend] if isinstance(backend, str | BackendSettings) else backend
+
+
+def has_source(given: NamedBackend) -> bool:
+    """Whether it names a source of endpoints, and not one endpoint."""
+    return (given if isinstance(given, str) else given.url).startswith(SOURCE_SCHEMES)
+
+
+def is_backend_url(text: str) -> bool:
+    """Whether it is a URL, and not the name of a backend in a file."""
+    return "://" in text or text.startswith(COMMAND_SCHEME)
 
 
 def settings_of(given: NamedBackend) -> BackendSettings:

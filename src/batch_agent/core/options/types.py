@@ -197,7 +197,8 @@ class CommonOptions(AgentOptions, total=False):
 
     backend: str | BackendSettings | Sequence[str | BackendSettings] | Backend
     """A URL, or Backend(url, api_key=...) with a key, headers or limits of its own; several, of endpoints that serve
-    the same model, or hostfile://PATH with one on each line; or a backend that the caller has opened and will close."""
+    the same model, or what lists these: hostfile://PATH, dns://NAME:PORT, command:PROGRAM; or a backend that the caller
+    has opened and will close."""
     fallback: Sequence[Any]
     """What runs the agents that the backend cannot serve, because it is out or refuses: names of models on the same
     backend, other backends, or NAME=URL for a model of another backend, in this order. See docs/backends.md."""

@@ -9,7 +9,7 @@ from typing import Protocol, Self, TextIO
 
 from rich.console import Console
 
-from ...core.events import Event, Notice, RunStarted, StageEvent, Steered, WorkerEvent
+from ...core.events import EndpointChanged, Event, Notice, RunStarted, StageEvent, Steered, WorkerEvent
 from ...core.safe_text import safe_text
 from ..text.formatting import duration, per_time, prefix_worker
 from ..text.run_outputs import RunOutputs
@@ -77,6 +77,8 @@ class PlainProgress:
         inner = event.event if isinstance(event, StageEvent | WorkerEvent) else event
         if isinstance(inner, Steered):
             yield f"Steered: {inner}"
+        elif isinstance(inner, EndpointChanged):
+            yield prefix_worker(event.worker if isinstance(event, WorkerEvent) else "", str(inner))
         elif isinstance(inner, Notice):
             yield prefix_worker(event.worker if isinstance(event, WorkerEvent) else "", inner.text)
         elif isinstance(event, RunStarted) and event.seen:

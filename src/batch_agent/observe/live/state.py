@@ -11,6 +11,7 @@ from ...core.events import (
     CallbackFailed,
     CallsEnded,
     CallsStarted,
+    EndpointChanged,
     Event,
     FlowStarted,
     ItemQueued,
@@ -113,6 +114,8 @@ class LiveState:
         """Whether the user has paused the run."""
         self.steered: list[str] = []
         """What the user changed during the run."""
+        self.endpoint_changes: Counter[str] = Counter()
+        """Endpoints that joined, drained or left during the run."""
 
     def emit(self, event: Event) -> None:
         name = worker = ""
@@ -173,6 +176,9 @@ class LiveState:
                 self.steered.append(str(event))
                 if event.name == "pause":
                     self._is_held = event.after == "yes"
+            case EndpointChanged():
+                self.notice = prefix_worker(worker, str(event))
+                self.endpoint_changes[event.state] += 1
             case BudgetReported():
                 self.budget = event
             case CallbackFailed(where, _, message):

@@ -50,6 +50,7 @@ def model_of(
         "limits": list(view.limits),
         "pauses": list(view.pauses),
         "steered": list(view.steered),
+        "endpoints": list(view.endpoints),
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
         "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }

@@ -14,6 +14,7 @@ from ...core.events import (
     CallbackFailed,
     CallsEnded,
     CallsStarted,
+    EndpointChanged,
     Event,
     FlowStarted,
     ItemQueued,
@@ -77,6 +78,8 @@ class RunView:
         self.limits: deque[dict[str, Any]] = deque(maxlen=_MAX_LIMITS)
         self.pauses: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
         self.steered: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
+        self.endpoints: deque[dict[str, Any]] = deque(maxlen=_MAX_PAUSES)
+        """Endpoints that joined, drained or left."""
         """What the user changed during the run."""
         self.scheduling: Scheduling | None = None
         self._capacity = CapacityTotals()
@@ -170,6 +173,9 @@ class RunView:
             case Paused():
                 reason = prefix_worker(worker, event.reason)
                 self.pauses.append({"at": round(at, 2), "seconds": round(event.seconds, 2), "reason": reason})
+            case EndpointChanged():
+                change = prefix_worker(worker, str(event))
+                self.endpoints.append({"at": round(at, 2), "change": change})
             case Steered():
                 self.steered.append({"at": round(at, 2), "change": str(event)})
                 if event.agents:

@@ -10,6 +10,7 @@ from .agent_trace import tokens
 from .formatting import duration, plural
 from .summary import (
     callback_lines,
+    endpoint_lines,
     failed_tool_lines,
     lane_lines,
     pace_lines,
@@ -28,7 +29,7 @@ def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
     lines += flow_tool_lines(state)
     for name, stage in state.stages.items():
         lines += failure_lines(name, stage.stats.failures)
-    return [*lines, *callback_lines(state), *steered_lines(state)]
+    return [*lines, *callback_lines(state), *endpoint_lines(state), *steered_lines(state)]
 
 
 def flow_tool_lines(state: LiveState) -> list[str]:

@@ -46,7 +46,7 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines += _scheduling(stats.scheduling, stats.done)
     for kind, count, example in stats.failures.groups:
         lines.append(f"Failed, {kind}: {count:,}. Example: {example[:300]}")
-    return [*lines, *callback_lines(state), *steered_lines(state)]
+    return [*lines, *callback_lines(state), *endpoint_lines(state), *steered_lines(state)]
 
 
 def _counts(state: LiveState, is_stopped: bool) -> str:
@@ -74,6 +74,13 @@ def callback_lines(state: LiveState) -> list[str]:
         f"{where} raised for {plural(count, 'item')}. Example: {example[:300]}"
         for where, (count, example) in state.callback_failures.items()
     ]
+
+
+def endpoint_lines(state: LiveState) -> list[str]:
+    """How many endpoints joined and left during the run, in one line."""
+    changes = state.endpoint_changes
+    shown = [f"{changes[change]:,} {change}" for change in ("joined", "left") if changes[change]]
+    return [f"Endpoints during the run: {', '.join(shown)}."] if shown else []
 
 
 def steered_lines(state: LiveState) -> list[str]:

@@ -16,6 +16,7 @@ from batch_agent.core.events import (
     BudgetReported,
     CallsEnded,
     CallsStarted,
+    EndpointChanged,
     Event,
     FlowStarted,
     LoadSampled,
@@ -59,6 +60,13 @@ def sim_url() -> Iterator[str]:
     faults = FaultRates(error_500=0.1, retry_after_s=0.01)
     with SimServer(SimConfig(zero_latency=True, faults=faults), Script(parallel_calls=2, keys=3)) as sim:
         yield sim.url
+
+
+def test_endpoints_that_join_and_leave_are_the_notice_and_are_counted_in_the_summary() -> None:
+    changes = [EndpointChanged("vllm://b:1", "joined", 2), EndpointChanged("vllm://a:1", "left", 1)]
+    state = board_of(STARTED, *changes)
+    assert state.notice == "Endpoint vllm://a:1 left (1 endpoint)."
+    assert summary_lines(state, 1.0)[-1] == "Endpoints during the run: 1 joined, 1 left."
 
 
 def board_of(*events: Event) -> LiveState:

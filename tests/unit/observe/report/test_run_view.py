@@ -28,6 +28,7 @@ from batch_agent.core.events import (
     AgentStarted,
     CallsEnded,
     CallsStarted,
+    EndpointChanged,
     Event,
     ItemQueued,
     LimitChanged,
@@ -290,6 +291,20 @@ def test_what_the_user_changed_is_told_with_its_time_and_added_inputs_are_expect
     assert model["stages"][0]["total"] == 5
     resumed = seen(written(tmp_path, events, [(0.0, replace(STARTED, total=5))]))  # which counts them itself
     assert resumed["stages"][0]["total"] == 5
+
+
+def test_endpoints_that_joined_and_left_are_told_with_their_times(tmp_path: Path) -> None:
+    events: list[tuple[float, Event]] = [
+        (0.0, STARTED),
+        (3, EndpointChanged("vllm://b:1", "joined", 2)),
+        (5, EndpointChanged("vllm://a:1", "draining", 1, 4)),
+        (6, EndpointChanged("vllm://a:1", "left", 1)),
+    ]
+    assert seen(written(tmp_path, events))["endpoints"] == [
+        {"at": 3.0, "change": "Endpoint vllm://b:1 joined (2 endpoints)."},
+        {"at": 5.0, "change": "Endpoint vllm://a:1 is draining: 4 in flight, no new requests (1 endpoint)."},
+        {"at": 6.0, "change": "Endpoint vllm://a:1 left (1 endpoint)."},
+    ]
 
 
 def test_a_log_that_another_run_replaces_is_seen_anew(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ const scheduling = (() => {
       limits(model),
       interruptions(model),
       changes(model),
+      endpoints(model),
     ]);
   }
 
@@ -143,18 +144,22 @@ const scheduling = (() => {
   }
 
   function changes(model) {
-    const rows = list(model.steered).map(record);
+    return changeTable("changes", "Changes by the user", model.steered);
+  }
+
+  function endpoints(model) {
+    return changeTable("endpoints", "Endpoints that joined and left", model.endpoints);
+  }
+
+  function changeTable(id, title, found) {
+    const rows = list(found).map(record);
     const columns = [
       { name: "At", class: "number", cell: (row) => (number(row.at) === null ? null : seconds(row.at)) },
       { name: "Change", class: "broad", cell: (row) => text(row.change) || null },
     ];
     return (
       rows.length > 0 &&
-      details(
-        "changes",
-        `Changes by the user (${exact(rows.length)})`,
-        table("Changes by the user", columns, rows, "narrow"),
-      )
+      details(id, `${title} (${exact(rows.length)})`, table(title, columns, rows, "narrow"))
     );
   }
 

@@ -10,11 +10,11 @@ import pytest
 from tests.support.sim_hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, Tool
-from batch_agent.backends import pool_member as fleet_member
 from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
-from batch_agent.backends.endpoint_pool import EndpointPool
-from batch_agent.backends.pool_member import PoolEndpoint
+from batch_agent.backends.endpoints import pool_member as fleet_member
+from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
+from batch_agent.backends.endpoints.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling, TextDelta
@@ -322,8 +322,8 @@ async def test_each_endpoint_has_its_own_kv_capacity_and_one_that_is_down_that_o
     async with up(large, small, down):
         down.kill()
         async with fleet_of(large, small, down) as fleet:
-            assert fleet.kv_capacities == (6400, 1600, 1600)
-            assert not fleet.is_available(2)
+            assert fleet.kv_capacities == {large.url: 6400, small.url: 1600, down.url: 1600}
+            assert not fleet.is_available(down.url)
 
 
 async def test_agents_of_a_run_are_served_by_the_endpoints_that_have_room_for_them() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batch_agent import SpecError
-from batch_agent.backends import connect
-from batch_agent.backends.hostfile import Endpoint, parse_hostfile
+from batch_agent.backends.endpoints.endpoint_identity import backend_url, check_distinct
+from batch_agent.backends.endpoints.hostfile import Endpoint, parse_hostfile
 
 
 def one(line: str) -> Endpoint:
@@ -264,7 +264,7 @@ def test_the_example_in_the_error_messages_is_a_valid_hostfile() -> None:
 def test_an_address_may_have_the_scheme_of_a_flavor(line: str, url: str) -> None:
     endpoint = one(line)
     assert endpoint.url == url
-    assert connect.endpoints_of([connect.backend_url(endpoint)]) == [url]
+    assert check_distinct([backend_url(endpoint)]) == [url]
 
 
 def test_a_bedrock_url_is_rejected_in_a_hostfile() -> None:

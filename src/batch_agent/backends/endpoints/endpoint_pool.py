@@ -1,20 +1,22 @@
 """Endpoint pool: several endpoints of one model as one backend, with routing and failover.
 
 Each turn goes to the endpoint that has its context in the cache, or to the least loaded one. Requests of an endpoint
-that fails are sent to the others."""
+that fails are sent to the others. Endpoints may join and leave while the pool is open."""
 
 import asyncio
+import logging
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from .. import aio
-from ..core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
-from ..core.messages import User
-from ..core.protocols import (
+from ... import aio
+from ...core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
+from ...core.events import EndpointChanged, EndpointState
+from ...core.messages import User
+from ...core.protocols import (
     Backend,
     CountsTokens,
     EncodesRequests,
@@ -26,13 +28,13 @@ from ..core.protocols import (
     TakesHints,
     Traits,
 )
-from ..core.requests import ContextHint, Delta, EncodedRequest, Request
-from ..schedule.pace import EndpointPaces, Grant
-from ..schedule.retry import is_overload_refusal
-from ..schedule.routing import Routing, Ticket
+from ...core.requests import ContextHint, Delta, EncodedRequest, Request
+from ...schedule.pace import EndpointPaces, Grant
+from ...schedule.retry import is_overload_refusal
+from ...schedule.routing import Routing, Ticket
 from . import pool_member
 from .failover import ENDPOINT_FAULTS, MAX_REJECTIONS, REJECTIONS, EndpointRejection
-from .pool_member import OpenBackend, PoolEndpoint, combined_traits, kv_capacities
+from .pool_member import OpenBackend, PoolEndpoint, combined_traits, kv_capacities, with_capacity
 
 _MAYBE_AGENT_FAULTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
 """Errors that a prompt may cause on any endpoint."""
@@ -44,6 +46,7 @@ _MIN_HANG_SECONDS = 1.0
 _HANG_FACTOR = 5.0
 """The same as a multiple of the slowest response so far, for turns with a timeout below `_HANG_SECONDS`."""
 
+_log = logging.getLogger("batch_agent")
 T = TypeVar("T")
 Notify = Callable[[str], None]
 
@@ -53,10 +56,14 @@ class EndpointPool:
 
     def __init__(self, members: Sequence[PoolEndpoint], traits: Traits, notify: Notify) -> None:
         self.traits = traits
-        self.members = members
+        self.members = list(members)
+        self._indices = {member.url: index for index, member in enumerate(members)}
         self._notify = notify
         self.routing = Routing([member.url for member in members])
-        self.on_routed: Callable[[str, int], None] | None = None
+        self.on_routed: Callable[[str, str], None] | None = None
+        self.on_close: Callable[[], Awaitable[None]] | None = None
+        """Ends the watch of the sources of its endpoints, if there is one."""
+        self._observers: list[Callable[[EndpointChanged], None]] = []
         self._suspects: set[str] = set()
         """Agents whose last request may have caused the failure of an endpoint."""
         self._avoided: dict[str, set[int]] = {}
@@ -100,10 +107,14 @@ class EndpointPool:
         """Each endpoint has its own limits: deployments in several regions, or keys of several accounts."""
         reports = [each.backend is None or each.backend.traits.reports_rate_limits for each in self.members]
         paces = EndpointPaces(reports, self.routing.available)
-        for index, member in enumerate(self.members):
-            member.on_limits = partial(self._on_limits, paces, index)
-            member.observe_limits()
+        for index in range(len(self.members)):
+            self._observe_limits(paces, index)
         return paces
+
+    def _observe_limits(self, paces: EndpointPaces, index: int) -> None:
+        member = self.members[index]
+        member.on_limits = partial(self._on_limits, paces, index)
+        member.observe_limits()
 
     @staticmethod
     def _on_limits(paces: EndpointPaces, index: int, limits: Mapping[PaceKind, ServiceLimit]) -> None:
@@ -160,24 +171,105 @@ class EndpointPool:
         self.routing.forget_origin(agent)
         self._suspects.discard(agent)
         self._avoided.pop(agent, None)
-        await _run_all([each.backend.leave(agent) for each in self.members if each.backend is not None])
+        backends = [each.backend for each in self.members if each.backend is not None]
+        if sessions := [each.leave(agent) for each in backends if each.traits.has_agent_sessions]:
+            await _run_all(sessions)
 
     async def aclose(self) -> None:
+        if self.on_close is not None:
+            await self.on_close()
         await _run_all([each.backend.aclose() for each in self.members if each.backend is not None])
 
+    def join(self, url: str, open_backend: OpenBackend, backend: Backend) -> None:
+        """A further endpoint, or one that had left, takes requests from now on. It must fit the others."""
+        index = self._indices.get(url)
+        if index is None:
+            index = self._indices[url] = self.routing.add(url)
+            self.members.append(PoolEndpoint(url, open_backend, backend))
+            if self.paces is not None:
+                self.paces.add(may_report=backend.traits.reports_rate_limits)
+        else:
+            self.members[index].rejoin(backend)
+            self.routing.rejoin(index)
+        if self.paces is not None:
+            self._observe_limits(self.paces, index)
+        self._changed(url, "joined")
+
+    def drain(self, url: str) -> None:
+        """The endpoint takes no new requests. Those in flight continue; then `routing.on_drained` is called."""
+        self.routing.drain(self._indices[url])
+        self._changed(url, "draining")
+
+    def undrain(self, url: str) -> bool:
+        """A draining endpoint takes requests again. False if it has left, or is unknown."""
+        index = self._indices.get(url)
+        if index is None or self.members[index].has_left:
+            return False
+        if self.routing.is_draining(index):
+            self.routing.undrain(index)
+            self._changed(url, "joined")
+        return True
+
+    async def remove(self, index: int) -> None:
+        """Closes the connections of a drained endpoint, unless it takes requests again by now."""
+        member = self.members[index]
+        if member.has_left or not self.routing.is_draining(index) or self.routing.requests(index):
+            return
+        backend = member.leave()
+        self.routing.leave(index)
+        self._changed(member.url, "left")
+        if backend is not None:
+            await backend.aclose()
+
+    def observe_endpoints(self, observer: Callable[[EndpointChanged], None]) -> Callable[[], None]:
+        self._observers.append(observer)
+        return lambda: self._observers.remove(observer)
+
+    def _changed(self, url: str, state: EndpointState) -> None:
+        serving = [each for index, each in enumerate(self.members) if self._is_serving(index)]
+        known = [each.backend.traits for each in serving if each.backend is not None]
+        if known:
+            self.traits = with_capacity(self.traits, known, len(serving))
+        index = self._indices[url]
+        backend = self.members[index].backend
+        kv_tokens = None if backend is None else backend.traits.kv_tokens
+        change = EndpointChanged(url, state, len(serving), self.routing.requests(index), kv_tokens)
+        _log.info("%s", change)
+        for observer in self._observers:
+            observer(change)
+
     @property
-    def kv_capacities(self) -> tuple[int, ...] | None:
-        return kv_capacities([None if each.backend is None else each.backend.traits for each in self.members])
+    def names(self) -> list[str]:
+        """The endpoints that take requests, or will when they are up again."""
+        return [each.url for index, each in enumerate(self.members) if self._is_serving(index)]
 
-    def assign(self, agent: str, endpoint: int) -> None:
-        self.routing.assign(agent, endpoint)
+    def _is_serving(self, index: int) -> bool:
+        return not (self.members[index].has_left or self.routing.is_draining(index))
 
-    def is_available(self, endpoint: int) -> bool:
-        return endpoint in self.routing.available(aio.now())
+    @property
+    def kv_capacities(self) -> dict[str, int] | None:
+        return kv_capacities(
+            {
+                each.url: None if each.backend is None else each.backend.traits
+                for index, each in enumerate(self.members)
+                if self._is_serving(index)
+            }
+        )
 
-    def expected_wait(self, endpoint: int, requests: int) -> float:
-        further = max(1, requests - self.routing.requests(endpoint))
-        return self.routing.expected_wait(endpoint, float(further), aio.now())
+    def assign(self, agent: str, endpoint: str) -> None:
+        if endpoint in self._indices:
+            self.routing.assign(agent, self._indices[endpoint])
+
+    def is_available(self, endpoint: str) -> bool:
+        index = self._indices.get(endpoint)
+        return index is not None and self.routing.is_available(index, aio.now())
+
+    def expected_wait(self, endpoint: str, requests: int) -> float:
+        index = self._indices.get(endpoint)
+        if index is None:
+            return float("inf")
+        further = max(1, requests - self.routing.requests(index))
+        return self.routing.expected_wait(index, float(further), aio.now())
 
     def choose(self, request: Request, exclude: set[int], grant: Grant | None = None) -> int | None:
         """The endpoint for a request. An endpoint on which the agent failed before, or whose pace does not allow the
@@ -190,7 +282,7 @@ class EndpointPool:
         if self.paces is not None and grant is not None and index is not None:
             self.paces.sent(grant, index, is_repeated=bool(exclude))
         if index is not None and self.on_routed is not None:
-            self.on_routed(request.agent, index)
+            self.on_routed(request.agent, self.members[index].url)
         return index
 
     def _choose(self, request: Request, exclude: set[int]) -> int | None:
@@ -280,7 +372,10 @@ class EndpointPool:
             if error.kind not in ENDPOINT_FAULTS:  # the request was rejected: the server's own message
                 return error
         kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
-        candidates = range(len(self.members)) if indices is None else indices
+        if indices is None and not self.names:
+            text = "No endpoint takes requests: all of them have left, and no other one has joined yet."
+            return BackendError(ErrorKind.UNAVAILABLE, text)
+        candidates = [at for at, each in enumerate(self.members) if not each.has_left] if indices is None else indices
         problems = " ".join(f"{self.members[index].url}: {self._problem(index)}" for index in candidates)
         subject = "The endpoint" if len(candidates) == 1 else f"All {len(candidates)} endpoints"
         message = f"{subject} rejected the request. {problems}"
@@ -290,7 +385,7 @@ class EndpointPool:
         return BackendError(kind, message)
 
     def _problem(self, index: int) -> str:
-        if self.routing.is_up(index) and not self.routing.is_healthy(index):
+        if self.routing.is_draining(index):
             return "It is draining."
         return self.members[index].last_error or "It is at its limit."
 
@@ -314,7 +409,13 @@ class PooledRequest:
                 raise errors[-1]
             self._index, self._ticket, self._started = index, pool.begin(index), aio.now()
             try:
-                backend = await pool.members[index].get_backend(pool.traits.model)
+                backend = pool.members[index].backend
+                if backend is None:
+                    backend = await pool.members[index].get_backend(pool.traits)
+                    if pool.routing.is_draining(index):  # meanwhile
+                        tried.add(index)
+                        self._release()
+                        continue
                 self._stream = backend.stream(self._request)
                 deltas = await self._stream.__aenter__()
             except BackendError as error:

@@ -9,11 +9,11 @@ from types import MappingProxyType
 
 from yarl import URL
 
-from ..core.errors import SpecError
-from ..core.fast_dataclass import dataclass
-from ..core.safe_text import mask_user_info
-from ..core.validation import port as check_port
-from .flavors import BEDROCK, BY_SCHEME
+from ...core.errors import SpecError
+from ...core.fast_dataclass import dataclass
+from ...core.safe_text import mask_user_info
+from ...core.validation import port as check_port
+from ..flavors import BEDROCK, BY_SCHEME
 
 DEFAULT_PORT = 8000
 _SERVER_FLAVORS = {scheme: flavor for scheme, flavor in BY_SCHEME.items() if flavor is not BEDROCK}

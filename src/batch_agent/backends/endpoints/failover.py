@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from ..core.errors import BackendError, ErrorKind
-from ..schedule.routing import Ticket
+from ...core.errors import BackendError, ErrorKind
+from ...schedule.routing import Ticket
 
 ENDPOINT_FAULTS = frozenset(
     {
