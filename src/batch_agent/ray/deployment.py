@@ -146,6 +146,21 @@ _MAX_CONCURRENT_CALLS = 1000
 _CLOSE_TIMEOUT = 10.0
 
 
+def start_coordinator(node: str, checkpoint_dir: Path | None, **options: Any) -> Any:
+    """The actor of a new coordinator on this node. It ends when nobody has a reference to it any more, at the latest
+    with the program that started it."""
+    return (
+        ray.remote(CoordinatorActor)
+        .options(
+            num_cpus=0,
+            max_concurrency=_MAX_CONCURRENT_CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            **options,
+        )
+        .remote(None if checkpoint_dir is None else str(checkpoint_dir))
+    )
+
+
 class RayDeployment:
     """The actors of a run: workers, and a coordinator unless the run has a `store`."""
 
@@ -193,17 +208,7 @@ class RayDeployment:
 
     async def _open_coordinator(self, name: str, here: str) -> None:
         folder = None if self._spec.checkpoint_dir is None else self._spec.checkpoint_dir.absolute()
-        self._coordinator = (
-            ray.remote(CoordinatorActor)
-            .options(
-                name=name,
-                namespace=_NAMESPACE,
-                num_cpus=0,
-                max_concurrency=_MAX_CONCURRENT_CALLS,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-            )
-            .remote(None if folder is None else str(folder))
-        )
+        self._coordinator = start_coordinator(here, folder, name=name, namespace=_NAMESPACE)
         try:
             with _marker_file(folder) as marker:
                 await call_result(self._coordinator.open.remote(marker))

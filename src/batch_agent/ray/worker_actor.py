@@ -22,6 +22,16 @@ def own_version() -> str:
     return version("batch-agent")
 
 
+def check_version(caller: str) -> None:
+    """Raises SpecError if this node has another version of batch-agent than the submitter."""
+    if own_version() != caller:
+        host = socket.gethostname()
+        raise SpecError(
+            f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
+            "version on both."
+        )
+
+
 class WorkerActor:
     """Worker in an actor. When its process or node fails, Ray restarts it, on the same node or another, and it joins
     the run as a new worker with the same rank."""
@@ -79,12 +89,7 @@ class WorkerActor:
                 raise
 
     async def _work(self, data: bytes, caller: str) -> None:
-        if own_version() != caller:
-            host = socket.gethostname()
-            raise SpecError(
-                f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
-                "version on both."
-            )
+        check_version(caller)
         spec = deserialize_spec(data)
         await runner.work(RunSetup.validate(spec, None), self._coordinator(spec))
 
