@@ -399,7 +399,7 @@ class BatchAgent:
         """Runs an agent for each row of a Ray Dataset: an operator that returns a Dataset with the same rows and these
         columns more. Nothing is sent before the result is consumed, for example written.
 
-        - `output`: the answer, text or JSON; `output.NAME` for each field of `output_schema`. None where `ok` is False.
+        - `output`: the answer, text, or a struct with the fields of `output_schema`. None where `ok` is False.
         - `ok`, `error_kind`, `error_message`, `turns`, `input_tokens`, `cached_tokens`, `output_tokens`, `cost`,
           `seconds`.
 

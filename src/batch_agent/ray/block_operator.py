@@ -17,7 +17,7 @@ from ..core.results import AgentResult
 from ..run.block_run import BlockSession, run_block
 from ..run.resources import RunResources
 from ..run.setup import RunSetup
-from .answer_columns import AnswerColumns, ColumnKind
+from .answer_columns import AnswerColumns
 from .block_checkpoints import BlockCheckpoints
 from .ray_coordinator import RayCoordinator
 from .serialization import RemoteError, deserialize_spec
@@ -27,13 +27,6 @@ ROWS_PER_PART = 2_000
 """Rows of a block that are one run with one checkpoint: it bounds the memory of an actor."""
 _PARTS_AT_ONCE = 2
 """Parts of one block that run at the same time: while the last agents of one end, those of the next one begin."""
-
-_TYPES: dict[ColumnKind, pa.DataType] = {
-    "text": pa.string(),
-    "integer": pa.int64(),
-    "number": pa.float64(),
-    "boolean": pa.bool_(),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +84,7 @@ class BlockOperator:
             while running:
                 yield _joined(*running.popleft(), folders, columns)
             if not block.num_rows:
-                yield _with_columns(block, (), columns)
+                yield columns.add_to(block, ())
         finally:
             for _, future in running:
                 future.cancel()
@@ -150,10 +143,4 @@ def _joined(part: pa.Table, future: "Future[_Ended]", folders: list[Path], colum
     except BatchAgentError as error:
         raise RemoteError.of(error).error() from None  # the error itself may hold what cannot be pickled
     folders.append(ended.folder)
-    return _with_columns(part, ended.answers, columns)
-
-
-def _with_columns(part: pa.Table, answers: Sequence[tuple[Any, ...]], columns: AnswerColumns) -> pa.Table:
-    for at, (name, kind) in enumerate(columns.kinds.items()):
-        part = part.append_column(name, pa.array([row[at] for row in answers], _TYPES[kind]))
-    return part
+    return columns.add_to(part, ended.answers)

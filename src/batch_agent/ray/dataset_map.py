@@ -29,7 +29,9 @@ def map_dataset(dataset: Any, spec: BatchSpec, prefix: str, actor_options: Mappi
             "inputs use BatchAgent.run(inputs=...)."
         )
     if tuple(map(int, ray.__version__.split(".")[:2])) < _OLDEST_RAY:
-        raise SpecError(f"BatchAgent.map needs Ray 2.60 or newer, this is {ray.__version__}: pip install -U 'ray[data]'.")
+        raise SpecError(
+            f"BatchAgent.map needs Ray 2.60 or newer, this is {ray.__version__}: pip install -U 'ray[data]'."
+        )
     _check(spec)
     RunSetup.validate(spec, None, input_fields=())
     if not ray.is_initialized():
