@@ -4,9 +4,9 @@
     python -m benchmarks.cluster.dataset --rows 10000000 --workers 8 --kills 200 --endpoints 8   # 16 cores
     python -m benchmarks.cluster.dataset --rows 20000 --workers 1,2,4 --kills 0                  # scaling
 
-Needs the extras `ray` and `data`, and pyarrow. Each worker is an actor of `BatchAgent.map` on this machine, and is killed
-with SIGKILL; Ray starts it anew. The engines answer at once. The map writes Parquet files, which DuckDB counts. Time is
-from the first answer to the last file: the start of Ray and of its actors is not counted.
+Needs the extras `ray` and `data`, and pyarrow. Each worker is an actor of `BatchAgent.map` on this machine, and is
+killed with SIGKILL; Ray starts it anew. The engines answer at once. The map writes Parquet files, which DuckDB counts.
+Time is from the first answer to the last file: the start of Ray and of its actors is not counted.
 """
 
 import argparse
@@ -81,7 +81,7 @@ def counted(out: Path, rows: int) -> Numbers:
     import duckdb
 
     [(total, distinct, right, first, last)] = duckdb.sql(
-        f"SELECT count(*), count(DISTINCT id), count(*) FILTER (ok AND output = id::VARCHAR), min(id), max(id) "  # noqa: S608
+        f"SELECT count(*), count(DISTINCT id), count(*) FILTER (ok AND output = id::VARCHAR), min(id), max(id) "
         f"FROM '{out}/*.parquet'"
     ).fetchall()
     assert (first, last) == (0, rows - 1), (first, last)
@@ -117,7 +117,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        chance = random.Random(1)  # noqa: S311 - not a secret
+        chance = random.Random(1)
         while not self._is_over.wait(_SAMPLE_S):
             workers = map_workers()
             for pid in workers:

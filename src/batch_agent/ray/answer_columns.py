@@ -17,6 +17,7 @@ _JSON = pa.string()
 """Type of values that have no type of their own: they are written as JSON."""
 _SCALARS = {"string": pa.string(), "integer": pa.int64(), "number": pa.float64(), "boolean": pa.bool_()}
 _INT64 = range(-(2**63), 2**63)
+_MAX_FLOAT = 1.7e308
 _STATISTICS = {
     "ok": pa.bool_(),
     "error_kind": pa.string(),
@@ -108,13 +109,14 @@ def conform(value: Any, type_: pa.DataType) -> Any:
     if pa.types.is_boolean(type_):
         return value if isinstance(value, bool) else None
     if pa.types.is_integer(type_):
-        return value if isinstance(value, int) and value in _INT64 else None
+        return value if _is_number(value, int) and value in _INT64 else None
     if pa.types.is_floating(type_):
-        return float(value) if isinstance(value, int | float) and abs(value) < _MAX_FLOAT else None
+        return float(value) if _is_number(value, int | float) and abs(value) < _MAX_FLOAT else None
     return _text(value) if isinstance(value, str) else dumps(value).decode()
 
 
-_MAX_FLOAT = 1.7e308
+def _is_number(value: Any, kinds: Any) -> bool:
+    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def _text(value: Any) -> str:

@@ -61,8 +61,8 @@ def _check(spec: BatchSpec) -> None:
     """Raises SpecError for options that a dataset has itself, or that need all results in one place."""
     if spec.rows.selects or spec.rows.input_format is not None:
         raise SpecError(
-            "BatchAgent.map takes all rows of the dataset: choose them with dataset.filter and dataset.limit instead of "
-            "where=, limit= and sample=."
+            "BatchAgent.map takes all rows of the dataset: choose them with dataset.filter and dataset.limit instead "
+            "of where=, limit= and sample=."
         )
     if spec.out is not None or spec.on_result is not None:
         raise SpecError(

@@ -76,10 +76,12 @@ class BlockSession:
         future: Future[_Result] = Future()
         with self._lock:
             if self._failure is not None:
-                raise self._failure
+                future.set_exception(self._failure)
+                return future
             self._unfinished.add(future)
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._queue.put_nowait, (work, future))
+        with suppress(RuntimeError):  # the loop has just ended: the future gets the reason
+            self._loop.call_soon_threadsafe(self._queue.put_nowait, (work, future))
         return future
 
     def close(self) -> None:
