@@ -36,6 +36,7 @@ COUNTS = {
     "preview_sync": "unit/api/test_preview.py::test_no_inputs_and_one_can_be_previewed",
     "score": "unit/api/test_scores.py::test_any_number_of_results_can_be_scored",
     "score_sync": "unit/api/test_scores.py::test_any_number_of_results_can_be_scored",
+    "map": "live/test_ray_data.py::test_a_dataset_may_have_no_row_and_one",
     "work": "- it takes no inputs",
     "Flow": "unit/api/test_count_edges.py::test_a_flow_accepts_any_number_of_inputs",
     "VLLMPool": "unit/pools/test_pool_edges.py::test_a_pool_answers_no_prompt_and_one",

@@ -82,7 +82,26 @@ def test_a_map_of_a_map_and_empty_blocks(sim: SimServer) -> None:
     assert {(row["id"], row["output"]["text"], row["b_output"]) for row in out.take_all()} == {
         (number, f"n{number}", "again") for number in range(10)
     }
+
+
+def test_a_dataset_may_have_no_row_and_one(sim: SimServer) -> None:
     assert mapped(dataset(words(10), 2).limit(0), sim, workers=1).take_all() == []
+    [row] = mapped(dataset(words(1), 1), sim, workers=1).take_all()
+    assert (row["id"], row["output"], row["ok"]) == (0, {"text": "n0"}, True)
+
+
+def test_a_run_on_ray_takes_a_dataset_and_returns_its_results_in_order(sim: SimServer, tmp_path: Path) -> None:
+    rows, out = dataset(words(5_000), 3), tmp_path / "out.jsonl"
+    options: dict[str, Any] = {"task": SAY, "output_schema": Said, "backend": sim.url}
+    results = BatchAgent.run_sync(inputs=rows, cluster="ray", workers=2, out=out, **options)
+    assert [(result.index, result.input["id"]) for result in results] == [(at, at) for at in range(5_000)]
+    assert all(result.output == Said(text=result.input["it"]) and result.turns == 1 for result in results)
+    assert len(out.read_text().splitlines()) == 5_000
+    assert not rows.context.execution_options.preserve_order
+    alone = BatchAgent.run_sync(inputs=rows.limit(3), **options)  # in this process
+    assert [result.output for result in alone] == [Said(text=f"n{at}") for at in range(3)]
+    with pytest.raises(SpecError, match=r"no 'nothing'.*text\.$"):
+        BatchAgent.run_sync(inputs=rows, cluster="ray", workers=1, **{**options, "task": "Say {nothing}"})
 
 
 def test_a_row_that_fails_is_a_row_with_an_error(sim: SimServer) -> None:

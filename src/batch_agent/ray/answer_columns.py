@@ -2,8 +2,10 @@
 
 Their types follow from the schema of the answers alone, so that all blocks of the dataset have the same."""
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -29,6 +31,45 @@ _STATISTICS = {
     "cost": pa.float64(),
     "seconds": pa.float64(),
 }
+
+
+class ResultColumns(Protocol):
+    """Columns that a map adds to a dataset."""
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Types of the columns by name, in their order."""
+        ...
+
+    def values(self, result: AgentResult) -> tuple[Any, ...]:
+        """Values of one row, in the order of the columns."""
+        ...
+
+
+def add_columns(columns: ResultColumns, rows: pa.Table, answers: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """The rows with the columns. `answers`: values of the columns for each row."""
+    for at, (name, type_) in enumerate(columns.types.items()):
+        rows = rows.append_column(name, pa.array([values[at] for values in answers], type_))
+    return rows
+
+
+def check_names(columns: ResultColumns, names: Iterable[str]) -> None:
+    """Raises SpecError if the dataset has columns of these names already."""
+    if taken := [name for name in names if name in columns.types]:
+        raise SpecError(
+            f"The dataset has a column {taken[0]!r}, which the results need: pass prefix='answer_' (any text) to "
+            "BatchAgent.map, or rename the column."
+        )
+
+
+class WholeResult:
+    """Column with the results as they are, for a caller that needs them; their outputs are JSON data."""
+
+    name = "__batch_agent_result__"
+    types = {name: pa.large_binary()}  # noqa: RUF012 - of a Protocol
+
+    def values(self, result: AgentResult) -> tuple[Any, ...]:
+        return (pickle.dumps(replace(result, input=None, output=jsonable(result.output))),)
 
 
 class AnswerColumns:
@@ -60,20 +101,6 @@ class AnswerColumns:
             result.cost,
             round(result.timing.total, 3),
         )
-
-    def add_to(self, rows: pa.Table, answers: Sequence[tuple[Any, ...]]) -> pa.Table:
-        """The rows with the columns. `answers`: as `values` returns them, one for each row."""
-        for at, (name, type_) in enumerate(self.types.items()):
-            rows = rows.append_column(name, pa.array([values[at] for values in answers], type_))
-        return rows
-
-    def check_names(self, names: Iterable[str]) -> None:
-        """Raises SpecError if the dataset has columns of these names already."""
-        if taken := [name for name in names if name in self.types]:
-            raise SpecError(
-                f"The dataset has a column {taken[0]!r}, which the results need: pass prefix='answer_' (any text) to "
-                "BatchAgent.map, or rename the column."
-            )
 
 
 def arrow_type(schema: Any, definitions: Mapping[str, Any], seen: tuple[str, ...] = ()) -> pa.DataType:

@@ -17,7 +17,7 @@ from ..core.results import AgentResult
 from ..run.block_run import BlockSession, run_block
 from ..run.resources import RunResources
 from ..run.setup import RunSetup
-from .answer_columns import AnswerColumns
+from .answer_columns import AnswerColumns, ResultColumns, WholeResult, add_columns, check_names
 from .block_checkpoints import BlockCheckpoints
 from .ray_coordinator import RayCoordinator
 from .serialization import RemoteError, deserialize_spec
@@ -41,8 +41,8 @@ class OperatorConfig:
     """Name of the map: of the directories of its temporary checkpoints."""
     checkpoint_dir: str | None
     """Directory of the checkpoints on every node; None: a temporary one."""
-    prefix: str
-    """Put before the names of the columns."""
+    prefix: str | None
+    """Put before the names of the columns. None: there is one column, with whole results."""
 
     @property
     def root(self) -> Path:
@@ -72,7 +72,7 @@ class BlockOperator:
         """Yields the parts in their order, each when it has ended. Ray calls it in several threads, one for each of the
         blocks that run at the same time. Raises SpecError, BackendError, RunStopped and StoreError."""
         session, columns = self._opened()
-        columns.check_names(block.column_names)
+        check_names(columns, block.column_names)
         running: deque[tuple[pa.Table, Future[_Ended]]] = deque()
         folders: list[Path] = []
         try:
@@ -84,7 +84,7 @@ class BlockOperator:
             while running:
                 yield _joined(*running.popleft(), folders, columns)
             if not block.num_rows:
-                yield columns.add_to(block, ())
+                yield add_columns(columns, block, ())
         finally:
             for _, future in running:
                 future.cancel()
@@ -96,7 +96,7 @@ class BlockOperator:
             self._session.close()
         self._checkpoints.delete_ended()
 
-    def _opened(self) -> tuple[BlockSession, AnswerColumns]:
+    def _opened(self) -> tuple[BlockSession, ResultColumns]:
         """The session of this actor, a new one if the last one has failed, and the columns of the results. Raises
         SpecError."""
         with self._lock:
@@ -106,13 +106,15 @@ class BlockOperator:
             if self._session is None or self._session.has_ended:
                 rank = ray.get_runtime_context().get_actor_id()  # the same after a restart
                 self._session = BlockSession(self._setup, RayCoordinator(self._find_coordinator, rank))
+        if self._config.prefix is None:
+            return self._session, WholeResult()
         output = self._setup.output
         return self._session, AnswerColumns(None if output is None else output.json_schema, self._config.prefix)
 
     async def _find_coordinator(self) -> Any:
         return self._coordinator
 
-    def _part(self, rows: Sequence[Any], columns: AnswerColumns) -> Callable[[RunResources], Awaitable["_Ended"]]:
+    def _part(self, rows: Sequence[Any], columns: ResultColumns) -> Callable[[RunResources], Awaitable["_Ended"]]:
         checkpoints = self._checkpoints  # without a reference to the operator, which would keep it from being deleted
 
         async def run(resources: RunResources) -> _Ended:
@@ -137,10 +139,10 @@ class _Ended:
     """Values of the columns for each row."""
 
 
-def _joined(part: pa.Table, future: "Future[_Ended]", folders: list[Path], columns: AnswerColumns) -> pa.Table:
+def _joined(part: pa.Table, future: "Future[_Ended]", folders: list[Path], columns: ResultColumns) -> pa.Table:
     try:
         ended = future.result()
     except BatchAgentError as error:
         raise RemoteError.of(error).error() from None  # the error itself may hold what cannot be pickled
     folders.append(ended.folder)
-    return columns.add_to(part, ended.answers)
+    return add_columns(columns, part, ended.answers)

@@ -21,8 +21,11 @@ _BLOCKS_AT_ONCE = 2
 """Blocks that an actor runs at the same time: while the last agents of one end, those of the next one begin."""
 
 
-def map_dataset(dataset: Any, spec: BatchSpec, prefix: str, actor_options: Mapping[str, Any] | None) -> Any:
-    """The dataset with the columns of the results. Nothing is sent before it is consumed. Raises SpecError."""
+def map_dataset(
+    dataset: Any, spec: BatchSpec, prefix: str | None, actor_options: Mapping[str, Any] | None = None
+) -> Any:
+    """The dataset with the columns of the results. Nothing is sent before it is consumed. `prefix`: as of
+    `OperatorConfig`. Raises SpecError."""
     if not isinstance(dataset, Dataset):
         raise SpecError(
             f"BatchAgent.map takes a Ray Dataset (ray.data.read_parquet(...)), got {type(dataset).__name__}. For other "

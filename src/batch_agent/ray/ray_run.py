@@ -4,6 +4,7 @@ import asyncio
 
 from .. import aio
 from ..cluster.coordinator_address import coordinator_of
+from ..core.task_fields import table_library
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
 from ..run import runner
@@ -11,7 +12,8 @@ from ..run.setup import RunSetup
 
 
 class RayRun:
-    """Run whose jobs this process submits and whose results it collects; agents run in actors, one for each node."""
+    """Run whose jobs this process submits and whose results it collects; agents run in actors, one for each node.
+    The rows of a Ray Dataset stay in Ray Data, whose actors run them by blocks."""
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
@@ -23,6 +25,10 @@ class RayRun:
         setup = self._setup
         option = f"cluster={setup.spec.distribution.cluster!r}"
         await asyncio.to_thread(require, "ray", option, "'batch-agent[ray]'")
+        if table_library(setup.spec.inputs) == "ray":
+            from .dataset_run import DatasetRun
+
+            return await DatasetRun(setup).drive(outbox)
         from .deployment import RayDeployment  # needs the extra `ray`
         from .ray_coordinator import RayCoordinator
 

@@ -13,7 +13,7 @@ from batch_agent import AgentError, AgentResult, ErrorKind, SpecError
 from batch_agent.agent.output import output_type
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import Timing
-from batch_agent.ray.answer_columns import AnswerColumns, arrow_type, conform
+from batch_agent.ray.answer_columns import AnswerColumns, add_columns, arrow_type, check_names, conform
 
 
 class Mood(StrEnum):
@@ -73,7 +73,7 @@ def test_a_row_has_the_answer_and_what_it_took() -> None:
     part = Part(name="a", parts=[Part(name="b")])
     answer = Review(stars=5, is_fair=True, mood=Mood.GOOD, tags=["x"], part=part, either=3, counts={"a": 1})
     result = AgentResult(0, "k", output=answer, usage=Usage(10, 4, 3), turns=2, timing=Timing(total=1.23456))
-    [row] = columns.add_to(pa.table({"id": [7]}), [columns.values(result)]).to_pylist()
+    [row] = add_columns(columns, pa.table({"id": [7]}), [columns.values(result)]).to_pylist()
     assert row == {
         "id": 7,
         "output": {
@@ -103,9 +103,9 @@ def test_a_block_of_failures_and_an_empty_one_have_the_same_columns() -> None:
     failed = AgentResult(0, "k", error=AgentError(ErrorKind.BUDGET, "nothing is left \ud800"))
     answered = AgentResult(0, "k", output="said \udfff")
     tables = [
-        columns.add_to(pa.table({"id": [1]}), [columns.values(failed)]),
-        columns.add_to(pa.table({"id": [1]}), [columns.values(answered)]),
-        columns.add_to(pa.table({"id": pa.array([], pa.int64())}), []),
+        add_columns(columns, pa.table({"id": [1]}), [columns.values(failed)]),
+        add_columns(columns, pa.table({"id": [1]}), [columns.values(answered)]),
+        add_columns(columns, pa.table({"id": pa.array([], pa.int64())}), []),
     ]
     assert len({table.schema for table in tables}) == 1
     [row] = tables[0].to_pylist()
@@ -115,8 +115,8 @@ def test_a_block_of_failures_and_an_empty_one_have_the_same_columns() -> None:
 
 def test_columns_of_the_dataset_are_not_replaced() -> None:
     with pytest.raises(SpecError, match="column 'turns'"):
-        AnswerColumns(None).check_names(["id", "turns"])
-    AnswerColumns(None, "b_").check_names(["id", "turns"])
+        check_names(AnswerColumns(None), ["id", "turns"])
+    check_names(AnswerColumns(None, "b_"), ["id", "turns"])
     assert list(AnswerColumns(None, "b_").types)[:2] == ["b_output", "b_ok"]
 
 
