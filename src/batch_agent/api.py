@@ -33,7 +33,7 @@ from .engine.sync import SyncResultStream, run_blocking
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
-from .run.resources import lint_prompts
+from .run.prompt_lint import lint_prompts
 from .run.setup import RunSetup
 from .tools.adapters import locate_file_tools
 
@@ -392,7 +392,7 @@ class BatchAgent:
         dataset: Any,
         /,
         *,
-        prefix: str = "",
+        column_prefix: str = "",
         actor_options: Mapping[str, Any] | None = None,
         **options: Unpack[MapOptions],
     ) -> Any:
@@ -403,7 +403,7 @@ class BatchAgent:
         - `ok`, `error_kind`, `error_message`, `turns`, `input_tokens`, `cached_tokens`, `output_tokens`, `cost`,
           `seconds`.
 
-        `prefix` is put before their names. `workers`: actors that run agents; None: from one to as many as Ray Data
+        `column_prefix` is put before their names. `workers`: actors that run agents; None: from one to as many as Ray Data
         finds useful. `actor_options`: what an actor needs, such as `{"num_cpus": 0.5}`. Other options are those of
         `run`, but for those that choose, write, sample or score rows. Limits, the budget and tool calls are shared by
         all actors. Each keeps the facts of its blocks on its node, in `checkpoint_dir` or a temporary directory, where
@@ -417,7 +417,7 @@ class BatchAgent:
         if "inputs" in options:
             raise SpecError("BatchAgent.map(dataset, ...): the dataset has the inputs. Omit inputs=.")
         spec = _spec(None, {"cluster": "ray", **options, "inputs": []})
-        return map_dataset(dataset, spec, prefix, actor_options)
+        return map_dataset(dataset, spec, column_prefix, actor_options)
 
     @overload
     @classmethod

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 UNWRITTEN = 4
-"""A killed actor had so many requests for each slot in flight, or answered but not yet written, at most: it is less than
-two unless the disk is very slow. Each of its blocks has hundreds of rows."""
+"""A killed actor had so many requests for each slot in flight, or answered but not yet written, at most: it is less
+than two unless the disk is very slow. Each of its blocks has hundreds of rows."""
 SAY = 'Say {it}. [[sim: {{"json": {{"text": "{it}"}}}}]]'
 
 
@@ -80,10 +80,15 @@ def test_a_map_of_a_map_and_empty_blocks(sim: SimServer) -> None:
 
     some = dataset(words(60), 4).filter(expr=ray.data.expressions.col("id") < 10)  # blocks without rows
     first = mapped(some, sim, workers=1)
-    with pytest.raises(Exception, match="prefix="):
+    with pytest.raises(Exception, match="column_prefix="):
         mapped(first, sim, workers=1).take_all()
     out = mapped(
-        first, sim, workers=1, task='Say {output.text}. [[sim: {{"text": "again"}}]]', output_schema=None, prefix="b_"
+        first,
+        sim,
+        workers=1,
+        task='Say {output.text}. [[sim: {{"text": "again"}}]]',
+        output_schema=None,
+        column_prefix="b_",
     )
     assert {(row["id"], row["output"]["text"], row["b_output"]) for row in out.take_all()} == {
         (number, f"n{number}", "again") for number in range(10)
@@ -200,7 +205,14 @@ def test_an_error_of_an_actor_ends_the_execution_and_says_what_to_do(sim: SimSer
 
 def test_options_that_a_dataset_has_itself_are_refused(sim: SimServer) -> None:
     rows = dataset(words(5), 1)
-    for option in ({"limit": 3}, {"out": "a.jsonl"}, {"samples": 2}, {"store": "redis://127.0.0.1"}, {"inputs": []}):
+    refused: list[dict[str, Any]] = [
+        {"limit": 3},
+        {"out": "a.jsonl"},
+        {"samples": 2},
+        {"store": "redis://127.0.0.1"},
+        {"inputs": []},
+    ]
+    for option in refused:
         with pytest.raises(SpecError):
             mapped(rows, sim, **option)
     with pytest.raises(SpecError, match="Ray Dataset"):

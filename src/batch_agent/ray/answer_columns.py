@@ -57,8 +57,8 @@ def check_names(columns: ResultColumns, names: Iterable[str]) -> None:
     """Raises SpecError if the dataset has columns of these names already."""
     if taken := [name for name in names if name in columns.types]:
         raise SpecError(
-            f"The dataset has a column {taken[0]!r}, which the results need: pass prefix='answer_' (any text) to "
-            "BatchAgent.map, or rename the column."
+            f"The dataset has a column {taken[0]!r}, which the results need: pass column_prefix='answer_' "
+            "(any text) to BatchAgent.map, or rename the column."
         )
 
 

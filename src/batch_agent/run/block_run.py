@@ -13,7 +13,8 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BatchAgentError, StoreError
 from ..core.protocols import Store
 from .plan_check import check_plan
-from .resources import RunResources, open_resources
+from .resource_opener import open_resources
+from .resources import RunResources
 from .runner import Put, execute
 from .setup import RunSetup
 

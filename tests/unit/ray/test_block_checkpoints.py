@@ -4,6 +4,7 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ ROWS = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 
 def test_a_name_depends_on_the_rows_and_their_order_alone() -> None:
     assert block_name(ROWS) == block_name([dict(reversed(row.items())) for row in ROWS])
-    others = [ROWS[::-1], ROWS[:1], [*ROWS, {}], [{"id": "1", "text": "a"}, ROWS[1]], []]
+    others: list[list[Any]] = [ROWS[::-1], ROWS[:1], [*ROWS, {}], [{"id": "1", "text": "a"}, ROWS[1]], []]
     assert len({block_name(rows) for rows in [ROWS, *others]}) == len(others) + 1
     assert block_name([{"at": date(2024, 1, 1), "data": b"\x00", "x": 1.5, "n": None}])
 
