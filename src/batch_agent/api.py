@@ -403,8 +403,8 @@ class BatchAgent:
         - `ok`, `error_kind`, `error_message`, `turns`, `input_tokens`, `cached_tokens`, `output_tokens`, `cost`,
           `seconds`.
 
-        `column_prefix` is put before their names. `workers`: actors that run agents; None: from one to as many as Ray Data
-        finds useful. `actor_options`: what an actor needs, such as `{"num_cpus": 0.5}`. Other options are those of
+        `column_prefix` is put before their names. `workers`: actors that run agents; None: from one to as many as Ray
+        Data finds useful. `actor_options`: what an actor needs, such as `{"num_cpus": 0.5}`. Other options are those of
         `run`, but for those that choose, write, sample or score rows. Limits, the budget and tool calls are shared by
         all actors. Each keeps the facts of its blocks on its node, in `checkpoint_dir` or a temporary directory, where
         the next actor finds them if it dies. See docs/distributed-runs.md. Raises SpecError; what raises in an actor
