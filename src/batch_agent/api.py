@@ -12,6 +12,7 @@ from .cluster.coordinator_address import coordinator_of, run_id_of
 from .core.errors import SpecError
 from .core.events import Steered
 from .core.options.run_options import (
+    MapOptions,
     MapReduceOptions,
     ReduceOptions,
     ReplayOptions,
@@ -393,6 +394,40 @@ class BatchAgent:
         The run has a thread of its own. Leaving the loop early, by break or Ctrl-C, cancels the rest and waits for the
         end of the run. The options are those of `run`."""
         return SyncResultStream(_open_stream(spec, **options))
+
+    @classmethod
+    @lists_options(MapOptions)
+    def map(
+        cls,
+        dataset: Any,
+        /,
+        *,
+        column_prefix: str = "",
+        actor_options: Mapping[str, Any] | None = None,
+        **options: Unpack[MapOptions],
+    ) -> Any:
+        """Runs an agent for each row of a Ray Dataset: an operator that returns a Dataset with the same rows and these
+        columns more. Nothing is sent before the result is consumed, for example written.
+
+        - `output`: the answer, text, or a struct with the fields of `output_schema`. None where `ok` is False.
+        - `ok`, `error_kind`, `error_message`, `turns`, `input_tokens`, `cached_tokens`, `output_tokens`, `cost`,
+          `seconds`.
+
+        `column_prefix` is put before their names. `workers`: actors that run agents; None: from one to as many as Ray
+        Data finds useful. `actor_options`: what an actor needs, such as `{"num_cpus": 0.5}`. Other options are those of
+        `run`, but for those that choose, write, sample or score rows. Limits, the budget and tool calls are shared by
+        all actors. Each keeps the facts of its blocks on its node, in `checkpoint_dir` or a temporary directory, where
+        the next actor finds them if it dies. See docs/distributed-runs.md. Raises SpecError; what raises in an actor
+        ends the execution of the dataset."""
+        from .data.optional_imports import require
+
+        require("ray.data", "BatchAgent.map", "'batch-agent[ray]' 'ray[data]'")
+        from .ray.dataset_map import map_dataset
+
+        if "inputs" in options:
+            raise SpecError("BatchAgent.map(dataset, ...): the dataset has the inputs. Omit inputs=.")
+        spec = _spec(None, {"cluster": "ray", **options, "inputs": []})
+        return map_dataset(dataset, spec, column_prefix, actor_options)
 
     @overload
     @classmethod

@@ -37,6 +37,7 @@ COUNTS = {
     "score": "unit/api/test_scores.py::test_any_number_of_results_can_be_scored",
     "score_sync": "unit/api/test_scores.py::test_any_number_of_results_can_be_scored",
     "copy_run": "unit/cluster/redis/test_run_copy.py::test_a_run_of_any_number_of_inputs_is_copied",
+    "map": "live/test_ray_data.py::test_a_dataset_may_have_no_row_and_one",
     "work": "- it takes no inputs",
     "Flow": "unit/api/test_count_edges.py::test_a_flow_accepts_any_number_of_inputs",
     "VLLMPool": "unit/pools/test_pool_edges.py::test_a_pool_answers_no_prompt_and_one",

@@ -1,9 +1,11 @@
-"""A real Ray cluster of several nodes, on this machine."""
+"""A real Ray cluster on this machine: of several nodes, or a small one of this process."""
 
+import logging
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 # Ray reads these when it is imported. Its ports are open to the network: a token keeps others out.
@@ -55,3 +57,39 @@ def ray_cluster(nodes: int) -> Iterator[Cluster]:
     finally:
         del os.environ["RAY_ADDRESS"]
         started.stop()
+
+
+@contextmanager
+def local_ray(cpus: int) -> Iterator[None]:
+    """A small Ray of this process, for as long as the block runs."""
+    import ray
+
+    options = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    ray.init(address="local", num_cpus=cpus, object_store_memory=200_000_000, **options)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def map_actors() -> list[int]:
+    """Processes of the actors of Ray Data that this process has started, by way of its Ray."""
+    parents = {pid: parent for pid, parent, _ in _processes()}
+
+    def is_ours(pid: int) -> bool:
+        while pid in parents:
+            pid = parents[pid]
+            if pid == os.getpid():
+                return True
+        return False
+
+    return sorted(pid for pid, _, command in _processes() if command.startswith("ray::MapWorker") and is_ours(pid))
+
+
+def _processes() -> Iterator[tuple[int, int, str]]:
+    """Each process with its parent and its command line."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            yield int(folder.name), parent, (folder / "cmdline").read_text().replace("\0", " ")

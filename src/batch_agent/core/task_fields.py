@@ -46,6 +46,7 @@ STDIN = "-"
 _TABLES = frozenset({"pandas", "polars", "pyarrow", "duckdb"})
 _DATASETS = frozenset({"datasets.arrow_dataset", "datasets.iterable_dataset"})
 """Full module names: projects often have a module `datasets` of their own."""
+_RAY_DATASET = "ray.data.dataset"
 _MAX_PATH_LENGTH = 4096
 
 
@@ -84,6 +85,8 @@ def table_library(inputs: Any) -> str | None:
     modules = [kind.__module__ for kind in type(inputs).__mro__]
     if not _DATASETS.isdisjoint(modules):
         return "datasets"
+    if _RAY_DATASET in modules:
+        return "ray"
     packages = (module.partition(".")[0].lstrip("_") for module in modules)
     return next((package for package in packages if package in _TABLES), None)
 

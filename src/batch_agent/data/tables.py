@@ -1,5 +1,5 @@
-"""Inputs from tables in memory: pandas, polars and pyarrow tables and columns, DuckDB relations, Hugging Face
-datasets."""
+"""Inputs from tables in memory: pandas, polars and pyarrow tables and columns, DuckDB relations, datasets of Hugging
+Face and of Ray."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +20,8 @@ def read_table(source: Any, library: str) -> Rows:
             return _relation(source)
         case "datasets":
             return _dataset(source)
+        case "ray":
+            return ThreadIterator(_RayRows(source))
         case _:
             return _frame(source)
 
@@ -69,6 +71,16 @@ class _Streamed:
 
     def __iter__(self) -> Iterator[Any]:
         return map(plain_row, self._dataset)
+
+
+class _RayRows:
+    """Rows of a Ray Dataset, which Ray reads while they are used."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(plain_row, self._dataset.iter_rows())
 
 
 def _kind(source: Any) -> str:

@@ -148,6 +148,21 @@ _JOIN_INTERVAL = 5.0
 """Seconds between queries of the cluster's nodes, by the submitter alone."""
 
 
+def start_coordinator(node: str, checkpoint_dir: Path | None, **options: Any) -> Any:
+    """The actor of a new coordinator on this node. It ends when nobody has a reference to it any more, at the latest
+    with the program that started it."""
+    return (
+        ray.remote(CoordinatorActor)
+        .options(
+            num_cpus=0,
+            max_concurrency=_MAX_CONCURRENT_CALLS,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            **options,
+        )
+        .remote(None if checkpoint_dir is None else str(checkpoint_dir))
+    )
+
+
 class RayDeployment:
     """The actors of a run or a flow: workers, and coordinators unless it has a `store`."""
 
@@ -210,17 +225,7 @@ class RayDeployment:
             yield setup.stage, None if folder is None else folder.absolute()
 
     async def _open_coordinator(self, stage: str, name: str, folder: Path | None, here: str) -> None:
-        coordinator = self._coordinators[stage] = (
-            ray.remote(CoordinatorActor)
-            .options(
-                name=name,
-                namespace=_NAMESPACE,
-                num_cpus=0,
-                max_concurrency=_MAX_CONCURRENT_CALLS,
-                scheduling_strategy=NodeAffinitySchedulingStrategy(here, soft=False),
-            )
-            .remote(None if folder is None else str(folder))
-        )
+        coordinator = self._coordinators[stage] = start_coordinator(here, folder, name=name, namespace=_NAMESPACE)
         try:
             with _marker_file(folder) as marker:
                 await call_result(coordinator.open.remote(marker))

@@ -7,6 +7,7 @@ from functools import partial
 
 from .. import aio
 from ..cluster.coordinator_address import FlowCoordinators, coordinator_of, flow_coordinators
+from ..core.task_fields import table_library
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
 from ..run import runner
@@ -14,7 +15,8 @@ from ..run.setup import RunSetup
 
 
 class RayRun:
-    """Run whose jobs this process submits and whose results it collects; agents run in actors, one for each node."""
+    """Run whose jobs this process submits and whose results it collects; agents run in actors, one for each node.
+    The rows of a Ray Dataset stay in Ray Data, whose actors run them by blocks."""
 
     def __init__(self, setup: RunSetup) -> None:
         self._setup = setup
@@ -25,6 +27,10 @@ class RayRun:
         Raises SpecError, BackendError, RunStopped and StoreError."""
         setup = self._setup
         await _require_ray(setup)
+        if table_library(setup.spec.inputs) == "ray":
+            from .dataset_run import DatasetRun
+
+            return await DatasetRun(setup).drive(outbox)
         from .deployment import RayDeployment  # needs the extra `ray`
         from .ray_coordinator import RayCoordinator
 

@@ -24,6 +24,16 @@ def own_version() -> str:
     return version("batch-agent")
 
 
+def check_version(caller: str) -> None:
+    """Raises SpecError if this node has another version of batch-agent than the submitter."""
+    if own_version() != caller:
+        host = socket.gethostname()
+        raise SpecError(
+            f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
+            "version on both."
+        )
+
+
 class WorkerActor:
     """Worker in an actor. When its process or node fails, Ray restarts it, on the same node or another, and it joins
     the run as a new worker with the same rank."""
@@ -82,12 +92,7 @@ class WorkerActor:
                 raise
 
     async def _work(self, stages: Stages, caller: str) -> None:
-        if own_version() != caller:
-            host = socket.gethostname()
-            raise SpecError(
-                f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
-                "version on both."
-            )
+        check_version(caller)
         setups = [RunSetup.validate(deserialize_spec(data), None, stage) for stage, data in stages]
         if not setups[0].stage:
             await runner.work(setups[0], coordinator_of(setups[0].spec) or self._in_actor(""))

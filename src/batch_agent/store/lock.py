@@ -7,6 +7,10 @@ from ..atomic_file import open_private, try_lock
 from ..core.errors import StoreError
 
 
+class CheckpointInUse(StoreError):
+    """Another process, or another run of this one, uses the checkpoint."""
+
+
 class DirectoryLock:
     """Advisory lock on an open file, which the system releases however the process dies. A forked child would share the
     open file and keep the lock after its parent's death, so it closes the file."""
@@ -16,7 +20,7 @@ class DirectoryLock:
         self._file: int | None = None
 
     def take(self) -> None:
-        """Raises StoreError if another process uses this directory."""
+        """Raises CheckpointInUse if another process uses this directory."""
         file = open_private(self._path, os.O_RDWR)
         try:
             is_locked = try_lock(file)  # None on Windows, where only SQLite's own locks apply
@@ -25,7 +29,7 @@ class DirectoryLock:
             raise
         if is_locked is False:
             os.close(file)
-            raise StoreError(
+            raise CheckpointInUse(
                 f"Another run is using the checkpoint {str(self._path.parent)!r}. "
                 "Wait until it ends, or use another checkpoint_dir."
             )

@@ -90,6 +90,13 @@ class WorkOptions(StageOptions, total=False):
     """Not needed: the inputs come from the run."""
 
 
+class MapOptions(StageOptions, total=False):
+    """Options of `BatchAgent.map`, besides its own."""
+
+    task: Required[str | Fields]
+    """Prompt template of an agent: {column} is a column of its row."""
+
+
 class ReplayOptions(AgentOptions, total=False):
     """Options of `BatchAgent.replay`, to replace those that were recorded."""
 

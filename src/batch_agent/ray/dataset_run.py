@@ -1,0 +1,98 @@
+"""Run whose inputs are a Ray Dataset: a map over it, whose results come to this process."""
+
+import asyncio
+import pickle
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ray.data.exceptions import UserCodeException
+from ray.exceptions import RayError, RayTaskError
+
+from ..core.errors import BatchAgentError, ErrorKind
+from ..core.results import AgentResult
+from ..core.run_failure import RunStopped
+from ..engine.result_stream import Delivery, ResultChannel
+from ..run.setup import RunSetup
+from .actor_calls import first_line
+from .answer_columns import WholeResult
+from .dataset_map import map_dataset
+from .serialization import RemoteError
+
+_RAYS_ADVICE = "\nFailed to apply UDF"
+"""Ray Data adds this and more to the message of an exception."""
+
+
+class DatasetRun:
+    """Run over the rows of a dataset. Ray Data reads them, and its actors run the agents, by blocks."""
+
+    def __init__(self, setup: RunSetup) -> None:
+        self._setup = setup
+
+    async def drive(self, outbox: ResultChannel) -> None:
+        """Sends each result to `outbox`, in the order of the rows.
+
+        Raises SpecError, BackendError, RunStopped and StoreError."""
+        spec = self._setup.spec
+        mapped = map_dataset(spec.inputs, replace(spec, inputs=[], out=None, on_result=None), None)
+        async with AsyncExitStack() as stack:
+            stack.enter_context(_in_order(mapped))  # an index is the position of a row
+            write = None
+            if spec.out is not None:
+                from ..data import result_file_writer
+
+                write = await stack.enter_async_context(result_file_writer(spec.out))
+            deliver = Delivery(outbox.put, spec.on_result, write, self._setup.events).deliver
+            results = self._results(mapped)
+            while batch := await asyncio.to_thread(_next, results):
+                for result in batch:
+                    await deliver(result)
+
+    def _results(self, mapped: Any) -> Iterator[list[AgentResult]]:
+        """Results of one block after the other. Blocks."""
+        first = 0
+        for table in mapped.iter_batches(batch_size=None, batch_format="pyarrow"):
+            rows = table.drop_columns([WholeResult.name]).to_pylist()
+            whole = table.column(WholeResult.name).to_pylist()
+            yield [self._result(first + at, row, data) for at, (row, data) in enumerate(zip(rows, whole, strict=True))]
+            first += len(rows)
+
+    def _result(self, index: int, row: Any, data: bytes) -> AgentResult:
+        result: AgentResult = pickle.loads(data)  # noqa: S301 - of an actor of this run
+        output = result.output
+        if result.ok and self._setup.output is not None:
+            output = self._setup.output.validate(output, row)
+        return replace(result, index=index, input=row, output=output)
+
+
+@contextmanager
+def _in_order(dataset: Any) -> Iterator[None]:
+    """Blocks come in their order while the block runs. The setting belongs to the user's dataset, too."""
+    options = dataset.context.execution_options
+    before, options.preserve_order = options.preserve_order, True
+    try:
+        yield
+    finally:
+        options.preserve_order = before
+
+
+def _next(results: Iterator[list[AgentResult]]) -> list[AgentResult] | None:
+    """The results of the next block that has some; None at the end. Raises as a run does."""
+    try:
+        return next(filter(None, results), None)
+    except RayTaskError as error:
+        raise _cause(error) from None
+    except RayError as error:
+        raise RunStopped(ErrorKind.INTERNAL, f"Ray could not run the dataset: {first_line(error)}") from error
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What raised in an actor."""
+    seen: BaseException | None = error
+    while isinstance(seen, RayTaskError | UserCodeException):
+        seen = seen.cause if isinstance(seen, RayTaskError) else seen.__cause__
+    if not isinstance(seen, BatchAgentError):
+        return error
+    remote = RemoteError.of(seen)
+    return replace(remote, message=remote.message.partition(_RAYS_ADVICE)[0]).error()
