@@ -12,7 +12,6 @@ from .. import aio
 from ..aio import is_being_cancelled
 from ..core.errors import BatchAgentError, ErrorKind, SpecError
 from ..core.events import FlowStarted, Notice
-from ..core.options import Rows
 from ..core.options.backend_settings import BackendSettings, NamedBackend
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
@@ -45,7 +44,7 @@ class ModelRuns:
     async def drive(self, channel: ResultChannel) -> None:
         """Runs all of them; the results go to the channel. Raises as a run does."""
         spec = self._spec
-        inputs, rows = await self._inputs(), Rows(key=spec.rows.key)
+        inputs, rows = await self._inputs(), spec.rows.of_read_inputs()
         setups = [
             replace(
                 setup,

@@ -13,7 +13,7 @@ from typing import Any
 from ..aio import now
 from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
-from ..core.options import Rows, SpendingLimits
+from ..core.options import SpendingLimits
 from ..core.options.backend_settings import BackendSettings
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
@@ -84,7 +84,7 @@ class FallbackRuns:
         spec, began = self._spec, now()
         inputs = await self._inputs()
         channel.total = len(inputs)
-        rows = Rows(key=spec.rows.key)
+        rows = spec.rows.of_read_inputs()
         setups = [
             replace(setup, spec=replace(setup.spec, inputs=inputs, rows=rows, out=None, on_result=None))
             for setup in self._setups
