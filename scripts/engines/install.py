@@ -24,6 +24,7 @@ from scripts.engines import (
     phoenix_env,
     replay,
     sglang_env,
+    sglang_vision_model,
     vision_model,
     vllm_env,
 )
@@ -37,6 +38,7 @@ from scripts.engines.layout import (
     PHOENIX,
     REPLAY,
     SGLANG,
+    SGLANG_VISION,
     VISION,
     VLLM,
     Part,
@@ -48,7 +50,7 @@ OLDEST, NEWEST = (3, 11), (3, 13)
 PARTS = {
     "vllm": (VLLM, MODEL, VISION),
     "dynamo": (VLLM, MODEL, DYNAMO, REPLAY),
-    "sglang": (VLLM, MODEL, SGLANG),
+    "sglang": (VLLM, MODEL, SGLANG, VISION, SGLANG_VISION),
     "lmcache": (VLLM, MODEL, LMCACHE),
     "opencode": (OPENCODE,),
     "codex": (CODEX,),
@@ -62,6 +64,7 @@ BUILDERS = {
     DYNAMO: dynamo_env.build,
     REPLAY: replay.build,
     SGLANG: sglang_env.build,
+    SGLANG_VISION: sglang_vision_model.build,
     LMCACHE: lmcache_env.build,
     OPENCODE: opencode_env.build,
     CODEX: codex_env.build,

@@ -4,13 +4,15 @@ Each backend is a run of its own over the inputs that are left, with its own che
 changes over goes on with its conversation, unless the other backend cannot continue it: then it starts again with its
 first turn. Inputs that any backend has answered are not sent to another one, also not after a resume."""
 
+import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence, Set
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..aio import now
+from ..aio import exit_in_thread, now
 from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
@@ -54,6 +56,7 @@ _KINDS = frozenset(
 )
 """Failures that another backend or model may not have. Answers that do not fit the schema, limits of the run and bad
 inputs are not among them."""
+_FALLBACK_NAME = re.compile(r"fallback (\d+) \(")
 _FILTERS = ("content_filter", "content management policy", "content policy")
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
@@ -94,9 +97,12 @@ class FallbackRuns:
             replace(setup, spec=replace(setup.spec, inputs=inputs, rows=rows, out=None, on_result=None))
             for setup in self._setups
         ]
-        if self._events is not None:
-            self._events.emit(FlowStarted(tuple(self.names)))
         async with AsyncExitStack() as stack:
+            if isinstance(self._events, AbstractContextManager):  # each backend gets it as that of a stage
+                self._events.__enter__()
+                stack.push_async_exit(partial(exit_in_thread, self._events))
+            if self._events is not None:
+                self._events.emit(FlowStarted(tuple(self.names)))
             write = None if spec.out is None else await stack.enter_async_context(result_file_writer(spec.out))
             deliver = Delivery(channel.put, spec.on_result, write, self._events).deliver
             recorded = [await recorded_answers(setup) for setup in setups]
@@ -298,6 +304,12 @@ def parse_fallback(entry: Any) -> tuple[str | None, Any]:
     if mark and "://" in url and "://" not in name:
         return name, url
     return (None, entry) if "://" in entry else (entry, None)
+
+
+def fallback_folder(name: str) -> str | None:
+    """Directory of a fallback in the checkpoint, by its name in the report; None for the run's own backend."""
+    found = _FALLBACK_NAME.match(name)
+    return None if found is None else f"{FALLBACK_PREFIX}{found[1]}"
 
 
 def _names(spec: BatchSpec) -> list[str]:

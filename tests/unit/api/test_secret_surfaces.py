@@ -33,7 +33,7 @@ from batch_agent import (
     Tool,
     Traces,
 )
-from batch_agent.cli.commands.serve import _agent_trace
+from batch_agent.cli.commands.serve import agent_trace
 from batch_agent.core.events import Event
 from batch_agent.observe.report.live_server import served
 from batch_agent.observe.report.log_follower import LogFollower
@@ -86,9 +86,7 @@ class Witness:
     async def look(self, when: str, keys: tuple[int, ...] = ()) -> None:
         self.seen[f"files {when}"] = b"".join(contents(self.folder))
         async with (
-            served(
-                LogFollower(self.folder / "run"), partial(_agent_trace, self.folder / "run"), "127.0.0.1", 0
-            ) as port,
+            served(LogFollower(self.folder / "run"), partial(agent_trace, self.folder / "run"), "127.0.0.1", 0) as port,
             aiohttp.ClientSession(f"http://127.0.0.1:{port}") as client,
         ):
             pages = ["/", "/run.json", *(f"/agent/{key}" for key in keys)]

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...core.agent_config import AgentConfig
+from ...core.errors import SpecError
 from ...core.options.price import price_from_numbers
 from ...core.protocols import Prices
 from ...core.requests import Usage
@@ -54,10 +55,21 @@ def inspect(
     console = Console(highlight=False, soft_wrap=True)
     if agent is not None or schema is not None:
         check_is_one(folder, "inspect")
-    for checkpoint in checkpoints_in(folder):
+    checkpoints = checkpoints_in(folder)
+    missing: list[SpecError] = []
+    for checkpoint in checkpoints:
         with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
             if agent is not None:
-                lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
+                try:
+                    stored = reader.find_input(agent)
+                except SpecError as error:  # another backend has answered it
+                    missing.append(error)
+                    if len(missing) == len(checkpoints):
+                        raise missing[0] from None
+                    continue
+                lines = story_lines(checkpoint, config, stored, full=full)
+                if len(checkpoints) > 1:
+                    _print(console, [Text(f"{checkpoint}  {config.model}", style="bold")])
             else:
                 lines = _summary(checkpoint, reader, config, full=full)
             _print(console, lines)

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from ...core.errors import SpecError, StoreError
 from ...core.validation import port as check_port
+from ...evaluation.model_runs import model_folder
 from ...observe.event_log import FILE
 from ...observe.report.live_server import is_loopback, served
 from ...observe.report.log_follower import LogFollower
+from ...run.fallback import fallback_folder
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
-from ..checkpoint import open_checkpoint
+from ..checkpoint import FACTS, open_checkpoint
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 
@@ -41,7 +43,7 @@ def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool
 async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:
     follower = LogFollower(folder)
     try:
-        async with served(follower, partial(_agent_trace, folder), host, port) as listening:
+        async with served(follower, partial(agent_trace, folder), host, port) as listening:
             _print_address(folder, host, listening, opens=opens)
             await asyncio.Event().wait()
     except OSError as error:
@@ -72,14 +74,26 @@ def _browser_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _agent_trace(folder: Path, stage: str, key: str) -> str:
+def agent_trace(folder: Path, stage: str, key: str) -> str:
     """The trace of one agent. Raises StoreError."""
-    if Path(stage).name != stage or stage == "..":
-        raise StoreError(f"There is no stage {stage!r}.")
-    with open_checkpoint(folder / stage, None, None) as (reader, config):
+    with open_checkpoint(_checkpoint_of(folder, stage), None, None) as (reader, config):
         facts = reader.facts(key)
         stored = StoredInput(0, key, None, facts) if facts else _rejected(reader, key)
         return "\n".join(line.plain for line in story_lines(folder, config, stored))
+
+
+def _checkpoint_of(folder: Path, stage: str) -> Path:
+    """The checkpoint of a stage of a flow, of one of several models, or of a fallback; that of the run if it has no
+    stages, and for the first backend of a run with a fallback. Raises StoreError."""
+    if (own := model_folder(folder, stage)).is_dir():
+        return own
+    if fallback := fallback_folder(stage):
+        return folder / fallback
+    if Path(stage).name == stage and stage != ".." and (folder / stage).is_dir():
+        return folder / stage
+    if not (folder / FACTS).exists():
+        raise StoreError(f"There is no stage {stage!r}.")
+    return folder
 
 
 def _rejected(reader: CheckpointReader, key: str) -> StoredInput:
