@@ -23,7 +23,7 @@ from ..engine.job_source import JobSource
 from ..observe.sinks import StageEvents
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
-from ..run.resources import open_resources
+from ..run.resource_opener import open_resources
 from ..run.setup import RunSetup
 from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks

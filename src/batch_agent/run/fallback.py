@@ -33,7 +33,8 @@ from ..scores.judge import is_judge
 from ..scores.scorer import scorers_of
 from .carried_conversation import CarryingStore, LeftConversation
 from .complete_checkpoint import RecordedAnswers, recorded_answers
-from .resources import RunResources, open_resources
+from .resource_opener import open_resources
+from .resources import RunResources
 from .runner import execute
 from .setup import RunSetup, input_order
 
