@@ -5,11 +5,13 @@ from benchmarks.render.cells import Json, results, seconds, span, table, times
 _WAYS = {
     "none": "nothing",
     "board": "the numbers of the dashboard, without a terminal",
+    "state": "the numbers of the dashboard, without a terminal",
     "dashboard": "the dashboard, in a terminal",
     "log": "the log, with a report at its end",
     "metrics": "`Metrics`",
     "traces_api_only": "`Traces`, no SDK",
     "traces_sdk": "`Traces`, SDK with a batch processor and an exporter to memory",
+    "traces_content": "`Traces(content=True)`, the same",
     "metrics_and_traces_sdk": "`Metrics`, and `Traces` with the SDK",
     "checkpoint": "a checkpoint: the log, and all facts",
 }
@@ -23,7 +25,7 @@ _REAL = {
 def watching() -> str:
     found = results("watching")
     base = found["ways"]["none"]
-    rows = [[name, *_costs(found["ways"][way], base)] for way, name in _WAYS.items()]
+    rows = [[name, *_costs(found["ways"][way], base)] for way, name in _WAYS.items() if way in found["ways"]]
     return table(["enabled", "CPU, ratio", "wall, ratio", "CPU per agent", "overhead"], rows)
 
 

@@ -69,6 +69,7 @@ MODEL = Part("smollm2", ("model.py", "smollm2_to_hf.py", "tools_chat_template.ji
 VISION = Part("tiny-llava", ("vision_model.py", "tiny_llava.py", *VLLM.recipe, *MODEL.recipe))
 VISION_PACKAGES = "packages"
 """Folder of that part with what vLLM's environment lacks for images."""
+SGLANG_VISION = Part("tiny-qwen-vl", ("sglang_vision_model.py", "tiny_qwen_vl.py", *VISION.recipe))
 REPLAY = Part("replay", ("replay.py", "write_replay.py"))
 OPENCODE = Part("opencode", ("opencode_env.py",))
 CODEX = Part("codex", ("codex_env.py",))

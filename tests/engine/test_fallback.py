@@ -3,17 +3,25 @@
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support.conversations import rules
 from tests.support.engine_harness import EventLog, asked
 
 from batch_agent import AgentResult, BatchAgent, ErrorKind, Flow, Results, RunStopped, SpecError, Tool
+from batch_agent.agent.conversation import Conversation, Generate
+from batch_agent.core.agent_config import Job
 from batch_agent.core.errors import BackendError
 from batch_agent.core.events import Notice, StageEvent
-from batch_agent.core.messages import ToolResults
+from batch_agent.core.facts import Fact, Failed, Replied, Returned, Sampled, Started
+from batch_agent.core.messages import Assistant, Thought, ToolCall, ToolResult, ToolResults
 from batch_agent.core.requests import Reply, Request, Usage
-from batch_agent.testing import Answer, ScriptedBackend, call, say
+from batch_agent.core.results import AgentError
+from batch_agent.run.carried_conversation import LeftConversation
+from batch_agent.testing import Answer, ScriptedBackend, say
 
 ROWS = [{"n": number} for number in range(6)]
 PRICES = {"small": (1.0, 0.5, 2.0), "large": (10.0, 5.0, 20.0)}
@@ -115,25 +123,122 @@ async def test_if_no_backend_is_left_the_error_is_raised_or_names_both_failures(
     assert [result.ok for result in results] == [True, True, True, False, True, True]
 
 
-async def test_an_agent_that_has_written_something_does_not_start_again() -> None:
-    written: list[int] = []
+class Saving:
+    """A first backend that calls a tool and fails when it has the result, and a tool that counts what it did."""
 
-    @Tool.define(effect="write")
-    async def save(n: int) -> str:
-        """Saves a number."""
-        written.append(n)
-        return "saved"
+    def __init__(self, effect: Literal["read", "write"], kind: ErrorKind = ErrorKind.CONTEXT_OVERFLOW) -> None:
+        self.written: list[int] = []
+        self._kind = kind
 
-    def answer(request: Request) -> Answer:
-        if isinstance(request.messages[-1], ToolResults):
-            raise BackendError(ErrorKind.CONTEXT_OVERFLOW, "too long")
-        return call("save", n=number(request))
+        @Tool.define(effect=effect)
+        async def save(n: int) -> str:
+            """Saves a number."""
+            self.written.append(n)
+            return f"saved {n}"
 
-    small, large = ScriptedBackend(answer, model="small"), ScriptedBackend(good, model="large")
-    results = await run(small, large, tools=[save])
-    assert sorted(written) == list(range(6))
-    assert not large.requests
-    assert {result.error.kind for result in results if result.error} == {ErrorKind.CONTEXT_OVERFLOW}
+        self.tool = save
+
+    def calling(self, request: Request) -> Answer:
+        if not isinstance(request.messages[-1], ToolResults):
+            return Reply("I save.", "calls", Usage(100, 0, 10), (ToolCall("toolu_01Abc", "save", arguments(request)),))
+        if self._kind is ErrorKind.REFUSED:
+            return Reply("I would rather not.", "refusal", Usage(100, 0, 5))
+        raise BackendError(self._kind, "too long")
+
+
+def arguments(request: Request) -> str:
+    return f'{{"n": {number(request)}}}'
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.CONTEXT_OVERFLOW, ErrorKind.REFUSED, ErrorKind.UNAVAILABLE])
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("key", [None, "n"])
+async def test_an_agent_goes_on_with_its_conversation_on_the_next_backend(
+    kind: ErrorKind, checkpoint: bool, key: str | None, tmp_path: Path
+) -> None:
+    saving = Saving("write", kind)
+    small, large = ScriptedBackend(saving.calling, model="small"), ScriptedBackend(good, model="large")
+    options: dict[str, Any] = {"tools": [saving.tool], "checkpoint_dir": tmp_path if checkpoint else None, "key": key}
+    results = await run(small, large, **options)
+    assert [(result.output, result.model) for result in results] == [(f"answer {n}", "large") for n in range(6)]
+    assert sorted(saving.written) == list(range(6))
+    assert len(large.requests) == 6
+    for request in large.requests:
+        _, turn, returned = request.messages
+        assert isinstance(turn, Assistant)
+        assert isinstance(returned, ToolResults)
+        assert (turn.text, turn.calls[0].id, returned.results[0].content) == (
+            "I save.",
+            "call00001",
+            f"saved {number(request)}",
+        )
+    assert [(result.turns, result.usage, len(result.transcript)) for result in results] == [
+        (2, Usage(100, 0, 10), 4)
+    ] * 6
+    if checkpoint:
+        again = await run(ScriptedBackend(good, model="small"), ScriptedBackend(good, model="large"), **options)
+        assert [result.output for result in again] == [result.output for result in results]
+
+
+async def test_equal_inputs_keep_their_conversations() -> None:
+    saving = Saving("write")
+    small, large = ScriptedBackend(saving.calling, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large, tools=[saving.tool], inputs=[{"n": 1}, {"n": 2}, {"n": 1}])
+    assert [result.output for result in results] == ["answer 1", "answer 2", "answer 1"]
+    assert sorted(saving.written) == [1, 1, 2]
+
+
+async def test_a_third_backend_goes_on_where_the_second_one_gave_up() -> None:
+    saving = Saving("write")
+    backends = [ScriptedBackend(saving.calling, model=name) for name in ("small", "medium")]
+    results = await run(*backends, ScriptedBackend(good, model="large"), tools=[saving.tool])
+    assert {result.model for result in results} == {"large"}
+    assert sorted(saving.written) == list(range(6))
+
+
+@pytest.mark.parametrize("effect", ["read", "write"])
+async def test_an_agent_that_the_next_backend_cannot_continue_starts_again_unless_it_has_written_something(
+    effect: Literal["read", "write"],
+) -> None:
+    saving = Saving(effect)
+    small = ScriptedBackend(saving.calling, model="small")
+    large = ScriptedBackend(lambda request: say('{"answer": "done"}'), model="large", native_tools=False)
+    results = await run(small, large, tools=[saving.tool])
+    assert sorted(saving.written) == list(range(6))
+    if effect == "write":
+        assert not large.requests
+        assert {result.error.kind for result in results if result.error} == {ErrorKind.CONTEXT_OVERFLOW}
+    else:
+        assert {len(request.messages) for request in large.requests} == {1}
+
+
+@given(st.lists(st.booleans(), max_size=4), st.booleans())
+def test_what_is_brought_along_is_a_conversation_that_the_next_backend_can_continue(
+    texts: list[bool], has_failed: bool
+) -> None:
+    """Property: whatever an agent has done, its facts replay to a request, and have nothing of the first backend."""
+    config = rules(turns=20)
+    job = Job(0, "key", {}, "Do it")
+    facts: list[Fact] = [Started.of(job)]
+    for at, has_text in enumerate(texts):
+        made = ToolCall(f"id-{at}", "look", "{}")
+        thought = Thought("hm", signature="signed")
+        facts += [
+            Sampled(b""),
+            Replied(Reply("text" * has_text, "calls", Usage(9, 0, 9), (made,), (thought,)), seconds=1.0),
+            Returned((ToolResult(made, "found"),)),
+        ]
+    facts += [Failed(AgentError(ErrorKind.SERVER, "out"))] if has_failed else []
+    carried = LeftConversation(config, facts).facts_for(config, "openai", job)
+    assert bool(carried) == bool(texts)
+    if carried:
+        conversation = Conversation(config, job)
+        conversation.replay(carried)
+        step = conversation.next()
+        assert isinstance(step, Generate)
+        assert len(step.request.messages) == 1 + 2 * len(texts)
+        assert "signed" not in repr(carried)
+        assert conversation.result(0.0).usage == Usage()
 
 
 async def test_results_are_written_and_handed_over_once(tmp_path: Path) -> None:

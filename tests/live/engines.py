@@ -23,6 +23,7 @@ from scripts.engines.layout import (
     RECIPES,
     REPLAY,
     SGLANG,
+    SGLANG_VISION,
     VISION,
     VISION_PACKAGES,
     VLLM,
@@ -102,25 +103,38 @@ def vllm_run_batch(scratch: Path, source: Path, out: Path) -> None:
 
 
 @contextmanager
-def sglang_server(scratch: Path, *arguments: str, sessions: bool = True) -> Iterator[str]:
+def sglang_server(
+    scratch: Path,
+    *arguments: str,
+    sessions: bool = True,
+    environment: Mapping[str, str] | None = None,
+    model: Part = MODEL,
+) -> Iterator[str]:
     """A real SGLang on CPU with an 8,192-token KV cache and all that our dialect can use switched on.
 
     Yields its root address, without /v1. Blocks 40 s to 3 minutes. Raises EngineFailedError.
     """
-    _require(SGLANG, VLLM, MODEL, install="sglang")
+    _require(SGLANG, VLLM, model, install="sglang")
     port = _free_port()
-    command = [str(SGLANG.folder / "bin" / "sglang"), "serve", "--model-path", str(MODEL.folder)]
-    command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(SGLANG.folder / "bin" / "sglang"), "serve", "--model-path", str(model.folder)]
+    command += ["--served-model-name", model.name, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
     command += ["--sampling-backend", "pytorch", "--mem-fraction-static", "0.2"]
     command += ["--context-length", "4096", "--max-total-tokens", "8192", "--max-running-requests", "16"]
     command += ["--tool-call-parser", "hermes", "--enable-cache-report", "--enable-metrics"]
     command += ["--enable-priority-scheduling", *(["--enable-session-radix-cache"] if sessions else [])]
     log = scratch / "sglang.log"
-    with _process_group([*command, *arguments], _environment() | {"SGLANG_USE_CPU_ENGINE": "1"}, log) as process:
+    variables = _environment() | {"SGLANG_USE_CPU_ENGINE": "1"} | dict(environment or {})
+    with _process_group([*command, *arguments], variables, log) as process:
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/health", "", process, (log,), SGLANG_START_LIMIT)
         yield url
+
+
+def sglang_vision_server(scratch: Path) -> AbstractContextManager[str]:
+    """Like `sglang_server`, with a model of random weights that takes images: a token for each 28 pixels squared."""
+    packages = f"{RECIPES / 'sglang_vision'}{os.pathsep}{VISION.folder / VISION_PACKAGES}"
+    return sglang_server(scratch, sessions=False, environment={"PYTHONPATH": packages}, model=SGLANG_VISION)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from scripts.engines.layout import MODEL_NAME
 from tests.live.conftest import SMALL_WINDOW
 
-from batch_agent import BatchAgent, Flow
+from batch_agent import BatchAgent, Cascade, Flow
 from batch_agent.core.results import AgentResult
 
 ANSWER = 32
@@ -124,3 +124,25 @@ async def test_stages_on_dynamo_pass_on_any_answer(dynamo_url: str) -> None:
     stone, floating = outcome.stages["report"].results
     assert [word in prompt(stone) for word in ("quay", "buoy", "pier")] == [True, False, True]
     assert [word in prompt(floating) for word in ("quay", "buoy", "pier")] == [False, True, False]
+
+
+async def test_a_cascade_with_a_model_as_its_proxy_decides_each_item_once(vllm_url: str, tmp_path: Path) -> None:
+    items = [{"text": text} for text in ("good", "bad", "fine", "poor", "great", "awful", "nice", "sad") for _ in "12"]
+    options: dict[str, Any] = {"backend": vllm_url, "max_tokens": 32, "checkpoint_dir": tmp_path}
+
+    def flow() -> Flow:
+        cascade = Cascade(proxy=MODEL_NAME, target=0.5, delta=0.5, labels=10)
+        return Flow(items, **options).filter("happy", "Is {text} a happy word?", cascade=cascade)
+
+    before = await answered(vllm_url)
+    done = await flow().run()
+    report = done.stages["happy"].cascade
+    assert report is not None
+    assert [item.error for item in done.items] == [None] * len(done.items)
+    assert report.rows == len(items) == report.asked + report.rejected + report.kept
+    assert 0 < report.asked == len(done.stages["happy"].results)
+    sent = await answered(vllm_url) - before
+    assert sent >= len(items) + report.asked  # the proxy is asked about every item
+    again = await flow().run()
+    assert [item["text"] for item in again.items] == [item["text"] for item in done.items]
+    assert await answered(vllm_url) == before + sent

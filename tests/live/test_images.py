@@ -83,6 +83,8 @@ async def test_a_tool_returns_an_image_to_the_model(vision_url: str) -> None:
     assert counts[1] - counts[0] > IMAGE_TOKENS
 
 
-async def test_a_text_model_is_refused_before_an_agent_starts(vllm_url: str) -> None:
-    with pytest.raises(SpecError, match=r"'smollm2' on vllm takes none.*it says: "):
-        await BatchAgent.run(task=TASK, inputs=[Image(picture())], backend=address(vllm_url, "vllm"), progress=False)
+@pytest.mark.parametrize("engine", ["vllm", "dynamo"])
+async def test_a_text_model_is_refused_before_an_agent_starts(request: pytest.FixtureRequest, engine: str) -> None:
+    url = request.getfixturevalue(f"{engine}_url")
+    with pytest.raises(SpecError, match=rf"'smollm2' on {engine} takes none.*it says: "):
+        await BatchAgent.run(task=TASK, inputs=[Image(picture())], backend=address(url, engine), progress=False)

@@ -47,11 +47,11 @@ def _max_retries(folder: Path) -> int | None:
 
 
 MAP, REDUCE = "map", "reduce"
-_FACTS = "run.sqlite3"
+FACTS = "run.sqlite3"
 _RUN_FILES = (
-    _FACTS,
-    f"{_FACTS}-wal",
-    f"{_FACTS}-shm",
+    FACTS,
+    f"{FACTS}-wal",
+    f"{FACTS}-shm",
     "run.lock",
     "run.syncs",
     "run.sock",
@@ -71,8 +71,8 @@ def checkpoint_of(out: Path) -> Path:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoint of a run and those of its stages; `[folder]` if there are none, for the reader to report."""
-    own = [folder] if (folder / _FACTS).exists() else []
-    return [*own, *sorted(facts.parent for facts in folder.glob(f"*/{_FACTS}"))] or [folder]
+    own = [folder] if (folder / FACTS).exists() else []
+    return [*own, *sorted(facts.parent for facts in folder.glob(f"*/{FACTS}"))] or [folder]
 
 
 def model_checkpoints(folder: Path) -> list[Path]:

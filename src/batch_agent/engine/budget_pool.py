@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from ..core.errors import AnswerLimitChanged, BackendError, ErrorKind, StoreError
+from ..core.images import ImageRef
+from ..core.images.token_estimate import estimated_tokens
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.options.price import FREE, Price
 from ..core.protocols import Backend, EarlierSubmission, Traits
@@ -170,7 +172,7 @@ class BudgetedBackend:
         self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
         self._highest_limit = float("inf")
         """Above this, the server refuses requests."""
-        self._contexts = _Contexts(backend.traits.image_tokens)
+        self._contexts = _Contexts(backend.traits)
         self._next_limits: dict[str, int] = {}
         """Limits of agents whose last one did not fit."""
         self._limited: tuple[Sampling, dict[int, Sampling]] | None = None
@@ -332,15 +334,21 @@ class _Contexts:
     """What the prompts of agents took. The next one of an agent takes that, and no more than the bytes of its new
     messages. An agent whose messages have changed is unknown."""
 
-    def __init__(self, image_tokens: int) -> None:
-        """`image_tokens`: most tokens of one image."""
-        self._image_tokens = image_tokens
+    def __init__(self, traits: Traits) -> None:
+        self._traits = traits
         self._known: dict[str, tuple[Prompt, int, int, int]] = {}
         """Prompt, number of messages, their bytes, and tokens of it all, by agent."""
 
     def sizes(self, messages: Iterable[Message]) -> list[int]:
         """Most tokens of each message."""
-        return [_bytes(message) + self._image_tokens * len(images_in(message)) for message in messages]
+        return [
+            _bytes(message) + (self._of_images(images) if (images := images_in(message)) else 0) for message in messages
+        ]
+
+    def _of_images(self, images: Iterable[ImageRef]) -> int:
+        """The most that an image can have on the service. By the formula of Gemini, a very large one has more."""
+        traits = self._traits
+        return sum(max(traits.image_tokens, estimated_tokens(each, traits.model, traits.name)) for each in images)
 
     def remember(self, request: Request, tokens: int) -> None:
         self._known.pop(request.agent, None)

@@ -15,7 +15,6 @@ from ..aio import is_being_cancelled
 from ..cluster.coordinator_address import FlowCoordinators, run_id_of, stage_spec
 from ..core.errors import BatchAgentError, ErrorKind, SpecError
 from ..core.events import FlowStarted, Notice
-from ..core.options import Rows
 from ..core.options.backend_settings import BackendSettings, NamedBackend
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
@@ -50,7 +49,7 @@ class ModelRuns:
     async def drive(self, channel: ResultChannel) -> None:
         """Runs all of them; the results go to the channel. Raises as a run does."""
         spec = self._spec
-        inputs, rows = await self._inputs(), Rows(key=spec.rows.key)
+        inputs, rows = await self._inputs(), spec.rows.of_read_inputs()
         setups = [
             replace(
                 setup,

@@ -17,10 +17,12 @@ from ..core.options.evaluation import Evaluation
 from ..core.protocols import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
+from ..core.task_fields import Fields
 from ..data import read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..observe.sinks import StageEvents
+from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
 from ..run.resource_opener import open_resources
 from ..run.runner import work_for_flow
@@ -108,11 +110,12 @@ def _coordinators(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[Flo
 
 
 def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
-    """The options of the stages, with `key` alone of `Rows`, and the selection of the flow's inputs."""
+    """The options of the stages, with `key` and `images` of `Rows`, and the selection of the flow's inputs."""
     names = {each.name for each in fields(Rows)}
     rows = options.get("rows") or Rows(**{name: value for name, value in options.items() if name in names})
     others = {name: value for name, value in options.items() if name not in names and name != "rows"}
-    return ({**others, "key": rows.key} if rows.key is not None else others), rows
+    kept = {"key": rows.key, "images": rows.images}
+    return {**others, **{name: value for name, value in kept.items() if value}}, rows
 
 
 def _notifier(events: EventSink | None) -> Callable[[str], None]:
@@ -218,7 +221,9 @@ class _Stage:
         if shared is not None:
             spec = shared.stage(spec, name)
         if self.feed is not None:  # items of later stages are no rows of the inputs
-            spec = replace(spec, rows=Rows())
+            spec = replace(spec, rows=Rows(encoding=spec.rows.encoding, images=spec.rows.images))
+        if spec.rows.images and "images" not in compiled.step.options:  # of the flow: maybe fields of other stages
+            spec = replace(spec, rows=replace(spec.rows, images=_fields_among(spec.rows.images, spec.task)))
         if spec.fallback:
             raise SpecError(
                 "fallback= is an option of BatchAgent.run. In a flow, .escalate(...) runs failed items again."
@@ -242,6 +247,12 @@ class _Stage:
                 return MapInputs(step, text, self.agents, then, total)
             case Map():
                 return MapNode(step, task_fields(step.task), self.agents, then)
+
+
+def _fields_among(names: Sequence[str], task: str | Fields) -> list[str]:
+    """Names that are fields of the task."""
+    found = template_of(task).fields
+    return [name for name in names if name in found]
 
 
 def _build_nodes(

@@ -1,12 +1,13 @@
 """Behaviour of agents, measured on a canary: turns, output tokens and tool times."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 
 from ..core.fast_dataclass import dataclass
+from ..core.images import ImageRef
 from ..core.messages import Assistant, Message, Placement, ToolResult, ToolResults, User
 from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
@@ -18,6 +19,8 @@ _REFERENCES_END = "</references>\n\n"
 Runs = Sequence[Sequence[AgentResult]]
 """Groups of agents that started together, in the order in which the groups ran."""
 
+CountImage = Callable[[ImageRef], int]
+
 
 def behaviour_of(
     runs: Runs,
@@ -26,12 +29,15 @@ def behaviour_of(
     chars_per_token: float = 4.0,
     lead: int = 0,
     placements: Mapping[str, Placement] | None = None,
+    image_tokens: CountImage = lambda image: image.tokens,
 ) -> Behaviour | None:
     """None if no agent has an answer. `chars_per_token`: the value used for the report; `lead`: characters that all
-    tasks begin with; `placements`: of the results of tools whose results agents share, by the tool's name.
+    tasks begin with; `placements`: of the results of tools whose results agents share, by the tool's name;
+    `image_tokens`: as in the report.
 
     A result has the tokens of all its turns together. They are divided among the turns in proportion to characters."""
-    found = [_MeasuredAgent.of(result, chars_per_token, placements or {}) for result in answered(runs)]
+    estimate = _Estimate(chars_per_token, image_tokens)
+    found = [_MeasuredAgent.of(result, estimate, placements or {}) for result in answered(runs)]
     readers = Counter(heading for each in found for heading in each.headings)
     measured = [each.without_headings({heading for heading, count in readers.items() if count < 2}) for each in found]
     if not measured:
@@ -52,6 +58,24 @@ def behaviour_of(
         written=sum(usage.written for usage in usages) / computed,
         written_hour=sum(usage.written_hour for usage in usages) / computed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """Tokens of texts and images that the server has not counted."""
+
+    chars_per_token: float
+    image_tokens: CountImage
+
+    def text(self, chars: int) -> float:
+        return chars / self.chars_per_token
+
+    def message(self, message: User) -> float:
+        return self.text(len(message.text)) + sum(self.image_tokens(placed.image) for placed in message.images)
+
+    def results(self, results: Sequence[ToolResult]) -> float:
+        images = sum(self.image_tokens(image) for result in results for image in result.images)
+        return self.text(sum(len(result.content) for result in results)) + images
 
 
 def _source(agents: int, good: int) -> str:
@@ -81,13 +105,13 @@ class _MeasuredAgent:
     turns: AgentProfile
 
     @classmethod
-    def of(cls, result: AgentResult, chars_per_token: float, placements: Mapping[str, Placement]) -> "_MeasuredAgent":
+    def of(cls, result: AgentResult, estimate: _Estimate, placements: Mapping[str, Placement]) -> "_MeasuredAgent":
         first, *rest = _inline(result.transcript) or (User(""),)
-        task = len(first.text) if isinstance(first, User) else 0
-        turns = _turns(rest, chars_per_token, placements)
+        task = estimate.message(first) if isinstance(first, User) else 0.0
+        turns = _turns(rest, estimate, placements)
         if len(turns) != result.turns:  # a repaired answer leaves one message for two turns
             turns = _evenly(turns, result.turns)
-        return cls(result, task / chars_per_token, turns)
+        return cls(result, task, turns)
 
     @property
     def headings(self) -> set[str]:
@@ -118,21 +142,21 @@ class _MeasuredAgent:
         )
 
 
-def _turns(messages: Sequence[Message], chars_per_token: float, placements: Mapping[str, Placement]) -> AgentProfile:
+def _turns(messages: Sequence[Message], estimate: _Estimate, placements: Mapping[str, Placement]) -> AgentProfile:
     turns: list[ExpectedTurn] = []
     for message in messages:
         match message:
             case Assistant(text, calls):
                 chars = len(text) + sum(len(call.name) + len(call.arguments) for call in calls)
                 chars += sum(len(thought.text) for thought in message.thoughts)
-                turns.append(ExpectedTurn(round(chars / chars_per_token), round(chars / chars_per_token)))
+                tokens = round(estimate.text(chars))
+                turns.append(ExpectedTurn(tokens, tokens))
             case ToolResults(results) if turns:
-                given = round(sum(len(result.content) for result in results) / chars_per_token)
                 turns[-1] = replace(
                     turns[-1],
-                    added=turns[-1].added + given,
+                    added=turns[-1].added + round(estimate.results(results)),
                     tool_seconds=_waited(message),
-                    reads=tuple(_reads(results, chars_per_token, placements)),
+                    reads=tuple(_reads(results, estimate.chars_per_token, placements)),
                 )
             case _:
                 pass

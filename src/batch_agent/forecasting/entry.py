@@ -26,6 +26,7 @@ from ..run.resources import RunResources
 from ..run.setup import RunSetup
 from ..tools import Tool
 from .forecast import Behaviour, Forecast
+from .image_tokens import ImageTokens, image_basis, with_images
 
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
@@ -48,12 +49,17 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
     async with open_preview(RunSetup.validate(_repeated(spec, samples), events)) as preview:
         lane, spec = spec.lane, replace(spec, lane="standard")  # a canary is awaited
         runs = await _canary(spec, preview, canary, events, samples)
-        report, traits = preview.report(), preview.server.traits
+        traits = preview.server.traits
+        images = ImageTokens(traits, preview.chars_per_token)
+        shown = await asyncio.to_thread(images.of_inputs, preview.plan.layout.template, preview.inputs.known)
+        report = with_images(preview.report(), shown)
         scale, lead = preview.chars_per_token, len(preview.plan.layout.lead)
         behaviour = None
         if runs:
             placements = _placements(spec, preview.tools)
-            behaviour = behaviour_of(runs, report, chars_per_token=scale, lead=lead, placements=placements)
+            behaviour = behaviour_of(
+                runs, report, chars_per_token=scale, lead=lead, placements=placements, image_tokens=images.of
+            )
         speeds = None
         if behaviour is not None:
             speeds = await asyncio.to_thread(speeds_of, runs, behaviour, report)
@@ -63,7 +69,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             )
             if _KEPT_FOR_HOUR in str(spec.sampling.extra):
                 behaviour = replace(behaviour, written_hour=1.0)
-        return await asyncio.to_thread(
+        found = await asyncio.to_thread(
             forecast,
             report,
             behaviour,
@@ -73,6 +79,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             max_inflight=spec.limits.max_inflight,
             lane=lane,
         )
+        return replace(found, basis=(*found.basis, *image_basis(shown, canary=bool(runs)))) if shown else found
 
 
 _KEPT_FOR_HOUR = "'1h'"
@@ -91,14 +98,15 @@ def _placements(spec: BatchSpec, tools: Sequence[Tool]) -> dict[str, Placement]:
 async def _with_one_sample(spec: BatchSpec) -> BatchSpec:
     """The run of the first sample of each input."""
     inputs = await read_inputs_async(spec.inputs, spec.rows)
-    return replace(spec, inputs=inputs, rows=Rows(key=spec.rows.key), evaluation=Evaluation())
+    return replace(spec, inputs=inputs, rows=spec.rows.of_read_inputs(), evaluation=Evaluation())
 
 
 def _repeated(spec: BatchSpec, samples: int) -> BatchSpec:
     """A run with as many prompts as there are samples. Samples are equal inputs to a forecast."""
     if samples == 1 or not isinstance(spec.inputs, Sequence):
         return spec
-    return replace(spec, inputs=[each for each in spec.inputs for _ in range(samples)], rows=Rows())
+    inputs = [each for each in spec.inputs for _ in range(samples)]
+    return replace(spec, inputs=inputs, rows=Rows(images=spec.rows.images))
 
 
 async def _canary(

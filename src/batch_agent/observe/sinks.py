@@ -40,6 +40,8 @@ def combine_sinks(
 
 def request_observer(events: EventSink) -> RequestObserver | None:
     """Observer of the run's requests for a combined sink; None if none of its sinks wants them."""
+    while isinstance(events, StageEvents):
+        events = events.events
     sinks = events.sinks if isinstance(events, FanOutSink) else (events,)
     found = [each.request_observer for each in sinks if isinstance(each, BackgroundSink)]
     return found[0] if found else None

@@ -11,7 +11,6 @@ from typing import Any
 
 from ..core.errors import BackendError, BatchAgentError, ErrorKind, PlanMismatch, SpecError, StoreError
 from ..core.fast_dataclass import dataclass
-from ..core.options import Rows
 from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in
 from ..core.program_runtime import Runtime
 from ..core.run_failure import RunStopped
@@ -42,7 +41,7 @@ def spec_for_workers(spec: BatchSpec) -> BatchSpec:
         checkpoint_dir=_absolute(spec.checkpoint_dir),  # only for artifacts of tools
         log_requests=_absolute(spec.log_requests),
         runtime=None if spec.runtime is None else _runtime_for_workers(spec.runtime),
-        rows=Rows(key=spec.rows.key, encoding=spec.rows.encoding, images=spec.rows.images),
+        rows=spec.rows.of_read_inputs(),
         prefix=replace(spec.prefix, strict_prefix=False),  # checks the inputs
         tool_caching=replace(spec.tool_caching, tool_cache_dir=_absolute(spec.tool_caching.tool_cache_dir)),
         distribution=replace(spec.distribution, cluster=None, workers=None),

@@ -49,9 +49,9 @@ class WorkerPool:
     async def work(
         self, stages: Sequence[tuple[str, bytes]], joining: AsyncIterator[tuple[Node, int]] | None = None
     ) -> None:
-        """Runs the workers until cancelled. `stages`: as for `WorkerActor.work`. `joining`: nodes that join the cluster,
-        each with the number of nodes there are then; they get workers too. Raises the error of the last one when all
-        have failed."""
+        """Runs the workers until cancelled. `stages`: as for `WorkerActor.work`. `joining`: nodes that join the
+        cluster, each with the number of nodes there are then; they get workers too. Raises the error of the last one
+        when all have failed."""
         sent = ray.put(stages)
         async with asyncio.TaskGroup() as group:
             for rank in self._workers:

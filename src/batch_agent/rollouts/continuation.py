@@ -1,6 +1,8 @@
 """Continuation of a prompt by ids: what the model sampled stays as it was sampled, and only what was added since is
 rendered by the server."""
 
+from array import array
+
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message
 from ..core.requests import ID_BYTES, Reply, Request, TurnTokens
@@ -43,7 +45,7 @@ def continued_prompt(last: LastTurn, rendered: bytes) -> bytes | None:
     sequence, end_id = last.tokens.sequence, last.tokens.sampled[-ID_BYTES:]
     if not end_id or last.tokens.finish == "length" or not rendered.startswith(sequence[: last.rendered]):
         return None
-    end = _position(rendered, end_id, _count(sequence, end_id))
+    end = _end_of(rendered, end_id, _count(sequence, end_id))
     return None if end is None else sequence + rendered[end:]
 
 
@@ -52,25 +54,18 @@ def _is_same(message: Assistant, reply: Reply) -> bool:
     return message.text == reply.text and calls == [(call.name, call.arguments) for call in reply.calls]
 
 
-def _count(ids: bytes, wanted: bytes) -> int:
-    return sum(1 for _ in _positions(ids, wanted))
-
-
-def _position(ids: bytes, wanted: bytes, number: int) -> int | None:
+def _end_of(ids: bytes, wanted: bytes, number: int) -> int | None:
     """Where the `number`th of the wanted ids ends, in bytes."""
-    for count, start in enumerate(_positions(ids, wanted), 1):
-        if count == number:
-            return start + ID_BYTES
-    return None
+    found, at = array("I", ids), 0
+    [one] = array("I", wanted)
+    try:
+        for _ in range(number):
+            at = found.index(one, at) + 1
+    except ValueError:  # there are fewer
+        return None
+    return at * ID_BYTES
 
 
-def _positions(ids: bytes, wanted: bytes) -> "list[int]":
-    found, start = list[int](), ids.find(wanted)
-    while start >= 0:
-        if start % ID_BYTES == 0:
-            found.append(start)
-            start += ID_BYTES
-        else:
-            start += 1
-        start = ids.find(wanted, start)
-    return found
+def _count(ids: bytes, wanted: bytes) -> int:
+    [one] = array("I", wanted)
+    return array("I", ids).count(one)

@@ -1,7 +1,6 @@
 """Turn runner that keeps the tokens of each turn in the checkpoint, and sends histories as ids."""
 
 import asyncio
-from dataclasses import replace
 from typing import Any
 
 from ..agent.conversation import Generate
@@ -50,7 +49,7 @@ class TokenRecorder:
         prompt = None if rendered is None else continued_prompt(last, rendered)
         if prompt is None:
             return step
-        return Generate(replace(request, tokens=TokenRequest(prompt)), step.turns_left)
+        return Generate(request.with_tokens(TokenRequest(prompt)), step.turns_left)
 
     def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
         """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""

@@ -1,19 +1,23 @@
 """Runs with `fallback=`: agents that their backend cannot serve are run by the next one.
 
 Each backend is a run of its own over the inputs that are left, with its own checkpoint, model and prices. An agent that
-changes over starts again with its first turn: a conversation belongs to one model, with its tool mode, dialect and
-thoughts. Inputs that any backend has answered are not sent to another one, also not after a resume."""
+changes over goes on with its conversation, unless the other backend cannot continue it: then it starts again with its
+first turn. Inputs that any backend has answered are not sent to another one, also not after a resume."""
 
+import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence, Set
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..aio import now
+from ..aio import exit_in_thread, now
+from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
-from ..core.options import Rows, SpendingLimits
+from ..core.facts import Fact
+from ..core.options import SpendingLimits
 from ..core.options.backend_settings import BackendSettings
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
@@ -27,10 +31,12 @@ from ..observe.sinks import StageEvents
 from ..observe.text.formatting import plural
 from ..scores.judge import is_judge
 from ..scores.scorer import scorers_of
+from .carried_conversation import CarryingStore, LeftConversation
 from .complete_checkpoint import RecordedAnswers, recorded_answers
 from .resource_opener import open_resources
+from .resources import RunResources
 from .runner import execute
-from .setup import RunSetup
+from .setup import RunSetup, input_order
 
 FALLBACK_PREFIX = "fallback-"
 """Begins the name of the directory of each fallback, in the checkpoint of a run."""
@@ -51,6 +57,7 @@ _KINDS = frozenset(
 )
 """Failures that another backend or model may not have. Answers that do not fit the schema, limits of the run and bad
 inputs are not among them."""
+_FALLBACK_NAME = re.compile(r"fallback (\d+) \(")
 _FILTERS = ("content_filter", "content management policy", "content policy")
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
@@ -76,6 +83,8 @@ class FallbackRuns:
         self._repeatable = frozenset(tool.name for tool in own if tool.sharing.effect != "write")
         self.failed: dict[int, AgentResult] = {}
         """Results of agents that the next backend runs again, by the index of their input."""
+        self.left: dict[int, LeftConversation] = {}
+        """Conversations of agents that a backend did not finish, by the index of their input."""
         self._spent: list[tuple[int, float]] = [(0, 0.0)] * len(specs)
         """Tokens and dollars of each backend."""
 
@@ -84,14 +93,17 @@ class FallbackRuns:
         spec, began = self._spec, now()
         inputs = await self._inputs()
         channel.total = len(inputs)
-        rows = Rows(key=spec.rows.key)
+        rows = spec.rows.of_read_inputs()
         setups = [
             replace(setup, spec=replace(setup.spec, inputs=inputs, rows=rows, out=None, on_result=None))
             for setup in self._setups
         ]
-        if self._events is not None:
-            self._events.emit(FlowStarted(tuple(self.names)))
         async with AsyncExitStack() as stack:
+            if isinstance(self._events, AbstractContextManager):  # each backend gets it as that of a stage
+                self._events.__enter__()
+                stack.push_async_exit(partial(exit_in_thread, self._events))
+            if self._events is not None:
+                self._events.emit(FlowStarted(tuple(self.names)))
             write = None if spec.out is None else await stack.enter_async_context(result_file_writer(spec.out))
             deliver = Delivery(channel.put, spec.on_result, write, self._events).deliver
             recorded = [await recorded_answers(setup) for setup in setups]
@@ -110,11 +122,14 @@ class FallbackRuns:
             await deliver(self.failed.pop(index))
 
     def moves_on(self, result: AgentResult) -> bool:
-        """Whether the next backend may run an agent again: not if it may have changed something with its
+        """Whether another backend may do better."""
+        return result.error is not None and _is_of_backend(result.error)
+
+    def may_start_again(self, index: int) -> bool:
+        """Whether an agent may start with its first turn: not if it has failed, and may have changed something with its
         tools. What tools of MCP servers do is unknown."""
-        if result.error is None or not _is_of_backend(result.error):
-            return False
-        return all(call.name in self._repeatable for call in result.tool_calls)
+        failed = self.failed.get(index)
+        return failed is None or all(call.name in self._repeatable for call in failed.tool_calls)
 
     def count(self, at: int, results: Iterable[AgentResult]) -> None:
         tokens, usd = self._spent[at]
@@ -163,6 +178,7 @@ class _Phase:
         self._channel = channel
         self._is_last = at == len(runs.names) - 1
         self._delivered: set[int] = set()
+        self._store: CarryingStore | None = None
 
     async def run(self, todo: Set[int]) -> set[int]:
         """Returns the inputs that have no result yet. Raises what a run raises if no other backend is left."""
@@ -187,11 +203,67 @@ class _Phase:
         setup, channel = self._setup, self._channel
         plans = [self._known.plan] if self._known.plan is not None and todo <= self._known.results.keys() else None
         async with open_resources([setup], setup.events, recorded=plans) as [run]:
+            if plans is None:
+                todo, only, brought = self._brought(run, todo)
+                self._store = CarryingStore(run.store, brought)
+                run = replace(run, store=self._store)
+            else:
+                only = self._only(todo)
+            if not todo:
+                return
             run = replace(run, setup=replace(run.setup, compared_model=run.plan.config.model), agents=len(todo))
             try:
-                await execute(run, self._put, only=None if len(todo) == channel.total else sorted(todo))
+                await execute(run, self._put, only=only)
+            except (BackendError, RunStopped):
+                await self._leave(run, todo)
+                raise
             finally:
                 channel.scheduling, channel.report = run.scheduling, run.measured_report
+            await self._leave(run, todo)
+
+    def _only(self, todo: Set[int]) -> list[int] | None:
+        return None if len(todo) == self._channel.total else sorted(todo)
+
+    def _brought(
+        self, run: RunResources, todo: Set[int]
+    ) -> tuple[Set[int], list[int] | None, dict[str, Sequence[Fact]]]:
+        """The inputs that this backend may run, in their order if they are not all, and the facts that their agents
+        bring along from another one."""
+        runs, plan, inputs = self._runs, run.plan, self._setup.spec.inputs
+        facts, allowed, continued = dict[int, Sequence[Fact]](), set(todo), 0
+        for index in todo & (runs.left.keys() | runs.failed.keys()):
+            carried, restart = self._facts_from(run, index)
+            continued += bool(carried)
+            if found := carried or restart:
+                facts[index] = found
+            if not carried and not runs.may_start_again(index):
+                allowed.discard(index)
+        if continued:
+            runs.notify(f"{runs.names[self._at]} continues the conversations of {plural(continued, 'agent')}.")
+        only = self._only(allowed)
+        order = list(only or input_order(plan.layout, run.inputs) or range(len(inputs))) if facts else []
+        keys = plan.keys(inputs[index] for index in order)
+        brought = {key: facts[index] for index, key in zip(order, keys, strict=True) if key and index in facts}
+        return allowed, only, brought
+
+    def _facts_from(self, run: RunResources, index: int) -> tuple[Sequence[Fact], Sequence[Fact]]:
+        """Facts with which an agent goes on, and those with which it starts again."""
+        left, value = self._runs.left.get(index), self._setup.spec.inputs[index]
+        if left is None or run.plan.reads_images(value):
+            return (), ()
+        job = Job(index, "", value, run.plan.layout.task(index, value)[0])
+        return left.facts_for(run.plan.config, run.server.traits.name, job), left.facts_of_restart(job)
+
+    async def _leave(self, run: RunResources, todo: Set[int]) -> None:
+        """Keeps the conversations of agents that have no result of this backend, for the next one."""
+        runs = self._runs
+        if self._is_last or self._store is None:
+            return
+        for index in todo:
+            if index in runs.failed or index not in self._delivered:
+                left = LeftConversation(run.plan.config, await self._store.facts_of(index))
+                if left.has_turns:
+                    runs.left[index] = left
 
     async def _put(self, result: AgentResult) -> None:
         runs, index = self._runs, result.index
@@ -201,6 +273,8 @@ class _Phase:
         if not self._is_last and runs.moves_on(result):
             runs.failed[index] = result
             return
+        if self._store is not None:
+            self._store.forget(index)
         earlier = runs.failed.pop(index, None)
         await self._deliver(result if result.ok or earlier is None else _both(earlier, result))
 
@@ -231,6 +305,12 @@ def parse_fallback(entry: Any) -> tuple[str | None, Any]:
     if mark and "://" in url and "://" not in name:
         return name, url
     return (None, entry) if "://" in entry else (entry, None)
+
+
+def fallback_folder(name: str) -> str | None:
+    """Directory of a fallback in the checkpoint, by its name in the report; None for the run's own backend."""
+    found = _FALLBACK_NAME.match(name)
+    return None if found is None else f"{FALLBACK_PREFIX}{found[1]}"
 
 
 def _names(spec: BatchSpec) -> list[str]:

@@ -105,9 +105,10 @@ async def test_named_fields_and_shared_images_keep_their_places(server: RawServe
     rows = [{"photo": Image(png), "question": question} for question in ("one", "two")]
     results = await run(server, rows, task=Fields("Answer.", "photo", "question"))
     assert all(result.ok for result in results)
-    for body, question in zip(generations(server), ("one", "two"), strict=True):
-        content = body["messages"][-1]["content"]
-        assert [part.get("text") for part in content] == ["Answer.\n\nphoto: ", None, f"\nquestion: {question}\n"]
+    contents = [body["messages"][-1]["content"] for body in generations(server)]  # images are read in threads
+    assert sorted([part.get("text") for part in content] for content in contents) == [
+        ["Answer.\n\nphoto: ", None, f"\nquestion: {question}\n"] for question in ("one", "two")
+    ]
 
 
 async def test_an_image_inside_of_other_data_is_an_error_that_says_what_to_do(server: RawServer, png: Path) -> None:
@@ -306,6 +307,15 @@ async def test_a_budget_reserves_the_most_tokens_that_an_image_can_have(png: Pat
     assert (results.outputs, results[0].usage.input) == (["x"], 50)
 
 
+async def test_a_budget_reserves_more_for_an_image_that_has_more_by_its_formula(tmp_path: Path) -> None:
+    photo = Image(saved(tmp_path / "a.png", picture(1_600, 1_600)))  # nine crops of 258 tokens on Gemini
+    backend = ScriptedBackend(lambda _: say("x", Usage(50, 0, 1)), image_tokens=1_000, model="gemini-2.5-pro")
+    options: dict[str, Any] = {"task": TASK, "backend": backend, "max_tokens": 10, "progress": False}
+    [result] = await BatchAgent.run(inputs=[photo], max_total_tokens=2_300, **options)
+    assert result.error is not None
+    assert (result.error.kind, backend.requests) == (ErrorKind.BUDGET, [])
+
+
 async def test_a_text_beside_an_image_is_not_split(png: Path) -> None:
     row = {"photo": Image(png), "text": "word " * 5_000}
     backend = ScriptedBackend(lambda _: say("x"), context_tokens=1_000)
@@ -363,3 +373,48 @@ async def test_the_upload_of_a_batch_has_the_images(
     await run(address, [Image(png)], lane="batch", checkpoint_dir=tmp_path / "run")  # the proxy passes on only JSON
     [upload] = [request.body for request in server.requests if request.path.endswith("/files")]
     assert b64encode(picture()) in upload
+
+
+@pytest.mark.parametrize(
+    "options", [{"models": ["sim"], "model": None}, {"fallback": ["other"]}, {"samples": 2}], ids=str
+)
+async def test_named_fields_are_images_in_every_kind_of_run(
+    server: RawServer, png: Path, options: dict[str, Any]
+) -> None:
+    results = await run(server, [str(png)], images=["photo"], **options)
+    assert all(result.ok for result in results)
+    sent = [sent_images(body) for body in generations(server) if body["max_tokens"] > 1]
+    assert sent == [[png.read_bytes()]] * len(results)
+
+
+@pytest.mark.parametrize("level", ["stage", "flow"])
+async def test_named_fields_are_images_in_later_stages_of_a_flow(server: RawServer, png: Path, level: str) -> None:
+    options: dict[str, Any] = {"backend": server.url, "model": "sim", "max_tokens": 8}
+    images: dict[str, Any] = {"images": ["photo"]}
+    flow = (
+        Flow([{"name": "a", "photo": str(png)}], **options, **(images if level == "flow" else {}))
+        .map("first", "Say {name}")
+        .map("second", "What is in {photo}?", **(images if level == "stage" else {}))
+    )
+    done = await flow.run()
+    assert [item.error for item in done.items] == [None]
+    assert [sent_images(body) for body in generations(server) if body["max_tokens"] > 1] == [[], [png.read_bytes()]]
+
+
+async def test_a_forecast_counts_the_tokens_of_images(sim: str, tmp_path: Path) -> None:
+    photos = [saved(tmp_path / f"{side}.png", picture(side, side)) for side in (280, 560)]
+    options: dict[str, Any] = {"task": TASK, "backend": sim, "model": "sim", "max_tokens": 8}
+    without = await BatchAgent.plan(inputs=["", ""], **options)
+    for samples in (1, 2):
+        planned = await BatchAgent.plan(inputs=list(map(str, photos)), images=["photo"], samples=samples, **options)
+        tokens = 280 * 280 // 750 + 560 * 560 // 750
+        assert planned.usage.input - samples * without.usage.input == pytest.approx(samples * tokens, abs=30 * samples)
+        assert any("Images" in line for line in planned.basis)
+
+
+async def test_a_canary_corrects_the_estimate_of_images(sim: str, tmp_path: Path) -> None:
+    photos = [str(saved(tmp_path / f"{number}.png", picture(280, 280, color=number))) for number in range(4)]
+    options: dict[str, Any] = {"task": TASK, "backend": sim, "model": "sim", "max_tokens": 8, "images": ["photo"]}
+    planned = await BatchAgent.plan(inputs=photos, canary=2, **options)
+    results = await BatchAgent.run(inputs=photos, **options)
+    assert planned.usage.input == pytest.approx(results.usage.input, rel=0.05)

@@ -1,10 +1,19 @@
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_agent.core.messages import Assistant, Prompt, ToolCall, ToolResult, ToolResults, User
-from batch_agent.core.requests import NO_USAGE, Reply, Request, Sampling, TurnTokens, packed_ids, packed_logprobs
+from batch_agent.core.requests import (
+    NO_USAGE,
+    Reply,
+    Request,
+    Sampling,
+    TokenRequest,
+    TurnTokens,
+    packed_ids,
+    packed_logprobs,
+)
 from batch_agent.rollouts.continuation import LastTurn, continued_prompt
 
 END = 512  # in bytes, it also occurs between two ids
@@ -57,3 +66,11 @@ def test_only_a_request_that_adds_messages_continues_a_turn() -> None:
     assert not last.is_continued_by(request(ASKED, Assistant("changed", (CALL,)), RESULT))
     assert not last.is_continued_by(request(ASKED, Assistant("", (replace(CALL, arguments="{}"),)), RESULT))
     assert not last.is_continued_by(request(ASKED, User("Sorry?"), answer))
+
+
+def test_a_request_with_ids_is_otherwise_the_same() -> None:
+    request = Request(Prompt(""), (User("x"),), "m", Sampling())
+    others = [each for each in fields(Request) if each.name != "tokens"]
+    marked = replace(request, **{each.name: object() for each in others})  # type: ignore[arg-type]
+    tokens = TokenRequest(b"abcd")
+    assert marked.with_tokens(tokens) == replace(marked, tokens=tokens)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ...core.agent_config import AgentConfig
+from ...core.errors import SpecError
 from ...core.options.price import price_from_numbers
 from ...core.protocols import Prices
 from ...core.requests import Usage
@@ -61,10 +62,21 @@ def inspect(
         if agent is not None or schema is not None:
             check_is_one(source.folder, "inspect")
         retries = source.max_retries if max_retries is None else max_retries
-        for checkpoint in checkpoints_in(source.folder):
+        checkpoints = checkpoints_in(source.folder)
+        missing: list[SpecError] = []
+        for checkpoint in checkpoints:
             with open_checkpoint(checkpoint, schema, retries) as (reader, config):
                 if agent is not None:
-                    lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
+                    try:
+                        stored = reader.find_input(agent)
+                    except SpecError as error:  # another backend has answered it
+                        missing.append(error)
+                        if len(missing) == len(checkpoints):
+                            raise missing[0] from None
+                        continue
+                    lines = story_lines(checkpoint, config, stored, full=full)
+                    if len(checkpoints) > 1:
+                        _print(console, [Text(f"{checkpoint}  {config.model}", style="bold")])
                 else:
                     title = source.title if checkpoint == source.folder else str(checkpoint)
                     lines = _summary(checkpoint, title, reader, config, full=full)

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from ...api import BatchAgent
 from ...atomic_file import atomic_write
-from ...core.errors import SpecError
+from ...core.errors import ErrorKind, SpecError
 from ...core.fast_dataclass import dataclass
 from ...core.protocols import EventSinks
 from ...core.results import AgentResult
@@ -110,7 +110,7 @@ async def _flow(
 def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path, state: LiveState) -> int:
     """Writes the summary and returns the exit status. Only the answer goes to standard output, after all messages."""
     [item] = outcome.items
-    any_failed = outcome.stages[MAP].failed > 0
+    any_failed = any(map(_has_failed, outcome.stages[MAP].results))
     if item.error is not None:
         print_lines([f"The reduce failed: {item.error}"])
         return exit_status(None, _outputs(folder), state, any_failed=True)
@@ -250,7 +250,7 @@ async def _stream(
     kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None, failed: list[int]
 ) -> list[str]:
     """Runs the agents, then judges. Returns lines about what came after the last answer. `failed`: receives the indices
-    of failed results, without those that a fallback has answered."""
+    of failed results, without those that a fallback has answered and those that the user has cancelled."""
     began = time.monotonic()
     answered = {**kwargs, "score": [each for each in kwargs["score"] if not is_judge(each)]}
     stream = BatchAgent.stream(events=events, **answered)
@@ -259,7 +259,7 @@ async def _stream(
             async with _publication(published), stream:
                 async for result in stream:
                     results.write(result)
-                    if not result.ok:
+                    if _has_failed(result):
                         failed.append(result.index)
         except asyncio.CancelledError:  # by Ctrl-C: results that are already there are written too
             for result in stream.unread():
@@ -267,6 +267,11 @@ async def _stream(
             raise
     spec = BatchSpec.of(**kwargs, out=out)
     return await _complete(spec, began) if has_outcome(spec) else []
+
+
+def _has_failed(result: AgentResult) -> bool:
+    """Whether an agent failed. One that the user has cancelled did not."""
+    return result.error is not None and result.error.kind is not ErrorKind.CANCELLED
 
 
 async def _complete(spec: BatchSpec, began: float) -> list[str]:

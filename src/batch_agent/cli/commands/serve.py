@@ -11,12 +11,14 @@ from tempfile import TemporaryDirectory
 from ... import aio
 from ...core.errors import SpecError, StoreError
 from ...core.validation import port as check_port
+from ...evaluation.model_runs import model_folder
 from ...observe.event_log import FILE
 from ...observe.report.live_server import is_loopback, served
 from ...observe.report.log_follower import LogFollower
+from ...run.fallback import fallback_folder
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
-from ..checkpoint import open_checkpoint
+from ..checkpoint import FACTS, open_checkpoint
 from ..run_source import SharedRun, shared_run
 from ..shared_view import record_run
 from ..signals import interruptible, print_lines
@@ -64,7 +66,7 @@ async def _serve_shared(folder: Path, shared: SharedRun, host: str, port: int, *
 async def _serve(folder: Path, shared: SharedRun | None, host: str, port: int, *, opens: bool) -> None:
     follower, title = LogFollower(folder), str(folder) if shared is None else shared.title
     try:
-        async with served(follower, partial(_agent_trace, folder, shared=shared), host, port) as listening:
+        async with served(follower, partial(agent_trace, folder, shared=shared), host, port) as listening:
             _print_address(folder, title, host, listening, opens=opens)
             await asyncio.Event().wait()
     except OSError as error:
@@ -95,12 +97,10 @@ def _browser_host(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _agent_trace(folder: Path, stage: str, key: str, *, shared: SharedRun | None = None) -> str:
+def agent_trace(folder: Path, stage: str, key: str, *, shared: SharedRun | None = None) -> str:
     """The trace of one agent. Raises StoreError."""
-    if Path(stage).name != stage or stage == "..":
-        raise StoreError(f"There is no stage {stage!r}.")
     if shared is None:
-        return _trace(folder / stage, folder, key)
+        return _trace(_checkpoint_of(folder, stage), folder, key)
     with TemporaryDirectory(prefix="batch-agent-") as temporary:
         copy = Path(temporary, shared.name)
         shared.copy(copy, agent=key)
@@ -113,6 +113,20 @@ def _trace(checkpoint: Path, run: Path, key: str) -> str:
         facts = reader.facts(key)
         stored = StoredInput(0, key, None, facts) if facts else _rejected(reader, key)
         return "\n".join(line.plain for line in story_lines(run, config, stored))
+
+
+def _checkpoint_of(folder: Path, stage: str) -> Path:
+    """The checkpoint of a stage of a flow, of one of several models, or of a fallback; that of the run if it has no
+    stages, and for the first backend of a run with a fallback. Raises StoreError."""
+    if (own := model_folder(folder, stage)).is_dir():
+        return own
+    if fallback := fallback_folder(stage):
+        return folder / fallback
+    if Path(stage).name == stage and stage != ".." and (folder / stage).is_dir():
+        return folder / stage
+    if not (folder / FACTS).exists():
+        raise StoreError(f"There is no stage {stage!r}.")
+    return folder
 
 
 def _rejected(reader: CheckpointReader, key: str) -> StoredInput:

@@ -72,6 +72,10 @@ class Rows:
             raise SpecError(f"images must be a list of fields of the task; got {self.images!r}: write images=[...].")
         object.__setattr__(self, "images", tuple(self.images))
 
+    def of_read_inputs(self) -> "Rows":
+        """What still applies to inputs that were read: they are selected already."""
+        return Rows(key=self.key, encoding=self.encoding, images=self.images)
+
     @property
     def selects(self) -> bool:
         """Whether some inputs may be left out."""

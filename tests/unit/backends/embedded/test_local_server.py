@@ -11,9 +11,10 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import pytest
+from tests.support.pictures import picture
 from tests.support.process_table import children_of
 
-from batch_agent import Backend, BatchAgent
+from batch_agent import Backend, BatchAgent, SpecError
 from batch_agent.backends.connect import connect
 from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, add_schema_hints
 from batch_agent.backends.embedded import local_server as server
@@ -213,3 +214,11 @@ async def test_the_log_file_has_the_output_of_llama_cpp(
     async with contextlib.aclosing(await LocalServer.start(real_weights, slots=1, notify=nothing)) as local:
         assert local.model_name == "SmolLM2-135M-Instruct.Q4_1"
     assert "loading model" in (tmp_path / "llama.log").read_text()
+
+
+@pytest.mark.slow
+async def test_images_are_refused_before_an_agent_starts(running: LocalServer) -> None:
+    """Neither the embedded model nor a server of llama.cpp without a projector takes images."""
+    for backend in ("local://", f"llamacpp://{running.url.removeprefix('http://').removesuffix('/v1')}"):
+        with pytest.raises(SpecError, match=r"The task has images, but .* takes none"):
+            await BatchAgent.run(task="What is in {photo}?", inputs=[{"photo": picture()}], backend=backend)

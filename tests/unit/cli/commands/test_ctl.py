@@ -66,8 +66,9 @@ def test_a_run_is_changed_from_another_terminal(tmp_path: Path, sim_url: str, pr
     assert ctl("--max-inflight", "3", "--max-usd", "4", "--deadline", "600").splitlines()[0] == "max_inflight: 1 -> 3"
     assert ctl("--add", "more.csv", "--cancel", "38", "39").splitlines()[-1] == "inputs: 40 -> 42"
     assert ctl("--resume") == "pause: yes -> no\n"
-    assert program.wait() == 1
-    said = program.stderr.read_text()
+    status, said = program.wait(), program.stderr.read_text()
+    assert status == 0, said  # nothing failed but what the user has cancelled
+    assert "To retry" not in said
     assert "40 of 42 agents answered" in said
     assert "Failed, cancelled: 2" in said
     summary = next(line for line in said.splitlines() if line.startswith("Steered: ") and ";" in line)
@@ -138,7 +139,8 @@ def test_a_run_that_ends_has_run_everything_that_it_acknowledged(
     async def clients() -> list[list[str]]:
         async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as group:
             adding = [group.create_task(add_until_the_end(client)) for client in (0, 1)]
-            await control(folder, pause=False)
+            with suppress(StoreError, SpecError):  # the run had ended before it was paused
+                await control(folder, pause=False)
         return [task.result() for task in adding]
 
     added = [name for names in asyncio.run(clients()) for name in names]
