@@ -18,7 +18,7 @@ from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs
-from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, valid_unicode
+from .validation import at_least, explain_unknown_name, is_number, is_whole, local_path, path_or_url, text_or_none, valid_unicode
 
 _MAX_AGENTS = 10_000
 _MAX_AGENTS_IN_BATCHES = 50_000
@@ -27,6 +27,11 @@ _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
 _MAX_SEED = 2**63 - 1
+_PATHS: dict[str, Callable[[str, Any], Any]] = {
+    "checkpoint_dir": local_path,
+    "out": path_or_url,
+    "log_requests": local_path,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,9 @@ class BatchSpec:
     PlanMismatch, or run everything again and keep the old answers."""
     on_result: OnResult | None = None
     """Function that is called with each result as it arrives, sync or async."""
-    out: Path | None = None
-    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
+    out: Path | str | None = None
+    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over; or a folder in an
+    object store, such as s3://bucket/out/, which gets parts and a manifest. Not a Path: a URL."""
     log_requests: Path | None = None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
     tokens: bool = False
@@ -122,9 +128,9 @@ class BatchSpec:
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
-        for name in ("checkpoint_dir", "out", "log_requests"):
+        for name, check in _PATHS.items():
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, path(name, value))
+                object.__setattr__(self, name, check(name, value))
         if self.tokens is not False:
             self._check_tokens()
 
