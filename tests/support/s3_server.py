@@ -13,9 +13,7 @@ Fault = Literal["busy", "lost", "slow"] | None
 Rule = Callable[[str, str], Fault]
 """Decides by the method and the path of a request."""
 
-_BUSY = (
-    b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
-)
+_BUSY = b'<?xml version="1.0"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>'
 _SLOW_SECONDS = 0.3
 
 

@@ -69,8 +69,12 @@ _RUN_FILES = (
 )
 
 
-def checkpoint_of(out: Path) -> Path:
-    """Default checkpoint directory of a run that writes its results to `out`."""
+def checkpoint_of(out: Path | str) -> Path | str:
+    """Default checkpoint directory of a run that writes its results to `out`; in the same object store, if that is in
+    one."""
+    if isinstance(out, str):
+        name = out.removesuffix("/") if out.endswith("/") else out.rpartition("/*.")[0] or out
+        return f"{name}.checkpoint/"
     return out.with_name(f"{out.name}.checkpoint")
 
 

@@ -18,7 +18,16 @@ from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs
-from .validation import at_least, explain_unknown_name, is_number, is_whole, local_path, path_or_url, text_or_none, valid_unicode
+from .validation import (
+    at_least,
+    explain_unknown_name,
+    is_number,
+    is_whole,
+    local_path,
+    path_or_url,
+    text_or_none,
+    valid_unicode,
+)
 
 _MAX_AGENTS = 10_000
 _MAX_AGENTS_IN_BATCHES = 50_000

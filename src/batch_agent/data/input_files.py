@@ -388,9 +388,7 @@ def _check_cells(name: str, line: int, names: list[str], cells: list[str]) -> li
     return cells
 
 
-def _texts(
-    files: "Iterable[Path | RemoteFile]", folder: Path | str | None, encoding: str | None
-) -> Iterator[Any]:
+def _texts(files: "Iterable[Path | RemoteFile]", folder: Path | str | None, encoding: str | None) -> Iterator[Any]:
     """An input for each file. `path` is relative to the folder, or as it is."""
     for file in files:
         text = _pdf(file) if _beginning(file).startswith(PDF) else _text(file, encoding)

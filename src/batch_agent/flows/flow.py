@@ -220,7 +220,8 @@ class Flow:
 
     def _with_checkpoint(self, folder: Path) -> "Flow":
         same = Flow.__new__(Flow)
-        same._inputs, same._options, same._steps = self._inputs, {**self._options, "checkpoint_dir": folder}, self._steps
+        same._inputs, same._steps = self._inputs, self._steps
+        same._options = {**self._options, "checkpoint_dir": folder}
         return same
 
     def with_step(self, step: FlowStep) -> "Flow":

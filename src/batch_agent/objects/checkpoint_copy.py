@@ -42,6 +42,7 @@ _NOT_COPIED = (".lock", ".sock", "-wal", "-shm", ".syncs", DRAFT)
 """Suffixes of files that make sense only on this machine. Without run.syncs, an older database is not an error."""
 _OWN_STATE = "copy.json"
 """Which generation the directory on this machine continues."""
+_REPORT = "report.html"
 _READ_ONLY = frozenset({"hf"})
 
 Notify = Callable[[str], None]
@@ -59,9 +60,7 @@ class _Generation:
     is_ended: bool
 
     def to_json(self) -> bytes:
-        return dumps(
-            {"owner": self.owner, "data": self.data, "host": self.host, "ended": self.is_ended, "version": 1}
-        )
+        return dumps({"owner": self.owner, "data": self.data, "host": self.host, "ended": self.is_ended, "version": 1})
 
 
 class CheckpointCopy:
@@ -79,7 +78,7 @@ class CheckpointCopy:
                 "apart. Use s3://, gs:// or az://, or a directory on this machine."
             )
         self.url = f"{url.rstrip('/')}/"
-        self.directory = _local_directory(self.url)
+        self.directory = local_directory(self.url)
         self._notify = notify
         self._store = ObjectStore(self.url, label)
         self._owner = os.urandom(8).hex()
@@ -91,15 +90,17 @@ class CheckpointCopy:
         """What the files looked like at the last upload."""
         self._is_closing = threading.Event()
         self._lost: StoreError | None = None
-        self._when_lost: Callable[[], None] | None = None
+        self._when_lost: Callable[[], object] | None = None
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
         self._take_lock()
         try:
-            found = self._find_latest()
-            if found is not None:
+            found = find_latest(self._store, self.url)
+            if found is None:  # also if somebody has deleted it to start over
+                _clear(self.directory)
+            else:
                 self._latest = found
                 self._take_over(found)
             self._put_state(self._latest.data, is_ended=False)
@@ -122,6 +123,8 @@ class CheckpointCopy:
         try:
             if self._lost is None:
                 self._upload(is_ended=True)
+                if (report := self.directory / _REPORT).exists():  # to be opened without this program
+                    self._store.upload(report, self.url + _REPORT)
         except (SpecError, StoreError) as problem:
             self._notify(f"{problem} The checkpoint is complete in {str(self.directory)!r}: run again to upload it.")
         finally:
@@ -170,18 +173,6 @@ class CheckpointCopy:
             os.close(self._lock)
             self._lock = None
 
-    def _find_latest(self) -> _Generation | None:
-        numbered = self._numbered_states()
-        for number in sorted(numbered, reverse=True):
-            if (data := self._store.read(f"{self.url}state-{number:06}.json")) is not None:
-                state = loads(data)
-                return _Generation(number, state["owner"], state["data"], state["host"], state["ended"])
-        return None
-
-    def _numbered_states(self) -> list[int]:
-        matches = (_STATE.search(file.url) for file in self._store.files(self.url))
-        return [int(match[1]) for match in matches if match is not None]
-
     def _take_over(self, found: _Generation) -> None:
         """Makes the local directory continue the generation."""
         if not found.is_ended:
@@ -194,11 +185,7 @@ class CheckpointCopy:
             return
         _clear(self.directory)
         if found.data is not None:
-            with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
-                archive = Path(folder, "data.tar.gz")
-                self._store.download(self.url + found.data, archive)
-                with tarfile.open(archive) as opened:
-                    opened.extractall(self.directory, filter="data")
+            _unpack(self._store, self.url + found.data, self.directory)
         self._is_as_uploaded = True
 
     def _upload_until_closed(self) -> None:
@@ -234,7 +221,8 @@ class CheckpointCopy:
         state = _Generation(self._latest.number + 1, self._owner, data, socket.gethostname(), is_ended)
         name = f"{self.url}state-{state.number:06}.json"
         is_own = self._store.create(name, state.to_json())
-        if is_own and max(self._numbered_states(), default=0) > state.number:  # earlier numbers are deleted
+        latest = max(_numbered_states(self._store, self.url), default=0)
+        if is_own and latest > state.number:  # another process has a later one, and has deleted this number
             self._store.delete([name])
             is_own = False
         if not is_own:
@@ -276,6 +264,30 @@ class CheckpointCopy:
         return found
 
 
+def download_checkpoint(url: str, directory: Path) -> None:
+    """Copies what was uploaded last to a directory, without taking the ownership. Blocks. Raises SpecError, and
+    StoreError if there is no checkpoint."""
+    folder, seen = f"{url.rstrip('/')}/", -1
+    store = ObjectStore(folder)
+    while True:
+        latest = find_latest(store, folder)
+        if latest is None or latest.data is None:
+            raise StoreError(f"{url!r} is not the checkpoint of a run, or nothing has been uploaded yet.")
+        try:
+            return _unpack(store, folder + latest.data, directory)
+        except SpecError:
+            if latest.number == seen:
+                raise
+            seen = latest.number  # it may have been replaced meanwhile
+
+
+def local_directory(url: str) -> Path:
+    """Where this machine has its copy of a checkpoint."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    name = blake2b(f"{url.rstrip('/')}/".encode(), digest_size=12).hexdigest()
+    return Path(cache, "batch-agent", "checkpoints", name)
+
+
 @asynccontextmanager
 async def open_checkpoint_copy(url: str, notify: Notify) -> AsyncIterator[Path]:
     """The local directory of a checkpoint in an object store, for the time of a run. Raises SpecError and StoreError;
@@ -293,10 +305,26 @@ def _is_progress(path: Path) -> bool:
     return path.name.endswith("-wal") or not (path.name.endswith(_NOT_COPIED) or path.name == _OWN_STATE)
 
 
-def _local_directory(url: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    name = blake2b(url.encode(), digest_size=12).hexdigest()
-    return Path(cache, "batch-agent", "checkpoints", name)
+def find_latest(store: ObjectStore, folder: str) -> _Generation | None:
+    """The latest generation; None if there is none. Raises SpecError."""
+    for number in sorted(_numbered_states(store, folder), reverse=True):
+        if (data := store.read(f"{folder}state-{number:06}.json")) is not None:
+            state = loads(data)
+            return _Generation(number, state["owner"], state["data"], state["host"], state["ended"])
+    return None
+
+
+def _numbered_states(store: ObjectStore, folder: str) -> list[int]:
+    matches = (_STATE.search(file.url) for file in store.files(folder))
+    return [int(match[1]) for match in matches if match is not None]
+
+
+def _unpack(store: ObjectStore, url: str, directory: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
+        archive = Path(folder, "data.tar.gz")
+        store.download(url, archive)
+        with tarfile.open(archive) as opened:
+            opened.extractall(directory, filter="data")
 
 
 def _read_json(path: Path) -> dict[str, Any] | None:
@@ -336,7 +364,10 @@ def _pack(directory: Path, archive: Path, scratch: Path) -> None:
 
 def _database_copy(path: Path, target: Path) -> Path:
     target.unlink(missing_ok=True)
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as source, closing(sqlite3.connect(target)) as copy:
+    with (
+        closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as source,
+        closing(sqlite3.connect(target)) as copy,
+    ):
         source.backup(copy)
     return target
 

@@ -188,7 +188,9 @@ class ObjectStore:
             name = _INSTALL.get(self._scheme)
             if name is None:
                 raise SpecError(f"{self._label}{public_url(url)!r} cannot be opened: {error}.") from error
-            raise SpecError(f"{self._label}{public_url(url)!r} needs a package: pip install {name} ({error}).") from None
+            raise SpecError(
+                f"{self._label}{public_url(url)!r} needs a package: pip install {name} ({error})."
+            ) from None
         except Exception as error:
             raise SpecError(self._explain(url, "open", error)) from error
 

@@ -70,16 +70,25 @@ class PartFolder:
     def add(self, file: Path, totals: Totals) -> None:
         """Uploads a part, and adds it to the manifest."""
         self._begin()
+        if not self._is_own():
+            raise self._taken()
         name = f"part-{len(self._parts):05}-{self._writer}{self._suffix}"
         self._store.upload(file, f"{self._url}{name}")
+        if not self._is_own():
+            self._store.delete([f"{self._url}{name}"])
+            raise self._taken()
         self._parts.append({"name": name, "rows": totals.rows, "bytes": file.stat().st_size})
         self._totals = self._totals.merged(totals)
-        self._write_manifest(is_complete=False)
+        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
 
     def finish(self) -> None:
-        """Marks the manifest as complete."""
+        """Deletes what a run that was killed while it lost the folder may have left, and marks the manifest as
+        complete."""
         self._begin()
-        self._write_manifest(is_complete=True)
+        if not self._is_own():
+            raise self._taken()
+        self._delete_others()
+        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=True))
 
     def _begin(self) -> None:
         """Replaces the manifest of an earlier run, and then deletes its parts: who reads the manifest never misses a
@@ -87,15 +96,21 @@ class PartFolder:
         if self._has_begun:
             return
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
-        earlier = [file.url for file in self._store.files(self._url) if _is_part(file.url, self._url)]
-        self._store.delete(earlier)
+        self._delete_others()
         self._has_begun = True
 
-    def _write_manifest(self, *, is_complete: bool) -> None:
+    def _delete_others(self) -> None:
+        """Deletes the parts of other runs."""
+        own = {part["name"] for part in self._parts}
+        found = [file for file in self._store.files(self._url) if _is_part(file.url, self._url)]
+        self._store.delete([file.url for file in found if file.name not in own])
+
+    def _is_own(self) -> bool:
         found = self._store.read(self._url + MANIFEST)
-        if found is None or loads(found).get("writer") != self._writer:
-            raise SpecError(f"{self._name} is being written by another run, which started later: use another folder.")
-        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=is_complete))
+        return found is not None and loads(found).get("writer") == self._writer
+
+    def _taken(self) -> SpecError:
+        return SpecError(f"{self._name} is being written by another run, which started later: use another folder.")
 
     def _manifest(self, *, is_complete: bool) -> bytes:
         totals = self._totals

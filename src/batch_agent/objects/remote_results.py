@@ -62,7 +62,7 @@ class _Part:
     file: FileWriter
     due: float
     """When it is uploaded at the latest, in seconds of the monotonic clock."""
-    totals: Totals = Totals()  # noqa: RUF009 - frozen
+    totals: Totals = Totals()
 
 
 class PartWriter:

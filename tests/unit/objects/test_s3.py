@@ -99,12 +99,12 @@ async def test_faults_of_the_store_lose_and_double_nothing(
     lines = b"".join(b'{"id": %d}\n' % number for number in range(100))
     s3fs.S3FileSystem().pipe_file(f"{bucket}/in/rows.jsonl", lines)
     server.rule = every(5, fault, "PUT", "GET", "DELETE")
-    options: dict[str, Any] = dict(
-        task="{id}",
-        backend=ScriptedBackend(lambda request: say("ok")),
-        out=f"s3://{bucket}/out/",
-        checkpoint_dir=f"s3://{bucket}/checkpoint/",
-    )
+    options: dict[str, Any] = {
+        "task": "{id}",
+        "backend": ScriptedBackend(lambda request: say("ok")),
+        "out": f"s3://{bucket}/out/",
+        "checkpoint_dir": f"s3://{bucket}/checkpoint/",
+    }
     await BatchAgent.run(inputs=f"s3://{bucket}/in/*.jsonl", limit=50, **options)
     await BatchAgent.run(inputs=f"s3://{bucket}/in/*.jsonl", **options)
     server.rule = lambda method, path: None

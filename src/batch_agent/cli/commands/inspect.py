@@ -23,12 +23,13 @@ from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
 from ..agent_story import story_lines
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from ..object_files import Location, open_to_read
 
 _MAX_LENGTH = 100
 
 
 def inspect(
-    folder: Path,
+    folder: Location,
     *,
     agent: str | None = None,
     full: bool = False,
@@ -52,15 +53,17 @@ def inspect(
         The run's value, if it was started from Python with a value other than 3.
     """
     console = Console(highlight=False, soft_wrap=True)
-    if agent is not None or schema is not None:
-        check_is_one(folder, "inspect")
-    for checkpoint in checkpoints_in(folder):
-        with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
-            if agent is not None:
-                lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
-            else:
-                lines = _summary(checkpoint, reader, config, full=full)
-            _print(console, lines)
+    with open_to_read(folder) as read:
+        if agent is not None or schema is not None:
+            check_is_one(read, "inspect")
+        for checkpoint in checkpoints_in(read):
+            with open_checkpoint(checkpoint, schema, max_retries) as (reader, config):
+                if agent is not None:
+                    lines = story_lines(checkpoint, config, reader.find_input(agent), full=full)
+                else:
+                    shown = checkpoint if isinstance(folder, Path) else folder
+                    lines = _summary(checkpoint, reader, config, str(shown), full=full)
+                _print(console, lines)
 
 
 def _print(console: Console, lines: Iterable[Text]) -> None:
@@ -69,11 +72,11 @@ def _print(console: Console, lines: Iterable[Text]) -> None:
         console.print(line)
 
 
-def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, *, full: bool) -> Iterator[Text]:
+def _summary(folder: Path, reader: CheckpointReader, config: AgentConfig, name: str, *, full: bool) -> Iterator[Text]:
     summary = CheckpointSummary(max_failures=None) if full else CheckpointSummary()
     for stored, result in CheckpointTable(folder, reader, config):
         summary.add(result, stored.facts)
-    yield Text(str(folder), style="bold")
+    yield Text(name, style="bold")
     if full:
         yield from part("task", reader.plan()["question"]["task"], "cyan")
         yield from prompt_lines(config)

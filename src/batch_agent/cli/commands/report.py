@@ -5,11 +5,12 @@ from pathlib import Path
 from ...core.errors import StoreError
 from ...observe.event_log import FILE
 from ...observe.report.html import REPORT, write_report
+from ..object_files import Location, OptionalLocation, open_to_read, open_to_write
 
 _RUN_FILES = (FILE, "run.sqlite3", "run.lock", "command.json")
 
 
-def report(folder: Path, *, out: Path | None = None) -> None:
+def report(folder: Location, *, out: OptionalLocation = None) -> None:
     """Writes the report, and prints its path. Raises StoreError and SpecError.
 
     Parameters
@@ -17,13 +18,17 @@ def report(folder: Path, *, out: Path | None = None) -> None:
     folder
         Checkpoint directory of the run. By default, results.jsonl.checkpoint for results.jsonl.
     out
-        File to write. By default, report.html in the checkpoint.
+        File to write, also in an object store. By default, report.html in the checkpoint.
     """
-    check_is_run(folder)
-    try:
-        print(f"Report: {write_report(folder, out)}")
-    except OSError as error:
-        raise StoreError(f"The log in {str(folder)!r} cannot be read: {error.strerror}.") from error
+    if out is None and isinstance(folder, str):
+        out = f"{folder.rstrip('/')}/{REPORT}"
+    with open_to_read(folder) as read, open_to_write(out) as path:
+        check_is_run(read)
+        try:
+            written = write_report(read, path)
+        except OSError as error:
+            raise StoreError(f"The log in {str(folder)!r} cannot be read: {error.strerror}.") from error
+    print(f"Report: {out if isinstance(out, str) else written}")
 
 
 def check_is_run(folder: Path) -> None:

@@ -15,11 +15,12 @@ from ...observe.report.log_follower import LogFollower
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
 from ..checkpoint import open_checkpoint
+from ..object_files import Location, folder_here
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 
 
-def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool = False) -> None:
+def serve(folder: Location, *, port: int = 8642, host: str = "127.0.0.1", open: bool = False) -> None:
     """Serves the report page until Ctrl-C. Raises StoreError and SpecError.
 
     Parameters
@@ -34,8 +35,9 @@ def serve(folder: Path, *, port: int = 8642, host: str = "127.0.0.1", open: bool
         Open the page in a browser.
     """
     check_port("--port", port)
-    check_is_run(folder)
-    interruptible(_serve(folder, host, port, opens=open))
+    here = folder_here(folder)
+    check_is_run(here)
+    interruptible(_serve(here, host, port, opens=open))
 
 
 async def _serve(folder: Path, host: str, port: int, *, opens: bool) -> None:

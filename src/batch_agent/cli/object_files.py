@@ -1,0 +1,95 @@
+"""Files and checkpoints of commands, on this machine or in an object store."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from ..core.fast_dataclass import dataclass
+from ..core.task_fields import is_object_url
+from ..data.inputs import print_notice
+from ..observe.report.html import REPORT
+
+
+def _as_location(_: Any, tokens: Any) -> Path | str:
+    value = str(tokens[0].value)
+    return value if is_object_url(value) else Path(value)
+
+
+Location = Annotated[Path | str, Parameter(converter=_as_location)]
+"""A path, or the URL of an object store as a string."""
+OptionalLocation = Annotated[Path | str | None, Parameter(converter=_as_location)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Checkpoint of a run that this process drives."""
+
+    path: Path
+    name: str
+    """As the user gave it, for messages."""
+    guard: AbstractAsyncContextManager[None]
+    """Ends the run if another process takes its checkpoint."""
+
+    def report_lines(self) -> list[str]:
+        """A line with the path of the report, if there is one; in an object store, it is uploaded at the end."""
+        if not (self.path / REPORT).exists():
+            return []
+        is_local = str(self.path) == self.name
+        where = str(self.path / REPORT) if is_local else f"{self.name.rstrip('/')}/{REPORT}"
+        return [f"Report: {where}"]
+
+
+@contextmanager
+def open_run_folder(checkpoint: Path | str) -> Iterator[RunFolder]:
+    """The checkpoint of a run; of one in an object store, the copy on this machine, which is uploaded meanwhile. Raises
+    SpecError and StoreError."""
+    if isinstance(checkpoint, Path):
+        yield RunFolder(checkpoint, str(checkpoint), nullcontext())
+        return
+    from ..objects.checkpoint_copy import CheckpointCopy  # only for object stores
+
+    with CheckpointCopy(checkpoint, print_notice, "--checkpoint") as copy:
+        yield RunFolder(copy.directory, checkpoint, copy.guard())
+
+
+def folder_here(checkpoint: Path | str) -> Path:
+    """The checkpoint of a live run on this machine; of one in an object store, the copy here."""
+    if isinstance(checkpoint, Path):
+        return checkpoint
+    from ..objects.checkpoint_copy import local_directory
+
+    return local_directory(checkpoint)
+
+
+@contextmanager
+def open_to_read(checkpoint: Path | str) -> Iterator[Path]:
+    """The checkpoint; of one in an object store, a temporary copy of what was uploaded last. Raises SpecError and
+    StoreError."""
+    if isinstance(checkpoint, Path):
+        yield checkpoint
+        return
+    from ..objects.checkpoint_copy import download_checkpoint
+
+    with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
+        download_checkpoint(checkpoint, Path(folder))
+        yield Path(folder)
+
+
+@contextmanager
+def open_to_write(out: Path | str | None) -> Iterator[Path | None]:
+    """The file to write; for an object, a temporary file that is uploaded when the block ends without an exception.
+    Raises SpecError."""
+    if not isinstance(out, str):
+        yield out
+        return
+    from ..objects.object_store import ObjectStore
+
+    store = ObjectStore(out, "--out")
+    with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
+        path = Path(folder, out.rpartition("/")[2] or "out")
+        yield path
+        store.upload(path, out)
