@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -43,6 +44,10 @@ class S3Server:
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         }
+
+    def make_bucket(self, name: str) -> None:
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/{name}", method="PUT"), timeout=30):
+            pass
 
     def close(self) -> None:
         self._server.shutdown()

@@ -72,7 +72,8 @@ class BatchSpec:
     """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model
     override those of the run."""
     checkpoint_dir: Path | None = None
-    """Directory that records every turn. A run with the same directory continues where the last one stopped."""
+    """Directory that records every turn. A run with the same directory continues where the last one stopped. As an
+    option of a run or a flow also in an object store: docs/data.md."""
     plan_changed: Literal["stop", "rerun"] = "stop"
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
     PlanMismatch, or run everything again and keep the old answers."""
@@ -80,7 +81,7 @@ class BatchSpec:
     """Function that is called with each result as it arrives, sync or async."""
     out: Path | str | None = None
     """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over; or a folder in an
-    object store, such as s3://bucket/out/, which gets parts and a manifest. Not a Path: a URL."""
+    object store, such as s3://bucket/out/, which gets parts and a manifest."""
     log_requests: Path | None = None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
     tokens: bool = False

@@ -39,7 +39,7 @@ def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, re
     for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     name = f"bucket-{os.urandom(6).hex()}"
-    s3fs.S3FileSystem().mkdir(name)
+    server.make_bucket(name)
     return name
 
 
