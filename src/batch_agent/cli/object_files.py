@@ -86,9 +86,9 @@ def open_to_write(out: Path | str | None) -> Iterator[Path | None]:
     if not isinstance(out, str):
         yield out
         return
-    from ..objects.object_store import ObjectStore
+    from ..objects.store_client import StoreClient
 
-    store = ObjectStore(out, "--out")
+    store = StoreClient(out, "--out")
     with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
         path = Path(folder, out.rpartition("/")[2] or "out")
         yield path

@@ -23,7 +23,7 @@ from .parquet import iter_parquet, parquet_rows
 from .row_iterators import SizedRows, ThreadIterator
 
 if TYPE_CHECKING:
-    from ..objects.object_store import RemoteFile
+    from ..objects.store_client import RemoteFile
     from .download import LocalCopy
     from .row_selection import RowSelection
 
@@ -174,9 +174,9 @@ def _object_rows(
     encoding: str | None,
 ) -> FileRows:
     """Rows of an object, of all that match a pattern, or of all below a folder, as of files."""
-    from ..objects.object_store import ObjectStore
+    from ..objects.store_client import StoreClient
 
-    found = ObjectStore(url, "inputs").files(url)
+    found = StoreClient(url, "inputs").files(url)
     if not found:
         raise SpecError(f"inputs: no object matches {url!r}. A folder ends in a slash, and a pattern has a '*'.")
     is_data = not url.endswith("/") and _is_of_data(url) and all(_data_format(file.name) for file in found)

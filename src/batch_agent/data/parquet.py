@@ -15,7 +15,7 @@ from .plain_values import plain_value
 from .row_iterators import SizedRows, ThreadIterator
 
 if TYPE_CHECKING:
-    from ..objects.object_store import RemoteFile
+    from ..objects.store_client import RemoteFile
 
 _BATCH_ROWS = 1000
 _MAX_BYTES = 256 * 1024 * 1024

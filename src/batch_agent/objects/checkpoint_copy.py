@@ -31,7 +31,7 @@ from ..atomic_file import DRAFT, atomic_write, make_private_dir, open_private, t
 from ..core.errors import SpecError, StoreError
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps, loads
-from .object_store import ObjectStore
+from .store_client import StoreClient
 
 _INTERVAL = 60.0
 _MAX_TIME_SHARE = 0.1
@@ -80,7 +80,7 @@ class CheckpointCopy:
         self.url = f"{url.rstrip('/')}/"
         self.directory = local_directory(self.url)
         self._notify = notify
-        self._store = ObjectStore(self.url, label)
+        self._store = StoreClient(self.url, label)
         self._owner = os.urandom(8).hex()
         self._latest = _Generation(0, "", None, "", True)
         self._lock: int | None = None
@@ -268,7 +268,7 @@ def download_checkpoint(url: str, directory: Path) -> None:
     """Copies what was uploaded last to a directory, without taking the ownership. Blocks. Raises SpecError, and
     StoreError if there is no checkpoint."""
     folder, seen = f"{url.rstrip('/')}/", -1
-    store = ObjectStore(folder)
+    store = StoreClient(folder)
     while True:
         latest = find_latest(store, folder)
         if latest is None or latest.data is None:
@@ -305,7 +305,7 @@ def _is_progress(path: Path) -> bool:
     return path.name.endswith("-wal") or not (path.name.endswith(_NOT_COPIED) or path.name == _OWN_STATE)
 
 
-def find_latest(store: ObjectStore, folder: str) -> _Generation | None:
+def find_latest(store: StoreClient, folder: str) -> _Generation | None:
     """The latest generation; None if there is none. Raises SpecError."""
     for number in sorted(_numbered_states(store, folder), reverse=True):
         if (data := store.read(f"{folder}state-{number:06}.json")) is not None:
@@ -314,12 +314,12 @@ def find_latest(store: ObjectStore, folder: str) -> _Generation | None:
     return None
 
 
-def _numbered_states(store: ObjectStore, folder: str) -> list[int]:
+def _numbered_states(store: StoreClient, folder: str) -> list[int]:
     matches = (_STATE.search(file.url) for file in store.files(folder))
     return [int(match[1]) for match in matches if match is not None]
 
 
-def _unpack(store: ObjectStore, url: str, directory: Path) -> None:
+def _unpack(store: StoreClient, url: str, directory: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
         archive = Path(folder, "data.tar.gz")
         store.download(url, archive)

@@ -15,7 +15,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.json import dumps, loads
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentResult
-from .object_store import ObjectStore
+from .store_client import StoreClient
 
 MANIFEST = "_manifest.json"
 _PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.(?:jsonl|csv|parquet)$")
@@ -57,7 +57,7 @@ class PartFolder:
         self._url = url
         self._suffix = suffix
         self._name = f"{label} {url!r}"
-        self._store = ObjectStore(url, label, _UPLOAD_TRIES)
+        self._store = StoreClient(url, label, _UPLOAD_TRIES)
         self._writer = os.urandom(4).hex()
         self._totals = Totals()
         self._parts: list[dict[str, Any]] = []

@@ -13,8 +13,8 @@ from typing import Protocol, Self
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.results import AgentResult
-from .object_store import ObjectStore
 from .part_folder import PartFolder, Totals
+from .store_client import StoreClient
 
 _SUFFIXES = (".jsonl", ".csv", ".parquet")
 _PART_BYTES = 64 * 1024 * 1024
@@ -157,7 +157,7 @@ class ObjectWriter:
 
     def __init__(self, url: str, label: str, open_file: OpenFile) -> None:
         self._url = url
-        self._store = ObjectStore(url, label)
+        self._store = StoreClient(url, label)
         self._store.files(url)  # a run that could not write does not start
         self._directory = Path(tempfile.mkdtemp(prefix="batch-agent-out-"))
         self._path = self._directory / url.rpartition("/")[2]

@@ -55,7 +55,7 @@ T = TypeVar("T")
 class RemoteFile:
     """An object, which is read in blocks as its readers get to them."""
 
-    store: "ObjectStore"
+    store: "StoreClient"
     url: str
     size: int
 
@@ -104,7 +104,7 @@ class _Blocks(io.RawIOBase):
         super().close()
 
 
-class ObjectStore:
+class StoreClient:
     """Client of the store that a URL names. All methods block, and raise SpecError."""
 
     def __init__(self, url: str, label: str = "", tries: int = _TRIES) -> None:

@@ -16,10 +16,10 @@ from batch_agent.core.spec import BatchSpec
 from batch_agent.data import check_output_path, open_results, read_inputs
 from batch_agent.data import input_files as files
 from batch_agent.data.row_iterators import ThreadIterator
-from batch_agent.objects import checkpoint_copy, object_store, remote_results
+from batch_agent.objects import checkpoint_copy, remote_results, store_client
 from batch_agent.objects.checkpoint_copy import CheckpointCopy, download_checkpoint
-from batch_agent.objects.object_store import ObjectStore, is_transient
 from batch_agent.objects.part_folder import PartFolder, Totals
+from batch_agent.objects.store_client import StoreClient, is_transient
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.testing import ScriptedBackend, say
 
@@ -29,7 +29,7 @@ MEMORY: Any = fsspec.filesystem("memory")
 @pytest.fixture(autouse=True)
 def memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(object_store, "_BACKOFF", Backoff(0.0, 0.0))
+    monkeypatch.setattr(store_client, "_BACKOFF", Backoff(0.0, 0.0))
     MEMORY.store.clear()
     MEMORY.pseudo_dirs[:] = [""]
     yield
@@ -170,7 +170,7 @@ async def test_results_need_a_folder_or_a_known_suffix(url: str, problem: str) -
 
 
 def test_transient_errors_are_tried_again_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, calls = ObjectStore("memory://b/x", "out"), []
+    store, calls = StoreClient("memory://b/x", "out"), []
 
     def busy(*_: Any, **__: Any) -> None:
         calls.append(1)
@@ -186,7 +186,7 @@ def test_transient_errors_are_tried_again_and_others_are_not(monkeypatch: pytest
 
 
 def test_an_object_is_created_once_and_a_lost_response_is_no_failure() -> None:
-    store = ObjectStore("memory://b/x")
+    store = StoreClient("memory://b/x")
     assert store.create("memory://b/x", b"one")
     assert store.create("memory://b/x", b"one")  # the same request again
     assert not store.create("memory://b/x", b"two")
