@@ -89,9 +89,10 @@ def test_results_may_not_be_among_the_inputs_of_a_bucket(inputs: str) -> None:
 
 
 async def run(inputs: int = 3, **options: Any) -> list[AgentResult]:
-    return await BatchAgent.run(
+    results: list[AgentResult] = await BatchAgent.run(
         **{"task": "{n}", "inputs": [{"n": n} for n in range(inputs)], "backend": backend(), **options}
     )
+    return results
 
 
 async def test_a_folder_gets_parts_and_a_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
