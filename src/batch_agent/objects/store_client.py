@@ -119,7 +119,6 @@ class StoreClient:
         the one with this name. Empty if there is none."""
 
         def find() -> list[RemoteFile]:
-            self.filesystem.invalidate_cache()
             if url.endswith("/"):
                 found = self.filesystem.find(url, detail=True)
             else:
@@ -207,6 +206,7 @@ class StoreClient:
         failures = 0
         while True:
             try:
+                self.filesystem.invalidate_cache()  # a listing from before would hide what was written since
                 return call()
             except Exception as error:
                 failures += 1

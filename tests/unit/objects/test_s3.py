@@ -2,13 +2,13 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from batch_agent.data import read_inputs
 from batch_agent.objects import checkpoint_copy, remote_results
 from batch_agent.testing import ScriptedBackend, say
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +159,15 @@ class Machine:
         self._arguments = [sys.executable, "-c", PROGRAM, bucket, str(folder.parent / "paid.txt"), str(AGENTS)]
         self._arguments.append(str(seconds))
 
-    def start(self) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(self._arguments, env=self._environment, stderr=subprocess.PIPE)
+    @contextmanager
+    def start(self) -> "Iterator[subprocess.Popen[bytes]]":
+        """Ends the program, too, if it is still running."""
+        with subprocess.Popen(self._arguments, env=self._environment, stderr=subprocess.PIPE) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+                process.communicate()
 
     def run(self) -> str:
         ended = subprocess.run(self._arguments, env=self._environment, capture_output=True, timeout=100, check=False)
@@ -178,7 +185,7 @@ def paid(tmp_path: Path) -> list[str]:
     return found.read_text().splitlines() if found.exists() else []
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 100) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "the program did not get there"
@@ -222,14 +229,12 @@ def test_a_killed_run_continues_on_another_machine_and_readers_see_each_row_once
     try:
         for round_ in range(2):
             before = len(paid(tmp_path))
-            process = Machine(bucket, tmp_path / f"machine-{round_}").start()
-            wait_for(lambda before=before: len(paid(tmp_path)) >= before + 40)  # type: ignore[misc]
-            marked = len(paid(tmp_path))
-            for _ in range(2):  # the second upload that ends after the mark began after it
-                latest = newest_data(bucket)
-                wait_for(lambda latest=latest: newest_data(bucket) > latest)  # type: ignore[misc]
-            process.send_signal(signal.SIGKILL)
-            process.communicate()
+            with Machine(bucket, tmp_path / f"machine-{round_}", seconds=2).start():
+                wait_for(lambda before=before: len(paid(tmp_path)) >= before + 6)  # type: ignore[misc]
+                marked = len(paid(tmp_path))
+                for _ in range(2):  # the second upload that ends after the mark began after it
+                    latest = newest_data(bucket)
+                    wait_for(lambda latest=latest: newest_data(bucket) > latest)  # type: ignore[misc]
             since_upload += len(paid(tmp_path)) - marked + IN_FLIGHT
         notice = Machine(bucket, tmp_path / "last").run()
     finally:
@@ -252,20 +257,18 @@ def newest_data(bucket: str) -> str:
 
 def test_on_the_same_machine_nothing_that_was_stored_is_paid_again(bucket: str, tmp_path: Path) -> None:
     machine = Machine(bucket, tmp_path / "machine")
-    process = machine.start()
-    wait_for(lambda: len(paid(tmp_path)) >= 100)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    with machine.start():
+        wait_for(lambda: len(paid(tmp_path)) >= 100)
     machine.run()
     assert len(paid(tmp_path)) - AGENTS <= IN_FLIGHT
     assert Counter(row["input"]["id"] for row in rows_of(bucket)) == Counter(range(AGENTS))
 
 
 def test_of_two_runs_with_one_checkpoint_the_later_one_goes_on(bucket: str, tmp_path: Path) -> None:
-    first = Machine(bucket, tmp_path / "first", seconds=0.5).start()
-    wait_for(lambda: len(paid(tmp_path)) >= 20)
-    Machine(bucket, tmp_path / "second").run()
-    _, errors = first.communicate(timeout=60)
+    with Machine(bucket, tmp_path / "first", seconds=2).start() as first:
+        wait_for(lambda: len(paid(tmp_path)) >= 8)
+        Machine(bucket, tmp_path / "second").run()
+        _, errors = first.communicate(timeout=100)
     assert first.returncode == 1
     assert b"Another run has taken over the checkpoint" in errors
     assert Counter(row["input"]["id"] for row in rows_of(bucket)) == Counter(range(AGENTS))
