@@ -15,7 +15,7 @@ from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.cli.commands.export import export
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.cli.commands.report import report
-from batch_agent.cli.commands.serve import _agent_trace
+from batch_agent.cli.commands.serve import agent_trace
 from batch_agent.cli.run_source import SharedRun
 from batch_agent.cli.shared_view import record_run
 from batch_agent.core.requests import Request
@@ -164,7 +164,7 @@ def test_a_run_that_the_server_does_not_have_is_refused_with_those_it_has(redis_
     with pytest.raises(SpecError, match=r"Add --run NAME"):
         inspect(redis_server.url)
     with pytest.raises(SpecError, match=r"--run is for a run on a server"):
-        inspect("results.jsonl.checkpoint", run="nothing")
+        inspect(Path("results.jsonl.checkpoint"), run="nothing")
 
 
 async def test_the_live_page_of_a_run_shows_what_other_processes_do_until_its_end(
@@ -196,7 +196,7 @@ async def test_the_live_page_of_a_run_shows_what_other_processes_do_until_its_en
     await recording
     follower.read_all()
     assert follower.model()["state"] == "finished"
-    trace = await asyncio.to_thread(_agent_trace, folder, "", follower.key("", 1) or "", shared=shared)
+    trace = await asyncio.to_thread(agent_trace, folder, "", follower.key("", 1) or "", shared=shared)
     assert "done" in trace
 
 
