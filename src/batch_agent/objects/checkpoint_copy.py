@@ -46,6 +46,7 @@ _OWN_STATE = "copy.json"
 _REPORT = "report.html"
 _MAX_NAME = 60
 """Bytes may be four times as many; file systems accept 255."""
+_CLAIM_TRIES = 50
 _READ_ONLY = frozenset({"hf"})
 
 Notify = Callable[[str], None]
@@ -100,13 +101,13 @@ class CheckpointCopy:
     def __enter__(self) -> Self:
         self._take_lock()
         try:
-            found = find_latest(self._store, self.url)
+            found = self._claim()
             if found is None:  # also if somebody has deleted it to start over
                 _clear(self.directory)
             else:
-                self._latest = found
                 self._take_over(found)
-            self._put_state(self._latest.data, is_ended=False)
+            with atomic_write(self.directory / _OWN_STATE, is_private=True) as file:
+                file.write(dumps({"owner": self._owner, "url": self.url}))
         except BaseException:
             self._release_lock()
             raise
@@ -176,6 +177,16 @@ class CheckpointCopy:
             os.close(self._lock)
             self._lock = None
 
+    def _claim(self) -> _Generation | None:
+        """Takes the ownership of the latest generation, and returns it. Its owner may be uploading the next one
+        meanwhile; then that is the latest. Raises StoreError if others are always faster."""
+        for _ in range(_CLAIM_TRIES):
+            found = find_latest(self._store, self.url)
+            self._latest = found or _Generation(0, "", None, "", True)
+            if self._create_state(self._latest.data, is_ended=False):
+                return found
+        raise StoreError(f"Other runs keep taking the checkpoint {self.url!r}. Use another checkpoint_dir.")
+
     def _take_over(self, found: _Generation) -> None:
         """Makes the local directory continue the generation."""
         if not found.is_ended:
@@ -216,24 +227,23 @@ class CheckpointCopy:
                 self._store.upload(archive, self.url + data)
         elif not is_ended:
             return
-        self._put_state(data, is_ended=is_ended)
+        if not self._create_state(data, is_ended=is_ended):
+            self._lose(data)
         self._uploaded = signature
 
-    def _put_state(self, data: str | None, *, is_ended: bool) -> None:
-        """Creates the next generation, and deletes earlier ones. Raises StoreError if another process has."""
+    def _create_state(self, data: str | None, *, is_ended: bool) -> bool:
+        """Creates the next generation, and deletes earlier ones. False if another process has created it."""
         state = _Generation(self._latest.number + 1, self._owner, data, socket.gethostname(), is_ended)
         name = f"{self.url}state-{state.number:06}.json"
-        is_own = self._store.create(name, state.to_json())
+        if not self._store.create(name, state.to_json()):
+            return False
         latest = max(_numbered_states(self._store, self.url), default=0)
-        if is_own and latest > state.number:  # another process has a later one, and has deleted this number
+        if latest > state.number:  # another process has a later one, and has deleted this number
             self._store.delete([name])
-            is_own = False
-        if not is_own:
-            self._lose(data)
+            return False
         self._latest = state
-        with atomic_write(self.directory / _OWN_STATE, is_private=True) as file:
-            file.write(dumps({"owner": self._owner, "url": self.url}))
         self._delete_earlier()
+        return True
 
     def _lose(self, data: str | None) -> None:
         if data is not None and self._owner in data:

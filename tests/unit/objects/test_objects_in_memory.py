@@ -262,6 +262,26 @@ def test_an_owner_that_slept_through_later_generations_learns_of_them(
     assert (download_checkpoint("memory://b/c", tmp_path / "read") / "facts.txt").read_text() == "2"
 
 
+def test_a_run_takes_a_checkpoint_over_whose_owner_uploads_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    find = checkpoint_copy.find_latest
+    with CheckpointCopy("memory://b/c", print) as first:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
+        uploads = iter(["late"])
+
+        def find_before_upload(store: StoreClient, folder: str) -> Any:
+            found = find(store, folder)
+            for text in uploads:
+                (first.directory / "facts.txt").write_text(text)
+                first._upload(is_ended=False)
+            return found
+
+        monkeypatch.setattr(checkpoint_copy, "find_latest", find_before_upload)
+        with CheckpointCopy("memory://b/c", print) as second:
+            assert (second.directory / "facts.txt").read_text() == "late"
+
+
 def test_one_process_of_a_machine_uses_a_checkpoint() -> None:
     with (
         CheckpointCopy("memory://b/c", print),

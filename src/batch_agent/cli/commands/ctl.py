@@ -59,8 +59,8 @@ def ctl(
     if here is None or (name := remote_run_id(here)) is not None:
         raise SpecError(
             f"{'A run on a server' if here is None else f'The run {name!r}'} is distributed, and cannot be changed "
-            "while it is running. Stop the process that submitted it with Ctrl-C, and run it again with other values: its "
-            "workers and their results stay."
+            "while it is running. Stop the process that submitted it with Ctrl-C, and run it again with other values: "
+            "its workers and their results stay."
         )
     request = ControlRequest(
         max_inflight,
