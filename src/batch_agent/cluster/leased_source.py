@@ -1,7 +1,6 @@
 """Work source of a worker: leases agents in small batches."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -81,13 +80,9 @@ class LeasedSource:
 
     async def _lease(self) -> bool:
         max_jobs = min(_MAX_BATCH, max(_MIN_BATCH, self._slots() // _SLOTS_PER_LEASE))
-        share = await self._member.coordinator.pending_count() / (_ROUNDS * max(1, self._workers()))
-        max_jobs = min(max_jobs, max(1, math.ceil(share)))
-        if self._stopped:
-            return False
         try:
             async with asyncio.timeout(None) as self._waiting:
-                leases = await self._member.lease(max_jobs, _WAIT)
+                leases = await self._member.lease(max_jobs, _WAIT, _ROUNDS * max(1, self._workers()))
         except TimeoutError:
             return False
         finally:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
 from ...core.facts import Fact
-from .lua_common import MAX_LEASE, LuaScript
-from .write_batches import decode_fact
+from .lua_common import MAX_LEASE, OLD_LAYOUT, LuaScript
+from .lua_work import FACTS
+from .write_batches import decode_facts, split_batches
 
 if TYPE_CHECKING:
     from .redis_connection import RedisConnection
@@ -35,6 +36,8 @@ class IdempotencySlots:
 
 _MAX_BLOCK = 5.0
 """Seconds that one command blocks."""
+_MAX_HISTORIES = 64
+"""Agents whose facts are read with one command."""
 
 
 class RedisKeyspace:
@@ -66,9 +69,13 @@ class RedisKeyspace:
         found = await self._connection.wait("XREAD", "COUNT", count, *block, "STREAMS", *names, *after.values())
         return {name.decode().removeprefix(self.prefix): rows for name, rows in found}
 
-    async def fact_lists(self, keys: Sequence[bytes]) -> list[tuple[Fact, ...]]:
-        found = await self._connection.pipeline([("LRANGE", self.key("facts:").encode() + key, 0, -1) for key in keys])
-        return [self._facts(key, data) for key, data in zip(keys, found, strict=True)]
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        """Facts of each agent or chunk."""
+        lists: list[tuple[Fact, ...]] = []
+        for batch in split_batches(keys, len, max_items=_MAX_HISTORIES):
+            found = await self.script(FACTS, *batch)
+            lists += [self._facts(key, entries) for key, entries in zip(batch, found, strict=True)]
+        return lists
 
     def lost(self) -> StoreError:
         return StoreError(
@@ -82,14 +89,22 @@ class RedisKeyspace:
         try:
             yield
         except StoreError as error:
+            if OLD_LAYOUT in str(error):
+                raise StoreError(
+                    f"{self._where} was stored by an earlier version of batch_agent. Finish it with that version, or "
+                    "use another run_id."
+                ) from error
             raise self.lost() if "NOGROUP" in str(error) else error from error
 
-    def _facts(self, key: bytes, encoded: Sequence[bytes]) -> tuple[Fact, ...]:
+    def _facts(self, key: str, entries: Sequence[bytes]) -> tuple[Fact, ...]:
         try:
-            return tuple(map(decode_fact, encoded))
+            return tuple(fact for entry in entries for fact in decode_facts(entry))
         except ValueError as error:
-            where = f"Run {self._name!r} in Redis at {self._connection.display_url}"
-            raise StoreError(f"{where}: the facts of agent {key.decode()} cannot be read: {error}") from error
+            raise StoreError(f"{self._where}: the facts of agent {key} cannot be read: {error}") from error
+
+    @property
+    def _where(self) -> str:
+        return f"Run {self._name!r} in Redis at {self._connection.display_url}"
 
 
 def millis(seconds: float) -> int:

@@ -1,11 +1,22 @@
 """Common parts of the Lua scripts that run in the Redis server. The prefix of the run's keys is their only KEYS entry.
 
-Keys: `work` is the stream of jobs, with one consumer group of workers. `agents` has, for each agent that has not
-ended, "token attempts entry worker". `endings` has "token failed json" of the others, and the stream `ended` announces
-them. `facts:KEY` are lists. `workers` has "number rest floor input cached output" of each worker's last batch, and the
-keys that were refused in it. `alive:WORKER` expires when its worker stops renewing. `meta` has the last token, the
-time of the last renewal by any worker, that worker's ttl, and until when expired leases are spared. `bell` wakes up
-workers that wait for work. `once` has the results of calls that may be repeated.
+Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Almost
+everything is in one hash, `state`:
+
+- `agent:KEY`: "token attempts entry worker" of an agent that has not ended, "! token failed json" of one that has.
+- `facts:KEY`: how many entries the agent, or a chunk of it, has in the hash `facts`: "KEY 1", "KEY 2" ..., each with all
+  facts of one message.
+- `worker:NAME`: "number rest floor" of a worker's last batch, and the keys that were refused in it.
+- `alive:NAME`: until when a worker counts as alive.
+- `call:NAME`: "?WORKER" while a worker makes the call, "*WORKER" if others wait for it, "!OUTCOME" afterwards, or "@" if
+  the outcome expires and is in a key of its own.
+- `once:SLOT`: results of calls that may be repeated.
+- `pending`: agents that have not ended; `spent`: usage of all replies; `born`: the creation mark.
+- `token`: the last token; `seen`, `lasts` and `grace`: the last renewal by any worker, that worker's ttl, and until when
+  expired leases are spared.
+
+Streams: `work` has the jobs, with one consumer group of workers; `ended` announces completions, `events` messages for
+submitters and `news` what concerns workers; `bell` wakes up workers that wait for work. Times are in milliseconds.
 """
 
 from hashlib import sha1
@@ -32,8 +43,12 @@ RELEASED_CONSUMER: Final = "nobody"
 """Consumer that has the agents that were released."""
 
 REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is required."
-"""Tool calls are claimed with SET ... NX GET, which earlier versions do not have. Valkey reports the Redis version that
-it is compatible with."""
+"""Leases are taken over with XAUTOCLAIM, which skips deleted entries only as of that version. Valkey reports the Redis
+version that it is compatible with."""
+
+OLD_LAYOUT: Final = "OLDLAYOUT"
+"""Error of a script that finds a run of an earlier version."""
+
 
 MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
@@ -44,6 +59,21 @@ COMMON: Final = f"""
 local run = KEYS[1]
 local MAX_LEASE = {MAX_LEASE * 1_000:.0f}
 local GROUP, RELEASED_CONSUMER = '{GROUP}', '{RELEASED_CONSUMER}'
+local changes = {{}}
+
+local function read(fields)
+  return redis.call('HMGET', run .. 'state', unpack(fields))
+end
+
+local function set(field, value)
+  changes[#changes + 1] = field
+  changes[#changes + 1] = value
+end
+
+local function save()
+  if #changes > 0 then redis.call('HSET', run .. 'state', unpack(changes)) end
+  changes = {{}}
+end
 
 local function micros()
   local time = redis.call('TIME')
@@ -57,17 +87,11 @@ end
 local function owner(record)
   if not record then return nil end
   local token, attempts, entry, worker = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
-  return {{token = token, attempts = tonumber(attempts), entry = entry, worker = worker}}
+  return token and {{token = token, attempts = tonumber(attempts), entry = entry, worker = worker}}
 end
 
-local function slice(list, first, last)
-  return unpack(list, first, math.min(last, #list))
-end
-
-local function many(command, key, list)
-  for first = 1, #list, 1000 do
-    redis.call(command, key, slice(list, first, first + 999))
-  end
+local function record(one)
+  return one.token .. ' ' .. one.attempts .. ' ' .. one.entry .. ' ' .. one.worker
 end
 
 local function claim(worker, entries, idle)
@@ -85,37 +109,40 @@ local function wake_up()
   redis.call('XADD', run .. 'bell', 'MAXLEN', 1, '*', 'ring', '')
 end
 
-local function held(worker, first)
-  local keys, mine, others = {{}}, {{}}, {{}}
-  for index = first, #ARGV, 2 do keys[#keys + 1] = ARGV[index] end
-  if #keys == 0 then return mine, others end
-  local records = redis.call('HMGET', run .. 'agents', unpack(keys))
-  for index, key in ipairs(keys) do
-    local one = owner(records[index])
-    local token = ARGV[first + 2 * index - 1]
-    if one and one.token == token and one.worker == worker then
+local function held(worker, first, records)
+  local mine, others = {{}}, {{}}
+  for index = first, #ARGV, 2 do
+    local found = records[(index - first) / 2 + 1]
+    local one = owner(found)
+    if one and one.token == ARGV[index + 1] and one.worker == worker then
       mine[#mine + 1] = one.entry
     else
-      others[#others + 1] = {{key, token, one}}
+      others[#others + 1] = {{key = ARGV[index], token = ARGV[index + 1], record = found}}
     end
   end
   return mine, others
 end
 
+local function agent_fields(first)
+  local fields = {{}}
+  for index = first, #ARGV, 2 do fields[#fields + 1] = 'agent:' .. ARGV[index] end
+  return fields
+end
+
 local function free(entries)
-  local keys, records = {{}}, {{}}
+  local fields = {{}}
   for index, entry in ipairs(entries) do
     local found = redis.call('XRANGE', run .. 'work', entry, entry)[1]
-    keys[index] = found and found[2][1] or ''
+    fields[index] = 'agent:' .. (found and found[2][1] or '')
   end
-  for index, record in ipairs(redis.call('HMGET', run .. 'agents', unpack(keys))) do
-    local one = owner(record)
+  for index, found in ipairs(read(fields)) do
+    local one = owner(found)
     if one and one.entry == entries[index] then
-      records[#records + 1] = keys[index]
-      records[#records + 1] = one.token .. ' ' .. math.max(0, one.attempts - 1) .. ' ' .. one.entry .. ' ' .. one.worker
+      one.attempts = math.max(0, one.attempts - 1)
+      set(fields[index], record(one))
     end
   end
-  if #records > 0 then redis.call('HSET', run .. 'agents', unpack(records)) end
+  save()
   claim(RELEASED_CONSUMER, entries, 2 * MAX_LEASE)
   wake_up()
 end
@@ -124,35 +151,39 @@ end
 # After a long silence it is unknown whether the workers were gone or the server was: workers get the duration of a
 # lease to renew.
 OUTAGE_GRACE: Final = """
-local function read_meta(now)
-  local found = redis.call('HMGET', run .. 'meta', 'token', 'seen', 'lasts', 'grace')
-  local meta = {token = tonumber(found[1]) or 0, grace = tonumber(found[4]) or 0}
-  local seen, ttl = tonumber(found[2]), tonumber(found[3])
+local function read_with_meta(now, fields)
+  for _, field in ipairs({'token', 'seen', 'lasts', 'grace'}) do fields[#fields + 1] = field end
+  local found = read(fields)
+  local first = #fields - 3
+  local meta = {token = tonumber(found[first]) or 0, grace = tonumber(found[first + 3]) or 0}
+  local seen, ttl = tonumber(found[first + 1]), tonumber(found[first + 2])
   if seen and now - seen > 0.75 * ttl then meta.grace = now + ttl end
   meta.spares_expired = now < meta.grace
-  return meta
+  return meta, found
 end
 
 local function record_renewal(meta, now, worker, ttl)
-  redis.call('SET', run .. 'alive:' .. worker, '', 'PX', ttl)
-  redis.call('HSET', run .. 'meta', 'token', integer(meta.token), 'seen', integer(now), 'lasts', ttl,
-    'grace', integer(meta.grace))
+  set('alive:' .. worker, integer(now + ttl))
+  set('token', integer(meta.token))
+  set('seen', integer(now))
+  set('lasts', integer(ttl))
+  set('grace', integer(meta.grace))
 end
 """
 
 # A repeated call finds its result in its slot, if its number is there; a slot has one call at a time.
 IDEMPOTENCE: Final = """
-local slot, number, is_repeated = ARGV[1], ARGV[2], ARGV[3] == '1'
+local slot, number, is_repeated = 'once:' .. ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local function previous_result()
   if not is_repeated then return nil end
-  local found = redis.call('HGET', run .. 'once', slot)
+  local found = redis.call('HGET', run .. 'state', slot)
   if not found then return nil end
   local last, result = string.match(found, '^(%d+) (.*)$')
   if last == number then return result end
 end
 
 local function keep_result(result)
-  redis.call('HSET', run .. 'once', slot, number .. ' ' .. result)
+  set(slot, number .. ' ' .. result)
 end
 """
