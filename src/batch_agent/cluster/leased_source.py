@@ -82,7 +82,7 @@ class LeasedSource:
         max_jobs = min(_MAX_BATCH, max(_MIN_BATCH, self._slots() // _SLOTS_PER_LEASE))
         try:
             async with asyncio.timeout(None) as self._waiting:
-                leases = await self._member.lease(max_jobs, _WAIT, _ROUNDS * max(1, self._workers()))
+                leases = await self._member.lease(max_jobs, _WAIT, self._parts)
         except TimeoutError:
             return False
         finally:
@@ -96,6 +96,12 @@ class LeasedSource:
             await self._member.coordinator.release(self._member.name, duplicates)
             await asyncio.sleep(_PAUSE)
         return bool(leases)
+
+    @property
+    def _parts(self) -> int:
+        """A worker that is alone need not leave agents for others."""
+        workers = self._workers()
+        return _ROUNDS * workers if workers > 1 else 1
 
     async def _release_rest(self) -> None:
         """Releases agents that were not started."""

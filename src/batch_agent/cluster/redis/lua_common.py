@@ -4,12 +4,12 @@ Commands inside scripts cost as much as others, so a script reads and writes man
 everything is in one hash, `state`:
 
 - `agent:KEY`: "token attempts entry worker" of an agent that has not ended, "! token failed json" of one that has.
-- `facts:KEY`: how many entries the agent, or a chunk of it, has in the hash `facts`: "KEY 1", "KEY 2" ..., each with all
-  facts of one message.
+- `facts:KEY 1`, `facts:KEY 2` ...: facts of an agent, or of a chunk of it, each with all facts of one message.
+  `entries:KEY`: how many there are.
 - `worker:NAME`: "number rest floor" of a worker's last batch, and the keys that were refused in it.
 - `alive:NAME`: until when a worker counts as alive.
-- `call:NAME`: "?WORKER" while a worker makes the call, "*WORKER" if others wait for it, "!OUTCOME" afterwards, or "@" if
-  the outcome expires and is in a key of its own.
+- `call:NAME`: "?WORKER" while a worker makes the call, "*WORKER" if others wait for it, "!UNTIL OUTCOME" afterwards, or
+  "@" if the outcome is in a key of its own.
 - `once:SLOT`: results of calls that may be repeated.
 - `pending`: agents that have not ended; `spent`: usage of all replies; `born`: the creation mark.
 - `token`: the last token; `seen`, `lasts` and `grace`: the last renewal by any worker, that worker's ttl, and until when

@@ -5,6 +5,10 @@ from typing import Final
 from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
 
 _MAX_UPDATES = 20_000
+_MAX_KEPT_BYTES = 2_000
+"""A larger outcome that expires is in a key of its own, so that its memory is freed."""
+_MAX_REPEAT_DISTANCE = 1_000
+"""Messages in which a repeated one is looked for."""
 
 # ARGV: once (3), name, has old, old, has new, new.
 COMPARE_AND_SET: Final = LuaScript.of(
@@ -28,13 +32,20 @@ return 1
 
 # ARGV: worker, then name, ttl and outcome of each. ttl: empty to claim the call, otherwise the outcome is kept for so
 # many milliseconds (0: the claim is released, -1: as long as the run). Returns, for each claim, 1: claimed, 0: another
-# worker makes it, or the outcome. An outcome that expires is in a key of its own, so that its memory is freed.
+# worker makes it, or the outcome.
 CALLS: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
     f"""
 local worker = ARGV[1]
 local fields, calls, changed, results, alive = {{}}, {{}}, {{}}, {{}}, {{}}
+local time
+
+local function now()
+  time = time or math.floor(micros() / 1000)
+  return time
+end
+
 for index = 2, #ARGV, 3 do fields[#fields + 1] = 'call:' .. ARGV[index] end
 for index, found in ipairs(read(fields)) do calls[fields[index]] = found end
 
@@ -45,25 +56,31 @@ end
 
 local function is_alive(other)
   if alive[other] == nil then
-    local now = math.floor(micros() / 1000)
-    local meta, found = read_with_meta(now, {{'alive:' .. other}})
-    alive[other] = meta.spares_expired or (tonumber(found[1]) or 0) > now
+    local meta, found = read_with_meta(now(), {{'alive:' .. other}})
+    alive[other] = meta.spares_expired or (tonumber(found[1]) or 0) > now()
   end
   return alive[other]
 end
 
+local function outcome_of(field)
+  local found = calls[field]
+  if found == '@' then return redis.call('GET', run .. field) end
+  local expires, outcome = string.match(found, '^!(%d+) (.*)$')
+  return (expires == '0' or tonumber(expires) > now()) and outcome
+end
+
 local function claim_call(field)
   local found = calls[field]
-  if found == '@' then
-    found = redis.call('GET', run .. field)
-    if found then return found end
+  if found and string.find(found, '^[!@]') then
+    local outcome = outcome_of(field)
+    if outcome then return outcome end
+    found = nil
   end
   if not found then
     change(field, '?' .. worker)
     return 1
   end
   local kind, rest = string.sub(found, 1, 1), string.sub(found, 2)
-  if kind == '!' then return rest end
   if rest == worker then return 1 end
   if is_alive(rest) then
     if kind == '?' then change(field, '*' .. rest) end
@@ -79,7 +96,9 @@ local function complete(field, name, ttl, outcome)
   if ttl == 0 then
     change(field, false)
   elseif ttl < 0 then
-    change(field, '!' .. outcome)
+    change(field, '!0 ' .. outcome)
+  elseif #outcome <= {_MAX_KEPT_BYTES} then
+    change(field, '!' .. integer(now() + ttl) .. ' ' .. outcome)
   else
     redis.call('SET', run .. field, outcome, 'PX', ttl)
     change(field, '@')
@@ -110,12 +129,14 @@ return results
 # ARGV: once (3), stream, data.
 PUBLISH: Final = LuaScript.of(
     COMMON,
-    IDEMPOTENCE,
     f"""
-if previous_result() then return end
-redis.call('XADD', run .. ARGV[4], 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'told', ARGV[5])
-keep_result('')
-save()
+local stream, mark = run .. ARGV[4], ARGV[1] .. ' ' .. ARGV[2]
+if ARGV[3] == '1' then
+  for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', {_MAX_REPEAT_DISTANCE})) do
+    if entry[2][4] == mark then return end
+  end
+end
+redis.call('XADD', stream, 'MAXLEN', '~', {_MAX_UPDATES}, '*', 'told', ARGV[5], 'mark', mark)
 """,
 )
 

@@ -211,7 +211,7 @@ local fields = {}
 for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'agent:' .. ARGV[first + 1] end
 for first = first_end, #ARGV, 4 do fields[#fields + 1] = 'agent:' .. ARGV[first] end
 local agents = #fields
-for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'facts:' .. ARGV[first] end
+for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'entries:' .. ARGV[first] end
 local own = #fields
 for _, field in ipairs({'worker:' .. worker, 'spent', 'pending'}) do fields[#fields + 1] = field end
 local found = read(fields)
@@ -237,28 +237,26 @@ local function mine(index, token)
   if one and one.token == token and one.worker == worker and tonumber(token) > floor then return one end
 end
 
-local facts, counts = {}, {}
+local counts = {}
 for index = 1, histories do
   local first = 1 + 5 * index
   local key = ARGV[first]
   if mine(index, ARGV[first + 2]) then
     local count = counts[key] or tonumber(found[agents + index]) or 0
     if ARGV[first + 3] == '1' then
-      for entry = 1, count do redis.call('HDEL', run .. 'facts', key .. ' ' .. entry) end
+      for entry = 1, count do redis.call('HDEL', run .. 'state', 'facts:' .. key .. ' ' .. entry) end
       count = 0
     end
     if ARGV[first + 4] ~= '' then
       count = count + 1
-      facts[#facts + 1] = key .. ' ' .. count
-      facts[#facts + 1] = ARGV[first + 4]
+      set('facts:' .. key .. ' ' .. count, ARGV[first + 4])
     end
     counts[key] = count
-    set('facts:' .. key, count)
+    set('entries:' .. key, count)
   else
     refused[#refused + 1] = key
   end
 end
-if #facts > 0 then redis.call('HSET', run .. 'facts', unpack(facts)) end
 
 local entries, completions = {}, {}
 for first = first_end, #ARGV, 4 do
@@ -297,15 +295,15 @@ FACTS: Final = LuaScript.of(
     COMMON,
     """
 local fields, entries, lists = {}, {}, {}
-for index, key in ipairs(ARGV) do fields[index] = 'facts:' .. key end
+for index, key in ipairs(ARGV) do fields[index] = 'entries:' .. key end
 local counts = read(fields)
 for index, key in ipairs(ARGV) do
-  for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = key .. ' ' .. entry end
+  for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
 end
 local found, position = {}, 0
 for first = 1, #entries, 1000 do
-  local part = redis.call('HMGET', run .. 'facts', unpack(entries, first, math.min(first + 999, #entries)))
-  for _, entry in ipairs(part) do found[#found + 1] = entry end
+  local part = {unpack(entries, first, math.min(first + 999, #entries))}
+  for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
 end
 for index = 1, #ARGV do
   lists[index] = {}
