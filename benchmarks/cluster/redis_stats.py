@@ -96,10 +96,10 @@ class Server:
     async def seen(self, run: str) -> Seen:
         """Tokens of leases are microseconds of the server's clock, ids in its streams milliseconds."""
         state = await self._client.hgetall(_key(run, "state"))
-        endings = {name[6:].decode(): value[2:] for name, value in state.items() if name[:6] == b"agent:" and value[:2] == b"! "}
+        endings = {name[6:].decode(): value for name, value in state.items() if name[:6] == b"agent:"}
         told = await self._client.xrange(_key(run, "ended"))
-        first = min(int(ending.split()[0]) for ending in endings.values())
-        workers = {decode_completion(ending.split(b" ", 2)[2]).worker for ending in endings.values()}
+        first = min(int(ending.split()[1]) for ending in endings.values() if ending[:1] == b"!")
+        workers = {decode_completion(data).worker for _, fields in told for data in fields.values()}
         last = int(told[-1][0].partition(b"-")[0])
         keys = Counter(key for _, fields in told for key in fields)
         coordinator = RedisCoordinator(self.url, run)

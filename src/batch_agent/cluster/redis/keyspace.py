@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
 from ...core.facts import Fact
-from .lua_common import MAX_LEASE, OLD_LAYOUT, LuaScript
+from .lua_common import LOST, MAX_LEASE, OLD_LAYOUT, LuaScript
 from .lua_work import FACTS
 from .write_batches import decode_facts, split_batches
 
@@ -94,7 +94,7 @@ class RedisKeyspace:
                     f"{self._where} was stored by an earlier version of batch_agent. Finish it with that version, or "
                     "use another run_id."
                 ) from error
-            raise self.lost() if "NOGROUP" in str(error) else error from error
+            raise self.lost() if LOST in str(error) else error from error
 
     def _facts(self, key: str, entries: Sequence[bytes]) -> tuple[Fact, ...]:
         try:

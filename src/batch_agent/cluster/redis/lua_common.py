@@ -3,7 +3,9 @@
 Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Almost
 everything is in one hash, `state`:
 
-- `agent:KEY`: "token attempts entry worker" of an agent that has not ended, "! token failed json" of one that has.
+- `agent:KEY`: "token attempts worker" of an agent that has not ended (no worker: it is in the list `queue`; otherwise it
+  is in the sorted set `leases`, with the time at which its lease expires), "! token failed" of one that has.
+  `data:KEY`: its job, and afterwards its completion.
 - `facts:KEY 1`, `facts:KEY 2` ...: facts of an agent, or of a chunk of it, each with all facts of one message.
   `entries:KEY`: how many there are.
 - `worker:NAME`: "number rest floor" of a worker's last batch, and the keys that were refused in it.
@@ -15,8 +17,8 @@ everything is in one hash, `state`:
 - `token`: the last token; `seen`, `lasts` and `grace`: the last renewal by any worker, that worker's ttl, and until when
   expired leases are spared.
 
-Streams: `work` has the jobs, with one consumer group of workers; `ended` announces completions, `events` messages for
-submitters and `news` what concerns workers; `bell` wakes up workers that wait for work. Times are in milliseconds.
+Streams: `ended` announces completions, `events` has messages for submitters and `news` what concerns workers; `bell`
+wakes up workers that wait for work. Times are in milliseconds.
 """
 
 from hashlib import sha1
@@ -38,28 +40,21 @@ class LuaScript:
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-GROUP: Final = "workers"
-RELEASED_CONSUMER: Final = "nobody"
-"""Consumer that has the agents that were released."""
-
 REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is required."
-"""Leases are taken over with XAUTOCLAIM, which skips deleted entries only as of that version. Valkey reports the Redis
-version that it is compatible with."""
+"""Valkey reports the Redis version that it is compatible with."""
 
 OLD_LAYOUT: Final = "OLDLAYOUT"
 """Error of a script that finds a run of an earlier version."""
+LOST: Final = "LOSTRUN"
+"""Error of a script that misses something of the run."""
 
 
 MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
 
-# An entry's idle time encodes its lease: it is MAX_LEASE when the lease expires, and 2 * MAX_LEASE when it was
-# released. So leases of different lengths fit in one group.
-COMMON: Final = f"""
+COMMON: Final = """
 local run = KEYS[1]
-local MAX_LEASE = {MAX_LEASE * 1_000:.0f}
-local GROUP, RELEASED_CONSUMER = '{GROUP}', '{RELEASED_CONSUMER}'
-local changes = {{}}
+local changes = {}
 
 local function read(fields)
   return redis.call('HMGET', run .. 'state', unpack(fields))
@@ -72,7 +67,7 @@ end
 
 local function save()
   if #changes > 0 then redis.call('HSET', run .. 'state', unpack(changes)) end
-  changes = {{}}
+  changes = {}
 end
 
 local function micros()
@@ -86,23 +81,22 @@ end
 
 local function owner(record)
   if not record then return nil end
-  local token, attempts, entry, worker = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
-  return token and {{token = token, attempts = tonumber(attempts), entry = entry, worker = worker}}
+  local token, attempts, worker = string.match(record, '^(%d+) (%d+) (.*)$')
+  return token and {token = token, attempts = tonumber(attempts), worker = worker}
 end
 
 local function record(one)
-  return one.token .. ' ' .. one.attempts .. ' ' .. one.entry .. ' ' .. one.worker
+  return one.token .. ' ' .. one.attempts .. ' ' .. one.worker
 end
 
-local function claim(worker, entries, idle)
-  for first = 1, #entries, 1000 do
-    local call = {{'XCLAIM', run .. 'work', GROUP, worker, 0}}
-    for index = first, math.min(first + 999, #entries) do call[#call + 1] = entries[index] end
-    call[#call + 1] = 'IDLE'
-    call[#call + 1] = integer(idle)
-    call[#call + 1] = 'JUSTID'
-    redis.call(unpack(call))
+local function set_expiry(keys, expires)
+  if #keys == 0 then return end
+  local call = {'ZADD', run .. 'leases'}
+  for _, key in ipairs(keys) do
+    call[#call + 1] = integer(expires)
+    call[#call + 1] = key
   end
+  redis.call(unpack(call))
 end
 
 local function wake_up()
@@ -110,40 +104,36 @@ local function wake_up()
 end
 
 local function held(worker, first, records)
-  local mine, others = {{}}, {{}}
+  local mine, others = {}, {}
   for index = first, #ARGV, 2 do
     local found = records[(index - first) / 2 + 1]
     local one = owner(found)
     if one and one.token == ARGV[index + 1] and one.worker == worker then
-      mine[#mine + 1] = one.entry
+      mine[#mine + 1] = {key = ARGV[index], one = one}
     else
-      others[#others + 1] = {{key = ARGV[index], token = ARGV[index + 1], record = found}}
+      others[#others + 1] = {key = ARGV[index], token = ARGV[index + 1], record = found}
     end
   end
   return mine, others
 end
 
 local function agent_fields(first)
-  local fields = {{}}
+  local fields = {}
   for index = first, #ARGV, 2 do fields[#fields + 1] = 'agent:' .. ARGV[index] end
   return fields
 end
 
-local function free(entries)
-  local fields = {{}}
-  for index, entry in ipairs(entries) do
-    local found = redis.call('XRANGE', run .. 'work', entry, entry)[1]
-    fields[index] = 'agent:' .. (found and found[2][1] or '')
-  end
-  for index, found in ipairs(read(fields)) do
-    local one = owner(found)
-    if one and one.entry == entries[index] then
-      one.attempts = math.max(0, one.attempts - 1)
-      set(fields[index], record(one))
-    end
+local function free(mine)
+  if #mine == 0 then return end
+  local keys = {}
+  for index, each in ipairs(mine) do
+    keys[index] = each.key
+    each.one.attempts, each.one.worker = math.max(0, each.one.attempts - 1), ''
+    set('agent:' .. each.key, record(each.one))
   end
   save()
-  claim(RELEASED_CONSUMER, entries, 2 * MAX_LEASE)
+  redis.call('ZREM', run .. 'leases', unpack(keys))
+  redis.call('LPUSH', run .. 'queue', unpack(keys))
   wake_up()
 end
 """

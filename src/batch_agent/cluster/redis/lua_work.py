@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from .lua_common import COMMON, IDEMPOTENCE, OLD_LAYOUT, OUTAGE_GRACE, LuaScript
+from .lua_common import COMMON, IDEMPOTENCE, LOST, OLD_LAYOUT, OUTAGE_GRACE, LuaScript
 
 _REFUSE_OLD_LAYOUT = f"""
 local function old_layout()
@@ -25,127 +25,113 @@ local born, pending = found[jobs + 1], tonumber(found[jobs + 2]) or 0
 if not born then
   local refusal = old_layout()
   if refusal then return refusal end
-  redis.call('XGROUP', 'CREATE', run .. 'work', GROUP, '0', 'MKSTREAM')
   born = ARGV[2]
   set('born', born)
 end
 local retry = ARGV[1] == '1'
-local ended, known, submitted = {born}, {}, 0
+local ended, completions, known, queued = {}, {}, {}, {}
 for index = 1, jobs do
-  local key, job, one = ARGV[2 * index + 1], ARGV[2 * index + 2], found[index]
-  local failed, ending
-  if one then failed, ending = string.match(one, '^! %d+ (%d) (.*)$') end
-  if ending and not (retry and failed == '1') then
+  local key, one = ARGV[2 * index + 1], found[index]
+  local failed = one and string.match(one, '^! %d+ (%d)$')
+  if failed and not (retry and failed == '1') then
     ended[#ended + 1] = key
-    ended[#ended + 1] = ending
-  elseif (ending or not one) and not known[key] then
+    completions[#completions + 1] = 'data:' .. key
+  elseif (failed or not one) and not known[key] then
     known[key] = true
-    local call = {'XADD', run .. 'work', 'NOMKSTREAM', '*', key, job}
-    if ending then
-      call[#call + 1] = 'again'
-      call[#call + 1] = ''
-    end
-    local entry = redis.call(unpack(call))
-    if not entry then return redis.error_reply('NOGROUP the work is gone') end
-    set(fields[index], '0 0 ' .. entry .. ' ')
-    submitted = submitted + 1
+    queued[#queued + 1] = key
+    set('agent:' .. key, '0 0 ')
+    set('data:' .. key, ARGV[2 * index + 2])
   end
 end
-if submitted > 0 then
-  set('pending', integer(pending + submitted))
+if #queued > 0 then
+  set('pending', integer(pending + #queued))
+  save()
+  redis.call('RPUSH', run .. 'queue', unpack(queued))
   wake_up()
 end
-save()
-return ended
+local result = {born}
+for index, completion in ipairs(#ended > 0 and read(completions) or {}) do
+  result[#result + 1] = ended[index]
+  result[#result + 1] = completion
+end
+return result
 """,
 )
 
 # ARGV: once (3), worker, max jobs, divisor of the pending agents (at most that part of them is leased), ttl in
-# milliseconds, cursor for expired leases. Returns the next cursor; the last wake-up entry, if there is nothing to lease
-# (false: no work was ever submitted); key, job, token, attempts and whether there may be facts, of each.
+# milliseconds. Returns the last wake-up entry, if there is nothing to lease (false: no work was ever submitted); key,
+# job, token, attempts and whether there are facts, of each.
 LEASE: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
     IDEMPOTENCE,
     _REFUSE_OLD_LAYOUT,
-    """
-local worker, max_jobs, divisor, ttl, cursor = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8]
+    f"""
+local worker, max_jobs, divisor, ttl = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = micros()
 local now = math.floor(time / 1000)
-local leases = {}
+local leases = {{}}
 
-local function add(key, job, one, has_facts)
-  for _, value in ipairs({key, job, one.token, one.attempts, has_facts}) do leases[#leases + 1] = value end
+local function read_agents(keys)
+  local fields = {{}}
+  for _, key in ipairs(keys) do
+    for _, kind in ipairs({{'agent:', 'data:', 'entries:'}}) do fields[#fields + 1] = kind .. key end
+  end
+  return read(fields)
+end
+
+local function add(key, one, found, index)
+  for _, value in ipairs({{key, found[3 * index - 1], one.token, one.attempts, tonumber(found[3 * index]) or 0}}) do
+    leases[#leases + 1] = value
+  end
 end
 
 local previous = previous_result()
 if previous then
-  for entry in string.gmatch(previous, '%S+') do
-    local found = redis.call('XRANGE', run .. 'work', entry, entry)[1]
-    local one = found and owner(redis.call('HGET', run .. 'state', 'agent:' .. found[2][1]))
-    if one and one.worker == worker then add(found[2][1], found[2][2], one, 1) end
+  local keys = cjson.decode(previous)
+  local found = read_agents(keys)
+  for index, key in ipairs(keys) do
+    local one = owner(found[3 * index - 2])
+    if one and one.worker == worker then add(key, one, found, index) end
   end
-  return {cursor, '', leases}
+  return {{'', leases}}
 end
 
-local meta, found = read_with_meta(now, {'born', 'pending'})
-if not found[1] then return old_layout() or {'0-0', false, leases} end
-max_jobs = math.min(max_jobs, math.max(1, math.ceil((tonumber(found[2]) or 0) / divisor)))
-local idle = integer(meta.spares_expired and 2 * MAX_LEASE or MAX_LEASE)
-local taken = {}
-
-local function take_over(from, count)
-  local found = redis.pcall('XAUTOCLAIM', run .. 'work', GROUP, worker, idle, from, 'COUNT', count)
-  if found.err then return nil, found end
-  for _, entry in ipairs(found[2]) do taken[#taken + 1] = entry end
-  return found[1]
+local meta, run_fields = read_with_meta(now, {{'born', 'pending'}})
+if not run_fields[1] then return old_layout() or {{false, leases}} end
+local pending = tonumber(run_fields[2]) or 0
+max_jobs = math.min(max_jobs, math.max(1, math.ceil(pending / divisor)))
+local keys = {{}}
+if not meta.spares_expired then
+  keys = redis.call('ZRANGEBYSCORE', run .. 'leases', '-inf', integer(now), 'LIMIT', 0, max_jobs)
 end
-
-local following, failure = take_over(cursor, max_jobs)
-if failure then
-  if string.find(failure.err, 'NOGROUP', 1, true) == 1 then return {'0-0', false, leases} end
-  return failure
+if #keys < max_jobs then
+  for _, key in ipairs(redis.call('LPOP', run .. 'queue', max_jobs - #keys) or {{}}) do keys[#keys + 1] = key end
 end
-cursor = following
-local new = {}
-if #taken < max_jobs then
-  local count = max_jobs - #taken
-  local found = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', count, 'STREAMS', run .. 'work', '>')
-  if found then new = found[1][2] end
-end
-local has_seen_all = ARGV[8] == '0-0' and cursor == '0-0'
-if #taken + #new < max_jobs and not has_seen_all then
-  cursor = '0-0'
-  repeat cursor = take_over(cursor, max_jobs - #taken - #new) until cursor == '0-0' or #taken + #new == max_jobs
-end
-local old = #taken
-for _, entry in ipairs(new) do taken[#taken + 1] = entry end
-
-if #taken > 0 then
-  local fields, entries = {}, {}
-  for index = 1, old do fields[index] = 'agent:' .. taken[index][2][1] end
-  local owners = old > 0 and read(fields) or {}
+local bell = ''
+if #keys > 0 then
+  local found = read_agents(keys)
   meta.token = math.max(meta.token, time)
-  for index, entry in ipairs(taken) do
-    local key, job, again = entry[2][1], entry[2][2], entry[2][3]
-    local one = owner(owners[index]) or {attempts = 0}
+  for index, key in ipairs(keys) do
+    local one = owner(found[3 * index - 2])
+    if not one then return redis.error_reply('{LOST} the record of an agent is gone') end
     meta.token = meta.token + 1
-    one.token, one.attempts, one.entry, one.worker = integer(meta.token), one.attempts + 1, entry[1], worker
-    add(key, job, one, (again or index <= old) and 1 or 0)
-    entries[index] = entry[1]
+    one.token, one.attempts, one.worker = integer(meta.token), one.attempts + 1, worker
+    add(key, one, found, index)
     set('agent:' .. key, record(one))
   end
-  claim(worker, entries, MAX_LEASE - ttl)
-  keep_result(table.concat(entries, ' '))
-end
-record_renewal(meta, now, worker, ttl)
-save()
-local bell = ''
-if #taken == 0 then
+  set_expiry(keys, now + ttl)
+  keep_result(cjson.encode(keys))
+else
+  if pending > 0 and redis.call('ZCARD', run .. 'leases') == 0 then
+    return redis.error_reply('{LOST} the queue is gone')
+  end
   local last = redis.call('XREVRANGE', run .. 'bell', '+', '-', 'COUNT', 1)[1]
   bell = last and last[1] or '0-0'
 end
-return {cursor, bell, leases}
+record_renewal(meta, now, worker, ttl)
+save()
+return {{bell, leases}}
 """,
 )
 
@@ -158,10 +144,11 @@ local worker, ttl = ARGV[1], tonumber(ARGV[2])
 local now = math.floor(micros() / 1000)
 local meta, records = read_with_meta(now, agent_fields(3))
 local mine, others = held(worker, 3, records)
-claim(worker, mine, MAX_LEASE - ttl)
+local keys, lost = {}, {}
+for index, each in ipairs(mine) do keys[index] = each.key end
+set_expiry(keys, now + ttl)
 record_renewal(meta, now, worker, ttl)
 save()
-local lost = {}
 for _, other in ipairs(others) do
   local ended_by = other.record and string.match(other.record, '^! (%d+)')
   if ended_by ~= other.token then lost[#lost + 1] = other.key end
@@ -174,8 +161,7 @@ return lost
 RELEASE: Final = LuaScript.of(
     COMMON,
     """
-local mine = held(ARGV[1], 2, read(agent_fields(2)))
-if #mine > 0 then free(mine) end
+free((held(ARGV[1], 2, read(agent_fields(2)))))
 """,
 )
 
@@ -185,16 +171,16 @@ LEAVE: Final = LuaScript.of(
     """
 local worker = ARGV[1]
 redis.call('HDEL', run .. 'state', 'alive:' .. worker)
-if redis.call('EXISTS', run .. 'work') == 0 then return end
-while true do
-  local entries = {}
-  for index, pending in ipairs(redis.call('XPENDING', run .. 'work', GROUP, '-', '+', 1000, worker)) do
-    entries[index] = pending[1]
+local keys = redis.call('ZRANGE', run .. 'leases', 0, -1)
+for first = 1, #keys, 1000 do
+  local fields, mine = {}, {}
+  for index = first, math.min(first + 999, #keys) do fields[#fields + 1] = 'agent:' .. keys[index] end
+  for index, found in ipairs(read(fields)) do
+    local one = owner(found)
+    if one and one.worker == worker then mine[#mine + 1] = {key = keys[first + index - 1], one = one} end
   end
-  if #entries == 0 then break end
-  free(entries)
+  free(mine)
 end
-redis.call('XGROUP', 'DELCONSUMER', run .. 'work', GROUP, worker)
 """,
 )
 
@@ -258,24 +244,23 @@ for index = 1, histories do
   end
 end
 
-local entries, completions = {}, {}
+local keys, completions = {}, {}
 for first = first_end, #ARGV, 4 do
   local key, token, failed, ending = unpack(ARGV, first, first + 3)
-  local one = mine(histories + (first - first_end) / 4 + 1, token)
-  if one then
-    entries[#entries + 1] = one.entry
+  if mine(histories + (first - first_end) / 4 + 1, token) then
+    keys[#keys + 1] = key
     completions[#completions + 1] = key
     completions[#completions + 1] = ending
-    set('agent:' .. key, '! ' .. token .. ' ' .. failed .. ' ' .. ending)
+    set('agent:' .. key, '! ' .. token .. ' ' .. failed)
+    set('data:' .. key, ending)
   else
     refused[#refused + 1] = key
   end
 end
-if #entries > 0 then
-  redis.call('XACK', run .. 'work', GROUP, unpack(entries))
-  redis.call('XDEL', run .. 'work', unpack(entries))
+if #keys > 0 then
+  redis.call('ZREM', run .. 'leases', unpack(keys))
   redis.call('XADD', run .. 'ended', '*', unpack(completions))
-  set('pending', integer((tonumber(found[own + 3]) or 0) - #entries))
+  set('pending', integer((tonumber(found[own + 3]) or 0) - #keys))
 end
 
 local spent, used = {}, {}

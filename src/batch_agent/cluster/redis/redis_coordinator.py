@@ -52,8 +52,6 @@ class RedisCoordinator:
         self._name = run
         self._run = RedisKeyspace(self._connection, run, f"{PREFIX}{{{run}}}:")
         self._retry_seconds = retry_seconds
-        self._cursor: bytes | str = "0-0"
-        """Where the search for expired leases continues."""
         self._is_registered = False
         """Whether the run is in the server's list of runs."""
         self._has_work = False
@@ -131,8 +129,8 @@ class RedisCoordinator:
 
     async def _lease(self, worker: str, max_jobs: int, parts: int, ttl: float) -> tuple[list[Lease], str]:
         """Also returns the last wake-up entry, if there are no leases."""
-        arguments, had_work = (worker, max_jobs, parts, millis(ttl), self._cursor), self._has_work
-        self._cursor, wake_up, found = await self._run.run_idempotent(lua_work.LEASE, *arguments)
+        arguments, had_work = (worker, max_jobs, parts, millis(ttl)), self._has_work
+        wake_up, found = await self._run.run_idempotent(lua_work.LEASE, *arguments)
         if wake_up is not None:
             self._has_work = True
         elif had_work:
@@ -242,7 +240,7 @@ class RedisCoordinator:
             and await self._connection.call("HGET", self._run.key("state"), "born") != self._creation_mark
         ):
             raise self._run.lost()
-        if self._has_work and not await self._connection.call("EXISTS", self._run.key("work")):
+        if self._has_work and not await self._connection.call("HEXISTS", self._run.key("state"), "born"):
             raise self._run.lost()
 
 
