@@ -15,6 +15,7 @@ from benchmarks.cluster.redis_stats import Seen, Server
 from benchmarks.cluster.worker_process import Errand
 
 _PATIENCE_S = 30.0
+_PATIENCE_FOR_EACH_S = 2.0
 _LONG_S = 3600.0
 _WAIT_EACH = 2
 """A worker without work waits for some, and for news."""
@@ -63,7 +64,7 @@ async def shared(
             )  # so that workers stay
             errands = [replace(errand, run=run) for errand in (caller, *workers)]
             asking, *working = await stack.enter_async_context(crew(errands))
-            await _begin(server, working)
+            await begin(server, working, caller.copies if not workers else workers[0].copies)
             load, before = _Load(engines), await server.taken()
             asking.tell()
             async with asyncio.TaskGroup() as group:
@@ -71,12 +72,14 @@ async def shared(
                     group.create_task(disturb(Under(server, run, agents, working)))
                 told = await asking.says()
             taken = (await server.taken()).since(before)
-            cpu = told["cpu_s"] + sum([await _stopped(child) for child in working])
+            stopped = [await _stopped(child) for child in working]
+            cpu = told["cpu_s"] + sum(each["cpu_s"] for each in stopped)
         seen = await server.seen(run)
         numbers = {
             **_numbers([told], seen.seconds, cpu, agents),
             "caller_s": told["ended"] - told["began"],
             "caller_cpu_s": told["cpu_s"],
+            "rss_mb": max(each["rss_mb"] for each in (told, *stopped)),
             **load.numbers(seen.seconds),
             **taken.for_each(agents),
         }
@@ -127,18 +130,19 @@ class _Load:
         return {"engine_cpu_s": sum(spent), "busiest_engine": max(spent) / wall_s}
 
 
-async def _begin(server: Server, workers: Sequence[Child]) -> None:
-    before = await server.waiting()
+async def begin(server: Server, workers: Sequence[Child], copies: int = 1) -> None:
+    """Returns when all workers, so many in each process, wait for work."""
+    before, number = await server.waiting(), copies * len(workers)
     for child in workers:
         child.tell()
-    async with asyncio.timeout(_PATIENCE_S):
-        while await server.waiting() < before + _WAIT_EACH * len(workers):
+    async with asyncio.timeout(_PATIENCE_S + _PATIENCE_FOR_EACH_S * number):
+        while await server.waiting() < before + _WAIT_EACH * number:
             await asyncio.sleep(0.02)
 
 
-async def _stopped(worker: Child) -> float:
-    """Its CPU time; 0 of one that was killed."""
+async def _stopped(worker: Child) -> Numbers:
+    """Nothing of one that was killed."""
     if worker.was_killed:
-        return 0.0
+        return {"cpu_s": 0.0, "rss_mb": 0.0}
     worker.tell()
-    return float((await worker.says())["cpu_s"])
+    return await worker.says()

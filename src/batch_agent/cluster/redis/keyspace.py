@@ -74,7 +74,7 @@ class RedisKeyspace:
         lists: list[tuple[Fact, ...]] = []
         for batch in split_batches(keys, len, max_items=_MAX_HISTORIES):
             found = await self.script(FACTS, *batch)
-            lists += [self._facts(key, entries) for key, entries in zip(batch, found, strict=True)]
+            lists += [self._facts(key, encoded) for key, encoded in zip(batch, found, strict=True)]
         return lists
 
     def lost(self) -> StoreError:
@@ -96,9 +96,9 @@ class RedisKeyspace:
                 ) from error
             raise self.lost() if LOST in str(error) else error from error
 
-    def _facts(self, key: str, entries: Sequence[bytes]) -> tuple[Fact, ...]:
+    def _facts(self, key: str, encoded: bytes) -> tuple[Fact, ...]:
         try:
-            return tuple(fact for entry in entries for fact in decode_facts(entry))
+            return tuple(decode_facts(encoded))
         except ValueError as error:
             raise StoreError(f"{self._where}: the facts of agent {key} cannot be read: {error}") from error
 

@@ -275,7 +275,7 @@ return refused
 """,
 )
 
-# ARGV: keys. Returns a list for each, with its entries.
+# ARGV: keys. Returns the facts of each, encoded one after the other.
 FACTS: Final = LuaScript.of(
     COMMON,
     """
@@ -291,11 +291,9 @@ for first = 1, #entries, 1000 do
   for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
 end
 for index = 1, #ARGV do
-  lists[index] = {}
-  for entry = 1, tonumber(counts[index]) or 0 do
-    position = position + 1
-    lists[index][entry] = found[position]
-  end
+  local count = tonumber(counts[index]) or 0
+  lists[index] = table.concat(found, '', position + 1, position + count)
+  position = position + count
 end
 return lists
 """,

@@ -22,19 +22,19 @@ def agent_of(key: str) -> str:
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """One after the other, encoded facts are an entry."""
+    """With its length: facts are stored one after the other."""
     kind, data = encode(fact)
     return b"%b %d\n%b" % (kind.encode(), len(data), data)
 
 
-def decode_facts(entry: bytes) -> Iterator[Fact]:
+def decode_facts(encoded: bytes) -> Iterator[Fact]:
     """Raises ValueError."""
-    position = 0
-    while position < len(entry):
-        start = entry.index(b"\n", position) + 1
-        kind, _, length = entry[position:start].partition(b" ")
+    position, end = 0, len(encoded)
+    while position < end:
+        start = encoded.index(b"\n", position) + 1
+        kind, _, length = encoded[position:start].partition(b" ")
         position = start + int(length)
-        yield decode(kind.decode(errors="replace"), entry[start:position])
+        yield decode(kind.decode(errors="replace"), encoded[start:position])
 
 
 @dataclass(frozen=True, slots=True)
