@@ -4,6 +4,7 @@ import asyncio
 import secrets
 from dataclasses import dataclass, replace
 
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.sim import SimServer
 from benchmarks.cluster.agents import Agents
 from benchmarks.cluster.process_group import crew
@@ -81,6 +82,7 @@ def _split(numbers: Numbers, idle: Idle, workers: int, agents: int) -> Numbers:
 async def _idle(server: Server, engine: SimServer) -> Idle:
     """A caller without inputs joins and leaves; then a worker waits for work that does not come."""
     errand = Errand("caller", Agents(0), engine.url, redis=server.url, run=f"bench-{secrets.token_hex(4)}")
+    coordinator = RedisCoordinator(server.url, errand.run)
     try:
         async with crew([errand]) as [caller]:
             before = await server.taken()
@@ -88,7 +90,7 @@ async def _idle(server: Server, engine: SimServer) -> Idle:
             told = await caller.says()
             joining = (await server.taken()).since(before).commands.total()
         async with crew([replace(errand, role="worker")]) as workers:
-            await begin(server, workers)
+            await begin(coordinator, workers)
             before = await server.taken()
             await asyncio.sleep(_IDLE_S)
             waiting = (await server.taken()).since(before).commands.total()
@@ -96,3 +98,4 @@ async def _idle(server: Server, engine: SimServer) -> Idle:
         return Idle(max(0.0, joining - per_s * (told["ended"] - told["began"])), per_s)
     finally:
         await server.forget(errand.run)
+        await coordinator.aclose()

@@ -84,11 +84,6 @@ class Server:
         cpu = found["used_cpu_user"] + found["used_cpu_sys"]
         return Taken(cpu, found["used_memory"], found.get("aof_current_size", 0), commands)
 
-    async def waiting(self) -> int:
-        """Connections that wait for something to happen."""
-        found: dict[str, Any] = await self._client.info("clients")
-        return int(found["blocked_clients"])
-
     async def ended(self, run: str) -> int:
         ended = await self._client.xrange(_key(run, "ended"))
         return sum(len(fields) for _, fields in ended)

@@ -7,18 +7,18 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from batch_agent.cluster.limit_sharing import workers_of
 from batch_agent.cluster.presence import ClientPresence
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
+from batch_agent.core.coordinator import Coordinator
 from batch_agent.sim import SimServer
 from benchmarks.cluster.process_group import Child, Numbers, crew
 from benchmarks.cluster.redis_stats import Seen, Server
 from benchmarks.cluster.worker_process import Errand
 
 _PATIENCE_S = 30.0
-_PATIENCE_FOR_EACH_S = 2.0
+_PATIENCE_FOR_EACH_S = 1.0
 _LONG_S = 3600.0
-_WAIT_EACH = 2
-"""A worker without work waits for some, and for news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ async def shared(
             )  # so that workers stay
             errands = [replace(errand, run=run) for errand in (caller, *workers)]
             asking, *working = await stack.enter_async_context(crew(errands))
-            await begin(server, working, caller.copies if not workers else workers[0].copies)
+            await begin(coordinator, working, workers[0].copies if workers else 1)
             load, before = _Load(engines), await server.taken()
             asking.tell()
             async with asyncio.TaskGroup() as group:
@@ -130,14 +130,14 @@ class _Load:
         return {"engine_cpu_s": sum(spent), "busiest_engine": max(spent) / wall_s}
 
 
-async def begin(server: Server, workers: Sequence[Child], copies: int = 1) -> None:
-    """Returns when all workers, so many in each process, wait for work."""
-    before, number = await server.waiting(), copies * len(workers)
+async def begin(coordinator: Coordinator, workers: Sequence[Child], copies: int = 1) -> None:
+    """Returns when all workers, so many in each process, have joined."""
+    number = copies * len(workers)
     for child in workers:
         child.tell()
     async with asyncio.timeout(_PATIENCE_S + _PATIENCE_FOR_EACH_S * number):
-        while await server.waiting() < before + _WAIT_EACH * number:
-            await asyncio.sleep(0.02)
+        while len(await workers_of(coordinator)) < number:
+            await asyncio.sleep(0.1)
 
 
 async def _stopped(worker: Child) -> Numbers:

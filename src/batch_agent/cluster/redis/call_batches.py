@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from ... import aio
+from ...core.errors import StoreError
 from ...core.fast_dataclass import dataclass
 from .write_batches import split_batches
 
@@ -38,15 +39,15 @@ class _Waiting:
     change: CallChange
     due: float
     reply: bytes | int | None = None
-    error: Exception | None = None
+    error: StoreError | None = None
     is_done: bool = False
 
 
 class CallBatches:
     """Sends changes in order, one message at a time: what arrives meanwhile goes with the next.
 
-    A caller that is cancelled leaves its change to the next message if it was not sent. Changes whose reply was not
-    received are sent again, which has no second effect."""
+    The first caller sends for all that wait. If it is cancelled, the next one sends the rest again, which has no second
+    effect."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -62,10 +63,13 @@ class CallBatches:
         one = _Waiting(change, due)
         self._waiting.append(one)
         self._changed.set()
-        async with self._turn:
-            while not one.is_done:
-                await self._wait_until_due()
-                await self._send_waiting()
+        try:
+            async with self._turn:
+                while not one.is_done:
+                    await self._wait_until_due()
+                    await self._send_waiting()
+        finally:
+            self._waiting = [each for each in self._waiting if each is not one]
         if one.error is not None:
             raise one.error
         return one.reply
@@ -88,7 +92,7 @@ class CallBatches:
         self._next_message = aio.now() + INTERVAL
         try:
             replies = iter(await self._send(worker, [one.change for one in sent]))
-        except Exception as error:  # noqa: BLE001 - every caller raises it
+        except StoreError as error:
             for one in sent:
                 one.error, one.is_done = error, True
         else:

@@ -125,7 +125,9 @@ class RedisCoordinator:
             leases, wake_up = await self._lease(worker, min(max_jobs, MAX_BATCH_ITEMS), parts, ttl)
             if leases or (left := deadline - aio.now()) <= 0:
                 return leases
-            await self._run.streams({"bell": wake_up}, 1, min(left, ttl / _EXPIRY_CHECKS))
+            pause = min(left, ttl / _EXPIRY_CHECKS)
+            if not await self._run.streams({"bell": wake_up}, 1, pause) and pause == left:
+                return []
 
     async def _lease(self, worker: str, max_jobs: int, parts: int, ttl: float) -> tuple[list[Lease], str]:
         """Also returns the last wake-up entry, if there are no leases."""
