@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import wrap
 
-from batch_agent.core.spec import OPTION_GROUPS, BatchSpec, flat_name
+from batch_agent.core.options.flat_options import OPTION_GROUPS, flat_name
+from batch_agent.core.spec import BatchSpec
 
 FILE = Path(__file__).parents[1] / "src/batch_agent/core/options/types.py"
 IN_EACH_CALL = ("task", "inputs", "output_schema")

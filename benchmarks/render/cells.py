@@ -38,5 +38,5 @@ def span(values: Sequence[float], show: Callable[[float], str] = seconds) -> str
     least, most = show(min(values)), show(max(values))
     if least == most:
         return least
-    unit = next(unit for unit in (_SECONDS, "%", "x") if most.endswith(unit))
+    unit = next((unit for unit in (_SECONDS, "%", "x") if most.endswith(unit)), "")
     return f"{least.removesuffix(unit)} to {most}"

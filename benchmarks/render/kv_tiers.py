@@ -4,15 +4,16 @@
 from html import escape
 from statistics import median
 
-from benchmarks.render.cells import ROOT, Json, results, seconds, share, span, table, times
+from benchmarks.render.cells import ROOT, Json, results, share, span, table, times
 
 PICTURE = ROOT / "docs" / "images" / "kv-tiers.svg"
 _TIERS = (
-    ("no host tier", "kv_none", "kv_plugin_none"),
-    ("host tier of 16 GiB", "kv_16", "kv_plugin_16"),
-    ("host tier of 64 GiB", "kv_64", "kv_plugin_64"),
-    ("all contexts fit on the GPU", "kv_all", None),
+    ("no host tier", "kv_none", ("kv_plugin_none",)),
+    ("host tier of 16 GiB", "kv_16", ("kv_plugin_16", "kv_exclusive_16")),
+    ("host tier of 64 GiB", "kv_64", ("kv_plugin_64",)),
+    ("all contexts fit on the GPU", "kv_all", ()),
 )
+_PLUGIN = "with batch-agent-vllm", "its exclusive tier"
 _WIDTH, _NAMES, _BARS, _ROW, _HEAD, _GAP = 860, 210, 560, 22, 30, 14
 _STYLE = """
     .bg { fill: #ffffff; } text { fill: #1c2333; } .name { font-weight: 600; }
@@ -24,52 +25,62 @@ _STYLE = """
 """
 
 
+def _parts() -> Json:
+    """Of both runs; of the later one, what both measured."""
+    later = {
+        name: part
+        for name, part in results("gpu_kv_exclusive")["parts"].items()
+        if "not_begun" not in part or "ours" in part
+    }
+    return {**results("gpu_kv_tiers")["parts"], **later}
+
+
 def kv_tiers() -> str:
-    parts = results("gpu_kv_tiers")["parts"]
+    parts = _parts()
     rows = []
-    for title, tier, plugin in _TIERS:
+    for title, tier, plugins in _TIERS:
         loop, ours = parts[tier]["loop"], parts[tier]["ours"]
-        hinted = parts[plugin]["ours"] if plugin else []
+        hinted = [parts[plugin]["ours"] for plugin in plugins]
+        ways = [loop, ours, *hinted, *([] for _ in _PLUGIN[len(hinted) :])]
         rows += [
             [
                 f"**wall**: {title}",
                 times(_middle(ours, "wall_s") / _middle(loop, "wall_s")),
-                *(_span(runs, "wall_s") for runs in (loop, ours, hinted)),
+                *(_span(runs, "wall_s") for runs in ways),
             ],
-            ["... first result", "", *(_span(runs, "first_result_s") for runs in (loop, ours, hinted))],
+            ["... first result", "", *(_span(runs, "first_result_s") for runs in ways)],
             [
                 "... cache hits, later turns",
                 "",
-                *(_shares(runs) for runs in (loop, ours, hinted)),
+                *(_shares(runs) for runs in ways),
             ],
         ]
     four = parts["kv_workers"]["four"]
-    rows.append(["**wall**: no host tier, four workers", "", "", _span(four, "wall_s"), ""])
-    return table(["", "BatchAgent / all at once", "all at once", "BatchAgent", "with `batch-agent-vllm`"], rows)
+    rows.append(["**wall**: no host tier, four workers", "", "", _span(four, "wall_s"), "", ""])
+    return table(["", "BatchAgent / all at once", "all at once", "BatchAgent", *_PLUGIN], rows)
 
 
 def kv_keep_warm() -> str:
-    part = results("gpu_kv_tiers")["parts"]["kv_keep_warm"]
-    ways: list[Json] = [part[way][0] for way in ("off", "on")]
-    waits = [way["ttft_later_turns_s"] for way in ways]
+    part = _parts()["kv_keep_warm"]
+    ways: list[list[Json]] = [part[way] for way in ("off", "on")]
+    waits = [[run["ttft_later_turns_s"] for run in way] for way in ways]
     rows = [
-        ["wall", *(seconds(way["wall_s"]) for way in ways)],
-        ["time to first token of later turns, p50", *(seconds(wait["p50"]) for wait in waits)],
-        ["... p95", *(seconds(wait["p95"]) for wait in waits)],
-        ["prompt tokens computed for agents", *(f"{way['computed_tokens']:,}" for way in ways)],
-        ["tokens of keep-warm requests", *(f"{way['keep_warm_tokens']:,}" for way in ways)],
+        ["wall", *(_span(way, "wall_s") for way in ways)],
+        ["time to first token of later turns, p50", *(_span(wait, "p50") for wait in waits)],
+        ["... p95", *(_span(wait, "p95") for wait in waits)],
+        ["prompt tokens computed for agents", *(_tokens(way, "computed_tokens") for way in ways)],
+        ["tokens of keep-warm requests", *(_tokens(way, "keep_warm_tokens") for way in ways)],
     ]
     return table(["", "without", "with `kvflow=True`"], rows)
 
 
 def picture() -> str:
-    parts = results("gpu_kv_tiers")["parts"]
+    parts = _parts()
     longest = max(_middle(parts[tier]["loop"], "wall_s") for _, tier, _ in _TIERS)
     drawn, top = [], 34
-    for title, tier, plugin in _TIERS:
+    for title, tier, plugins in _TIERS:
         bars = [("all at once", "bar", parts[tier]["loop"]), ("BatchAgent", "ours", parts[tier]["ours"])]
-        if plugin:
-            bars.append(("with batch-agent-vllm", "plugin", parts[plugin]["ours"]))
+        bars += [(name, "plugin", parts[plugin]["ours"]) for name, plugin in zip(_PLUGIN, plugins, strict=False)]
         drawn.append(f'  <text class="name" x="20" y="{top + 18}">{escape(title)}</text>')
         top += _HEAD
         for name, kind, runs in bars:
@@ -102,6 +113,10 @@ def _middle(runs: list[Json], name: str) -> float:
 
 def _span(runs: list[Json], name: str) -> str:
     return span([run[name] for run in runs]) if runs else ""
+
+
+def _tokens(runs: list[Json], name: str) -> str:
+    return span([run[name] for run in runs], lambda tokens: f"{tokens:,.0f}")
 
 
 def _shares(runs: list[Json]) -> str:

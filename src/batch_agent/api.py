@@ -32,7 +32,7 @@ from .engine.sync import SyncResultStream, run_blocking
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
-from .run.resources import lint_prompts
+from .run.prompt_lint import lint_prompts
 from .run.setup import RunSetup
 from .tools.adapters import locate_file_tools
 

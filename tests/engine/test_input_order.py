@@ -136,7 +136,7 @@ def test_finished_inputs_are_not_sent_again_when_other_inputs_change(
     async def main() -> None:
         store = MemoryStore()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("batch_agent.run.resources._store", lambda spec: store)
+            patch.setattr("batch_agent.run.resource_opener._store", lambda spec: store)
             await run(task, first)
             backend = ScriptedBackend(echo)
             results = await run(task, then, backend, reorder=reorder)

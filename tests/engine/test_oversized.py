@@ -72,7 +72,7 @@ async def run(backend: ScriptedBackend, inputs: list[Any], task: str = "{it}", *
 def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """What a run keeps, for the next one. In memory: while a thread reads a checkpoint virtual time would jump on."""
     kept = MemoryStore()
-    monkeypatch.setattr("batch_agent.run.resources._store", lambda spec: kept)
+    monkeypatch.setattr("batch_agent.run.resource_opener._store", lambda spec: kept)
     return kept
 
 

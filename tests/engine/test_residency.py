@@ -266,7 +266,7 @@ async def test_resumed_agents_count_with_their_restored_context(
 ) -> None:
     """In memory: while a thread reads a checkpoint virtual time would jump on."""
     store = MemoryStore()
-    monkeypatch.setattr("batch_agent.run.resources._store", lambda spec: store)
+    monkeypatch.setattr("batch_agent.run.resource_opener._store", lambda spec: store)
     second_turns, all_wait = 0, asyncio.Event()
 
     @Tool.define

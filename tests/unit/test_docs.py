@@ -13,7 +13,8 @@ import batch_agent
 import batch_agent.pools
 from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, SIM
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.spec import OPTION_GROUPS, BatchSpec, flat_name
+from batch_agent.core.options.flat_options import OPTION_GROUPS, flat_name
+from batch_agent.core.spec import BatchSpec
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -38,6 +38,7 @@ from .token_counter import prompt_renderer_for, token_counter_for
 
 if TYPE_CHECKING:
     from .endpoint_pool import EndpointPool
+    from .http.late_abort import LateAborts
 
 Notify = Callable[[str], None]
 
@@ -294,7 +295,16 @@ def http_backend(
         send_hint=_hint_sender(server, info, model.name),
         daily_requests=flavor.daily_requests,
         render_prompt=prompt_renderer_for(server, dialect) if flavor.extensions.prompt_ids else None,
+        late_aborts=_late_aborts(flavor, info),
     )
+
+
+def _late_aborts(flavor: Flavor, info: ServerInfo) -> "LateAborts | None":
+    if not has_unstable_tier(info, flavor.name):
+        return None
+    from .http.late_abort import LateAborts  # only one version of vLLM needs it
+
+    return LateAborts()
 
 
 def detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:

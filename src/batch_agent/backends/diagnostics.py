@@ -278,8 +278,9 @@ def _tier(info: ServerInfo, name: str) -> list[DiagnosticCheck]:
                 "warning",
                 f"{info.host_tier}: the engine of vLLM 0.26 dies with it when a request is aborted before its prompt "
                 "is computed (vllm#49118)",
-                "use a later version, or start vLLM without --kv-offloading-size; until then, keep a checkpoint "
-                "(checkpoint_dir) and set no timeout that ends queued requests",
+                "use a later version, or start vLLM without --kv-offloading-size. Until then, requests are aborted "
+                "only after their first token; other clients, a second Ctrl-C and kill -9 can still end the engine: "
+                "keep a checkpoint (checkpoint_dir)",
             )
         ]
     limited = "" if info.kv_retained_tokens else "; its size in tokens is not reported, so residency is not limited"

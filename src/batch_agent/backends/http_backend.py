@@ -21,6 +21,7 @@ from .session_cleanup import SessionCloser
 
 if TYPE_CHECKING:
     from .http.exchange_recorder import RecordedRequest
+    from .http.late_abort import LateAbortRequest, LateAborts
 
 _STALE_TIMEOUT = 1.0
 """Seconds. A server that closes the connection later had received the request, and failed on it."""
@@ -46,9 +47,11 @@ class HttpBackend:
         send_hint: Callable[[ContextHint], Awaitable[object]] | None = None,
         daily_requests: bool = False,
         render_prompt: Callable[[Request], Awaitable[bytes | None]] | None = None,
+        late_aborts: "LateAborts | None" = None,
     ) -> None:
         """`observe` is called with each exchange, here and in requests that others send to `server`. `daily_requests`:
-        the limit of requests that it reports is per day."""
+        the limit of requests that it reports is per day. `late_aborts`: for a server that dies if a request is aborted
+        before its first token."""
         self.traits = traits
         self.server = server
         self.dialect = dialect
@@ -58,6 +61,7 @@ class HttpBackend:
         self._count_tokens = count_tokens
         self._send_hint = send_hint
         self._render_prompt = render_prompt
+        self._late_aborts = late_aborts
         self.observe = observe
         self._daily_requests = daily_requests
         self._streams = True
@@ -75,15 +79,14 @@ class HttpBackend:
             for observer in self._limit_observers:
                 observer(limits)
 
-    def stream(self, request: Request) -> "StreamingRequest | RecordedRequest":
+    def stream(self, request: Request) -> "StreamingRequest | RecordedRequest | LateAbortRequest":
         if not self._streams and request.stream:
             request = replace(request, stream=False)
         if self._session_closer is not None:
             is_last = request.hint is not None and request.hint.is_last
             self._session_closer.register(request.agent, is_last=is_last)
-        if self.observe is not None:
-            return self._recorded(request, self.observe)
-        return self._request(self.server, request)
+        sent = self._request(self.server, request) if self.observe is None else self._recorded(request, self.observe)
+        return sent if self._late_aborts is None else self._late_aborts.request(sent)
 
     def _request(self, server: RequestClient, request: Request) -> "StreamingRequest":
         on_response = self._on_response if self._limit_observers and self.traits.reports_rate_limits else None
@@ -125,6 +128,8 @@ class HttpBackend:
 
     async def aclose(self) -> None:
         try:
+            if self._late_aborts is not None:
+                await self._late_aborts.wait()
             if self._session_closer is not None:
                 await self._session_closer.close_all()
         finally:

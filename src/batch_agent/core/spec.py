@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 from .errors import SpecError
 from .fast_dataclass import dataclass
 from .options import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
-from .options.backend_settings import BackendSettings, check_no_key
+from .options.backend_settings import BackendSettings, check_backend, joint_limit
 from .options.evaluation import Evaluation
 from .options.extra_fields import check_extra
+from .options.flat_options import FLAT, OPTION_GROUPS, group_options
 from .options.run_options import SpecOptions
+from .options.sampling_check import check_sampling
 from .program_runtime import Runtime
 from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs
-from .validation import at_least, explain_unknown_name, is_number, is_whole, path, text_or_none, valid_unicode
+from .validation import explain_unknown_name, path, text_or_none, valid_unicode
 
 _MAX_AGENTS = 10_000
 _MAX_AGENTS_IN_BATCHES = 50_000
@@ -26,7 +28,6 @@ _MAX_AGENTS_IN_BATCHES = 50_000
 _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
-_MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class BatchSpec:
         text_or_none("model", self.model)
         if self.model == "":
             raise SpecError("model must be a model name, or None if the server has only one model; got ''.")
-        _check_backend(self.backend)
+        check_backend(self.backend)
         if isinstance(self.backend, list | Set):
             object.__setattr__(self, "backend", tuple(self.backend))
         given = self.backend if isinstance(self.backend, tuple) else (self.backend,)
@@ -115,7 +116,7 @@ class BatchSpec:
         for name, group in OPTION_GROUPS.items():
             if not isinstance(getattr(self, name), group):
                 raise SpecError(f"{name} must be made with {group.__name__}(...); got {getattr(self, name)!r}.")
-        _check_sampling(self.sampling)
+        check_sampling(self.sampling)
         if self.evaluation.models is not None:
             self._check_models()
         check_extra(self.sampling.extra, has_schema=self.output_schema is not None, has_lane=self.lane != "standard")
@@ -135,7 +136,7 @@ class BatchSpec:
             raise SpecError(f"fallback must be a list of models and backends; got {self.fallback!r}.")
         for entry in fallback:
             if not isinstance(entry, str):
-                _check_backend(entry)
+                check_backend(entry)
         object.__setattr__(self, "fallback", tuple(fallback))
         if not fallback:
             return
@@ -207,7 +208,7 @@ class BatchSpec:
                 shown = ", ".join(map(repr, others if self.model is None else [self.model, *others]))
                 raise SpecError(f"The backend and the run name different models ({shown}). Name one model.")
             object.__setattr__(self, "model", others[0])
-        limits = {name: _joint_limit(name, settings, endpoints) for name in ("max_inflight", "rpm", "tpm")}
+        limits = {name: joint_limit(name, settings, endpoints) for name in ("max_inflight", "rpm", "tpm")}
         own = {name: limit for name, limit in limits.items() if limit is not None}
         if own and isinstance(self.limits, Limits):
             lower: dict[str, Any]
@@ -225,7 +226,7 @@ class BatchSpec:
     @classmethod
     def of(cls, **options: Unpack[SpecOptions]) -> Self:
         """Builds a spec from flat options; a group may also be given whole, as in `limits=Limits(...)`."""
-        own = _grouped(options)
+        own = group_options(options, _OWN_FIELDS, OPTION_NAMES)
         for required in ("task", "inputs"):
             if required not in own:
                 raise SpecError(f"{required}= is missing.")
@@ -234,79 +235,14 @@ class BatchSpec:
     if not TYPE_CHECKING:  # a type checker would believe that a spec has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            if name in _FLAT:
-                group, member = _FLAT[name]
+            if name in FLAT:
+                group, member = FLAT[name]
                 return getattr(getattr(self, group), member)
             raise AttributeError(f"A BatchSpec has no {name!r}.{explain_unknown_name('option', name, OPTION_NAMES)}")
 
 
-OPTION_GROUPS: dict[str, type[Any]] = {
-    "rows": Rows,
-    "limits": Limits,
-    "timeouts": Timeouts,
-    "retry": Retry,
-    "context": ContextLimits,
-    "prefix": Prefix,
-    "tool_caching": ToolCaching,
-    "spending": SpendingLimits,
-    "distribution": Distributed,
-    "sampling": Sampling,
-    "evaluation": Evaluation,
-}
-
-
-def flat_name(group: str, name: str) -> str:
-    """Name of a group's field among the flat options."""
-    return f"timeout_per_{name}" if group == "timeouts" else name
-
-
 _OWN_FIELDS = {f.name for f in fields(BatchSpec)}
-_FLAT: dict[str, tuple[str, str]] = {
-    flat_name(group, f.name): (group, f.name) for group, kind in OPTION_GROUPS.items() for f in fields(kind)
-}
-FORMER_SPELLINGS = {"max_concurrent": "max_inflight", "max_dispatched": "max_agents"}
-"""Option names of batch-agent 0.2, which still work."""
-_FLAT |= {former: _FLAT[name] for former, name in FORMER_SPELLINGS.items()}
-OPTION_NAMES = (*sorted(_OWN_FIELDS - set(OPTION_GROUPS)), *_FLAT)
-
-
-def _grouped(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a spec from flat options. Raises SpecError for an unknown option."""
-    own: dict[str, Any] = {}
-    grouped: dict[str, dict[str, str]] = {}
-    for name, value in options.items():
-        if name in _OWN_FIELDS:
-            own[name] = value
-        elif name in _FLAT:
-            group, member = _FLAT[name]
-            given = grouped.setdefault(group, {})
-            if member in given:
-                raise SpecError(f"{given[member]}= and {name}= set the same option; keep {_current_name(name)}=.")
-            given[member] = name
-        else:
-            raise SpecError(f"Unknown option {name!r}.{explain_unknown_name('option', name, OPTION_NAMES)}")
-    for group, given in grouped.items():
-        if group in own:
-            raise SpecError(f"{group}= and {', '.join(given.values())}= set the same options; keep one of them.")
-        own[group] = _build_group(
-            group, {member: options[name] for member, name in given.items()}, list(given.values())
-        )
-    return own
-
-
-def _build_group(group: str, members: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Builds an option group. An error about an option that was given by a former name mentions both names."""
-    try:
-        return OPTION_GROUPS[group](**members)
-    except SpecError as error:
-        for former in FORMER_SPELLINGS.keys() & set(names):
-            if str(error).startswith(FORMER_SPELLINGS[former]):
-                raise SpecError(f"{former}= is {FORMER_SPELLINGS[former]}=: {error}") from None
-        raise
-
-
-def _current_name(name: str) -> str:
-    return FORMER_SPELLINGS.get(name, name)
+OPTION_NAMES = (*sorted(_OWN_FIELDS - set(OPTION_GROUPS)), *FLAT)
 
 
 def _accept_flat_options(init: Callable[..., None]) -> Callable[..., None]:
@@ -314,49 +250,12 @@ def _accept_flat_options(init: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(init)
     def __init__(self: BatchSpec, *args: Any, **options: Any) -> None:
-        init(self, *args, **(options if options.keys() <= _OWN_FIELDS else _grouped(options)))
+        if not options.keys() <= _OWN_FIELDS:
+            options = group_options(options, _OWN_FIELDS, OPTION_NAMES)
+        init(self, *args, **options)
 
     return __init__
 
 
 if not TYPE_CHECKING:
     BatchSpec.__init__ = _accept_flat_options(BatchSpec.__init__)
-
-
-def _check_backend(backend: Any) -> None:
-    if isinstance(backend, BackendSettings):
-        return
-    if isinstance(backend, str):
-        check_no_key(backend)
-        return
-    if isinstance(backend, list | tuple | Set):
-        is_valid = bool(backend) and all(isinstance(each, str | BackendSettings) for each in backend)
-        for url in backend if is_valid else ():
-            _check_backend(url)
-    else:
-        is_valid = callable(getattr(backend, "stream", None))
-    if not is_valid:
-        raise SpecError(f"backend must be a URL, Backend(...), a list of these, or an open backend; got {backend!r}.")
-
-
-def _joint_limit(name: str, settings: Sequence[BackendSettings], endpoints: int) -> int | None:
-    """The limit of all endpoints together; None if none has one. Raises SpecError if only some have one."""
-    found = [limit for each in settings if (limit := getattr(each, name)) is not None]
-    if found and len(found) < endpoints:
-        raise SpecError(f"Only some of the endpoints have {name}=: set it on each, or once on the run.")
-    return sum(found) or None
-
-
-def _check_sampling(sampling: Sampling) -> None:
-    if sampling.max_tokens is not None:
-        at_least("max_tokens", sampling.max_tokens, 1)
-    if sampling.temperature is not None and not (is_number(sampling.temperature) and sampling.temperature >= 0):
-        raise SpecError(f"temperature must be a number >= 0; got {sampling.temperature!r}.")
-    if sampling.top_p is not None and not (is_number(sampling.top_p) and 0 < sampling.top_p <= 1):
-        raise SpecError(f"top_p must be a number > 0 and <= 1; got {sampling.top_p!r}.")
-    if sampling.seed is not None and (not is_whole(sampling.seed) or abs(sampling.seed) > _MAX_SEED):
-        raise SpecError(f"seed must be an integer of at most 64 bits; got {sampling.seed!r}.")
-    if not isinstance(sampling.stop, list | tuple) or not all(isinstance(text, str) for text in sampling.stop):
-        raise SpecError(f"stop must be a list of strings; got {sampling.stop!r}: write stop=[...].")
-    for text in sampling.stop:
-        valid_unicode("stop", text)

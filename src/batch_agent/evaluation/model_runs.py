@@ -23,7 +23,7 @@ from ..data.inputs import print_notice
 from ..engine.result_stream import ResultChannel
 from ..observe.score_file import MODEL_PREFIX
 from ..observe.sinks import StageEvents
-from ..run.resources import open_resources
+from ..run.resource_opener import open_resources
 from ..run.runner import execute
 from ..run.setup import RunSetup
 

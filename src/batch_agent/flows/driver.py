@@ -21,7 +21,7 @@ from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..observe.sinks import StageEvents
 from ..run.complete_checkpoint import MAX_READ_AHEAD
-from ..run.resources import open_resources
+from ..run.resource_opener import open_resources
 from ..run.setup import RunSetup
 from ..tools.adapters import locate_file_tools
 from .callbacks import Callbacks

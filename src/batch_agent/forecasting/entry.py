@@ -20,7 +20,8 @@ from ..core.validation import at_least
 from ..data import read_inputs_async
 from ..engine.result_stream import ResultStream
 from ..run import runner
-from ..run.resources import RunResources, open_preview
+from ..run.resource_opener import open_preview
+from ..run.resources import RunResources
 from ..run.setup import RunSetup
 from ..tools import Tool
 from .forecast import Behaviour, Forecast

@@ -5,9 +5,10 @@ from dataclasses import MISSING, Field, fields
 from pathlib import PurePath
 from typing import Any
 
+from ..core.options.flat_options import OPTION_GROUPS, flat_name
 from ..core.run_reports import RunDescription
 from ..core.safe_text import public_url
-from ..core.spec import OPTION_GROUPS, BatchSpec, flat_name
+from ..core.spec import BatchSpec
 from ..observe.checkpoint_results import answer_schema, recorded_tools
 from ..plan.compile import Plan
 from ..supervisor.environment_secrets import is_secret

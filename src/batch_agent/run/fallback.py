@@ -28,7 +28,7 @@ from ..observe.text.formatting import plural
 from ..scores.judge import is_judge
 from ..scores.scorer import scorers_of
 from .complete_checkpoint import RecordedAnswers, recorded_answers
-from .resources import open_resources
+from .resource_opener import open_resources
 from .runner import execute
 from .setup import RunSetup
 

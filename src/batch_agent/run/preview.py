@@ -17,7 +17,7 @@ from ..engine.job_source import InputSource, JobSource
 from ..observe.observed_backend import encoded_request
 from ..plan.compile import Plan
 from ..plan.row_keys import row_key
-from .resources import offline_plan, open_preview
+from .resource_opener import offline_plan, open_preview
 from .setup import RunSetup, input_order
 
 _OWN_BACKEND = "The backend is an object, which sends requests in a way of its own. Shown is the data that it receives."

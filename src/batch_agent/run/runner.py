@@ -25,7 +25,8 @@ from ..plan.compile import prefix_chars
 from ..plan.row_keys import row_key
 from ..store.memory_store import NoStore
 from .complete_checkpoint import mark_finished
-from .resources import RunResources, format_findings, open_resources
+from .resource_opener import format_findings, open_resources
+from .resources import RunResources
 from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:

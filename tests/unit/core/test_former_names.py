@@ -13,7 +13,8 @@ from tests.support.forked_programs import Call
 
 import batch_agent
 from batch_agent import AgentError, AgentResult, BatchAgent, BatchSpec, ErrorKind, OpenCodeRuntime, SpecError, Tool
-from batch_agent.core.spec import FORMER_SPELLINGS, OPTION_NAMES
+from batch_agent.core.options.flat_options import FORMER_SPELLINGS
+from batch_agent.core.spec import OPTION_NAMES
 from batch_agent.core.validation import FORMER
 from batch_agent.testing import ScriptedBackend, say
 

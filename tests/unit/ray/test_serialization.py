@@ -13,7 +13,7 @@ import pytest
 from batch_agent import BackendError, BatchSpec, ErrorKind, PlanMismatch, RunStopped, SpecError, StoreError
 from batch_agent.core.errors import BatchAgentError, LeaseLost
 from batch_agent.core.options import Rows
-from batch_agent.core.spec import OPTION_GROUPS
+from batch_agent.core.options.flat_options import OPTION_GROUPS
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.ray import RayRun
 from batch_agent.ray.serialization import RemoteError, deserialize_spec, serialize_spec, spec_for_workers

@@ -1,7 +1,7 @@
 """Backend with its own key, headers and limits: what `Backend("openai://", api_key=...)` makes."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, field, fields
 from typing import Any, TypeAlias
 
@@ -272,3 +272,28 @@ def _check_sendable(what: str, text: str) -> None:
         raise SpecError(f"Backend: {what} contains a line break.")
     if not text.isascii():
         raise SpecError(f"Backend: {what} contains characters that cannot be sent in a header.")
+
+
+def check_backend(backend: Any) -> None:
+    """Raises SpecError if it is neither a URL nor settings, nor several of them, nor an open backend."""
+    if isinstance(backend, BackendSettings):
+        return
+    if isinstance(backend, str):
+        check_no_key(backend)
+        return
+    if isinstance(backend, list | tuple | Set):
+        is_valid = bool(backend) and all(isinstance(each, str | BackendSettings) for each in backend)
+        for url in backend if is_valid else ():
+            check_backend(url)
+    else:
+        is_valid = callable(getattr(backend, "stream", None))
+    if not is_valid:
+        raise SpecError(f"backend must be a URL, Backend(...), a list of these, or an open backend; got {backend!r}.")
+
+
+def joint_limit(name: str, settings: Sequence[BackendSettings], endpoints: int) -> int | None:
+    """The limit of all endpoints together; None if none has one. Raises SpecError if only some have one."""
+    found = [limit for each in settings if (limit := getattr(each, name)) is not None]
+    if found and len(found) < endpoints:
+        raise SpecError(f"Only some of the endpoints have {name}=: set it on each, or once on the run.")
+    return sum(found) or None

@@ -10,7 +10,8 @@ from inspect import Parameter, signature
 from typing import Any, Required, TypeVar, get_args, get_origin
 
 from ..fast_dataclass import dataclass
-from ..spec import OPTION_GROUPS, BatchSpec, flat_name
+from ..spec import BatchSpec
+from .flat_options import OPTION_GROUPS, flat_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -12,8 +12,9 @@ from scripts.option_types import ACCEPTED, FILE, declared, text
 
 from batch_agent import AgentResult, BatchAgent, Flow, Results, RunOptions
 from batch_agent.core.options import run_options
+from batch_agent.core.options.flat_options import FORMER_SPELLINGS, OPTION_GROUPS, flat_name
 from batch_agent.core.options.run_options import ReplayOptions, SpecOptions, StageOptions
-from batch_agent.core.spec import FORMER_SPELLINGS, OPTION_GROUPS, OPTION_NAMES, BatchSpec, flat_name
+from batch_agent.core.spec import OPTION_NAMES, BatchSpec
 
 DOCS = Path(__file__).parents[4] / "docs"
 CALLS = ["run", "run_sync", "stream", "run_with_reduce", "run_with_map_reduce", "work", "lint", "plan", "replay"]
