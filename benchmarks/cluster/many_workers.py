@@ -1,4 +1,4 @@
-"""Many workers on one server: whether any result is lost or doubled, what the server does, and what each worker takes."""
+"""Many workers on one server: whether a result is lost or doubled, what the server does, and what each worker takes."""
 
 import time
 from dataclasses import replace

@@ -3,9 +3,9 @@
 Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Almost
 everything is in one hash, `state`:
 
-- `agent:KEY`: "token attempts worker" of an agent that has not ended (no worker: it is in the list `queue`; otherwise it
-  is in the sorted set `leases`, with the time at which its lease expires), "! token failed" of one that has.
-  `data:KEY`: its job, and afterwards its completion.
+- `agent:KEY`: "token attempts worker" of an agent that has not ended, "! token failed" of one that has. Without a worker
+  it is in the list `queue`, with one in the sorted set `leases`, by the time at which its lease expires. `data:KEY`: its
+  job, and afterwards its completion.
 - `facts:KEY 1`, `facts:KEY 2` ...: facts of an agent, or of a chunk of it, each with all facts of one message.
   `entries:KEY`: how many there are.
 - `worker:NAME`: "number rest floor" of a worker's last batch, and the keys that were refused in it.
@@ -14,8 +14,8 @@ everything is in one hash, `state`:
   "@" if the outcome is in a key of its own.
 - `once:SLOT`: results of calls that may be repeated.
 - `pending`: agents that have not ended; `spent`: usage of all replies; `born`: the creation mark.
-- `token`: the last token; `seen`, `lasts` and `grace`: the last renewal by any worker, that worker's ttl, and until when
-  expired leases are spared.
+- `token`: the last token; `seen`, `lasts` and `grace`: the last renewal by any worker, that worker's ttl, and until
+  when expired leases are spared.
 
 Streams: `ended` announces completions, `events` has messages for submitters and `news` what concerns workers; `bell`
 wakes up workers that wait for work. Times are in milliseconds.

@@ -185,9 +185,9 @@ end
 )
 
 # ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent, token,
-# whether its facts are replaced, facts; then key, token, failed, completion of each that ends. Returns the refused keys.
-# A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid any
-# more, because facts may be missing.
+# whether its facts are replaced, facts; then key, token, failed, completion of each that ends. Returns the refused
+# keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
+# any more, because facts may be missing.
 WRITE: Final = LuaScript.of(
     COMMON,
     """

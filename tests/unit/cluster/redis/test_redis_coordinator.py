@@ -48,7 +48,7 @@ async def client(redis_server: RedisServer) -> AsyncIterator[Redis]:
         yield client
 
 
-@pytest.mark.parametrize(("agents", "at_once"), [(10, 10), (AGENTS, 8), (12, 4)])
+@pytest.mark.parametrize(("agents", "at_once"), [(10, 10), (AGENTS, 8)])
 async def test_a_two_turn_agent_with_a_tool_call_takes_few_commands(agents: int, at_once: int) -> None:
     """Some agents at once, each of whose facts travels on its own; each makes a call that no other makes, and the
     caller reads what it did. Commands inside scripts count."""
