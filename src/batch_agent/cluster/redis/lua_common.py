@@ -3,9 +3,9 @@
 Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Almost
 everything is in one hash, `state`:
 
-- `agent:KEY`: "token attempts worker" of an agent that has not ended, "! token failed" of one that has. Without a worker
-  it is in the list `queue`, with one in the sorted set `leases`, by the time at which its lease expires. `data:KEY`: its
-  job, and afterwards its completion.
+- `agent:KEY`: "token attempts worker" of an agent that has not ended, "! token failed" of one that has. Without a
+  worker it is in the list `queue`, with one in the sorted set `leases`, by the time at which its lease expires.
+  `data:KEY`: its job, and afterwards its completion.
 - `facts:KEY 1`, `facts:KEY 2` ...: facts of an agent, or of a chunk of it, each with all facts of one message.
   `entries:KEY`: how many there are.
 - `worker:NAME`: "number rest floor" of a worker's last batch, and the keys that were refused in it.
