@@ -19,6 +19,8 @@ _SLOTS_PER_LEASE = 2
 _ROUNDS = 4
 """Leases into which each worker's share of the remaining agents is divided: the last ones are small, so that all
 workers finish together."""
+_PARTS_ALONE = 1.5
+"""A worker that is alone leaves a third of the remaining agents to those that may join in a moment."""
 _MAX_ATTEMPTS = 5
 """An agent with more attempts has probably killed its workers."""
 _WAIT = 2.0
@@ -98,10 +100,9 @@ class LeasedSource:
         return bool(leases)
 
     @property
-    def _parts(self) -> int:
-        """A worker that is alone need not leave agents for others."""
+    def _parts(self) -> float:
         workers = self._workers()
-        return _ROUNDS * workers if workers > 1 else 1
+        return _ROUNDS * workers if workers > 1 else _PARTS_ALONE
 
     async def _release_rest(self) -> None:
         """Releases agents that were not started."""

@@ -79,7 +79,7 @@ class Membership:
         """The agent has ended, or another worker has it."""
         self._tokens.pop(key.partition(".")[0], None)
 
-    async def lease(self, max_jobs: int, wait: float, parts: int = 1) -> list[Lease]:
+    async def lease(self, max_jobs: int, wait: float, parts: float = 1) -> list[Lease]:
         """Raises StoreError."""
         if (
             aio.now() - self._renewed > self.ttl / 2

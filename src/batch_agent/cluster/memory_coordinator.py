@@ -184,7 +184,7 @@ class MemoryCoordinator:
     async def pending_count(self) -> int:
         return len(self._work.agents)
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: int = 1) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
         deadline = aio.now() + wait
         self._alive[worker] = max(self._alive.get(worker, 0.0), aio.now() + ttl)
         while not (keys := self._take(worker, self._part(max_jobs, parts), ttl)) and aio.now() < deadline:
@@ -197,7 +197,7 @@ class MemoryCoordinator:
         agent.has_facts = agent.has_facts or bool(facts)
         return Lease(agent.job, token, facts, attempts)
 
-    def _part(self, max_jobs: int, parts: int) -> int:
+    def _part(self, max_jobs: int, parts: float) -> int:
         return min(max_jobs, max(1, math.ceil(len(self._work.agents) / parts)))
 
     def _take(self, worker: str, max_jobs: int, ttl: float) -> dict[str, _Agent]:

@@ -150,7 +150,7 @@ class Coordinator(Protocol):
         """Number of agents that were submitted and have not ended."""
         ...
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: int = 1) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
         """Leases up to `max_jobs` agents that are queued or whose leases have expired, each for `ttl` seconds: at least
         one, and at most one of `parts` equal parts of the agents that have not ended. Waits up to `wait` seconds for
         one; then the list is empty."""

@@ -66,7 +66,7 @@ class RayCoordinator:
     async def pending_count(self) -> int:
         return int(await self._call("pending_count"))
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: int = 1) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
         leases: list[Lease] = await self._call("lease", worker, max_jobs, ttl=ttl, wait=wait, parts=parts)
         return leases
 

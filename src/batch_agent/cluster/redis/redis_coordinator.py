@@ -119,7 +119,7 @@ class RedisCoordinator:
     async def pending_count(self) -> int:
         return int(await self._connection.call("HGET", self._run.key("state"), "pending") or 0)
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: int = 1) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
         deadline = aio.now() + wait
         while True:
             leases, wake_up = await self._lease(worker, min(max_jobs, MAX_BATCH_ITEMS), parts, ttl)
@@ -129,9 +129,9 @@ class RedisCoordinator:
             if not await self._run.streams({"bell": wake_up}, 1, pause) and pause == left:
                 return []
 
-    async def _lease(self, worker: str, max_jobs: int, parts: int, ttl: float) -> tuple[list[Lease], str]:
+    async def _lease(self, worker: str, max_jobs: int, parts: float, ttl: float) -> tuple[list[Lease], str]:
         """Also returns the last wake-up entry, if there are no leases."""
-        arguments, had_work = (worker, max_jobs, parts, millis(ttl)), self._has_work
+        arguments, had_work = (worker, max_jobs, str(parts), millis(ttl)), self._has_work
         wake_up, found = await self._run.run_idempotent(lua_work.LEASE, *arguments)
         if wake_up is not None:
             self._has_work = True
