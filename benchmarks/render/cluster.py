@@ -77,15 +77,6 @@ def _of_redis(one: Json) -> list[str]:
     return [f"{one['redis_cpu_us_per_agent']:.0f} us", f"{one['commands_per_agent']:.1f}", held]
 
 
-def commands() -> str:
-    part = results("cluster_commands")["parts"]["commands"]
-    rows = [
-        [name, *(f"{one[what]:.1f}" for what in ("for_agents", "heartbeats_and_joining", "all"))]
-        for name, one in part["medians"].items()
-    ]
-    return table(["", "for agents", "the rest", "all"], rows)
-
-
 def tools() -> str:
     part = _part("tools")
     rows = []

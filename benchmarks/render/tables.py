@@ -125,7 +125,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "checkpoint": batches.checkpoint,
     "cluster_scaling": cluster.scaling,
     "cluster_cost": cluster.cost,
-    "cluster_commands": cluster.commands,
     "cluster_tools": cluster.tools,
     "cluster_faults": cluster.faults,
     "coding_prefix": coding.prefix,
