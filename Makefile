@@ -12,7 +12,7 @@ WORKERS = $(if $(AGAIN),-n 0,-n $(1))
 
 .PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly release clean
 help:
-	@echo "make demo          run 24 real agents on the embedded model"
+	@echo "make demo          a tour: 24 real agents on the embedded model, a kill, a resume, a report"
 	@echo "make test          run the test suite"
 	@echo "make test-slow     tests that take seconds each: fault injection at every step, whole commands, the snippets of the docs"
 	@echo "make check         ruff, mypy --strict, import rules"

@@ -141,12 +141,15 @@ def _wait_for_rows(path: Path, least: int) -> None:
 
 
 @pytest.mark.slow
-def test_the_demo_runs_24_agents_with_a_tool_and_a_schema(tmp_path: Path, sim_url: str) -> None:
+def test_the_demo_runs_24_agents_and_survives_being_killed(tmp_path: Path, sim_url: str) -> None:
     done = typed("demo", "--out", "demo", "--backend", sim_url, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = rows(tmp_path / "demo" / "results.jsonl")
     assert len(found) == 24
     assert all(row["ok"] and row["tool_calls"] for row in found)
+    assert len({row["index"] for row in found}) == 24
+    assert "Killed (kill -9) after 8 results" in done.stderr
+    assert "answers restored from the checkpoint" in done.stderr
     assert "Agent timeline" in (tmp_path / "demo" / "run" / "report.html").read_text()
 
 
