@@ -4,8 +4,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from .renderer import ClusterJob, Platform, render_template
 from ..stdout import write_stdout
+from .renderer import ClusterJob, Platform, render_template
 
 
 def template(
