@@ -15,7 +15,7 @@ from tests.support.forked_programs import Call
 
 from batch_agent import BatchAgent, SpecError, StoreError
 from batch_agent.cli.commands.inspect import inspect
-from batch_agent.cli.commands.serve import _agent_trace
+from batch_agent.cli.commands.serve import agent_trace
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.telemetry.traces import Traces
 from batch_agent.plan.row_keys import row_key
@@ -69,7 +69,7 @@ async def test_the_trace_of_an_agent_on_the_live_page_names_the_id(sim: SimServe
     for index, row in enumerate(IDS):
         key = follower.key("", index)
         assert key is not None
-        trace = _agent_trace(tmp_path, "", key)
+        trace = agent_trace(tmp_path, "", key)
         assert trace.startswith(f"Agent {index}  key {row}\n")
         assert not INTERNAL.search(trace)
 

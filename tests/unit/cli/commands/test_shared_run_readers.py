@@ -15,7 +15,7 @@ from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.cli.commands.export import export
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.cli.commands.report import report
-from batch_agent.cli.commands.serve import _agent_trace
+from batch_agent.cli.commands.serve import agent_trace
 from batch_agent.cli.run_source import SharedRun
 from batch_agent.cli.shared_view import record_run
 from batch_agent.core.requests import Request
@@ -196,7 +196,7 @@ async def test_the_live_page_of_a_run_shows_what_other_processes_do_until_its_en
     await recording
     follower.read_all()
     assert follower.model()["state"] == "finished"
-    trace = await asyncio.to_thread(_agent_trace, folder, "", follower.key("", 1) or "", shared=shared)
+    trace = await asyncio.to_thread(agent_trace, folder, "", follower.key("", 1) or "", shared=shared)
     assert "done" in trace
 
 
