@@ -57,6 +57,7 @@ _CONTENTS = {
     "sim": "simulated engine",
     "testing": "scripted backend",
     "aio": "deadlines, cancellation",
+    "objects": "object stores: S3, GCS, Azure",
     "supervisor": "child processes",
     "plan": "template, layout, ordering, lint, chunking; pure",
     "agent": "conversation, answers, compaction; pure",

@@ -15,7 +15,11 @@ IN_EACH_CALL = ("task", "inputs", "output_schema")
 """Required in one call and refused in another: the TypedDicts of core/options/run_options.py add them."""
 OF_A_RUN = ("backend", "fallback", "lane", "checkpoint_dir", "on_result", "out", "log_requests")
 """Refused by a replay, which has no server and writes nothing."""
-ACCEPTED = {"Path | None": "str | PathLike[str] | None", "tuple[str, ...]": "list[str] | tuple[str, ...]"}
+ACCEPTED = {
+    "Path | None": "str | PathLike[str] | None",
+    "Path | str | None": "str | PathLike[str] | None",
+    "tuple[str, ...]": "list[str] | tuple[str, ...]",
+}
 """Types that an option accepts, by the type that the dataclass stores."""
 
 _HEAD = '''"""Types of the options of a run, for type checkers and editors.

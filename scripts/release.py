@@ -64,6 +64,9 @@ USES = {
     "images": "import PIL.Image, pypdfium2, batch_agent.media.pdf",
     "metrics": "import prometheus_client; from batch_agent import Metrics",
     "redis": "import redis.asyncio",
+    "s3": "import s3fs, batch_agent.objects.store_client",
+    "gcs": "import gcsfs, batch_agent.objects.store_client",
+    "azure": "import adlfs, batch_agent.objects.store_client",
     "ray": "import ray",
     "otel": "import opentelemetry.trace; from batch_agent import Traces",
 }

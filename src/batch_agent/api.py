@@ -27,8 +27,10 @@ from .core.results import AgentResult
 from .core.run_failure import RunStopped
 from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec
+from .core.task_fields import is_object_url
+from .data.inputs import print_notice
 from .data.results import Results
-from .engine.result_stream import ResultStream
+from .engine.result_stream import ResultChannel, ResultStream
 from .engine.sync import SyncResultStream, run_blocking
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
@@ -576,6 +578,11 @@ class BatchAgent:
 async def _run(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> Results:
+    if "checkpoint_dir" in options and is_object_url(options["checkpoint_dir"]):
+        from .objects.checkpoint_copy import open_checkpoint_copy
+
+        async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
+            return await _run(spec, events=events, progress=progress, **{**options, "checkpoint_dir": folder})
     resolved = _spec(spec, options)
     shown = _progress(resolved, events, progress)
     if resolved.evaluation.score:
@@ -626,6 +633,8 @@ def _of_one_model(spec: BatchSpec) -> BatchSpec:
 def _open_stream(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> ResultStream:
+    if "checkpoint_dir" in options and is_object_url(options["checkpoint_dir"]):
+        return ResultStream(partial(_drive_with_copy, spec, {**options, "events": events, "progress": progress}))
     resolved = _spec(spec, options)
     if resolved.evaluation.score:
         from .scores.judge import check_no_judge
@@ -633,6 +642,14 @@ def _open_stream(
 
         check_no_judge(scorers_of(resolved.evaluation.score))
     return _stream(resolved, events, _progress(resolved, events, progress))
+
+
+async def _drive_with_copy(spec: BatchSpec | None, options: dict[str, Any], channel: ResultChannel) -> None:
+    """Drives a stream whose checkpoint is in an object store."""
+    from .objects.checkpoint_copy import open_checkpoint_copy
+
+    async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
+        await _open_stream(spec, **{**options, "checkpoint_dir": folder}).drive(channel)
 
 
 def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> ResultStream:

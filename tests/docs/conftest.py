@@ -4,15 +4,18 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.docs.fake_services import Front
+from tests.docs.markdown import ROOT
 from tests.support.redis_server import RedisServer, redis_server
+from tests.support.s3_server import S3Server, s3_server
 from tests.unit.conftest import call, programs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
-__all__ = ["addresses", "batch_server", "call", "fronts", "programs", "redis_server"]
+__all__ = ["addresses", "batch_server", "call", "fronts", "programs", "redis_server", "s3"]
 
 
 @pytest.fixture(scope="session")
@@ -43,12 +46,29 @@ def batch_server(fronts: tuple[Front, Front], tmp_path_factory: pytest.TempPathF
         process.terminate()
 
 
+@pytest.fixture(scope="session")
+def s3() -> Iterator[S3Server]:
+    """S3-compatible server with the bucket that the docs name."""
+    with s3_server() as server:
+        server.make_bucket("my-bucket")
+        yield server
+
+
 @pytest.fixture
 def addresses(
-    fronts: tuple[Front, Front], redis_server: RedisServer, batch_server: str, monkeypatch: pytest.MonkeyPatch
+    fronts: tuple[Front, Front],
+    redis_server: RedisServer,
+    batch_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> dict[str, str]:
     """By what the docs call a server, who stands in for it; services are told by the environment."""
     engine, other = fronts
+    if "s3://my-bucket" in (ROOT / request.node.callspec.params["name"]).read_text():
+        server: S3Server = request.getfixturevalue("s3")
+        for name, value in {**server.environment, "XDG_CACHE_HOME": str(tmp_path / "cache")}.items():
+            monkeypatch.setenv(name, value)
     service = f"http://{engine.address}/service"
     monkeypatch.setenv("OPENAI_BASE_URL", f"{service}/v1")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{service}/v1")

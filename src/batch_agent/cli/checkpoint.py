@@ -64,8 +64,12 @@ _RUN_FILES = (
 )
 
 
-def checkpoint_of(out: Path) -> Path:
-    """Default checkpoint directory of a run that writes its results to `out`."""
+def checkpoint_of(out: Path | str) -> Path | str:
+    """Default checkpoint directory of a run that writes its results to `out`; in the same object store, if that is in
+    one."""
+    if isinstance(out, str):
+        name = out.removesuffix("/") if out.endswith("/") else out.rpartition("/*.")[0] or out
+        return f"{name}.checkpoint/"
     return out.with_name(f"{out.name}.checkpoint")
 
 
@@ -80,13 +84,13 @@ def model_checkpoints(folder: Path) -> list[Path]:
     return [each for each in checkpoints_in(folder) if each.name.startswith(MODEL_PREFIX)]
 
 
-def check_is_one(folder: Path, what: str) -> None:
-    """Raises StoreError for a run with stages, of which a command can only `what` one at a time."""
+def check_is_one(folder: Path, what: str, name: str) -> None:
+    """Raises StoreError for a run with stages, of which a command can only `what` one at a time. `name`: the directory
+    as the user gave it."""
     checkpoints = checkpoints_in(folder)
     if folder not in checkpoints:
-        raise StoreError(
-            f"The run in {str(folder)!r} has stages. Choose the one to {what}: {' or '.join(map(str, checkpoints))}"
-        )
+        stages = " or ".join(f"{name.rstrip('/')}/{each.name}" for each in checkpoints)
+        raise StoreError(f"The run in {name!r} has stages. Choose the one to {what}: {stages}")
 
 
 def delete_checkpoint(folder: Path) -> None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..core.errors import SpecError
 from ..core.options.backend_settings import NamedBackend, is_backend_url
 from ..core.spec import OPTION_NAMES
-from ..core.task_fields import STDIN
+from ..core.task_fields import STDIN, is_object_url
 from ..core.validation import explain_unknown_name
 from .options.json_values import named_backend, parse_backends
 from .usage_errors import FORMER
@@ -170,7 +170,7 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
         several = " For several endpoints, write a hostfile: 'hostfile://PATH'." if key == "backend" else ""
         raise SpecError(f"{str(file)!r}: {key}{where} is {first['input']!r}. {first['msg']}.{several}") from error
     is_file = _key(argument) in _FILES_OR_NAMES and ":" not in str(value) and value != STDIN
-    if isinstance(value, str) and (Path in types or is_file):
+    if isinstance(value, str) and (Path in types or is_file) and not is_object_url(value):
         return str(file.parent / Path(value).expanduser())
     return given
 

@@ -1,4 +1,4 @@
-"""Run that a command reads: a checkpoint directory, or a run on a Redis server, of which the command reads a copy."""
+"""Run that a command reads: a checkpoint, or a run on a Redis server, of which the command reads a copy."""
 
 import asyncio
 import os
@@ -15,6 +15,7 @@ from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
 from ..observe.score_file import COMPARISONS, SCORES
 from ..store.lock import DirectoryLock
+from .object_files import is_server_url, open_to_read
 from .options.cluster import STORE
 from .remote_run import COMMAND, RemoteRun
 from .saved_command import read_command, remote_run_id
@@ -48,19 +49,41 @@ class RunSource:
 
     folder: Path
     title: str
-    """For people: its directory, or the run and its server."""
+    """For people: its directory or URL, or the run and its server."""
     max_retries: int | None = None
     """The value of a run on a server; None if it is in the directory, or unknown."""
 
+    def title_of(self, checkpoint: Path) -> str:
+        """Title of the checkpoint of the run, or of one of its stages."""
+        stage = str(checkpoint.relative_to(self.folder))
+        return self.title if checkpoint == self.folder else f"{self.title.rstrip('/')}/{stage}"
+
 
 @contextmanager
-def run_source(source: str | Path, run: str | None = None) -> Iterator[RunSource]:
+def run_source(location: Path | str, run: str | None = None) -> Iterator[RunSource]:
     """The checkpoint of a run, for the duration of the block. Raises SpecError and StoreError."""
-    shared = shared_run(source, run)
-    if shared is None:
-        folder = Path(source)
-        yield RunSource(folder, str(folder))
+    with find_run(location, run) as found:
+        if isinstance(found, Path):
+            yield RunSource(found, str(location))
+        else:
+            with _copied(found) as source:
+                yield source
+
+
+@contextmanager
+def find_run(location: Path | str, run: str | None = None) -> Iterator[Path | SharedRun]:
+    """The run that a command line names: the directory of its checkpoint, a copy of that in an object store, or the run
+    on a server. Raises SpecError and StoreError."""
+    if is_server_url(location):
+        yield server_run(location, run)
         return
+    check_unnamed(run)
+    with open_to_read(location) as folder:
+        yield submitted_run(folder) or folder
+
+
+@contextmanager
+def _copied(shared: SharedRun) -> Iterator[RunSource]:
     with TemporaryDirectory(prefix="batch-agent-") as temporary:
         folder = Path(temporary, shared.name)
         lock = DirectoryLock(folder)
@@ -76,18 +99,23 @@ def run_source(source: str | Path, run: str | None = None) -> Iterator[RunSource
             lock.release()
 
 
-def shared_run(source: str | Path, run: str | None = None) -> SharedRun | None:
-    """The run on a server that a command line names: by the URL of the server and the name of the run, or by the
-    directory of the process that submitted it. None for a run whose checkpoint is in its directory. Raises
-    SpecError."""
-    if "://" in str(source):
-        if run is None:
-            raise SpecError(f"{public_url(str(source))!r} may have several runs. Add --run NAME.")
-        BatchSpec.of(task="none", inputs=[], store=str(source), run_id=run)  # validated
-        return SharedRun(str(source), run)
+def server_run(url: str, run: str | None) -> SharedRun:
+    """The run of this name on a server. Raises SpecError."""
+    if run is None:
+        raise SpecError(f"{public_url(url)!r} may have several runs. Add --run NAME.")
+    BatchSpec.of(task="none", inputs=[], store=url, run_id=run)  # validated
+    return SharedRun(url, run)
+
+
+def check_unnamed(run: str | None) -> None:
+    """Raises SpecError for the name of a run whose location is not a server."""
     if run is not None:
         raise SpecError("--run is for a run on a server: pass its URL, such as redis://host:6379/0, instead of FOLDER.")
-    folder = Path(source)
+
+
+def submitted_run(folder: Path) -> SharedRun | None:
+    """The run on a server that a process with this directory submitted. None for a run whose checkpoint is in the
+    directory. Raises SpecError."""
     name = remote_run_id(folder)
     if name is None:
         return None

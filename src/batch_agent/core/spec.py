@@ -20,7 +20,7 @@ from .protocols import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs
-from .validation import explain_unknown_name, path, text_or_none, valid_unicode
+from .validation import explain_unknown_name, local_path, path_or_url, text_or_none, valid_unicode
 
 _MAX_AGENTS = 10_000
 _MAX_AGENTS_IN_BATCHES = 50_000
@@ -28,6 +28,11 @@ _MAX_AGENTS_IN_BATCHES = 50_000
 _MAX_PROGRAMS = 20
 _MAX_TURNS = 10
 _MAX_PROGRAM_TURNS = 50
+_PATHS: dict[str, Callable[[str, Any], Any]] = {
+    "checkpoint_dir": local_path,
+    "out": path_or_url,
+    "log_requests": local_path,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +65,16 @@ class BatchSpec:
     """Programs that do the work, such as OpenCodeRuntime(...): docs/coding-agents.md. Its backend and model
     override those of the run."""
     checkpoint_dir: Path | None = None
-    """Directory that records every turn. A run with the same directory continues where the last one stopped."""
+    """Directory that records every turn. A run with the same directory continues where the last one stopped. As an
+    option of a run or a flow also in an object store: docs/data.md."""
     plan_changed: Literal["stop", "rerun"] = "stop"
     """What to do with a checkpoint that was made with another task, model, schema, tools or sampling: raise
     PlanMismatch, or run everything again and keep the old answers."""
     on_result: OnResult | None = None
     """Function that is called with each result as it arrives, sync or async."""
-    out: Path | None = None
-    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
+    out: Path | str | None = None
+    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over; or a folder in an
+    object store, such as s3://bucket/out/, which gets parts and a manifest."""
     log_requests: Path | None = None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""
     tokens: bool = False
@@ -124,9 +131,9 @@ class BatchSpec:
         if not isinstance(tools, Set):  # a set stays a set, so that lint reports its undefined order
             tools = tuple(tools)
         object.__setattr__(self, "tools", tools)
-        for name in ("checkpoint_dir", "out", "log_requests"):
+        for name, check in _PATHS.items():
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, path(name, value))
+                object.__setattr__(self, name, check(name, value))
         if self.tokens is not False:
             self._check_tokens()
 

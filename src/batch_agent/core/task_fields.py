@@ -48,6 +48,7 @@ _DATASETS = frozenset({"datasets.arrow_dataset", "datasets.iterable_dataset"})
 """Full module names: projects often have a module `datasets` of their own."""
 _RAY_DATASET = "ray.data.dataset"
 _MAX_PATH_LENGTH = 4096
+_OBJECT_SCHEMES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "hf", "memory"})
 
 
 def check_inputs(inputs: Any) -> None:
@@ -76,6 +77,13 @@ def is_path(inputs: Any) -> bool:
 def is_url(inputs: Any) -> bool:
     """Whether inputs are the address of a file to download."""
     return isinstance(inputs, str) and inputs.lower().startswith(("http://", "https://"))
+
+
+def is_object_url(value: Any) -> bool:
+    """Whether a value is the URL of an object or folder in an object store, such as s3://bucket/folder/."""
+    if not isinstance(value, str) or "://" not in value:
+        return False
+    return value.partition("://")[0].lower() in _OBJECT_SCHEMES
 
 
 def table_library(inputs: Any) -> str | None:

@@ -8,9 +8,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fsencode
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from .errors import SpecError
+from .task_fields import is_object_url
 
 MAX_INTEGER = 2**53
 """Largest integer that JSON, Lua and SQLite all represent exactly."""
@@ -69,6 +70,25 @@ def path(name: str, value: Any) -> Path:
     except UnicodeEncodeError:
         pass
     raise SpecError(f"{name} must be a path; got {value!r}.")
+
+
+def local_path(name: str, value: Any) -> Path:
+    """As `path`, for an option of a BatchSpec that is on this machine. Raises SpecError, also for a URL."""
+    if is_object_url(value):
+        here = "Pass it to BatchAgent.run or stream, as an option and not in a BatchSpec, or to a Flow: they copy it."
+        raise SpecError(
+            f"{name} {value!r} is not on this machine. {here if name == 'checkpoint_dir' else 'Use a path.'}"
+        )
+    return path(name, value)
+
+
+def path_or_url(name: str, value: Any) -> Path | str:
+    """The value as a path, or unchanged if it is the URL of an object store. Raises SpecError."""
+    if not is_object_url(value):
+        return path(name, value)
+    if not value.partition("://")[2].strip("/"):
+        raise SpecError(f"{name} {value!r} names no bucket: write {value.partition('://')[0]}://BUCKET/NAME.")
+    return cast(str, value)
 
 
 def flags(options: Any, *names: str) -> None:

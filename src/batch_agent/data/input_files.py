@@ -17,12 +17,13 @@ from ..core.fast_dataclass import dataclass
 from ..core.images import Image
 from ..core.images.image_format import SUPPORTED, media_type_of
 from ..core.safe_text import public_url
-from ..core.task_fields import STDIN, is_url
+from ..core.task_fields import STDIN, is_object_url, is_url
 from .column_names import check_unique
-from .parquet import parquet_rows
-from .row_iterators import SizedRows
+from .parquet import iter_parquet, parquet_rows
+from .row_iterators import SizedRows, ThreadIterator
 
 if TYPE_CHECKING:
+    from ..objects.store_client import RemoteFile
     from .download import LocalCopy
     from .row_selection import RowSelection
 
@@ -38,6 +39,7 @@ _SUFFIXES = {
 }  # fmt: skip
 _MAX_NAMED = 3
 PDF = b"%PDF-"
+FileRows = list[Any] | SizedRows | ThreadIterator
 _OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or save the file as UTF-8."
 
 
@@ -45,7 +47,7 @@ _OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or
 class InputFile:
     """File of inputs in one format. It is decompressed while it is read."""
 
-    path: Path
+    path: "Path | RemoteFile"
     name: str
     """As messages name it."""
     format: str
@@ -63,18 +65,24 @@ class InputFile:
         return cls(path, str(path), kind, declared=encoding)
 
     def open(self) -> IO[bytes]:
-        with self.path.open("rb") as file:
-            is_compressed = file.read(len(_GZIP)) == _GZIP
-        if not is_compressed:
-            return self.path.open("rb")
+        file = open_bytes(self.path)
+        if file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
+            return file
         import gzip  # only for compressed files
 
+        if not isinstance(self.path, Path):
+            return cast(IO[bytes], gzip.open(file))
+        file.close()
         return cast(IO[bytes], gzip.open(self.path))
 
     def open_text(self, newline: str | None = "") -> TextIO:
-        with self.open() as file:
+        file = self.open()
+        try:
             encoding = file_encoding(file, self.declared)
-        return io.TextIOWrapper(self.open(), encoding, newline=newline)
+        except BaseException:
+            file.close()
+            raise
+        return io.TextIOWrapper(file, encoding, newline=newline)
 
     def open_utf8(self) -> Iterable[bytes]:
         """Lines as UTF-8, without a byte order mark."""
@@ -89,7 +97,7 @@ class InputFile:
     @property
     def size(self) -> int:
         """Bytes, estimated for a compressed file."""
-        size = self.path.stat().st_size
+        size = _size(self.path)
         return size * _GZIP_RATIO if self.path.name.lower().endswith(".gz") else size
 
 
@@ -99,13 +107,15 @@ def read_file(
     input_format: str | None = None,
     notify: Callable[[str], None] = lambda _: None,
     encoding: str | None = None,
-) -> "list[Any] | SizedRows":
-    """Inputs of a file, a folder, a glob pattern, an http(s) address or `-`, standard input. All are parsed; for very
-    large files, an iterable that parses them again as they are read. Raises SpecError for invalid data, with the line
-    number."""
+) -> FileRows:
+    """Inputs of a file, a folder or a glob pattern, also in an object store; of an http(s) address; or of `-`, standard
+    input. All are parsed; for very large files, an iterable that parses them again as they are read, which is async for
+    an object store. Raises SpecError for invalid data, with the line number."""
     path = Path(source).expanduser()
     with translate_errors(str(source)):
-        if source == STDIN or is_url(source):
+        if is_object_url(source):
+            found = _object_rows(str(source), select, input_format, notify, encoding)
+        elif source == STDIN or is_url(source):
             found = _all_rows([_local_copy(str(source), input_format, notify, encoding)], select)
         elif path.is_dir():
             found = _folder_rows(_visible_files(path), path, str(path), select, notify, encoding)
@@ -135,7 +145,7 @@ def is_pattern(source: str | Path) -> bool:
 
 
 def _shown(source: str | Path) -> str:
-    return public_url(str(source)) if is_url(source) else str(Path(source).expanduser())
+    return public_url(str(source)) if is_url(source) or is_object_url(source) else str(Path(source).expanduser())
 
 
 def _matches(
@@ -144,7 +154,7 @@ def _matches(
     input_format: str | None,
     notify: Callable[[str], None],
     encoding: str | None,
-) -> "list[Any] | SizedRows":
+) -> FileRows:
     """Rows of all matching files, if the pattern ends in the suffix of a data format, or in a wildcard (`*.jsonl*`) and
     all of them are data files; otherwise an input for each file, as in a folder."""
     paths = [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
@@ -156,6 +166,27 @@ def _matches(
     return _folder_rows(paths, None, pattern, select, notify, encoding)
 
 
+def _object_rows(
+    url: str,
+    select: "RowSelection | None",
+    input_format: str | None,
+    notify: Callable[[str], None],
+    encoding: str | None,
+) -> FileRows:
+    """Rows of an object, of all that match a pattern, or of all below a folder, as of files."""
+    from ..objects.store_client import StoreClient
+
+    found = StoreClient(url, "inputs").files(url)
+    if not found:
+        raise SpecError(f"inputs: no object matches {url!r}. A folder ends in a slash, and a pattern has a '*'.")
+    is_data = not url.endswith("/") and _is_of_data(url) and all(_data_format(file.name) for file in found)
+    if input_format is not None or is_data or (len(found) == 1 and not is_pattern(url) and not url.endswith("/")):
+        kinds = [input_format or _format_of(file.name, repr(file.url)) for file in found]
+        files = [InputFile(file, file.url, kind, None, encoding) for file, kind in zip(found, kinds, strict=True)]
+        return _all_rows(files, select)
+    return _folder_rows(found, url if url.endswith("/") else None, url, select, notify, encoding)
+
+
 def _is_of_data(pattern: str) -> bool:
     """Whether the end of a pattern names a data format: `*.csv`, `*.jsonl*`, `*.csv.[gz]*`."""
     name = pattern.rpartition("/")[2]
@@ -163,28 +194,29 @@ def _is_of_data(pattern: str) -> bool:
 
 
 def _folder_rows(
-    files: Sequence[Path],
-    folder: Path | None,
+    files: "Sequence[Path | RemoteFile]",
+    folder: Path | str | None,
     name: str,
     select: "RowSelection | None",
     notify: Callable[[str], None],
     encoding: str | None,
-) -> "list[Any] | SizedRows":
+) -> FileRows:
     """An input for each text file and each PDF; if there are none, for each image. Other files are named, by `notify`
     or, if there are no others, by SpecError."""
-    texts: list[Path] = []
-    images: list[Path] = []
-    binary: list[Path] = []
+    texts: list[Path | RemoteFile] = []
+    images: list[Path | RemoteFile] = []
+    binary: list[Path | RemoteFile] = []
     reads_pdfs = find_spec("pypdf") is not None
     for file in files:
         head = _beginning(file)
         is_text = (reads_pdfs and head.startswith(PDF)) or not is_binary(head, encoding)
         (texts if is_text else images if media_type_of(head) in SUPPORTED else binary).append(file)
-    if images and not texts and not binary:
-        return _rows_of(lambda: _images(images, folder), 0, select)
-    binary = sorted([*binary, *images])
+    local_images = [file for file in images if isinstance(file, Path)]
+    if local_images and not texts and not binary:
+        return _rows_of(lambda: _images(local_images, folder), 0, select)
+    binary = sorted([*binary, *images], key=str)
     if binary:
-        shown = [str(file if folder is None else file.relative_to(folder)) for file in binary[:_MAX_NAMED]]
+        shown = [relative_name(file, folder) for file in binary[:_MAX_NAMED]]
         listed = ", ".join([*shown, *([f"and {len(binary) - _MAX_NAMED:,} more"] if len(binary) > _MAX_NAMED else [])])
         count = f"{len(binary):,} binary file{'' if len(binary) == 1 else 's'}"
         pdf = "" if reads_pdfs else " PDFs need pypdf: pip install 'batch-agent[pdf]'."
@@ -192,28 +224,42 @@ def _folder_rows(
         if not texts:
             raise SpecError(f"{name!r} has no text files, only {count}: {listed}. {advice}")
         notify(f"{count} in {name!r} will not be read: {listed}. {advice}")
-    return _rows_of(lambda: _texts(texts, folder, encoding), sum(map(_size, texts)), select)
+    is_remote = isinstance(name, str) and is_object_url(name)
+    return _rows_of(lambda: _texts(texts, folder, encoding), sum(map(_size, texts)), select, is_remote=is_remote)
 
 
-def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> "list[Any] | SizedRows":
+def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> FileRows:
     if len(files) == 1 and files[0].format == "parquet" and select is None:
         return parquet_rows(files[0].path)
 
     def rows() -> Iterator[Any]:
         for file in files:
             with translate_errors(file.name):
-                yield from parquet_rows(file.path) if file.format == "parquet" else _READERS[file.format](file)
+                yield from iter_parquet(file.path) if file.format == "parquet" else _READERS[file.format](file)
 
-    return _rows_of(rows, sum(file.size for file in files), select)
+    is_remote = not isinstance(files[0].path, Path)
+    return _rows_of(rows, sum(file.size for file in files), select, is_remote=is_remote)
 
 
 def _rows_of(
-    open_rows: Callable[[], Iterator[Any]], size: int, select: "RowSelection | None"
-) -> "list[Any] | SizedRows":
+    open_rows: Callable[[], Iterator[Any]], size: int, select: "RowSelection | None", *, is_remote: bool = False
+) -> FileRows:
     rows = open_rows if select is None else lambda: select.select(open_rows())
     if size <= _MAX_BYTES or (select is not None and select.is_bounded):
         return list(rows())
+    if is_remote:  # counting would download everything once more
+        return ThreadIterator(_Reopened(rows))
     return SizedRows(sum(1 for _ in rows()), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reopened:
+    """Rows that are opened for each iteration."""
+
+    open: Callable[[], Iterator[Any]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.open()
 
 
 def _data_format(name: str) -> str | None:
@@ -233,8 +279,19 @@ def _format_of(name: str, shown: str) -> str:
     return found
 
 
-def _size(path: Path) -> int:
-    return path.stat().st_size
+def _size(path: "Path | RemoteFile") -> int:
+    return path.stat().st_size if isinstance(path, Path) else path.size
+
+
+def open_bytes(path: "Path | RemoteFile") -> io.BufferedReader:
+    return path.open("rb") if isinstance(path, Path) else path.open()
+
+
+def relative_name(file: "Path | RemoteFile", folder: Path | str | None) -> str:
+    """Name of a file as inputs have it: relative to the folder, or as it is."""
+    if isinstance(file, Path):
+        return str(file if folder is None else file.relative_to(folder))
+    return file.url.removeprefix(str(folder or ""))
 
 
 @contextmanager
@@ -331,35 +388,33 @@ def _check_cells(name: str, line: int, names: list[str], cells: list[str]) -> li
     return cells
 
 
-def _texts(files: Iterable[Path], folder: Path | None, encoding: str | None) -> Iterator[Any]:
+def _texts(files: "Iterable[Path | RemoteFile]", folder: Path | str | None, encoding: str | None) -> Iterator[Any]:
     """An input for each file. `path` is relative to the folder, or as it is."""
     for file in files:
-        path = file if folder is None else file.relative_to(folder)
         text = _pdf(file) if _beginning(file).startswith(PDF) else _text(file, encoding)
-        yield {"path": str(path), "name": file.name, "text": text}
+        yield {"path": relative_name(file, folder), "name": file.name, "text": text}
 
 
-def _text(file: Path, encoding: str | None) -> str:
+def _text(file: "Path | RemoteFile", encoding: str | None) -> str:
     source = InputFile(file, str(file), "text", declared=encoding)
     with translate_errors(str(file)), _translate_encoding(source), source.open_text(None) as opened:
         return opened.read()
 
 
-def _pdf(file: Path) -> str:
+def _pdf(file: "Path | RemoteFile") -> str:
     from ..media.pdf import pdf_text
 
-    with translate_errors(str(file)), file.open("rb") as opened:
+    with translate_errors(str(file)), open_bytes(file) as opened:
         try:
             return pdf_text(opened, str(file))
         except ValueError as error:
             raise SpecError(f"{error}.") from error
 
 
-def _images(files: Iterable[Path], folder: Path | None) -> Iterator[Any]:
+def _images(files: Iterable[Path], folder: Path | str | None) -> Iterator[Any]:
     """An input for each file, which is read when its agent starts."""
     for file in files:
-        path = file if folder is None else file.relative_to(folder)
-        yield {"path": str(path), "name": file.name, "image": Image(file)}
+        yield {"path": relative_name(file, folder), "name": file.name, "image": Image(file)}
 
 
 def _visible_files(folder: Path) -> list[Path]:
@@ -372,8 +427,8 @@ def _visible_files(folder: Path) -> list[Path]:
     ]
 
 
-def _beginning(file: Path) -> bytes:
-    with translate_errors(str(file)), file.open("rb") as opened:
+def _beginning(file: "Path | RemoteFile") -> bytes:
+    with translate_errors(str(file)), open_bytes(file) as opened:
         return opened.read(HEAD_BYTES)
 
 

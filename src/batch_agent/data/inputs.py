@@ -12,7 +12,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
 from ..core.safe_text import safe_text
-from ..core.task_fields import STDIN, check_inputs, is_path, is_url, table_library
+from ..core.task_fields import STDIN, check_inputs, is_object_url, is_path, is_url, table_library
 from .input_files import is_pattern, read_file
 from .row_iterators import SizedRows, ThreadIterator
 from .sql_query import SqlQuery
@@ -41,7 +41,7 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notic
     check_inputs(source)
     select = _selection(rows)
     if is_path(source):
-        if "://" in str(source) and not is_url(source):
+        if "://" in str(source) and not is_url(source) and not is_object_url(source):
             raise SpecError(
                 f"{str(source).partition('://')[0]}://...: for inputs from a database, use SqlQuery(url, query)."
             )
@@ -96,9 +96,13 @@ class _SelectedRows:
         return self.select.select(self.rows)
 
 
-def check_output_path(inputs: Any, out: Path, label: str = "out") -> None:
+def check_output_path(inputs: Any, out: Path | str, label: str = "out") -> None:
     """Raises SpecError if the results would overwrite the inputs, or be among them in the next run."""
     if not is_path(inputs) or is_url(inputs) or inputs == STDIN:
+        return
+    if is_object_url(inputs) or isinstance(out, str):
+        if is_object_url(inputs) and is_object_url(out):
+            _check_objects(inputs, str(out), label)
         return
     if is_pattern(inputs) and not Path(inputs).exists():
         _check_no_match(inputs, out, label)
@@ -120,6 +124,16 @@ def _check_no_match(pattern: Any, out: Path, label: str) -> None:
         raise SpecError(
             f"{label} {str(out)!r} matches the inputs {str(pattern)!r}, and would be one of them in the next run: use "
             "another name."
+        )
+
+
+def _check_objects(inputs: str, out: str, label: str) -> None:
+    folder = out.endswith("/")
+    written = f"{out}part-00000.jsonl" if folder else out.replace("*", "part-00000")
+    if fnmatch(written, f"{inputs}*" if inputs.endswith("/") else inputs):
+        raise SpecError(
+            f"{label} {out!r} is among the inputs {inputs!r}: it would overwrite them, or be one of them in the next "
+            "run. Use another folder."
         )
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -12,7 +12,10 @@ from ..core.errors import SpecError
 from .column_names import check_unique
 from .optional_imports import require
 from .plain_values import plain_value
-from .row_iterators import SizedRows
+from .row_iterators import SizedRows, ThreadIterator
+
+if TYPE_CHECKING:
+    from ..objects.store_client import RemoteFile
 
 _BATCH_ROWS = 1000
 _MAX_BYTES = 256 * 1024 * 1024
@@ -21,16 +24,18 @@ _MIN_OBJECT_BYTES = 2**24
 _WRAPPED_ERROR = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 
 
-def parquet_rows(path: Path) -> "list[Any] | SizedRows":
-    """Rows of a Parquet file. Raises SpecError."""
+def parquet_rows(path: "Path | RemoteFile") -> "list[Any] | SizedRows | ThreadIterator":
+    """Rows of a Parquet file; of a large one in an object store, an async iterator. Raises SpecError."""
     with _connect(path) as connection:
         name = [str(path)]
         [(rows,)] = connection.execute("SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata(?)", name).fetchall()
         [(size,)] = connection.execute(
             "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)", name
         ).fetchall()
-    found = SizedRows(rows, lambda: _rows(path))
-    return found.materialized() if (size or 0) <= _MAX_BYTES else found
+    found = SizedRows(rows, lambda: iter_parquet(path))
+    if (size or 0) <= _MAX_BYTES:
+        return found.materialized()
+    return found if isinstance(path, Path) else ThreadIterator(found)
 
 
 def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_line: int) -> None:
@@ -50,7 +55,8 @@ def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_l
         raise SpecError(_reason(error)) from error
 
 
-def _rows(path: Path) -> Iterator[Any]:
+def iter_parquet(path: "Path | RemoteFile") -> Iterator[Any]:
+    """Rows of a Parquet file, read as they are needed. Raises SpecError."""
     with _connect(path) as connection:
         found = connection.execute("SELECT * FROM read_parquet(?)", [str(path)])
         names = _names(path, connection.cursor(), [column[0] for column in found.description])
@@ -63,7 +69,7 @@ def _rows(path: Path) -> Iterator[Any]:
                 }
 
 
-def _names(path: Path, connection: Any, duckdb_names: Sequence[str]) -> list[str]:
+def _names(path: "Path | RemoteFile", connection: Any, duckdb_names: Sequence[str]) -> list[str]:
     """Column names of the file. DuckDB ignores their case, and renames one of `A` and `a`."""
     schema = connection.execute("SELECT name, num_children FROM parquet_schema(?)", [str(path)]).fetchall()
     names: list[str] = []
@@ -80,12 +86,14 @@ def _names(path: Path, connection: Any, duckdb_names: Sequence[str]) -> list[str
 
 
 @contextmanager
-def _connect(path: Path) -> Iterator[Any]:
+def _connect(path: "Path | RemoteFile") -> Iterator[Any]:
     duckdb = require("duckdb", f"{path.name!r}, a Parquet file,")
     try:
         with duckdb.connect() as connection:
             connection.execute("SET enable_progress_bar = false")  # it would be printed among the results
             connection.execute("SET TimeZone = 'UTC'")  # otherwise timestamps depend on the local time zone
+            if not isinstance(path, Path):
+                connection.register_filesystem(path.store.filesystem)
             yield connection
     except duckdb.Error as error:
         raise SpecError(f"{str(path)!r} cannot be read: {_reason(error)}") from error

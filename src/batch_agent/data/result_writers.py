@@ -1,5 +1,6 @@
 """Writers of results files. Each result is written as soon as its agent ends."""
 
+import asyncio
 import csv
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from ..aio import exit_in_thread
 from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
+from ..core.task_fields import is_object_url
 from .append_file import AppendFile
 from .columns import in_order, narrow_row, table_row
 from .parquet_writer import ParquetFile
@@ -36,11 +38,16 @@ class ResultWriter(Protocol):
 
 def open_results(path: str | Path, label: str = "out") -> ResultWriter:
     """Opens a results file of the format that its suffix names: `.parquet`, `.csv` or JSON lines. It is readable during
-    the run. Rows are in the order in which agents end; in a Parquet file, in the order of the inputs.
+    the run. Rows are in the order in which agents end; in a Parquet file, in the order of the inputs. The URL of an
+    object store names one object, which is written at the end, or a folder of parts: `s3://bucket/out/`.
 
     The first result replaces an earlier file. Without results, it is replaced at the end, unless there was an error.
     `label`: the option that named the file, for messages. Raises SpecError if the file cannot be written, or if another
     run writes to it."""
+    if is_object_url(path):
+        from ..objects.remote_results import open_remote_results  # only for object stores
+
+        return open_remote_results(str(path), label, lambda file: open_results(file, label))
     path = Path(path).expanduser()
     match path.suffix.lower():
         case ".parquet":
@@ -54,9 +61,10 @@ def open_results(path: str | Path, label: str = "out") -> ResultWriter:
 
 
 @asynccontextmanager
-async def result_file_writer(path: Path) -> AsyncIterator[Write]:
-    """The write function of a results file. Closing the file may take a while, and does not block the loop."""
-    file = open_results(path)
+async def result_file_writer(path: Path | str) -> AsyncIterator[Write]:
+    """The write function of a results file. Opening an object store and closing the file may take a while, and do not
+    block the loop."""
+    file = await asyncio.to_thread(open_results, path) if isinstance(path, str) else open_results(path)
     try:
         yield file.write
     finally:

@@ -44,7 +44,8 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
     is left; without, it is cancelled when the stream is garbage collected."""
 
     def __init__(self, drive: Callable[[ResultChannel], Coroutine[Any, Any, None]], capacity: int = 1024) -> None:
-        self._drive = drive
+        self.drive = drive
+        """Runs the agents; the results go to a channel."""
         self._channel = ResultChannel(capacity)
         self._driver: asyncio.Task[None] | None = None
         self._is_closed = False
@@ -115,7 +116,7 @@ class ResultStream(AsyncIterator[AgentResult[T]]):
         if self._driver is None:
             # The task must not reference the stream, or a dropped stream would never be collected.
             channel = self._channel
-            self._driver = asyncio.get_running_loop().create_task(self._drive(channel))
+            self._driver = asyncio.get_running_loop().create_task(self.drive(channel))
             self._driver.add_done_callback(lambda _: channel.results.close())
         return self._driver
 

@@ -138,7 +138,7 @@ def _options(spec: BatchSpec, results: Results, began: float) -> dict[str, Any]:
     return {"backend": spec.backend, **{name: each for name, each in given.items() if each is not None}, **limits}
 
 
-def _rewrite(out: Path, results: Results) -> None:
+def _rewrite(out: Path | str, results: Results) -> None:
     with open_results(out) as file:
         for result in results:
             file.write(result)

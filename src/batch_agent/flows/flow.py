@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from ..core.errors import SpecError
@@ -12,7 +13,8 @@ from ..core.options.run_options import StageOptions
 from ..core.options.signature import lists_options
 from ..core.protocols import EventSinks
 from ..core.spec import BatchSpec
-from ..core.task_fields import Fields
+from ..core.task_fields import Fields, is_object_url
+from ..data.inputs import print_notice
 from ..engine.sync import run_blocking
 from ..observe.live.detection import progress_if_interactive
 from ..observe.sinks import combine_sinks
@@ -56,7 +58,8 @@ class Flow:
         """`inputs` and `options`: as for `BatchAgent.run`; the options apply to all stages."""
         if "task" in options:
             raise SpecError("Each stage of a flow has its own task: Flow(inputs, ...).map(name, task).")
-        BatchSpec.of(task="-", inputs=inputs, **options)
+        is_remote = is_object_url(options.get("checkpoint_dir"))
+        BatchSpec.of(**{"task": "-", "inputs": inputs, **options, **({"checkpoint_dir": None} if is_remote else {})})
         self._inputs = inputs
         self._options = options
         self._steps: tuple[FlowStep, ...] = ()
@@ -192,6 +195,11 @@ class Flow:
     async def run(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
         """Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'. The results so
         far are in the error's `flow`."""
+        if is_object_url(self._options.get("checkpoint_dir")):
+            from ..objects.checkpoint_copy import open_checkpoint_copy
+
+            async with open_checkpoint_copy(str(self._options["checkpoint_dir"]), print_notice) as copy:
+                return await self._with_checkpoint(copy).run(events=events, progress=progress)
         shown = progress_if_interactive(sys.stderr, progress if events is None else bool(progress), self._outputs)
         watched = combine_sinks(events, self._options.get("checkpoint_dir"), shown)
         try:
@@ -218,6 +226,12 @@ class Flow:
         store, run_id = (None, "") if shared is None else (shared.distribution.store, shared.run_id)
         out = next((out for out in outs if out is not None), None)
         return RunOutputs(self._options.get("checkpoint_dir"), store, run_id, out)
+
+    def _with_checkpoint(self, folder: Path) -> "Flow":
+        same = Flow.__new__(Flow)
+        same._inputs, same._steps = self._inputs, self._steps
+        same._options = {**self._options, "checkpoint_dir": folder}
+        return same
 
     def with_step(self, step: FlowStep) -> "Flow":
         """A copy of the flow with one more step."""

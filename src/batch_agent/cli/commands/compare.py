@@ -90,7 +90,7 @@ def _scored(run: Path, scorers: list[Any], output: Any) -> Results[Any]:
 
 def _read_checkpoint(folder: Path, output: Any) -> Results[Any]:
     if not model_checkpoints(folder):
-        check_is_one(folder, "compare")
+        check_is_one(folder, "compare", str(folder))
     return read_results(folder, output)
 
 

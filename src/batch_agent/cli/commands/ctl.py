@@ -1,7 +1,6 @@
 """batch-agent ctl."""
 
 import asyncio
-from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -12,11 +11,12 @@ from ...core.safe_text import safe_text
 from ...data import read_inputs
 from ...run.control import ControlRequest, inputs_to_add
 from ...run.control_socket import steer
+from ..object_files import RunLocation, folder_here, is_server_url
 from ..saved_command import remote_run_id
 
 
 def ctl(
-    folder: str | Path,
+    folder: RunLocation,
     *,
     max_inflight: int | None = None,
     max_usd: float | None = None,
@@ -55,12 +55,12 @@ def ctl(
     """
     if pause and resume:
         raise SpecError("Choose one of --pause and --resume.")
-    is_url = "://" in str(folder)
-    if is_url or (name := remote_run_id(Path(folder))) is not None:
+    here = None if is_server_url(folder) else folder_here(folder)
+    if here is None or (name := remote_run_id(here)) is not None:
         raise SpecError(
-            f"{'A run on a server' if is_url else f'The run {name!r}'} is distributed, and cannot be changed while it "
-            "is running. Stop the process that submitted it with Ctrl-C, and run it again with other values: its "
-            "workers and their results stay."
+            f"{'A run on a server' if here is None else f'The run {name!r}'} is distributed, and cannot be changed "
+            "while it is running. Stop the process that submitted it with Ctrl-C, and run it again with other values: "
+            "its workers and their results stay."
         )
     request = ControlRequest(
         max_inflight,
@@ -70,5 +70,5 @@ def ctl(
         tuple(cancel or ()),
         () if add is None else inputs_to_add(read_inputs(add, Rows(input_format=input_format, encoding=encoding))),
     )
-    for change in asyncio.run(steer(Path(folder), request)):
+    for change in asyncio.run(steer(here, request)):
         print(safe_text(str(change)))

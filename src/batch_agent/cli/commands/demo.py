@@ -25,9 +25,9 @@ from ...observe.live.progress import progress_for
 from ...observe.text.summary import summary_lines
 from ...tools import Tool
 from ..checkpoint import delete_checkpoint
+from ..object_files import report_lines
 from ..options.observability import Dashboard
 from ..signals import interruptible
-from .report import report_lines
 
 _PRODUCTS = ("blender", "lamp", "phone", "desk")
 _PRAISE = (
@@ -124,7 +124,7 @@ def demo(
     for line in [
         *lines,
         f"Results: {out / 'results.jsonl'}",
-        *report_lines(run),
+        *report_lines(run, str(run)),
         f"To view it in the browser: batch-agent serve {run}",
     ]:
         console.print(safe_text(line), highlight=False, markup=False)

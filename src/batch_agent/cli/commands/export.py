@@ -19,7 +19,8 @@ from ...observe.text.formatting import plural, status_counts
 from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import check_is_one, open_checkpoint
-from ..run_source import run_source
+from ..object_files import OptionalLocation, RunLocation, open_to_write
+from ..run_source import RunSource, run_source
 from ..stdout import write_stdout
 
 Format = Literal["jsonl", "csv", "parquet", "chat", "atif", "trl", "verifiers"]
@@ -35,10 +36,10 @@ _BY_SUFFIX: dict[str, Format] = {
 
 
 def export(
-    folder: str | Path,
+    folder: RunLocation,
     *,
     run: str | None = None,
-    out: Path | None = None,
+    out: OptionalLocation = None,
     format: Format | None = None,
     schema: str | None = None,
     max_retries: int | None = None,
@@ -49,12 +50,13 @@ def export(
     Parameters
     ----------
     folder
-        Checkpoint directory, or the URL of a Redis server. For a run with a reduce, the directory of one stage:
-        FOLDER/map or FOLDER/reduce.
+        Checkpoint directory, also in an object store, or the URL of a Redis server. For a run with a reduce, the
+        directory of one stage: FOLDER/map or FOLDER/reduce.
     run
         Name of the run, if FOLDER is the URL of a Redis server.
     out
-        File to write. By default, standard output. It is replaced atomically, after all rows are written.
+        File to write, also in an object store. By default, standard output. It is replaced atomically, after all rows
+        are written.
     format
         jsonl, csv or parquet; by default, determined by the file name. chat: conversations as JSONL for fine-tuning.
         atif, trl and verifiers: token ids of a run with tokens=True, as JSONL; trl also as Parquet.
@@ -70,46 +72,60 @@ def export(
         raise SpecError("A Parquet file cannot be written to standard output. Choose a file with --out.")
     if include_failed and kind != "chat":
         raise SpecError("--include-failed is for --format chat. Other formats have a row for failed agents too.")
-    with run_source(folder, run) as source:
-        check_is_one(source.folder, "export")
+    with run_source(folder, run) as source, open_to_write(out) as path:
+        check_is_one(source.folder, "export", source.title)
         retries = source.max_retries if max_retries is None else max_retries
         if kind in ("atif", "trl", "verifiers"):
-            return _export_rollouts(source.folder, out, kind, schema, retries)
-        return _export_table(source.folder, out, kind, schema, retries, include_failed=include_failed)
-
-
-def _export_table(
-    folder: Path, out: Path | None, kind: Format, schema: str | None, max_retries: int | None, *, include_failed: bool
-) -> int:
-    with open_checkpoint(folder, schema, max_retries) as (reader, config):
-        results = _Rows(CheckpointTable(folder, reader, as_sent(config) if kind == "chat" else config))
-        if kind == "chat":
-            results.wanted = ("answered", "failed") if include_failed else ("answered",)
-        if out is None:
-            if not write_stdout(_PIECES[kind](results)):
-                return 0
-        elif kind == "parquet":
-            to_parquet(results, out)
-        else:
-            with atomic_write(out) as file:
-                file.writelines(_PIECES[kind](results))
+            return _export_rollouts(source, path, kind, schema, retries, shown=out)
+        statuses: Sequence[AgentStatus] = ("answered", "failed") if include_failed else ("answered",)
+        rows = _export_rows(source.folder, path, kind, schema, retries, statuses)
+        if rows is None:
+            return 0
     where = f" to {out}" if out is not None else ""
     print(
-        f"Wrote {plural(results.statuses.total(), 'row')}{where}: {status_counts(results.statuses)}."
-        f"{_skipped(results.skipped)}",
+        f"Wrote {plural(rows.statuses.total(), 'row')}{where}: {status_counts(rows.statuses)}.{_skipped(rows.skipped)}",
         file=sys.stderr,
     )
     return 0
 
 
+def _export_rows(
+    folder: Path,
+    out: Path | None,
+    kind: str,
+    schema: str | None,
+    max_retries: int | None,
+    chat_statuses: Sequence[AgentStatus],
+) -> "_Rows | None":
+    """What was written; None if standard output was closed."""
+    with open_checkpoint(folder, schema, max_retries) as (reader, config):
+        results = _Rows(CheckpointTable(folder, reader, as_sent(config) if kind == "chat" else config))
+        if kind == "chat":
+            results.wanted = chat_statuses
+        if out is None:
+            if not write_stdout(_PIECES[kind](results)):
+                return None
+        elif kind == "parquet":
+            to_parquet(results, out)
+        else:
+            with atomic_write(out) as file:
+                file.writelines(_PIECES[kind](results))
+    return results
+
+
 def _export_rollouts(
-    folder: Path, out: Path | None, kind: RolloutFormat, schema: str | None, max_retries: int | None
+    source: RunSource,
+    out: Path | None,
+    kind: RolloutFormat,
+    schema: str | None,
+    max_retries: int | None,
+    shown: Path | str | None,
 ) -> int:
     is_parquet = out is not None and out.suffix.lower() == ".parquet"
     if is_parquet and kind != "trl":
         raise SpecError(f"--format {kind} is written as JSONL; --format trl also as Parquet.")
-    with open_checkpoint(folder, schema, max_retries) as (reader, config):
-        rollouts = _Rollouts(CheckpointTable(folder, reader, as_sent(config)), kind)
+    with open_checkpoint(source.folder, schema, max_retries) as (reader, config):
+        rollouts = _Rollouts(CheckpointTable(source.folder, reader, as_sent(config)), kind)
         lines = (dumps(row) + b"\n" for row in rollouts)
         if out is None:
             if not write_stdout(lines):
@@ -120,8 +136,8 @@ def _export_rollouts(
             with atomic_write(out) as file:
                 file.writelines(lines)
     if not rollouts.agents:
-        raise SpecError(f"{str(folder)!r} has no token ids. They are kept by a run with tokens=True (--tokens).")
-    print(rollouts.summary(out), file=sys.stderr)
+        raise SpecError(f"{source.title!r} has no token ids. They are kept by a run with tokens=True (--tokens).")
+    print(rollouts.summary(shown), file=sys.stderr)
     return 0
 
 
@@ -150,7 +166,7 @@ class _Rollouts:
                 self.rows += 1
                 yield row
 
-    def summary(self, out: Path | None) -> str:
+    def summary(self, out: Path | str | None) -> str:
         where = f" to {out}" if out is not None else ""
         text = f"Wrote {plural(self.rows, 'row')}{where}: the tokens of {plural(self.agents, 'agent')}."
         if self.breaks:
@@ -159,8 +175,8 @@ class _Rollouts:
         return text + (f" {plural(self.without, 'agent')} without tokens." if self.without else "")
 
 
-def _format_of(out: Path | None) -> Format:
-    suffix = "" if out is None else out.suffix.lower()
+def _format_of(out: Path | str | None) -> Format:
+    suffix = "" if out is None else Path(out).suffix.lower()
     if suffix not in _BY_SUFFIX:
         raise SpecError(f"--out {str(out)!r} has an unknown file type. Choose jsonl, csv or parquet with --format.")
     return _BY_SUFFIX[suffix]

@@ -24,13 +24,14 @@ from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
 from ..agent_story import story_lines
 from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from ..object_files import RunLocation
 from ..run_source import run_source
 
 _MAX_LENGTH = 100
 
 
 def inspect(
-    folder: str | Path,
+    folder: RunLocation,
     *,
     run: str | None = None,
     agent: str | None = None,
@@ -43,8 +44,8 @@ def inspect(
     Parameters
     ----------
     folder
-        Checkpoint directory, or the URL of a Redis server. For a run with a reduce, all stages are shown; pass a
-        stage's directory to see one.
+        Checkpoint directory, also in an object store, or the URL of a Redis server. For a run with a reduce, all stages
+        are shown; pass a stage's directory to see one.
     run
         Name of the run, if FOLDER is the URL of a Redis server.
     agent
@@ -60,7 +61,7 @@ def inspect(
     console = Console(highlight=False, soft_wrap=True)
     with run_source(folder, run) as source:
         if agent is not None or schema is not None:
-            check_is_one(source.folder, "inspect")
+            check_is_one(source.folder, "inspect", source.title)
         retries = source.max_retries if max_retries is None else max_retries
         checkpoints = checkpoints_in(source.folder)
         missing: list[SpecError] = []
@@ -76,10 +77,9 @@ def inspect(
                         continue
                     lines = story_lines(checkpoint, config, stored, full=full)
                     if len(checkpoints) > 1:
-                        _print(console, [Text(f"{checkpoint}  {config.model}", style="bold")])
+                        _print(console, [Text(f"{source.title_of(checkpoint)}  {config.model}", style="bold")])
                 else:
-                    title = source.title if checkpoint == source.folder else str(checkpoint)
-                    lines = _summary(checkpoint, title, reader, config, full=full)
+                    lines = _summary(checkpoint, source.title_of(checkpoint), reader, config, full=full)
                 _print(console, lines)
 
 

@@ -14,6 +14,7 @@ from ...forecasting.forecast_text import compared_lines, forecast_lines
 from ...observe.live.progress import PlainProgress
 from ...observe.run_stats import RunStats
 from ..checkpoint import checkpoint_of
+from ..object_files import Location, OptionalLocation, open_run_folder
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
 from ..signals import interruptible
@@ -29,8 +30,8 @@ def plan(
     *,
     cluster: ClusterOptions = _NOT_DISTRIBUTED,
     canary: int = 0,
-    out: Path = Path("results.jsonl"),
-    checkpoint: Path | None = None,
+    out: Location = Path("results.jsonl"),
+    checkpoint: OptionalLocation = None,
 ) -> int:
     """Prints the forecast, and saves it for the run to compare itself with.
 
@@ -43,12 +44,12 @@ def plan(
     checkpoint
         Checkpoint directory, as for run.
     """
-    folder = checkpoint or checkpoint_of(out)
-    kwargs = {**options.to_kwargs(), **cluster.to_dict(), "checkpoint_dir": folder if canary else None}
-    forecast = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **kwargs))
-    for line in forecast_lines(forecast):
-        print(safe_text(line))
-    _save(forecast, folder)
+    with open_run_folder(checkpoint or checkpoint_of(out)) as opened:
+        kwargs = {**options.to_kwargs(), **cluster.to_dict(), "checkpoint_dir": opened.path if canary else None}
+        forecast = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **kwargs))
+        for line in forecast_lines(forecast):
+            print(safe_text(line))
+        _save(forecast, opened.path)
     return 0
 
 

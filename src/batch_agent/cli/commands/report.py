@@ -1,58 +1,59 @@
 """batch-agent report."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from ...core.errors import StoreError
 from ...observe.event_log import FILE
 from ...observe.report.html import REPORT, write_report
-
-if TYPE_CHECKING:
-    from ..run_source import SharedRun
+from ..object_files import OptionalLocation, RunLocation, is_server_url, open_to_write
+from ..run_source import SharedRun, find_run
+from ..shared_view import record_run
 
 _RUN_FILES = (FILE, "run.sqlite3", "run.lock", "command.json")
 
 
-def report(folder: str | Path, *, run: str | None = None, out: Path | None = None) -> None:
+def report(folder: RunLocation, *, run: str | None = None, out: OptionalLocation = None) -> None:
     """Writes the report, and prints its path. Raises StoreError and SpecError.
 
     Parameters
     ----------
     folder
-        Checkpoint directory of the run, or the URL of a Redis server. By default, results.jsonl.checkpoint for
-        results.jsonl.
+        Checkpoint directory of the run, also in an object store, or the URL of a Redis server. By default,
+        results.jsonl.checkpoint for results.jsonl.
     run
         Name of the run, if FOLDER is the URL of a Redis server.
     out
-        File to write. By default, report.html in the checkpoint, or in this directory for a run on a server.
+        File to write, also in an object store. By default, report.html in the checkpoint, or in this directory for a
+        run on a server.
     """
-    from ..run_source import shared_run  # not for `batch-agent run`, which prints the path of a report
+    if out is None and isinstance(folder, str):
+        out = Path(REPORT) if is_server_url(folder) else f"{folder.rstrip('/')}/{REPORT}"
+    with find_run(folder, run) as found, _log_folder(found) as read, open_to_write(out) as path:
+        check_is_run(read)
+        try:
+            written = write_report(read, path)
+        except OSError as error:
+            raise StoreError(f"The log in {str(read)!r} cannot be read: {error.strerror}.") from error
+    print(f"Report: {out if isinstance(out, str) else written}")
 
-    shared = shared_run(folder, run)
-    if shared is None or shared.folder is not None:
-        _report(Path(folder), out)
+
+@contextmanager
+def _log_folder(found: Path | SharedRun) -> Iterator[Path]:
+    """The directory with the log. That of a run on a server is made from its facts, unless the process that submitted
+    it has one on this machine."""
+    if isinstance(found, Path):
+        yield found
+    elif found.folder is not None:
+        yield found.folder
     else:
-        _report_shared(shared, out)
-
-
-def _report_shared(shared: "SharedRun", out: Path | None) -> None:
-    """The log of the run is in the directory of the process that submitted it: here, it is made from the facts."""
-    from ..shared_view import record_run
-
-    with TemporaryDirectory(prefix="batch-agent-") as temporary:
-        copy = Path(temporary, shared.name)
-        asyncio.run(record_run(shared, copy, follows=False))
-        _report(copy, out or Path(REPORT))
-
-
-def _report(folder: Path, out: Path | None) -> None:
-    check_is_run(folder)
-    try:
-        print(f"Report: {write_report(folder, out)}")
-    except OSError as error:
-        raise StoreError(f"The log in {str(folder)!r} cannot be read: {error.strerror}.") from error
+        with TemporaryDirectory(prefix="batch-agent-") as temporary:
+            copy = Path(temporary, found.name)
+            asyncio.run(record_run(found, copy, follows=False))
+            yield copy
 
 
 def check_is_run(folder: Path) -> None:
@@ -74,9 +75,3 @@ def _check(folder: Path) -> None:
         )
     if not any((folder / name).exists() for name in _RUN_FILES) and not any(folder.glob("*/run.sqlite3")):
         raise StoreError(f"{str(folder)!r} is not the checkpoint of a run: it has neither {FILE} nor run.sqlite3.")
-
-
-def report_lines(folder: Path) -> list[str]:
-    """A line with the path of the report, if there is one."""
-    path = folder / REPORT
-    return [f"Report: {path}"] if path.exists() else []

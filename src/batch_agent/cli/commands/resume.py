@@ -7,6 +7,7 @@ from pathlib import Path
 from ...core.errors import SpecError
 from ...store.reader import CheckpointReader
 from ..checkpoint import checkpoints_in
+from ..object_files import RunLocation, is_server_url, open_to_read
 from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
 from ..options.command_options import from_saved
 from ..options.observability import Dashboard, TelemetryOptions
@@ -18,7 +19,7 @@ _NO_TELEMETRY = TelemetryOptions()
 
 
 def resume(
-    folder: str | Path,
+    folder: RunLocation,
     *,
     backend: str | None = None,
     store: str | None = None,
@@ -39,19 +40,20 @@ def resume(
     trust
         Resume a checkpoint of another user. Its command names code to run, files, and a server.
     """
-    if "://" in str(folder):
+    if is_server_url(folder):
         raise SpecError(
             "A run is resumed by its command, which is in the directory of the process that submitted it, not on the "
             "server: batch-agent resume FOLDER --store URL. To run agents that it has submitted: batch-agent worker "
             "--store URL --run NAME. To see what it did: batch-agent inspect URL --run NAME."
         )
-    folder = Path(folder).absolute()
-    if remote_run_id(folder) is None:
-        for each in checkpoints_in(folder):
-            CheckpointReader(each).close()
-    command = saved_command(folder)
-    if not trust:
-        command.check_is_own(folder)
+    location = folder.absolute() if isinstance(folder, Path) else folder
+    with open_to_read(location) as read:
+        if remote_run_id(read) is None:
+            for each in checkpoints_in(read):
+                CheckpointReader(each).close()
+        command = saved_command(read)
+        if not trust:
+            command.check_is_own(read)
     directory, options = command.working_directory, command.given
     if backend is not None:
         options["backend"] = backend
@@ -68,7 +70,7 @@ def resume(
     cluster, others = cluster_options_from_saved(others)
     cluster = _with_store(cluster, store)
     return run(
-        task, reducer=reducer, cluster=cluster, **others, checkpoint=folder, dashboard=dashboard, telemetry=telemetry
+        task, reducer=reducer, cluster=cluster, **others, checkpoint=location, dashboard=dashboard, telemetry=telemetry
     )
 
 

@@ -35,6 +35,7 @@ from ...run.checkpoint_table import read_results
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint
+from ..object_files import Location, OptionalLocation, RunFolder, open_run_folder
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
 from ..options.observability import Dashboard, TelemetryOptions
@@ -44,38 +45,38 @@ from ..saved_command import CommandSaver, check_same_location
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
 from ..worker_manifest import WorkerManifest
 from .plan import compare
-from .report import report_lines
 
 
 def run_reduced(
     options: dict[str, Any],
     reduce: ReduceSettings,
-    out: Path,
+    out: Path | str,
     progress: Progress,
     events: EventSinks,
-    published: "_PublishedRun | None" = None,
+    published: "_PublishedRun | None",
+    opened: RunFolder,
 ) -> int:
     """Runs both stages, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
     `options`: of the map stage. `events`: all event sinks, including `progress`. `published`: for workers.
     """
-    started, folder = time.monotonic(), options["checkpoint_dir"]
+    started, folder = time.monotonic(), opened.path
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
-    ended = run_until_signal(_flow(options, reduce, out, events, published))
+    ended = run_until_signal(_flow(options, reduce, out, events, published, opened))
     seconds, state = time.monotonic() - started, progress.state
     if isinstance(ended, StoppedBySignal):
         print_lines(
-            [*partial_flow_summary_lines(state, seconds), *_resumed(state), f"Results: {out}", *report_lines(folder)]
+            [*partial_flow_summary_lines(state, seconds), *_resumed(state), f"Results: {out}", *opened.report_lines()]
         )
-        return exit_status(ended, _outputs(folder, published), state, any_failed=False)
+        return exit_status(ended, _outputs(opened, published), state, any_failed=False)
     outcome, problem = ended
     print_lines(
         [*flow_summary_lines(outcome, seconds), *flow_tool_lines(state), *_resumed(state), *steered_lines(state)]
     )
     print_lines(compare(folder, state.stages[MAP].stats, outcome.stages[MAP].seconds))
-    print_lines([f"Results: {out}", *report_lines(folder)])
-    status = _finish(outcome, reduce, folder, state)
+    print_lines([f"Results: {out}", *opened.report_lines()])
+    status = _finish(outcome, reduce, opened, state)
     if problem is not None:
         raise problem
     return status
@@ -97,28 +98,33 @@ class _ResultCallback:
 
 
 async def _flow(
-    options: dict[str, Any], reduce: ReduceSettings, out: Path, events: EventSinks, published: "_PublishedRun | None"
+    options: dict[str, Any],
+    reduce: ReduceSettings,
+    out: Path | str,
+    events: EventSinks,
+    published: "_PublishedRun | None",
+    opened: RunFolder,
 ) -> tuple[FlowResult, SpecError | None]:
     """The result of the flow, and the error of writing results, if any. Unlike in `BatchAgent.run_with_reduce`, a
     failed reduce counts as a failed agent."""
     with open_results(out, "--out") as file:
         callback = _ResultCallback(file)
-        async with _publication(published):
+        async with opened.guard, _publication(published):
             return await reduced_flow(options, reduce.options, callback).run(events=events), callback.error
 
 
-def _finish(outcome: FlowResult, reduce: ReduceSettings, folder: Path, state: LiveState) -> int:
+def _finish(outcome: FlowResult, reduce: ReduceSettings, opened: RunFolder, state: LiveState) -> int:
     """Writes the summary and returns the exit status. Only the answer goes to standard output, after all messages."""
     [item] = outcome.items
     any_failed = any(map(_has_failed, outcome.stages[MAP].results))
     if item.error is not None:
         print_lines([f"The reduce failed: {item.error}"])
-        return exit_status(None, _outputs(folder), state, any_failed=True)
+        return exit_status(None, _outputs(opened), state, any_failed=True)
     text = item[REDUCE] if reduce.is_text else _pretty(item[REDUCE])
     with atomic_write(reduce.summary) as file:
         file.write(f"{text}\n".encode())
     print_lines([f"Summary: {reduce.summary}"])
-    status = exit_status(None, _outputs(folder), state, any_failed=any_failed)
+    status = exit_status(None, _outputs(opened), state, any_failed=any_failed)
     print(safe_text(text) if sys.stdout.isatty() else text)
     return status
 
@@ -141,8 +147,8 @@ def run(
     *,
     reducer: ReduceArguments = _NO_REDUCE,
     cluster: ClusterOptions = _NOT_DISTRIBUTED,
-    out: Path = Path("results.jsonl"),
-    checkpoint: Path | None = None,
+    out: Location = Path("results.jsonl"),
+    checkpoint: OptionalLocation = None,
     plan_changed: Literal["stop", "rerun"] = "stop",
     fresh: bool = False,
     dashboard: Dashboard = None,
@@ -153,22 +159,23 @@ def run(
     Parameters
     ----------
     out
-        Results file, written as agents finish: .jsonl (one JSON object per line), .csv or .parquet.
+        Results file, written as agents finish: .jsonl (one JSON object per line), .csv or .parquet; or a folder in an
+        object store, such as s3://bucket/out/.
     checkpoint
-        Checkpoint directory. By default, OUT.checkpoint.
+        Checkpoint directory, also in an object store. By default, OUT.checkpoint.
     plan_changed
         If the task, the model or similar changed since the checkpoint: stop with an error, or rerun all agents.
     fresh
         Discard the progress of an earlier run and the files that its tools made, and start over.
     """
-    folder = checkpoint or checkpoint_of(out)
+    location = checkpoint or checkpoint_of(out)
     options.check_output_path(out, "--out")
-    options.check_output_path(folder, "--checkpoint")
-    kwargs = {**options.to_kwargs(), "checkpoint_dir": folder, "plan_changed": plan_changed}
+    options.check_output_path(location, "--checkpoint")
+    kwargs = {**options.to_kwargs(), "plan_changed": plan_changed}
     reduce = reducer.settings(out)
     if reduce is not None:
         options.check_output_path(reduce.summary, "--summary")
-    check_judges(BatchSpec.of(**kwargs, **cluster.to_dict()))  # validated before an earlier run is deleted
+    check_judges(BatchSpec.of(**kwargs, checkpoint_dir=Path("-"), **cluster.to_dict()))  # before a run is deleted
     remote = _remote_run(kwargs["task"], cluster, () if reduce is None else (MAP, REDUCE))
     if remote is not None and any(map(is_judge, kwargs["score"])):
         raise SpecError("A judge reads the checkpoint, which is on a server with --store: score the results in Python.")
@@ -182,21 +189,26 @@ def run(
             "--models cannot be used with --store: workers would have to know the backends of all models. In Python, "
             "pass models= to BatchAgent.run and to BatchAgent.work; or use --cluster ray."
         )
-    if fresh:
-        if remote is not None:
-            asyncio.run(remote.delete())
-        delete_checkpoint(folder)
-    if plan_changed == "stop":
-        check_same_location(folder, is_shared=remote is not None)
-        check_kind(folder, is_reduced=reduce is not None)
-    named = {} if remote is None else {"run_id": remote.name}
-    command = {**options.to_dict(), **reducer.to_dict(), **cluster.to_dict(), **named, "out": out}
-    progress = progress_for(sys.stderr, dashboard)
-    events: EventSinks = [CommandSaver(progress, folder, command), *telemetry.sinks()]
-    published = None if remote is None else _PublishedRun(remote, WorkerManifest.of(options, cluster.lease, reducer))
-    if reduce is not None:
-        return run_reduced({**kwargs, **cluster.to_dict(), **named}, reduce, out, progress, events, published)
-    return _run({**kwargs, **cluster.to_dict()}, out, progress, events, published)
+    with open_run_folder(location) as opened:
+        folder = opened.path
+        if fresh:
+            if remote is not None:
+                asyncio.run(remote.delete())
+            delete_checkpoint(folder)
+        if plan_changed == "stop":
+            check_same_location(folder, is_shared=remote is not None)
+            check_kind(folder, is_reduced=reduce is not None)
+        named = {} if remote is None else {"run_id": remote.name}
+        command = {**options.to_dict(), **reducer.to_dict(), **cluster.to_dict(), **named, "out": out}
+        progress = progress_for(sys.stderr, dashboard)
+        events: EventSinks = [CommandSaver(progress, folder, command), *telemetry.sinks()]
+        published = (
+            None if remote is None else _PublishedRun(remote, WorkerManifest.of(options, cluster.lease, reducer))
+        )
+        kwargs |= {"checkpoint_dir": folder, **cluster.to_dict()}
+        if reduce is not None:
+            return run_reduced({**kwargs, **named}, reduce, out, progress, events, published, opened)
+        return _run(kwargs, out, progress, events, published, opened)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,13 +228,18 @@ def _publication(published: _PublishedRun | None) -> AbstractAsyncContextManager
 
 
 def _run(
-    kwargs: dict[str, Any], out: Path, progress: Progress, events: EventSinks, published: _PublishedRun | None
+    kwargs: dict[str, Any],
+    out: Path | str,
+    progress: Progress,
+    events: EventSinks,
+    published: _PublishedRun | None,
+    opened: RunFolder,
 ) -> int:
-    started, folder = time.monotonic(), kwargs["checkpoint_dir"]
+    started, folder = time.monotonic(), opened.path
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
     failed: list[int] = []
-    ended = run_until_signal(_stream(kwargs, out, events, published, failed))
+    ended = run_until_signal(_stream(kwargs, out, events, published, failed, opened))
     seconds = time.monotonic() - started
     has_models = kwargs["models"] is not None or bool(kwargs["fallback"])
     stopped = ended if isinstance(ended, StoppedBySignal) else None
@@ -236,18 +253,23 @@ def _run(
         print_lines(metric_lines(folder))
     if not isinstance(ended, StoppedBySignal):
         print_lines(ended)
-    print_lines([f"Results: {out}", *report_lines(folder)])
-    return exit_status(stopped, _outputs(folder, published), progress.state, any_failed=bool(failed))
+    print_lines([f"Results: {out}", *opened.report_lines()])
+    return exit_status(stopped, _outputs(opened, published), progress.state, any_failed=bool(failed))
 
 
-def _outputs(folder: Path, published: _PublishedRun | None = None) -> RunOutputs:
-    resume = f"run the same command again, or batch-agent resume {shlex.quote(str(folder))}"
+def _outputs(opened: RunFolder, published: _PublishedRun | None = None) -> RunOutputs:
+    resume = f"run the same command again, or batch-agent resume {shlex.quote(opened.name)}"
     store, name = (None, "") if published is None else (published.run.url, published.run.name)
-    return RunOutputs(folder, store, name, resume=resume)
+    return RunOutputs(opened.name, store, name, resume=resume)
 
 
 async def _stream(
-    kwargs: dict[str, Any], out: Path, events: EventSinks, published: _PublishedRun | None, failed: list[int]
+    kwargs: dict[str, Any],
+    out: Path | str,
+    events: EventSinks,
+    published: _PublishedRun | None,
+    failed: list[int],
+    opened: RunFolder,
 ) -> list[str]:
     """Runs the agents, then judges. Returns lines about what came after the last answer. `failed`: receives the indices
     of failed results, without those that a fallback has answered and those that the user has cancelled."""
@@ -256,7 +278,7 @@ async def _stream(
     stream = BatchAgent.stream(events=events, **answered)
     with open_results(out, "--out") as results:
         try:
-            async with _publication(published), stream:
+            async with opened.guard, _publication(published), stream:
                 async for result in stream:
                     results.write(result)
                     if _has_failed(result):

@@ -11,11 +11,12 @@ from ...observe.score_file import metric_lines
 from ...observe.text.flow_summary import usage_parts
 from ..checkpoint import check_is_one, model_checkpoints
 from ..import_by_name import load_schema, load_scorers
+from ..object_files import Location, open_run_folder
 from ..signals import print_lines
 
 
 def score(
-    folder: Path,
+    folder: Location,
     *,
     score: Annotated[list[str], Parameter(consume_multiple=True)],
     schema: str | None = None,
@@ -38,13 +39,14 @@ def score(
     model
         Model of judges.
     """
-    if not model_checkpoints(folder):
-        check_is_one(folder, "score")
-    scorers = load_scorers(score, Path.cwd())
-    options = {"backend": backend, "model": model}
-    results = asyncio.run(score_results(folder, scorers, options, load_schema(schema) if schema else None))
-    for line in metric_lines(folder):
-        print(line)
+    with open_run_folder(folder) as opened:
+        if not model_checkpoints(opened.path):
+            check_is_one(opened.path, "score", opened.name)
+        scorers = load_scorers(score, Path.cwd())
+        options = {"backend": backend, "model": model}
+        results = asyncio.run(score_results(opened.path, scorers, options, load_schema(schema) if schema else None))
+        for line in metric_lines(opened.path):
+            print(line)
     print_lines(
         f"Judge {name}: {'; '.join(usage_parts(verdicts.usage, verdicts.cost))}."
         for name, verdicts in results.judges.items()

@@ -19,22 +19,23 @@ from ...run.fallback import fallback_folder
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
 from ..checkpoint import FACTS, open_checkpoint
-from ..run_source import SharedRun, shared_run
+from ..object_files import RunLocation, folder_here, is_server_url
+from ..run_source import SharedRun, check_unnamed, server_run, submitted_run
 from ..shared_view import record_run
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 
 
 def serve(
-    folder: str | Path, *, run: str | None = None, port: int = 8642, host: str = "127.0.0.1", open: bool = False
+    folder: RunLocation, *, run: str | None = None, port: int = 8642, host: str = "127.0.0.1", open: bool = False
 ) -> None:
     """Serves the report page until Ctrl-C. Raises StoreError and SpecError.
 
     Parameters
     ----------
     folder
-        Checkpoint directory of the run, or the URL of a Redis server. By default, results.jsonl.checkpoint for
-        results.jsonl.
+        Checkpoint directory of the run, also that of a run on this machine with a checkpoint in an object store, or
+        the URL of a Redis server. By default, results.jsonl.checkpoint for results.jsonl.
     run
         Name of the run, if FOLDER is the URL of a Redis server.
     port
@@ -45,14 +46,17 @@ def serve(
         Open the page in a browser.
     """
     check_port("--port", port)
-    shared = shared_run(folder, run)
-    if "://" not in str(folder):
-        check_is_run(Path(folder))
-        interruptible(_serve(Path(folder), shared, host, port, opens=open))
+    if is_server_url(folder):
+        shared = server_run(folder, run)
+        with TemporaryDirectory(prefix="batch-agent-") as temporary:
+            interruptible(_serve_shared(Path(temporary, shared.name), shared, host, port, opens=open))
         return
-    assert shared is not None
-    with TemporaryDirectory(prefix="batch-agent-") as temporary:
-        interruptible(_serve_shared(Path(temporary, shared.name), shared, host, port, opens=open))
+    check_unnamed(run)
+    here = folder_here(folder)
+    check_is_run(here)
+    submitted = submitted_run(here)
+    title = str(folder) if submitted is None else submitted.title
+    interruptible(_serve(here, submitted, title, host, port, opens=open))
 
 
 async def _serve_shared(folder: Path, shared: SharedRun, host: str, port: int, *, opens: bool) -> None:
@@ -60,13 +64,12 @@ async def _serve_shared(folder: Path, shared: SharedRun, host: str, port: int, *
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
             group.create_task(record_run(shared, folder, follows=True))
-            await _serve(folder, shared, host, port, opens=opens)
+            await _serve(folder, shared, shared.title, host, port, opens=opens)
 
 
-async def _serve(folder: Path, shared: SharedRun | None, host: str, port: int, *, opens: bool) -> None:
-    follower, title = LogFollower(folder), str(folder) if shared is None else shared.title
+async def _serve(folder: Path, shared: SharedRun | None, title: str, host: str, port: int, *, opens: bool) -> None:
     try:
-        async with served(follower, partial(agent_trace, folder, shared=shared), host, port) as listening:
+        async with served(LogFollower(folder), partial(agent_trace, folder, shared=shared), host, port) as listening:
             _print_address(folder, title, host, listening, opens=opens)
             await asyncio.Event().wait()
     except OSError as error:

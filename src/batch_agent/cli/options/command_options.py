@@ -12,7 +12,7 @@ from cyclopts import Group, Parameter
 
 from ...core.errors import SpecError
 from ...core.options import Rows
-from ...core.task_fields import STDIN, Fields, is_url
+from ...core.task_fields import STDIN, Fields, is_object_url, is_url
 from ...data import SqlQuery, check_output_path, read_inputs
 from ..import_by_name import importable_from, load_runtime, load_schema, load_scorers, load_servers, load_tools
 from .help_groups import EVALUATIONS, LIMITS, MODEL, OUTPUT, PROMPTS, TASK
@@ -69,7 +69,8 @@ class CommandOptions:
     inputs: Annotated[
         str,
         _option(
-            "A .jsonl, .json, .csv, .tsv or .parquet file, also .gz or at an https:// address; - for standard input; a "
+            "A .jsonl, .json, .csv, .tsv or .parquet file, also .gz, at an https:// address, or in an object store "
+            '(quoted: "s3://bucket/in/*.parquet"; gs://, az://, hf://); - for standard input; a '
             'directory, or a pattern such as "docs/*.md", whose files become inputs with {path}, {name} and {text}; or '
             "a database, such as sqlite:///data.db, with --query. By default, what is piped in.",
             allow_leading_hyphen=True,
@@ -322,7 +323,7 @@ class CommandOptions:
         known = parse_backends(self.backends)
         return {name: named_backend(backend, known) for name, backend in models.items()}
 
-    def check_output_path(self, path: Path, option: str) -> None:
+    def check_output_path(self, path: Path | str, option: str) -> None:
         """Raises SpecError for an output path that is the inputs file, or is inside the inputs directory."""
         if not self._is_database:
             check_output_path(self.inputs if self._is_stream else Path(self.inputs), path, option)
@@ -334,12 +335,12 @@ class CommandOptions:
 
     @property
     def _is_database(self) -> bool:
-        return "://" in self.inputs and not is_url(self.inputs)
+        return "://" in self.inputs and not is_url(self.inputs) and not is_object_url(self.inputs)
 
     @property
     def _is_stream(self) -> bool:
-        """Whether the inputs are standard input or a download."""
-        return self.inputs == STDIN or is_url(self.inputs)
+        """Whether the inputs are standard input, a download or in an object store."""
+        return self.inputs == STDIN or is_url(self.inputs) or is_object_url(self.inputs)
 
     @property
     def _rows(self) -> Rows:

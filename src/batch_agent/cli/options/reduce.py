@@ -38,7 +38,7 @@ class ReduceArguments:
         _option("File to write it to. By default, OUT.summary.json with a schema, else OUT.summary.txt."),
     ] = None
 
-    def settings(self, out: Path) -> "ReduceSettings | None":
+    def settings(self, out: Path | str) -> "ReduceSettings | None":
         """Validated settings for a run that writes its results to `out`; None without a reduce.
 
         Raises SpecError for a schema that cannot be read, a summary that cannot be written, and an option that has no
@@ -48,8 +48,9 @@ class ReduceArguments:
             self._check_unset()
             return None
         schema = load_schema(self.reduce_schema, "--reduce-schema") if self.reduce_schema else None
-        summary = self.summary or out.with_name(f"{out.name}.summary.{'json' if self.reduce_schema else 'txt'}")
-        if summary.absolute() == out.absolute():
+        suffix = f"summary.{'json' if self.reduce_schema else 'txt'}"
+        summary = self.summary or (Path(suffix) if isinstance(out, str) else out.with_name(f"{out.name}.{suffix}"))
+        if isinstance(out, Path) and summary.absolute() == out.absolute():
             raise SpecError("--summary and --out are the same file. Choose another file for the summary.")
         _check_writable(summary)
         options = stage_options(self.reduce, schema, self.reducer_model)

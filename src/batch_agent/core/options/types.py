@@ -207,10 +207,12 @@ class CommonOptions(AgentOptions, total=False):
     provider works off within hours, at half the price. auto: the cheapest lane that the deadline leaves time for.
     docs/lanes.md says which backends have which."""
     checkpoint_dir: str | PathLike[str] | None
-    """Directory that records every turn. A run with the same directory continues where the last one stopped."""
+    """Directory that records every turn. A run with the same directory continues where the last one stopped. As an
+    option of a run or a flow also in an object store: docs/data.md."""
     on_result: OnResult | None
     """Function that is called with each result as it arrives, sync or async."""
     out: str | PathLike[str] | None
-    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over."""
+    """A .jsonl, .csv or .parquet file, to which each result is written before it is handed over; or a folder in an
+    object store, such as s3://bucket/out/, which gets parts and a manifest."""
     log_requests: str | PathLike[str] | None
     """A .jsonl file, to which each request to the model and its raw response are appended, without secrets."""

@@ -164,7 +164,7 @@ def test_a_run_that_the_server_does_not_have_is_refused_with_those_it_has(redis_
     with pytest.raises(SpecError, match=r"Add --run NAME"):
         inspect(redis_server.url)
     with pytest.raises(SpecError, match=r"--run is for a run on a server"):
-        inspect("results.jsonl.checkpoint", run="nothing")
+        inspect(Path("results.jsonl.checkpoint"), run="nothing")
 
 
 async def test_the_live_page_of_a_run_shows_what_other_processes_do_until_its_end(

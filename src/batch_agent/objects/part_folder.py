@@ -1,0 +1,140 @@
+"""Folder of results in an object store: parts that are written once, and a manifest of them.
+
+A part has a name of its own and appears whole, so that a reader of all parts never sees a half one, and a request that
+is repeated after a lost response changes nothing. The parts of an earlier run are deleted before the first part is
+written, so that no row is there twice.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from ..core.errors import SpecError
+from ..core.fast_dataclass import dataclass
+from ..core.json import dumps, loads
+from ..core.requests import NO_USAGE, Usage
+from ..core.results import AgentResult
+from .store_client import StoreClient
+
+MANIFEST = "_manifest.json"
+_PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.(?:jsonl|csv|parquet)$")
+_UPLOAD_TRIES = 25
+"""Some five minutes: the run goes on meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counts of results, with their tokens and dollars."""
+
+    answered: int = 0
+    failed: int = 0
+    usage: Usage = NO_USAGE
+    cost: float | None = None
+
+    @property
+    def rows(self) -> int:
+        return self.answered + self.failed
+
+    def plus(self, result: AgentResult) -> "Totals":
+        return self.merged(Totals(int(result.ok), int(not result.ok), result.usage, result.cost))
+
+    def merged(self, other: "Totals") -> "Totals":
+        costs = [each for each in (self.cost, other.cost) if each is not None]
+        return Totals(
+            self.answered + other.answered,
+            self.failed + other.failed,
+            self.usage + other.usage,
+            sum(costs) if costs else None,
+        )
+
+
+class PartFolder:
+    """One run's parts in a folder. Its methods block, and raise SpecError; one thread calls them."""
+
+    def __init__(self, url: str, suffix: str, label: str) -> None:
+        """`url`: ends in a slash. `suffix`: of the parts, such as .jsonl. Connects to the store."""
+        self._url = url
+        self._suffix = suffix
+        self._name = f"{label} {url!r}"
+        self._store = StoreClient(url, label, _UPLOAD_TRIES)
+        self._writer = os.urandom(4).hex()
+        self._totals = Totals()
+        self._parts: list[dict[str, Any]] = []
+        self._has_begun = False
+
+    def check(self) -> None:
+        """Lists the folder, so that a run that could not write to it does not start."""
+        self._store.files(self._url)
+
+    def add(self, file: Path, totals: Totals) -> None:
+        """Uploads a part, and adds it to the manifest."""
+        self._begin()
+        if not self._is_own():
+            raise self._taken()
+        name = f"part-{len(self._parts):05}-{self._writer}{self._suffix}"
+        self._store.upload(file, f"{self._url}{name}")
+        if not self._is_own():
+            self._store.delete([f"{self._url}{name}"])
+            raise self._taken()
+        self._parts.append({"name": name, "rows": totals.rows, "bytes": file.stat().st_size})
+        self._totals = self._totals.merged(totals)
+        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
+
+    def finish(self) -> None:
+        """Deletes what a run that was killed while it lost the folder may have left, and marks the manifest as
+        complete."""
+        self._begin()
+        if not self._is_own():
+            raise self._taken()
+        self._delete_others()
+        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=True))
+
+    def _begin(self) -> None:
+        """Replaces the manifest of an earlier run, and then deletes its parts: who reads the manifest never misses a
+        part that it names."""
+        if self._has_begun:
+            return
+        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
+        self._delete_others()
+        self._has_begun = True
+
+    def _delete_others(self) -> None:
+        """Deletes the parts of other runs."""
+        own = {part["name"] for part in self._parts}
+        found = [file for file in self._store.files(self._url) if _is_part(file.url, self._url)]
+        self._store.delete([file.url for file in found if file.name not in own])
+
+    def _is_own(self) -> bool:
+        found = self._store.read(self._url + MANIFEST)
+        return found is not None and loads(found).get("writer") == self._writer
+
+    def _taken(self) -> SpecError:
+        return SpecError(f"{self._name} is being written by another run, which started later: use another folder.")
+
+    def _manifest(self, *, is_complete: bool) -> bytes:
+        totals = self._totals
+        usage = totals.usage
+        return dumps(
+            {
+                "version": 1,
+                "writer": self._writer,
+                "complete": is_complete,
+                "rows": totals.rows,
+                "answered": totals.answered,
+                "failed": totals.failed,
+                "tokens": {
+                    "input": usage.input,
+                    "cached": usage.cached,
+                    "written": usage.all_written,
+                    "output": usage.output,
+                },
+                "cost": totals.cost,
+                "parts": self._parts,
+            }
+        )
+
+
+def _is_part(url: str, folder: str) -> bool:
+    """Whether this is a part directly in the folder."""
+    return _PART.match(url.rpartition("/")[2]) is not None and url.rstrip("/").count("/") == folder.count("/")

@@ -1,0 +1,248 @@
+"""Object store behind a URL: lists, reads and writes whole objects, with retries and errors that say what to do."""
+
+import errno
+import io
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from ..core.errors import SpecError
+from ..core.fast_dataclass import dataclass
+from ..core.safe_text import public_url
+from ..schedule.backoff import Backoff
+
+_INSTALL = {
+    "s3": "'batch-agent[s3]'",
+    "s3a": "'batch-agent[s3]'",
+    "gs": "'batch-agent[gcs]'",
+    "gcs": "'batch-agent[gcs]'",
+    "az": "'batch-agent[azure]'",
+    "abfs": "'batch-agent[azure]'",
+    "abfss": "'batch-agent[azure]'",
+    "hf": "huggingface_hub",
+}
+_LOGIN = {
+    "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; a machine in AWS may have a role instead.",
+    "gs": "Run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS.",
+    "az": "Set AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or run az login.",
+    "hf": "Set HF_TOKEN, or run hf auth login.",
+}
+_FAMILY = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
+_DEFINITE = (
+    FileNotFoundError,
+    FileExistsError,
+    PermissionError,
+    IsADirectoryError,
+    NotADirectoryError,
+    NotImplementedError,
+    ValueError,
+    TypeError,
+)
+"""Errors that another try does not change."""
+_DEFINITE_NUMBERS = frozenset({errno.EINVAL, errno.ENOSPC, errno.EROFS})
+_BACKOFF = Backoff(0.2, 15.0)
+_TRIES = 8
+"""Half a minute in all, on top of what the client library of the store tries itself."""
+_BLOCK_BYTES = 8 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """An object, which is read in blocks as its readers get to them."""
+
+    store: "StoreClient"
+    url: str
+    size: int
+
+    @property
+    def name(self) -> str:
+        """Last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+    def __str__(self) -> str:
+        return self.url
+
+    def open(self) -> io.BufferedReader:
+        """Opens the object for reading. Blocks. Raises SpecError."""
+        with self.store.translate_errors(self.url, "read"):
+            opened = self.store.filesystem.open(self.url, "rb", block_size=_BLOCK_BYTES, cache_type="readahead")
+        return io.BufferedReader(_Blocks(opened, self), 1024 * 1024)
+
+
+class _Blocks(io.RawIOBase):
+    """File of fsspec whose errors are SpecError."""
+
+    def __init__(self, opened: Any, file: RemoteFile) -> None:
+        self._opened = opened
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return cast(int, self._opened.seek(offset, whence))
+
+    def tell(self) -> int:
+        return cast(int, self._opened.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        with self._file.store.translate_errors(self._file.url, "read"):
+            found = self._opened.read(len(buffer))
+        buffer[: len(found)] = found
+        return len(found)
+
+    def close(self) -> None:
+        self._opened.close()
+        super().close()
+
+
+class StoreClient:
+    """Client of the store that a URL names. All methods block, and raise SpecError."""
+
+    def __init__(self, url: str, label: str = "", tries: int = _TRIES) -> None:
+        """`label`: the option that has the URL, for messages. `tries`: of each operation that fails for a while."""
+        self._scheme = url.partition("://")[0].lower()
+        self._label = f"{label} " if label else ""
+        self._tries = tries
+        self.filesystem = self._open(url)
+
+    def files(self, url: str) -> list[RemoteFile]:
+        """Objects that match a pattern, in the order of their names; with a slash at the end, all below a folder; or
+        the one with this name. Empty if there is none."""
+
+        def find() -> list[RemoteFile]:
+            if url.endswith("/"):
+                found = self.filesystem.find(url, detail=True)
+            else:
+                found = self.filesystem.glob(url, detail=True)
+            infos = [info for info in found.values() if info["type"] == "file" and not info["name"].endswith("/")]
+            return [self._file(info) for info in sorted(infos, key=lambda info: str(info["name"]))]
+
+        return self._retried(find, url, "list")
+
+    def read(self, url: str) -> bytes | None:
+        """The bytes of an object; None if it does not exist."""
+
+        def read() -> bytes | None:
+            try:
+                return cast(bytes, self.filesystem.cat_file(url))
+            except FileNotFoundError:
+                return None
+
+        return self._retried(read, url, "read")
+
+    def replace(self, url: str, data: bytes) -> None:
+        """Writes an object, which readers see whole or not at all; an earlier one until then."""
+        self._retried(lambda: self.filesystem.pipe_file(url, data), url, "write")
+
+    def create(self, url: str, data: bytes) -> bool:
+        """Writes an object if there is none of this name. False: there is one, with other data."""
+
+        def create() -> bool:
+            try:
+                self.filesystem.pipe_file(url, data, mode="create")
+            except FileExistsError:  # perhaps by an earlier try, whose response was lost
+                return bool(self.filesystem.cat_file(url) == data)
+            return True
+
+        return self._retried(create, url, "write")
+
+    def upload(self, path: Path, url: str) -> None:
+        """Writes a file as an object, which readers see whole or not at all. May be repeated."""
+        self._retried(lambda: self.filesystem.put_file(str(path), url), url, "write")
+
+    def download(self, url: str, path: Path) -> None:
+        """Copies an object to a file."""
+        self._retried(lambda: self.filesystem.get_file(url, str(path)), url, "read")
+
+    def delete(self, urls: Iterable[str]) -> None:
+        """Deletes objects. One that does not exist any more is fine."""
+        for url in urls:
+            self._retried(lambda url=url: self._delete(url), url, "delete")  # type: ignore[misc]
+
+    @contextmanager
+    def translate_errors(self, url: str, verb: str) -> Iterator[None]:
+        """Turns errors of the client library into SpecError."""
+        try:
+            yield
+        except SpecError:
+            raise
+        except Exception as error:
+            raise SpecError(self._explain(url, verb, error)) from error
+
+    def _open(self, url: str) -> Any:
+        try:
+            import fsspec.core
+
+            return fsspec.core.url_to_fs(url)[0]
+        except (ImportError, ValueError) as error:
+            name = _INSTALL.get(self._scheme)
+            if name is None:
+                raise SpecError(f"{self._label}{public_url(url)!r} cannot be opened: {error}.") from error
+            raise SpecError(
+                f"{self._label}{public_url(url)!r} needs a package: pip install {name} ({error})."
+            ) from None
+        except Exception as error:
+            raise SpecError(self._explain(url, "open", error)) from error
+
+    def _file(self, info: dict[str, Any]) -> RemoteFile:
+        return RemoteFile(self, f"{self._scheme}://{info['name'].lstrip('/')}", info["size"] or 0)
+
+    def _delete(self, url: str) -> None:
+        try:
+            self.filesystem.rm_file(url)
+        except FileNotFoundError:
+            return
+
+    def _retried(self, call: Callable[[], T], url: str, verb: str) -> T:
+        failures = 0
+        while True:
+            try:
+                self.filesystem.invalidate_cache()  # a listing from before would hide what was written since
+                return call()
+            except Exception as error:
+                failures += 1
+                if not is_transient(error) or failures >= self._tries:
+                    raise SpecError(self._explain(url, verb, error)) from error
+                time.sleep(_BACKOFF.jittered(failures - 1, random.random()))  # noqa: S311
+
+    def _explain(self, url: str, verb: str, error: Exception) -> str:
+        what = f"{self._label}{public_url(url)!r}"
+        family = _FAMILY.get(self._scheme, self._scheme)
+        past = {"list": "listed", "read": "read", "write": "written", "delete": "deleted", "open": "opened"}[verb]
+        if _lacks_credentials(error):
+            return f"{what} cannot be {past}: there are no credentials. {_LOGIN.get(family, '')}".rstrip()
+        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+        match error:
+            case PermissionError():
+                advice = "Check the credentials and their permissions."
+            case FileNotFoundError() if verb in ("write", "list"):
+                bucket = url.partition("://")[2].partition("/")[0]
+                advice = f"Create the bucket {bucket!r} first, or check its name."
+            case FileNotFoundError():
+                advice = "It does not exist."
+            case _ if is_transient(error):
+                advice = "The store did not answer for a while: try again later."
+            case _:
+                advice = ""
+        return f"{what} cannot be {past}: {reason}. {advice}".rstrip()
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether another try may help: timeouts, lost connections, and a store that is too busy."""
+    if isinstance(error, _DEFINITE) or _lacks_credentials(error):
+        return False
+    return not (isinstance(error, OSError) and error.errno in _DEFINITE_NUMBERS)
+
+
+def _lacks_credentials(error: BaseException) -> bool:
+    """Each library has a class of its own: NoCredentialsError, DefaultCredentialsError, CredentialUnavailableError."""
+    return any("Credential" in kind.__name__ for kind in type(error).__mro__)
