@@ -11,6 +11,7 @@ those of Kubernetes. Objects of a RayJob accept no field that they do not list, 
 import json
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def _closed(value: Any) -> Any:
     return {**value, **closed, "properties": {name: _closed(item) for name, item in properties.items()}}
 
 
-MAKERS = {"kubernetes": kubernetes, "kuberay": kuberay, "skypilot": skypilot}
+MAKERS: dict[str, Callable[..., dict[str, Any]]] = {"kubernetes": kubernetes, "kuberay": kuberay, "skypilot": skypilot}
 
 
 def main(name: str, *source: str) -> None:

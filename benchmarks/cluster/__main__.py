@@ -14,6 +14,8 @@ the inputs (`shards`). Parts:
 - scaling-latency: the engine makes everybody wait, has room for all, and each process has 32 agents under way.
 - scaling-cpu: the engine answers at once and each process has one of its own, so that the clients are what is busy. It
   says something only where there are cores for all: processes, engines and Redis.
+- commands: of Redis, for an agent, at light and heavy load; heartbeats, and joining and leaving, apart.
+- worker-processes: 32 and 100 workers (--many) on one server: lost, doubled, commands, and the memory of each.
 - cost: CPU of the client and of Redis for an agent, commands and bytes; against no store, SQLite, and a hub in memory.
 - tools: calls that agents of all workers have in common.
 - faults: a worker is killed or cut off, Redis is restarted; and one of the loops is killed.
@@ -32,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
+from benchmarks.cluster.commands import commands
 from benchmarks.cluster.cost import cost
 from benchmarks.cluster.faults import faults
 from benchmarks.cluster.many_workers import many_workers
@@ -40,10 +43,13 @@ from benchmarks.cluster.redis_stats import Server, open_server
 from benchmarks.cluster.rounds import Asked, Numbers
 from benchmarks.cluster.scaling import cpu, latency
 from benchmarks.cluster.tools import tools
+from benchmarks.cluster.worker_processes import worker_processes
 
 PARTS: Mapping[str, Callable[[Server, Asked], Awaitable[Numbers]]] = {
     "scaling-latency": latency,
     "scaling-cpu": cpu,
+    "commands": commands,
+    "worker-processes": worker_processes,
     "cost": cost,
     "tools": tools,
     "faults": faults,
@@ -92,6 +98,8 @@ def _options() -> argparse.Namespace:
     default = ",".join(part for part in PARTS if part != "ray")
     parser.add_argument("--only", default=default, help=f"some of {','.join(PARTS)}; scaling: both of them")
     parser.add_argument("--workers", default="1,2,4", help="how many, in the parts about scaling; the most, in others")
+    parser.add_argument("--many", default="32,100", help="how many workers, in the part with many")
+    parser.add_argument("--per-process", type=int, default=1, help="of these; more than one where cores are few")
     parser.add_argument("--agents", type=int, help="default: as many as each part has")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--budget", type=float, default=3600.0, help="seconds after which no round is begun")
@@ -101,6 +109,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.only = [part for word in options.only.split(",") for part in _ALSO.get(word, (word,))]
     options.workers = tuple(int(count) for count in options.workers.split(","))
+    options.many = tuple(int(count) for count in options.many.split(","))
     if unknown := sorted(set(options.only) - set(PARTS)):
         parser.error(f"--only {unknown[0]}: there are {', '.join(PARTS)}")
     return options
@@ -109,7 +118,8 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     options, started = _options(), time.monotonic()
     kept = Kept(options.out, options.commit)
-    asked = Asked(options.workers, options.agents, options.rounds, started + options.budget)
+    ends_at = started + options.budget
+    asked = Asked(options.workers, options.agents, options.rounds, ends_at, options.many, options.per_process)
     asyncio.run(measure(options.only, asked, options.redis, kept.put))
     print(f"all of it took {time.monotonic() - started:.0f} s; {kept}")
 

@@ -110,9 +110,14 @@ async def _workers(server: Server, run: str, number: int) -> AsyncIterator[None]
 
 def _spec(server: Server, run: str, inputs: list[dict[str, str]]) -> BatchSpec:
     backend = ScriptedBackend(lambda _: say("done"), seconds=TURN_S)
-    where = {"store": server.url, "run_id": run}
     return BatchSpec.of(
-        task="Look at {it}.", inputs=inputs, backend=backend, model="timer", max_agents=IN_FLIGHT, **where
+        task="Look at {it}.",
+        inputs=inputs,
+        backend=backend,
+        model="timer",
+        max_agents=IN_FLIGHT,
+        store=server.url,
+        run_id=run,
     )
 
 

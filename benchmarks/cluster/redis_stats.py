@@ -84,27 +84,23 @@ class Server:
         cpu = found["used_cpu_user"] + found["used_cpu_sys"]
         return Taken(cpu, found["used_memory"], found.get("aof_current_size", 0), commands)
 
-    async def waiting(self) -> int:
-        """Connections that wait for something to happen."""
-        found: dict[str, Any] = await self._client.info("clients")
-        return int(found["blocked_clients"])
-
     async def ended(self, run: str) -> int:
-        return int(await self._client.hlen(_key(run, "endings")))
+        ended = await self._client.xrange(_key(run, "ended"))
+        return sum(len(fields) for _, fields in ended)
 
     async def seen(self, run: str) -> Seen:
         """Tokens of leases are microseconds of the server's clock, ids in its streams milliseconds."""
-        endings = await self._client.hgetall(_key(run, "endings"))
+        state = await self._client.hgetall(_key(run, "state"))
+        endings = {name[6:].decode(): value for name, value in state.items() if name[:6] == b"agent:"}
         told = await self._client.xrange(_key(run, "ended"))
-        first = min(int(ending.split()[0]) for ending in endings.values())
-        workers = {decode_completion(ending.split(b" ", 2)[2]).worker for ending in endings.values()}
+        first = min(int(ending.split()[1]) for ending in endings.values() if ending[:1] == b"!")
+        workers = {decode_completion(data).worker for _, fields in told for data in fields.values()}
         last = int(told[-1][0].partition(b"-")[0])
         keys = Counter(key for _, fields in told for key in fields)
-        async with self._client.pipeline(transaction=False) as pipe:
-            for key in endings:
-                pipe.lrange(f"{_key(run, 'facts')}:{key.decode()}", 0, -1)
-            facts = await pipe.execute()
-        stories = Counter(tuple(fact.partition(b"\n")[0].decode() for fact in listed) for listed in facts)
+        coordinator = RedisCoordinator(self.url, run)
+        facts = await coordinator.fact_lists(list(endings))
+        await coordinator.aclose()
+        stories = Counter(tuple(type(fact).__name__.lower() for fact in listed) for listed in facts)
         return Seen(last / 1e3 - first / 1e6, len(workers), keys.total() - len(keys), stories)
 
     async def forget(self, run: str) -> None:

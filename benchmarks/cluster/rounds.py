@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.rounds import median_of
 
 Numbers = dict[str, Any]
-MOST_COMMANDS = 15
+MOST_COMMANDS = 10
 """Of Redis, for an agent of two turns; those that scripts make count too."""
 
 
@@ -21,6 +21,10 @@ class Asked:
     """None: as many as each part has."""
     rounds: int
     ends_at: float
+    many: tuple[int, ...] = (32, 100)
+    """How many workers, where there are many."""
+    per_process: int = 1
+    """Of these."""
 
     def turns(self) -> Iterator[int]:
         """Rounds, for as long as there is time; the first there is in any case."""

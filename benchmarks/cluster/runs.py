@@ -2,22 +2,25 @@
 
 import asyncio
 import secrets
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from batch_agent.cluster.limit_sharing import workers_of
 from batch_agent.cluster.presence import ClientPresence
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
+from batch_agent.core.coordinator import Coordinator
 from batch_agent.sim import SimServer
+from benchmarks.cluster.monitor import watch
 from benchmarks.cluster.process_group import Child, Numbers, crew
 from benchmarks.cluster.redis_stats import Seen, Server
 from benchmarks.cluster.worker_process import Errand
 
 _PATIENCE_S = 30.0
+_PATIENCE_FOR_EACH_S = 1.0
 _LONG_S = 3600.0
-_WAIT_EACH = 2
-"""A worker without work waits for some, and for news."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class Measured:
     seen: Seen
     commands: dict[str, float]
     """That the server was given for one agent, by name."""
+    by_script: Counter[str]
+    """The same, by what they are for; empty if nobody watched."""
 
 
 async def shared(
@@ -52,8 +57,11 @@ async def shared(
     workers: Sequence[Errand],
     engines: Sequence[SimServer],
     disturb: Disturb | None = None,
+    *,
+    is_watched: bool = False,
 ) -> Measured:
-    """Workers have joined before the caller posts anything, so that their start is not counted."""
+    """Workers have joined before the caller posts anything, so that their start is not counted. `is_watched`: counts
+    commands by script, which costs the server something."""
     run, agents = f"bench-{secrets.token_hex(4)}", caller.agents.number
     coordinator = RedisCoordinator(server.url, run)
     try:
@@ -63,24 +71,30 @@ async def shared(
             )  # so that workers stay
             errands = [replace(errand, run=run) for errand in (caller, *workers)]
             asking, *working = await stack.enter_async_context(crew(errands))
-            await _begin(server, working)
+            await _begin(coordinator, working, workers[0].copies if workers else 1)
             load, before = _Load(engines), await server.taken()
+            by_script = Counter[str]()
+            if is_watched:
+                by_script = await stack.enter_async_context(watch(server.url))
             asking.tell()
             async with asyncio.TaskGroup() as group:
                 if disturb is not None:
                     group.create_task(disturb(Under(server, run, agents, working)))
                 told = await asking.says()
             taken = (await server.taken()).since(before)
-            cpu = told["cpu_s"] + sum([await _stopped(child) for child in working])
+            by_script = by_script.copy()
+            stopped = [await _stopped(child) for child in working]
+            cpu = told["cpu_s"] + sum(each["cpu_s"] for each in stopped)
         seen = await server.seen(run)
         numbers = {
             **_numbers([told], seen.seconds, cpu, agents),
             "caller_s": told["ended"] - told["began"],
             "caller_cpu_s": told["cpu_s"],
+            "rss_mb": max(each["rss_mb"] for each in (told, *stopped)),
             **load.numbers(seen.seconds),
             **taken.for_each(agents),
         }
-        return Measured(numbers, seen, taken.commands_for_each(agents))
+        return Measured(numbers, seen, taken.commands_for_each(agents), by_script)
     finally:
         await server.forget(run)
         await coordinator.aclose()
@@ -127,18 +141,19 @@ class _Load:
         return {"engine_cpu_s": sum(spent), "busiest_engine": max(spent) / wall_s}
 
 
-async def _begin(server: Server, workers: Sequence[Child]) -> None:
-    before = await server.waiting()
+async def _begin(coordinator: Coordinator, workers: Sequence[Child], copies: int = 1) -> None:
+    """Returns when all workers, so many in each process, have joined."""
+    number = copies * len(workers)
     for child in workers:
         child.tell()
-    async with asyncio.timeout(_PATIENCE_S):
-        while await server.waiting() < before + _WAIT_EACH * len(workers):
-            await asyncio.sleep(0.02)
+    async with asyncio.timeout(_PATIENCE_S + _PATIENCE_FOR_EACH_S * number):
+        while len(await workers_of(coordinator)) < number:
+            await asyncio.sleep(0.1)
 
 
-async def _stopped(worker: Child) -> float:
-    """Its CPU time; 0 of one that was killed."""
+async def _stopped(worker: Child) -> Numbers:
+    """Nothing of one that was killed."""
     if worker.was_killed:
-        return 0.0
+        return {"cpu_s": 0.0, "rss_mb": 0.0}
     worker.tell()
-    return float((await worker.says())["cpu_s"])
+    return await worker.says()

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from batch_agent.cluster.leased_source import _MAX_BATCH, _MIN_BATCH, _ROUNDS, _SLOTS_PER_LEASE
@@ -173,8 +174,8 @@ class Simulation:
         self._submit()
         for number, worker in enumerate(self._workers):
             phase = number / len(self._workers)
-            self._at(phase, lambda: self._stay_present())
-            self._at(phase * FLUSH_INTERVAL, lambda worker=worker: self._fill(worker))
+            self._at(phase, self._stay_present)
+            self._at(phase * FLUSH_INTERVAL, partial(self._fill, worker))
 
     def _until(self, end: float) -> None:
         while self._events[0][0] < end:

@@ -6,6 +6,7 @@ worker goes on until it is told to stop."""
 import asyncio
 import json
 import os
+import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -48,6 +49,8 @@ class Errand:
     """A file that gets a line for each result, as it comes."""
     warm_up: int = 0
     """Agents that are run before, alone and elsewhere."""
+    copies: int = 1
+    """Workers in this process."""
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -129,9 +132,10 @@ def _answer(result: AgentResult) -> Any:
 
 async def work(errand: Errand, delivered: Delivered) -> None:
     async with asyncio.TaskGroup() as group:
-        working = group.create_task(_work(errand))
+        working = [group.create_task(_work(errand)) for _ in range(errand.copies)]
         await asyncio.to_thread(sys.stdin.readline)
-        working.cancel()
+        for task in working:
+            task.cancel()
 
 
 async def _work(errand: Errand) -> None:
@@ -162,6 +166,11 @@ async def _warm_up(errand: Errand) -> None:
         await coordinator.aclose()
 
 
+def _rss_mb() -> float:
+    """The most that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
 def main() -> None:
     errand = Errand.from_json(sys.argv[1])
     if errand.warm_up:
@@ -171,7 +180,7 @@ def main() -> None:
     delivered = Delivered(errand)
     began, cpu = time.time(), time.process_time()
     asyncio.run(_ROLES[errand.role](errand, delivered))
-    spent = {"cpu_s": time.process_time() - cpu, "began": began, "ended": time.time()}
+    spent = {"cpu_s": time.process_time() - cpu, "began": began, "ended": time.time(), "rss_mb": _rss_mb()}
     print(json.dumps({**spent, **delivered.numbers()}), flush=True)
 
 

@@ -1,5 +1,7 @@
 """The tables of the simulation of 1,000 GPUs and a billion rows."""
 
+from collections.abc import Callable
+
 from benchmarks.render.cells import Json, results, share, table
 
 _HOSTS = {"measured": "as measured", "twice as fast": "CPUs twice as fast"}
@@ -42,7 +44,7 @@ def limits() -> str:
 
 def whole() -> str:
     heads = ["", *(f"{name}, {_HOSTS[host]}" for host, name, _ in _each())]
-    shown = {
+    shown: dict[str, Callable[[Json], str]] = {
         "what 1,000 GPUs could do": lambda one: f"{one['gpus_alone_per_s']:,}/s",
         "as one run": lambda one: f"{one['one_run']['agents_per_s']:,.0f}/s",
         "... Redis busy": lambda one: share(one["one_run"]["redis"]),

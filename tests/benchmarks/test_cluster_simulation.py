@@ -36,7 +36,7 @@ def test_workers_with_nothing_to_wait_for_are_as_fast_as_their_engines() -> None
     ],
 )
 def test_the_slowest_part_decides(costs: dict[str, float], most: float) -> None:
-    assert steady(Cluster(workers=5), **costs).agents_per_s <= most * 1.01
+    assert steady(Cluster(workers=5), TIMER, **costs).agents_per_s <= most * 1.01
 
 
 def test_a_caller_that_is_always_busy_is_the_limit() -> None:

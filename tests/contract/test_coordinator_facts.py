@@ -44,6 +44,18 @@ async def test_facts_come_back_in_order_and_equal(meet: Meet) -> None:
     assert await other.facts("b") == (STARTED, ASKED)
 
 
+async def test_facts_of_several_agents_come_in_the_requested_order(meet: Meet) -> None:
+    coordinator, other = await meet(), await meet()
+    leases = await leased(coordinator, "w", *map(str, range(70)))
+    writes = [write for key, lease in leases.items() if key != "3" for write in told(lease, STARTED, ASKED)]
+    assert await coordinator.write("w", 1, writes) == frozenset()
+    assert await other.fact_lists(["2", "3", "1", "nobody"]) == [(STARTED, ASKED), (), (STARTED, ASKED), ()]
+    assert await other.fact_lists([str(number) for number in range(70)]) == [
+        () if number == 3 else (STARTED, ASKED) for number in range(70)
+    ]
+    assert await other.fact_lists([]) == []
+
+
 async def test_many_and_large_facts_are_written_in_order(meet: Meet) -> None:
     one, other = await meet(), await meet()
     lease = (await leased(one, "w", "a"))["a"]

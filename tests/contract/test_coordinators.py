@@ -172,6 +172,13 @@ async def test_no_more_agents_are_leased_than_requested(coordinator: Coordinator
     assert await coordinator.lease("w", 2, ttl=LONG, wait=0.05) == []
 
 
+async def test_a_lease_leaves_the_other_parts_of_the_agents_to_other_workers(coordinator: Coordinator) -> None:
+    await coordinator.submit(jobs(*"abcdefghi"), retry_failed=False)
+    assert len(await coordinator.lease("w", 9, ttl=LONG, wait=0, parts=4)) == 3
+    assert len(await coordinator.lease("v", 2, ttl=LONG, wait=0, parts=4)) == 2
+    assert len(await coordinator.lease("v", 9, ttl=LONG, wait=0, parts=100)) == 1
+
+
 async def test_every_fencing_token_is_larger_than_earlier_ones(coordinator: Coordinator) -> None:
     tokens = [lease.token for lease in (await leased(coordinator, "w", "a", "b")).values()]
     tokens += [lease.token for lease in (await leased(coordinator, "v", "c", "d")).values()]

@@ -9,7 +9,7 @@ from tests.support.engine_harness import asked, now, waiting_tool
 from tests.support.shared_run_workers import LEASE, Link, answers, calling, working
 
 from batch_agent.core.agent_config import Job
-from batch_agent.core.coordinator import Completion, Document, Write
+from batch_agent.core.coordinator import Completion, Document, Lease, Write
 from batch_agent.core.errors import BatchAgentError, StoreError
 from batch_agent.core.facts import Fact
 from batch_agent.testing import ScriptedBackend, by_turn, say
@@ -65,11 +65,11 @@ class Amnesiac(Link):
         super().__init__()
         self.times = times
 
-    async def facts(self, key: str) -> Sequence[Fact]:
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
         if self.times:
             self.times -= 1
-            return ()
-        return await self.coordinator.facts(key)
+            return [(), *await self.coordinator.fact_lists(keys[1:])]
+        return await self.coordinator.fact_lists(keys)
 
 
 async def test_an_agent_whose_facts_the_coordinator_lost_is_run_again() -> None:
@@ -121,17 +121,17 @@ async def test_submitters_with_another_input_order_get_their_own_indices_and_inp
 
 
 class Slow(Link):
-    """Each question how much is left takes a while."""
+    """Each lease takes a while."""
 
-    async def pending_count(self) -> int:
+    async def lease(self, worker: str, max_jobs: int, **options: Any) -> list[Lease]:
         await asyncio.sleep(1.0)
-        return await self.coordinator.pending_count()
+        return await self.coordinator.lease(worker, max_jobs, **options)
 
 
 async def test_a_submitter_with_all_its_results_leases_no_more_jobs() -> None:
     link, backend = Slow(), ScriptedBackend(YES)
     assert len(await answers(calling(link, inputs("a"), backend=backend))) == 1
-    assert now() < 3.0  # two questions of a second; no more waiting for work that is not wanted
+    assert now() < 3.0  # two leases of a second; no more waiting for work that is not wanted
 
 
 async def test_a_submitter_with_all_its_results_returns_the_jobs_it_has_not_started() -> None:

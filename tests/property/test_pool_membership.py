@@ -42,10 +42,9 @@ def test_the_same_listing_again_and_an_empty_one_change_nothing_that_patience_di
     before = membership.members
     assert membership.on_listing(again % len(patience), ()) == MembershipChange()
     assert membership.members == before
-    names = "xyz"
     for _ in range(4):  # longer than any patience
-        membership.on_listing(again % len(patience), names)
-    assert membership.on_listing(again % len(patience), names) == MembershipChange()
+        membership.on_listing(again % len(patience), "xyz")
+    assert membership.on_listing(again % len(patience), "xyz") == MembershipChange()
 
 
 def test_newcomers_are_in_the_order_of_the_listing() -> None:

@@ -24,7 +24,7 @@ COMMANDS = (
     Command(
         "demo",
         "batch_agent.cli.commands.demo:demo",
-        "A tour: 24 agents with a tool on the embedded model, a kill and a resume.\n\n"
+        "A tour on the embedded model: 24 agents, a kill and a resume.\n\n"
         "Each agent reads a file with the tool and answers with a validated object. The process is killed after a "
         "third of the results, and the run resumed from its checkpoint.",
     ),

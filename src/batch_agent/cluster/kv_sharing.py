@@ -15,12 +15,18 @@ from ..core.errors import StoreError
 from ..engine.residency import PoolResidency, Residency
 from ..schedule.kv_account import NO_GRANT, KvAccount, KvGrant, grant
 from ..schedule.kv_ledger import LedgerObservations
-from .limit_sharing import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention
+from .limit_sharing import (
+    CALM_SHARE,
+    SAFETY_FACTOR,
+    ContentionError,
+    Documents,
+    change,
+    renewal_interval,
+    retry_contention,
+)
 from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")
-_CALM_SHARE = 0.6
-"""While no agent of any worker waits, an entry is renewed when less than this share of its duration is left."""
 _DRIFT = 0.25
 """And when the number of residents has changed by more than this share."""
 
@@ -191,7 +197,7 @@ class KvSharing:
         return (
             entry is not None
             and abs(residents - entry.use.residents) <= max(1, _DRIFT * residents)
-            and entry.until - now >= _CALM_SHARE * self._ttl
+            and entry.until - now >= CALM_SHARE * self._ttl
             and not self._residency.has_waiters
             and not account.others(self._worker).waiting
             and not entry.use.waiting

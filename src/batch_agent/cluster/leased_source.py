@@ -1,7 +1,6 @@
 """Work source of a worker: leases agents in small batches."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -20,6 +19,8 @@ _SLOTS_PER_LEASE = 2
 _ROUNDS = 4
 """Leases into which each worker's share of the remaining agents is divided: the last ones are small, so that all
 workers finish together."""
+_PARTS_ALONE = 1.5
+"""A worker that is alone leaves a third of the remaining agents to those that may join in a moment."""
 _MAX_ATTEMPTS = 5
 """An agent with more attempts has probably killed its workers."""
 _WAIT = 2.0
@@ -81,13 +82,9 @@ class LeasedSource:
 
     async def _lease(self) -> bool:
         max_jobs = min(_MAX_BATCH, max(_MIN_BATCH, self._slots() // _SLOTS_PER_LEASE))
-        share = await self._member.coordinator.pending_count() / (_ROUNDS * max(1, self._workers()))
-        max_jobs = min(max_jobs, max(1, math.ceil(share)))
-        if self._stopped:
-            return False
         try:
             async with asyncio.timeout(None) as self._waiting:
-                leases = await self._member.lease(max_jobs, _WAIT)
+                leases = await self._member.lease(max_jobs, _WAIT, self._parts)
         except TimeoutError:
             return False
         finally:
@@ -101,6 +98,11 @@ class LeasedSource:
             await self._member.coordinator.release(self._member.name, duplicates)
             await asyncio.sleep(_PAUSE)
         return bool(leases)
+
+    @property
+    def _parts(self) -> float:
+        workers = self._workers()
+        return _ROUNDS * workers if workers > 1 else _PARTS_ALONE
 
     async def _release_rest(self) -> None:
         """Releases agents that were not started."""

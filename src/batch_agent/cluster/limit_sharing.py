@@ -31,6 +31,8 @@ _MANY_WORKERS = 32
 """With more workers, each renews less often: all change one document."""
 _RENEWALS = 5
 """At least, per lease duration."""
+CALM_SHARE = 0.6
+"""An entry that would stay as it is is written again when less than this share of its duration is left."""
 
 
 class Documents(Protocol):
@@ -150,6 +152,8 @@ class LimitSharing:
         self._stopping: asyncio.TimerHandle | None = None
         self._members: dict[str, _Member] = {}
         """Entries of all workers that are alive, with this worker's current one."""
+        self._is_confirmed = False
+        """Whether the last entry that this worker has written is known to be there, and in time."""
         self._portions: dict[str, int | None] = {}
         self.is_isolated = False
         """The coordinator was unreachable for so long that other workers may consider this one dead: nothing is
@@ -174,7 +178,9 @@ class LimitSharing:
             quota.slots.set_workers(len(claims), sum(claim.used for claim in claims) - own.used, active)
             quota.wants = mine.claims[name].wants
             quota.put(self._portions[name])
-        self._postpone_stop(began)
+        if not self._is_confirmed:
+            self._is_confirmed = True
+            self._postpone_stop(began)
 
     async def leave(self) -> None:
         """Frees this worker's quotas."""
@@ -185,14 +191,22 @@ class LimitSharing:
         self._stop()
         await best_effort(change(self._coordinator, _MEMBERS, self._without))
 
-    async def _edit(self, document: Document) -> bytes:
+    async def _edit(self, document: Document) -> bytes | None:
         members = _alive(document)
         claims: dict[str, SlotClaim] = {}
         for name, quota in self._quotas.items():
             others = {worker: each.claims[name] for worker, each in members.items() if name in each.claims}
             claims[name] = self._claim(name, quota, others, document.now)
+        before, self._members = members.get(self._worker), members
+        if (
+            self._is_confirmed
+            and before is not None
+            and before.claims == claims
+            and before.until - document.now >= CALM_SHARE * self._ttl
+        ):
+            return None
+        self._is_confirmed = False
         members[self._worker] = _Member(document.now + self._ttl, claims)
-        self._members = members
         return _encode(members)
 
     def _claim(self, name: str, quota: _Quota, claims: Mapping[str, SlotClaim], now: float) -> SlotClaim:
@@ -220,7 +234,7 @@ class LimitSharing:
         self._stopping = asyncio.get_running_loop().call_at(began + SAFETY_FACTOR * self._ttl, self._stop)
 
     def _stop(self) -> None:
-        self.is_isolated = True
+        self.is_isolated, self._is_confirmed = True, False
         for quota in self._quotas.values():
             quota.put(0)
 

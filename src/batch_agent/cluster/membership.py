@@ -79,13 +79,13 @@ class Membership:
         """The agent has ended, or another worker has it."""
         self._tokens.pop(key.partition(".")[0], None)
 
-    async def lease(self, max_jobs: int, wait: float) -> list[Lease]:
+    async def lease(self, max_jobs: int, wait: float, parts: float = 1) -> list[Lease]:
         """Raises StoreError."""
         if (
             aio.now() - self._renewed > self.ttl / 2
         ):  # the process was suspended: renew first, so that its leases do not look expired
             await self.renew()
-        return await self.coordinator.lease(self.name, max_jobs, ttl=self.ttl, wait=wait)
+        return await self.coordinator.lease(self.name, max_jobs, ttl=self.ttl, wait=wait, parts=parts)
 
     def hold(self, lease: Lease) -> None:
         """Renews the lease from now on; writes for the agent carry its token."""

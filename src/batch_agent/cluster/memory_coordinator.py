@@ -3,6 +3,7 @@ cluster."""
 
 import asyncio
 import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -228,10 +229,10 @@ class MemoryCoordinator:
     async def pending_count(self) -> int:
         return len(self._work.agents)
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
         deadline = aio.now() + wait
         self._alive[worker] = max(self._alive.get(worker, 0.0), aio.now() + ttl)
-        while not (keys := self._take(worker, max_jobs, ttl)) and aio.now() < deadline:
+        while not (keys := self._take(worker, self._part(max_jobs, parts), ttl)) and aio.now() < deadline:
             await self._wait_for_update(min(deadline, self._next_expiry()))
         return [await self._leased(agent) for agent in keys.values()]
 
@@ -240,6 +241,9 @@ class MemoryCoordinator:
         facts = tuple(await self._store.facts(agent.job.key))
         agent.has_facts = agent.has_facts or bool(facts)
         return Lease(agent.job, token, facts, attempts)
+
+    def _part(self, max_jobs: int, parts: float) -> int:
+        return min(max_jobs, max(1, math.ceil(len(self._work.agents) / parts)))
 
     def _take(self, worker: str, max_jobs: int, ttl: float) -> dict[str, _Agent]:
         now = aio.now()
@@ -292,6 +296,9 @@ class MemoryCoordinator:
 
     async def facts(self, key: str) -> tuple[Fact, ...]:
         return tuple(await self._store.facts(key))
+
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        return [await self.facts(key) for key in keys]
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         last_batch = self._last_batches.setdefault(worker, _LastBatch())
@@ -353,7 +360,7 @@ class MemoryCoordinator:
             tuple(each.message for each in found if each.message is not None),
         )
 
-    async def publish(self, data: bytes) -> None:
+    async def publish(self, data: bytes, *, to_workers: bool = True) -> None:
         self._publish(_Update(0, message=data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:

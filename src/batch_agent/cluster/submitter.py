@@ -134,10 +134,9 @@ class Submitter:
                 return False
             has_all = has_all or None in ended
             ours = {each[0].key: each for each in ended if each is not None and each[0].key in self._outstanding}
-            async with asyncio.TaskGroup() as group:
-                results = {key: group.create_task(self._result_of(completion)) for key, (completion, _) in ours.items()}
-            for key, (_, resumed) in ours.items():
-                result = results[key].result()
+            facts = await self._facts_of([completion for completion, _ in ours.values()])
+            for key, (completion, resumed) in ours.items():
+                result = await self._result_of(completion, facts.get(key))
                 if result is None:
                     self._submit_again(self._outstanding[key], is_known=resumed)
                     continue
@@ -182,13 +181,22 @@ class Submitter:
             )
         self._to_submit.put_nowait(job)
 
-    async def _result_of(self, completion: Completion) -> AgentResult | None:
+    async def _facts_of(self, completions: Sequence[Completion]) -> dict[str, tuple[Fact, ...]]:
+        """Facts of agents whose results are not known here."""
+        here = self._session.member.name
+        keys = [each.key for each in completions if each.worker != here or each.key not in self._local_results]
+        if not keys:
+            return {}
+        return dict(zip(keys, await self._session.coordinator.fact_lists(keys), strict=True))
+
+    async def _result_of(self, completion: Completion, facts: Sequence[Fact] | None) -> AgentResult | None:
         own, job = self._local_results.pop(completion.key, None), self._outstanding[completion.key]
-        if own is not None and completion.worker == self._session.member.name:
-            return replace(
-                own, index=job.index, input=job.input
-            )  # another submitter may have submitted it with its own index
-        return await self._rebuild(job, await self._session.coordinator.facts(completion.key), completion)
+        if facts is not None:
+            return await self._rebuild(job, facts, completion)
+        assert own is not None
+        return replace(
+            own, index=job.index, input=job.input
+        )  # another submitter may have submitted it with its own index
 
     async def _finish(self, result: AgentResult, *, resumed: bool) -> None:
         if self._events is not None:

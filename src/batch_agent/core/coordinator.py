@@ -153,9 +153,10 @@ class Coordinator(Protocol):
         """Number of agents that were submitted and have not ended."""
         ...
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
-        """Leases up to `max_jobs` agents that are queued or whose leases have expired, each for `ttl` seconds. Waits up
-        to `wait` seconds for one; then the list is empty."""
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
+        """Leases up to `max_jobs` agents that are queued or whose leases have expired, each for `ttl` seconds: at least
+        one, and at most one of `parts` equal parts of the agents that have not ended. Waits up to `wait` seconds for
+        one; then the list is empty."""
         ...
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
@@ -174,6 +175,10 @@ class Coordinator(Protocol):
         """Facts of an agent, or of one of its chunks; empty if it is unknown."""
         ...
 
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        """As `facts`, for several."""
+        ...
+
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         """Applies the writes in order; they are durable on return. `number`: 1, 2, 3 ... for each worker; a number that
         was applied before is skipped. Returns the keys whose writes were refused because their tokens are stale."""
@@ -186,16 +191,17 @@ class Coordinator(Protocol):
     # Updates
 
     async def position(self, *, completions: bool = True) -> Cursor:
-        """Current end of the updates. `completions`: False for a client that completions need not wake up; it may get
-        them all the same."""
+        """Current end of the updates. `completions`: False for a worker, which completions and the messages of other
+        workers need not wake up; it may get them all the same."""
         ...
 
     async def poll(self, after: Cursor, *, wait: float) -> Updates:
         """All updates since `after`; waits up to `wait` seconds for the first one."""
         ...
 
-    async def publish(self, data: bytes) -> None:
-        """Publishes a message to all clients that poll. Old messages may be dropped before a client reads them."""
+    async def publish(self, data: bytes, *, to_workers: bool = True) -> None:
+        """Publishes a message to all clients that poll; `to_workers`: False if only submitters need it. Old messages
+        may be dropped before a client reads them."""
         ...
 
     # Calls

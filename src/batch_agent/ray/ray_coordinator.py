@@ -68,8 +68,8 @@ class RayCoordinator:
     async def pending_count(self) -> int:
         return int(await self._call("pending_count"))
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
-        leases: list[Lease] = await self._call("lease", worker, max_jobs, ttl=ttl, wait=wait)
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
+        leases: list[Lease] = await self._call("lease", worker, max_jobs, ttl=ttl, wait=wait, parts=parts)
         return leases
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
@@ -88,6 +88,12 @@ class RayCoordinator:
         cached = self._histories.pop(key, None)
         facts: tuple[Fact, ...] = await self._call("facts", key) if cached is None else cached
         return facts
+
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        unknown = [key for key in keys if key not in self._histories]
+        if unknown:
+            self._histories.update(zip(unknown, await self._call("fact_lists", unknown), strict=True))
+        return [self._histories.pop(key) for key in keys]
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         refused: frozenset[str] = await self._call("write", worker, number, list(writes))
@@ -109,7 +115,7 @@ class RayCoordinator:
         updates: Updates = received
         return updates
 
-    async def publish(self, data: bytes) -> None:
+    async def publish(self, data: bytes, *, to_workers: bool = True) -> None:
         await _with_retries(lambda: self._actor.publish.remote(self._rank, data))
 
     async def claim(self, name: str, worker: str) -> bytes | bool:

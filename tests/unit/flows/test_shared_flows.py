@@ -191,3 +191,14 @@ async def test_models_and_samples_take_a_store(redis_server: RedisServer, tmp_pa
         result.output for result in results
     ]
     assert again.requests == []
+
+
+@pytest.mark.slow  # the deadline leaves time to open all stages on a busy machine
+async def test_a_shared_flow_ends_at_its_deadline(redis_server: RedisServer, tmp_path: Path) -> None:
+    async def never(request: Request) -> Answer:
+        await asyncio.Event().wait()
+        return upper(request)
+
+    outcome = await flow(ScriptedBackend(never), redis_server, tmp_path.name, deadline=8.0).run()
+    assert [result.error.kind for result in outcome.stages["review"].results if result.error] == ["budget"] * 30
+    assert len(outcome.stages["review"].results) == 30

@@ -65,8 +65,9 @@ class ClusterJob:
         for name, why in _WITHOUT[self.platform].items():
             if getattr(self, name):
                 raise SpecError(f"{_flag(name)} is not used on {self.platform}: {why}.")
-        limit: dict[str, Any] = {} if self.max_inflight is None else {"max_inflight": self.max_inflight}
-        BatchSpec.of(task="none", inputs=[], store=self.store or "redis://host", run_id=self.run, **limit)
+        BatchSpec.of(
+            task="none", inputs=[], store=self.store or "redis://host", run_id=self.run, max_inflight=self.max_inflight
+        )
         for name in ("workers", "cpus", "memory_gb", "grace"):
             if (count := getattr(self, name)) is not None and not 1 <= count <= _MOST:
                 raise SpecError(f"{_flag(name)} must be an integer from 1 to {_MOST}; got {count!r}.")

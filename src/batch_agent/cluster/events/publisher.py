@@ -141,7 +141,7 @@ class EventPublisher:
             events = [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
             dropped, message = self._dropped, self._message(events)
             try:
-                await self._coordinator.publish(message.encode())
+                await self._coordinator.publish(message.encode(), to_workers=message.is_listening)
             except StoreError as error:
                 self._on_failure(error, message, len(events) + dropped)
                 return

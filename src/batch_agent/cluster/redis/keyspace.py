@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
 from ...core.facts import Fact
-from .lua_common import MAX_LEASE, LuaScript
-from .write_batches import decode_fact
+from .lua_common import LOST, MAX_LEASE, OLD_LAYOUT, LuaScript
+from .lua_work import FACTS
+from .write_batches import decode_facts, split_batches
 
 if TYPE_CHECKING:
     from .redis_connection import RedisConnection
@@ -35,6 +36,8 @@ class IdempotencySlots:
 
 _MAX_BLOCK = 5.0
 """Seconds that one command blocks."""
+_MAX_HISTORIES = 64
+"""Agents whose facts are read with one command."""
 
 
 class RedisKeyspace:
@@ -68,18 +71,39 @@ class RedisKeyspace:
 
     async def scan(self, name: str, count: int) -> AsyncIterator[list[bytes]]:
         """All keys that begin with this name, some perhaps twice."""
-        begin = self.key(name)
-        pattern = "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in begin) + "*"
-        cursor: Any = 0
+        pattern, cursor = _starts_with(self.key(name)), 0
         while True:
             cursor, keys = await self._connection.call("SCAN", cursor, "MATCH", pattern, "COUNT", count)
             yield keys
             if int(cursor) == 0:
                 return
 
-    async def fact_lists(self, keys: Sequence[bytes]) -> list[tuple[Fact, ...]]:
-        found = await self._connection.pipeline([("LRANGE", self.key("facts:").encode() + key, 0, -1) for key in keys])
-        return [self._facts(key, data) for key, data in zip(keys, found, strict=True)]
+    async def scan_state(self, kind: str, count: int) -> AsyncIterator[dict[str, bytes]]:
+        """All fields of the state that begin with `kind:`, without it, some perhaps twice."""
+        pattern, cursor = _starts_with(f"{kind}:"), 0
+        while True:
+            cursor, found = await self._connection.call(
+                "HSCAN", self.key("state"), cursor, "MATCH", pattern, "COUNT", count
+            )
+            yield {field.decode().removeprefix(f"{kind}:"): value for field, value in found.items()}
+            if int(cursor) == 0:
+                return
+
+    async def read_state(self, fields: Sequence[str]) -> list[bytes | None]:
+        found: list[bytes | None] = await self._connection.call("HMGET", self.key("state"), *fields) if fields else []
+        return found
+
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        """Facts of each agent or chunk."""
+        found = zip(keys, await self.encoded_facts(keys), strict=True)
+        return [self._facts(key, encoded) for key, encoded in found]
+
+    async def encoded_facts(self, keys: Sequence[str]) -> list[bytes]:
+        """Facts of each agent or chunk, as `split_facts` reads them."""
+        found: list[bytes] = []
+        for batch in split_batches(keys, len, max_items=_MAX_HISTORIES):
+            found += await self.script(FACTS, *batch)
+        return found
 
     def lost(self) -> StoreError:
         return StoreError(
@@ -93,14 +117,27 @@ class RedisKeyspace:
         try:
             yield
         except StoreError as error:
-            raise self.lost() if "NOGROUP" in str(error) else error from error
+            if OLD_LAYOUT in str(error):
+                raise StoreError(
+                    f"{self._where} was stored by an earlier version of batch_agent. Finish it with that version, or "
+                    "use another run_id."
+                ) from error
+            raise self.lost() if LOST in str(error) else error from error
 
-    def _facts(self, key: bytes, encoded: Sequence[bytes]) -> tuple[Fact, ...]:
+    def _facts(self, key: str, encoded: bytes) -> tuple[Fact, ...]:
         try:
-            return tuple(map(decode_fact, encoded))
+            return tuple(decode_facts(encoded))
         except ValueError as error:
-            where = f"Run {self._name!r} in Redis at {self._connection.display_url}"
-            raise StoreError(f"{where}: the facts of agent {key.decode()} cannot be read: {error}") from error
+            raise StoreError(f"{self._where}: the facts of agent {key} cannot be read: {error}") from error
+
+    @property
+    def _where(self) -> str:
+        return f"Run {self._name!r} in Redis at {self._connection.display_url}"
+
+
+def _starts_with(text: str) -> str:
+    """Pattern of names that begin with this text."""
+    return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in text) + "*"
 
 
 def millis(seconds: float) -> int:

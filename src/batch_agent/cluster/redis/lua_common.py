@@ -1,11 +1,24 @@
 """Common parts of the Lua scripts that run in the Redis server. The prefix of the run's keys is their only KEYS entry.
 
-Keys: `work` is the stream of jobs, with one consumer group of workers. `agents` has, for each agent that has not
-ended, "token attempts entry worker". `endings` has "token failed json" of the others, and the stream `ended` announces
-them. `facts:KEY` are lists. `workers` has "number rest floor input cached output" of each worker's last batch, and the
-keys that were refused in it. `alive:WORKER` expires when its worker stops renewing. `meta` has the last token, the
-time of the last renewal by any worker, that worker's ttl, and until when expired leases are spared. `bell` wakes up
-workers that wait for work. `once` has the results of calls that may be repeated.
+Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Almost
+everything is in one hash, `state`:
+
+- `agent:KEY`: "token attempts worker" of an agent that has not ended, "! token failed" of one that has. Without a
+  worker it is in the list `queue`, with one in the sorted set `leases`, by the time at which its lease expires.
+  `data:KEY`: its job, and afterwards its completion.
+- `facts:KEY 1`, `facts:KEY 2` ...: facts of an agent, or of a chunk of it, each with all facts of one message.
+  `entries:KEY`: how many there are.
+- `worker:NAME`: "number rest floor" of a worker's last batch, and the keys that were refused in it.
+- `alive:NAME`: until when a worker counts as alive.
+- `call:NAME`: "?WORKER" while a worker makes the call, "*WORKER" if others wait for it, "!UNTIL OUTCOME" afterwards, or
+  "@" if the outcome is in a key of its own.
+- `once:SLOT`: results of calls that may be repeated.
+- `pending`: agents that have not ended; `spent`: usage of all replies; `born`: the creation mark.
+- `token`: the last token; `seen`, `lasts` and `grace`: the last renewal by any worker, that worker's ttl, and until
+  when expired leases are spared.
+
+Streams: `ended` announces completions, `events` has messages for submitters and `news` what concerns workers; `bell`
+wakes up workers that wait for work. Times are in milliseconds.
 """
 
 from hashlib import sha1
@@ -27,13 +40,14 @@ class LuaScript:
         return cls(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-GROUP: Final = "workers"
-RELEASED_CONSUMER: Final = "nobody"
-"""Consumer that has the agents that were released."""
-
 REQUIRED_SERVER: Final = "Redis 7.0 or newer, or Valkey 7.2 or newer, is required."
-"""Tool calls are claimed with SET ... NX GET, which earlier versions do not have. Valkey reports the Redis version that
-it is compatible with."""
+"""Valkey reports the Redis version that it is compatible with."""
+
+OLD_LAYOUT: Final = "OLDLAYOUT"
+"""Error of a script that finds a run of an earlier version."""
+LOST: Final = "LOSTRUN"
+"""Error of a script that misses something of the run."""
+
 
 USE_INSTEAD_OF_CLUSTER: Final = (
     "All keys of a run are in one slot, so that a cluster would use one of its nodes. Use a standalone server, or one "
@@ -43,12 +57,23 @@ USE_INSTEAD_OF_CLUSTER: Final = (
 MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
 
-# An entry's idle time encodes its lease: it is MAX_LEASE when the lease expires, and 2 * MAX_LEASE when it was
-# released. So leases of different lengths fit in one group.
-COMMON: Final = f"""
+COMMON: Final = """
 local run = KEYS[1]
-local MAX_LEASE = {MAX_LEASE * 1_000:.0f}
-local GROUP, RELEASED_CONSUMER = '{GROUP}', '{RELEASED_CONSUMER}'
+local changes = {}
+
+local function read(fields)
+  return redis.call('HMGET', run .. 'state', unpack(fields))
+end
+
+local function set(field, value)
+  changes[#changes + 1] = field
+  changes[#changes + 1] = value
+end
+
+local function save()
+  if #changes > 0 then redis.call('HSET', run .. 'state', unpack(changes)) end
+  changes = {}
+end
 
 local function micros()
   local time = redis.call('TIME')
@@ -61,67 +86,59 @@ end
 
 local function owner(record)
   if not record then return nil end
-  local token, attempts, entry, worker = string.match(record, '^(%d+) (%d+) (%S+) (.*)$')
-  return {{token = token, attempts = tonumber(attempts), entry = entry, worker = worker}}
+  local token, attempts, worker = string.match(record, '^(%d+) (%d+) (.*)$')
+  return token and {token = token, attempts = tonumber(attempts), worker = worker}
 end
 
-local function slice(list, first, last)
-  return unpack(list, first, math.min(last, #list))
+local function record(one)
+  return one.token .. ' ' .. one.attempts .. ' ' .. one.worker
 end
 
-local function many(command, key, list)
-  for first = 1, #list, 1000 do
-    redis.call(command, key, slice(list, first, first + 999))
+local function set_expiry(keys, expires)
+  if #keys == 0 then return end
+  local call = {'ZADD', run .. 'leases'}
+  for _, key in ipairs(keys) do
+    call[#call + 1] = integer(expires)
+    call[#call + 1] = key
   end
-end
-
-local function claim(worker, entries, idle)
-  for first = 1, #entries, 1000 do
-    local call = {{'XCLAIM', run .. 'work', GROUP, worker, 0}}
-    for index = first, math.min(first + 999, #entries) do call[#call + 1] = entries[index] end
-    call[#call + 1] = 'IDLE'
-    call[#call + 1] = integer(idle)
-    call[#call + 1] = 'JUSTID'
-    redis.call(unpack(call))
-  end
+  redis.call(unpack(call))
 end
 
 local function wake_up()
   redis.call('XADD', run .. 'bell', 'MAXLEN', 1, '*', 'ring', '')
 end
 
-local function held(worker, first)
-  local keys, mine, others = {{}}, {{}}, {{}}
-  for index = first, #ARGV, 2 do keys[#keys + 1] = ARGV[index] end
-  if #keys == 0 then return mine, others end
-  local records = redis.call('HMGET', run .. 'agents', unpack(keys))
-  for index, key in ipairs(keys) do
-    local one = owner(records[index])
-    local token = ARGV[first + 2 * index - 1]
-    if one and one.token == token and one.worker == worker then
-      mine[#mine + 1] = one.entry
+local function held(worker, first, records)
+  local mine, others = {}, {}
+  for index = first, #ARGV, 2 do
+    local found = records[(index - first) / 2 + 1]
+    local one = owner(found)
+    if one and one.token == ARGV[index + 1] and one.worker == worker then
+      mine[#mine + 1] = {key = ARGV[index], one = one}
     else
-      others[#others + 1] = {{key, token, one}}
+      others[#others + 1] = {key = ARGV[index], token = ARGV[index + 1], record = found}
     end
   end
   return mine, others
 end
 
-local function free(entries)
-  local keys, records = {{}}, {{}}
-  for index, entry in ipairs(entries) do
-    local found = redis.call('XRANGE', run .. 'work', entry, entry)[1]
-    keys[index] = found and found[2][1] or ''
+local function agent_fields(first)
+  local fields = {}
+  for index = first, #ARGV, 2 do fields[#fields + 1] = 'agent:' .. ARGV[index] end
+  return fields
+end
+
+local function free(mine)
+  if #mine == 0 then return end
+  local keys = {}
+  for index, each in ipairs(mine) do
+    keys[index] = each.key
+    each.one.attempts, each.one.worker = math.max(0, each.one.attempts - 1), ''
+    set('agent:' .. each.key, record(each.one))
   end
-  for index, record in ipairs(redis.call('HMGET', run .. 'agents', unpack(keys))) do
-    local one = owner(record)
-    if one and one.entry == entries[index] then
-      records[#records + 1] = keys[index]
-      records[#records + 1] = one.token .. ' ' .. math.max(0, one.attempts - 1) .. ' ' .. one.entry .. ' ' .. one.worker
-    end
-  end
-  if #records > 0 then redis.call('HSET', run .. 'agents', unpack(records)) end
-  claim(RELEASED_CONSUMER, entries, 2 * MAX_LEASE)
+  save()
+  redis.call('ZREM', run .. 'leases', unpack(keys))
+  redis.call('LPUSH', run .. 'queue', unpack(keys))
   wake_up()
 end
 """
@@ -129,35 +146,39 @@ end
 # After a long silence it is unknown whether the workers were gone or the server was: workers get the duration of a
 # lease to renew.
 OUTAGE_GRACE: Final = """
-local function read_meta(now)
-  local found = redis.call('HMGET', run .. 'meta', 'token', 'seen', 'lasts', 'grace')
-  local meta = {token = tonumber(found[1]) or 0, grace = tonumber(found[4]) or 0}
-  local seen, ttl = tonumber(found[2]), tonumber(found[3])
+local function read_with_meta(now, fields)
+  for _, field in ipairs({'token', 'seen', 'lasts', 'grace'}) do fields[#fields + 1] = field end
+  local found = read(fields)
+  local first = #fields - 3
+  local meta = {token = tonumber(found[first]) or 0, grace = tonumber(found[first + 3]) or 0}
+  local seen, ttl = tonumber(found[first + 1]), tonumber(found[first + 2])
   if seen and now - seen > 0.75 * ttl then meta.grace = now + ttl end
   meta.spares_expired = now < meta.grace
-  return meta
+  return meta, found
 end
 
 local function record_renewal(meta, now, worker, ttl)
-  redis.call('SET', run .. 'alive:' .. worker, '', 'PX', ttl)
-  redis.call('HSET', run .. 'meta', 'token', integer(meta.token), 'seen', integer(now), 'lasts', ttl,
-    'grace', integer(meta.grace))
+  set('alive:' .. worker, integer(now + ttl))
+  set('token', integer(meta.token))
+  set('seen', integer(now))
+  set('lasts', integer(ttl))
+  set('grace', integer(meta.grace))
 end
 """
 
 # A repeated call finds its result in its slot, if its number is there; a slot has one call at a time.
 IDEMPOTENCE: Final = """
-local slot, number, is_repeated = ARGV[1], ARGV[2], ARGV[3] == '1'
+local slot, number, is_repeated = 'once:' .. ARGV[1], ARGV[2], ARGV[3] == '1'
 
 local function previous_result()
   if not is_repeated then return nil end
-  local found = redis.call('HGET', run .. 'once', slot)
+  local found = redis.call('HGET', run .. 'state', slot)
   if not found then return nil end
   local last, result = string.match(found, '^(%d+) (.*)$')
   if last == number then return result end
 end
 
 local function keep_result(result)
-  redis.call('HSET', run .. 'once', slot, number .. ' ' .. result)
+  set(slot, number .. ' ' .. result)
 end
 """

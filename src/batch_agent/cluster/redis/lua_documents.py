@@ -5,6 +5,10 @@ from typing import Final
 from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
 
 MAX_UPDATES = 20_000
+_MAX_KEPT_BYTES = 2_000
+"""A larger outcome that expires is in a key of its own, so that its memory is freed."""
+_MAX_REPEAT_DISTANCE = 1_000
+"""Messages in which a repeated one is looked for."""
 
 # ARGV: once (3), name, has old, old, has new, new.
 COMPARE_AND_SET: Final = LuaScript.of(
@@ -21,68 +25,118 @@ elseif old then
 end
 if ARGV[7] == '1' then redis.call('SET', key, ARGV[8]) elseif old then redis.call('DEL', key) end
 keep_result('')
+save()
 return 1
 """,
 )
 
-# ARGV: name, worker. Returns 1: claimed, 0: another worker makes it, or the outcome. A call is "?WORKER" while it is
-# made, "*WORKER" if other workers wait for it, and "!OUTCOME" afterwards.
-CLAIM: Final = LuaScript.of(
+# ARGV: worker, then name, ttl and outcome of each. ttl: empty to claim the call, otherwise the outcome is kept for so
+# many milliseconds (0: the claim is released, -1: as long as the run). Returns, for each claim, 1: claimed, 0: another
+# worker makes it, or the outcome.
+CALLS: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
-    """
-local key, worker = run .. 'call:' .. ARGV[1], ARGV[2]
-local found = redis.call('SET', key, '?' .. worker, 'NX', 'GET')
-if not found then return 1 end
-local kind, rest = string.sub(found, 1, 1), string.sub(found, 2)
-if kind == '!' then return rest end
-if rest == worker then return 1 end
-if redis.call('EXISTS', run .. 'alive:' .. rest) == 1 or read_meta(math.floor(micros() / 1000)).spares_expired then
-  if kind == '?' then redis.call('SET', key, '*' .. rest) end
-  return 0
-end
-redis.call('SET', key, kind .. worker)
-return 1
-""",
-)
-
-# ARGV: name, worker, ttl in milliseconds (0: release the claim, -1: as long as the run), outcome.
-COMPLETE_CALL: Final = LuaScript.of(
-    COMMON,
     f"""
-local key, ttl = run .. 'call:' .. ARGV[1], tonumber(ARGV[3])
-local found
-if ttl == 0 then
-  found = redis.call('GET', key)
-elseif ttl < 0 then
-  found = redis.call('SET', key, '!' .. ARGV[4], 'XX', 'GET')
-else
-  found = redis.call('SET', key, '!' .. ARGV[4], 'XX', 'GET', 'PX', ARGV[3])
+local worker = ARGV[1]
+local fields, calls, changed, results, alive = {{}}, {{}}, {{}}, {{}}, {{}}
+local time
+
+local function now()
+  time = time or math.floor(micros() / 1000)
+  return time
 end
-if not found then return end
-if found ~= '?' .. ARGV[2] and found ~= '*' .. ARGV[2] then
-  if ttl == 0 then return end
-  if string.sub(found, 1, 1) == '!' then
-    redis.call('SET', key, found, 'KEEPTTL')
-  else
-    redis.call('SET', key, found)
+
+for index = 2, #ARGV, 3 do fields[#fields + 1] = 'call:' .. ARGV[index] end
+for index, found in ipairs(read(fields)) do calls[fields[index]] = found end
+
+local function change(field, value)
+  calls[field] = value
+  changed[field] = true
+end
+
+local function is_alive(other)
+  if alive[other] == nil then
+    local meta, found = read_with_meta(now(), {{'alive:' .. other}})
+    alive[other] = meta.spares_expired or (tonumber(found[1]) or 0) > now()
   end
-  return
+  return alive[other]
 end
-if ttl == 0 then redis.call('DEL', key) end
-if string.sub(found, 1, 1) == '?' then return end
-redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'landed', ARGV[1])
+
+local function outcome_of(field)
+  local found = calls[field]
+  if found == '@' then return redis.call('GET', run .. field) end
+  local expires, outcome = string.match(found, '^!(%d+) (.*)$')
+  return (expires == '0' or tonumber(expires) > now()) and outcome
+end
+
+local function claim_call(field)
+  local found = calls[field]
+  if found and string.find(found, '^[!@]') then
+    local outcome = outcome_of(field)
+    if outcome then return outcome end
+    found = nil
+  end
+  if not found then
+    change(field, '?' .. worker)
+    return 1
+  end
+  local kind, rest = string.sub(found, 1, 1), string.sub(found, 2)
+  if rest == worker then return 1 end
+  if is_alive(rest) then
+    if kind == '?' then change(field, '*' .. rest) end
+    return 0
+  end
+  change(field, kind .. worker)
+  return 1
+end
+
+local function complete(field, name, ttl, outcome)
+  local found = calls[field]
+  if found ~= '?' .. worker and found ~= '*' .. worker then return end
+  if ttl == 0 then
+    change(field, false)
+  elseif ttl < 0 then
+    change(field, '!0 ' .. outcome)
+  elseif #outcome <= {_MAX_KEPT_BYTES} then
+    change(field, '!' .. integer(now() + ttl) .. ' ' .. outcome)
+  else
+    redis.call('SET', run .. field, outcome, 'PX', ttl)
+    change(field, '@')
+  end
+  if string.sub(found, 1, 1) == '*' then
+    redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'landed', name)
+  end
+end
+
+for index = 2, #ARGV, 3 do
+  local name, ttl = ARGV[index], ARGV[index + 1]
+  if ttl == '' then
+    results[#results + 1] = claim_call('call:' .. name)
+  else
+    complete('call:' .. name, name, tonumber(ttl), ARGV[index + 2])
+  end
+end
+local released = {{}}
+for field in pairs(changed) do
+  if calls[field] then set(field, calls[field]) else released[#released + 1] = field end
+end
+if #released > 0 then redis.call('HDEL', run .. 'state', unpack(released)) end
+save()
+return results
 """,
 )
 
-# ARGV: once (3), data.
+# ARGV: once (3), stream, data.
 PUBLISH: Final = LuaScript.of(
     COMMON,
-    IDEMPOTENCE,
     f"""
-if previous_result() then return end
-redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'told', ARGV[4])
-keep_result('')
+local stream, mark = run .. ARGV[4], ARGV[1] .. ' ' .. ARGV[2]
+if ARGV[3] == '1' then
+  for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', {_MAX_REPEAT_DISTANCE})) do
+    if entry[2][4] == mark then return end
+  end
+end
+redis.call('XADD', stream, 'MAXLEN', '~', {MAX_UPDATES}, '*', 'told', ARGV[5], 'mark', mark)
 """,
 )
 
@@ -99,6 +153,7 @@ local due = math.max(tonumber(redis.call('GET', key) or 0), now)
 redis.call('SET', key, integer(due + interval), 'PX', integer(math.ceil((due + interval - now) / 1000) + 1))
 local wait = integer(math.max(0, due - ahead - now))
 keep_result(wait)
+save()
 return wait
 """,
 )

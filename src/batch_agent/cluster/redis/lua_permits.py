@@ -18,22 +18,31 @@ ACQUIRE_PERMIT: Final = LuaScript.of(
 local previous = previous_result()
 if previous then return tonumber(previous) end
 local key, worker, limit = run .. 'permits:' .. ARGV[4], ARGV[5], tonumber(ARGV[6])
-local held = 0
+local held, others, counts, fields = 0, {}, {}, {}
 local found = redis.call('HGETALL', key)
 for index = 1, #found, 2 do
-  local other = found[index]
-  if other ~= '?' then
-    if other ~= worker and redis.call('EXISTS', run .. 'alive:' .. other) == 0
-      and not read_meta(math.floor(micros() / 1000)).spares_expired then
-      redis.call('HDEL', key, other)
+  local other, count = found[index], tonumber(found[index + 1])
+  if other == worker then
+    held = held + count
+  elseif other ~= '?' then
+    others[#others + 1], counts[#counts + 1], fields[#fields + 1] = other, count, 'alive:' .. other
+  end
+end
+if #others > 0 then
+  local now = math.floor(micros() / 1000)
+  local meta, alive = read_with_meta(now, fields)
+  for index, other in ipairs(others) do
+    if meta.spares_expired or (tonumber(alive[index]) or 0) > now then
+      held = held + counts[index]
     else
-      held = held + tonumber(found[index + 1])
+      redis.call('HDEL', key, other)
     end
   end
 end
 local granted = held < limit and 1 or 0
 if granted == 1 then redis.call('HINCRBY', key, worker, 1) else redis.call('HSET', key, '?', 1) end
 keep_result(granted)
+save()
 return granted
 """,
 )
@@ -51,5 +60,6 @@ if redis.call('HDEL', key, '?') == 1 then
   redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'landed', ARGV[6])
 end
 keep_result('')
+save()
 """,
 )

@@ -2,135 +2,136 @@
 
 from typing import Final
 
-from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
+from .lua_common import COMMON, IDEMPOTENCE, LOST, OLD_LAYOUT, OUTAGE_GRACE, LuaScript
+
+_REFUSE_OLD_LAYOUT = f"""
+local function old_layout()
+  if redis.call('EXISTS', run .. 'work') == 1 then return redis.error_reply('{OLD_LAYOUT} of an earlier version') end
+end
+"""
 
 # ARGV: retry failed, a creation mark, then key and job of each. Returns the run's creation mark, which is that of the
 # first submitter, and key and completion of those that need no work.
 SUBMIT: Final = LuaScript.of(
     COMMON,
+    _REFUSE_OLD_LAYOUT,
     """
-if redis.call('EXISTS', run .. 'work') == 0 then
-  redis.call('XGROUP', 'CREATE', run .. 'work', GROUP, '0', 'MKSTREAM')
-  redis.call('HSET', run .. 'meta', 'born', ARGV[2])
+local fields = agent_fields(3)
+local jobs = #fields
+fields[jobs + 1] = 'born'
+fields[jobs + 2] = 'pending'
+local found = read(fields)
+local born, pending = found[jobs + 1], tonumber(found[jobs + 2]) or 0
+if not born then
+  local refusal = old_layout()
+  if refusal then return refusal end
+  born = ARGV[2]
+  set('born', born)
 end
 local retry = ARGV[1] == '1'
-local keys, ended, submitted, again = {}, {redis.call('HGET', run .. 'meta', 'born')}, {}, {}
-for index = 3, #ARGV, 2 do keys[#keys + 1] = ARGV[index] end
-local agents = redis.call('HMGET', run .. 'agents', unpack(keys))
-local endings = redis.call('HMGET', run .. 'endings', unpack(keys))
-local known = {}
-for index, key in ipairs(keys) do
-  local failed, ending
-  if endings[index] then failed, ending = string.match(endings[index], '^%d+ (%d) (.*)$') end
-  if ending and not (retry and failed == '1') then
+local ended, completions, known, queued = {}, {}, {}, {}
+for index = 1, jobs do
+  local key, one = ARGV[2 * index + 1], found[index]
+  local failed = one and string.match(one, '^! %d+ (%d)$')
+  if failed and not (retry and failed == '1') then
     ended[#ended + 1] = key
-    ended[#ended + 1] = ending
-  elseif not agents[index] and not known[key] then
+    completions[#completions + 1] = 'data:' .. key
+  elseif (failed or not one) and not known[key] then
     known[key] = true
-    local entry
-    if ending then
-      again[#again + 1] = key
-      entry = redis.call('XADD', run .. 'work', '*', key, ARGV[2 * index + 2], 'again', '')
-    else
-      entry = redis.call('XADD', run .. 'work', '*', key, ARGV[2 * index + 2])
-    end
-    submitted[#submitted + 1] = key
-    submitted[#submitted + 1] = '0 0 ' .. entry .. ' '
+    queued[#queued + 1] = key
+    set('agent:' .. key, '0 0 ')
+    set('data:' .. key, ARGV[2 * index + 2])
   end
 end
-if #submitted > 0 then
-  redis.call('HSET', run .. 'agents', unpack(submitted))
-  if #again > 0 then redis.call('HDEL', run .. 'endings', unpack(again)) end
+if #queued > 0 then
+  set('pending', integer(pending + #queued))
+  save()
+  redis.call('RPUSH', run .. 'queue', unpack(queued))
   wake_up()
 end
-return ended
+local result = {born}
+for index, completion in ipairs(#ended > 0 and read(completions) or {}) do
+  result[#result + 1] = ended[index]
+  result[#result + 1] = completion
+end
+return result
 """,
 )
 
-# ARGV: once (3), worker, max jobs, ttl in milliseconds, cursor for expired leases. Returns the next cursor; the last
-# wake-up entry, if there is nothing to lease (false: no work was ever submitted); key, job, token, attempts and whether
-# there may be facts, of each.
+# ARGV: once (3), worker, max jobs, divisor of the pending agents (at most that part of them is leased), ttl in
+# milliseconds. Returns the last wake-up entry, if there is nothing to lease (false: no work was ever submitted); key,
+# job, token, attempts and whether there are facts, of each.
 LEASE: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
     IDEMPOTENCE,
-    """
-local worker, max_jobs, ttl, cursor = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7]
+    _REFUSE_OLD_LAYOUT,
+    f"""
+local worker, max_jobs, divisor, ttl = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = micros()
 local now = math.floor(time / 1000)
-local leases = {}
+local leases = {{}}
 
-local function add(key, job, one, has_facts)
-  for _, value in ipairs({key, job, one.token, one.attempts, has_facts}) do leases[#leases + 1] = value end
+local function read_agents(keys)
+  local fields = {{}}
+  for _, key in ipairs(keys) do
+    for _, kind in ipairs({{'agent:', 'data:', 'entries:'}}) do fields[#fields + 1] = kind .. key end
+  end
+  return read(fields)
+end
+
+local function add(key, one, found, index)
+  for _, value in ipairs({{key, found[3 * index - 1], one.token, one.attempts, tonumber(found[3 * index]) or 0}}) do
+    leases[#leases + 1] = value
+  end
 end
 
 local previous = previous_result()
 if previous then
-  for entry in string.gmatch(previous, '%S+') do
-    local found = redis.call('XRANGE', run .. 'work', entry, entry)[1]
-    local one = found and owner(redis.call('HGET', run .. 'agents', found[2][1]))
-    if one and one.worker == worker then add(found[2][1], found[2][2], one, 1) end
+  local keys = cjson.decode(previous)
+  local found = read_agents(keys)
+  for index, key in ipairs(keys) do
+    local one = owner(found[3 * index - 2])
+    if one and one.worker == worker then add(key, one, found, index) end
   end
-  return {cursor, '', leases}
+  return {{'', leases}}
 end
 
-local meta = read_meta(now)
-local idle = integer(meta.spares_expired and 2 * MAX_LEASE or MAX_LEASE)
-local taken = {}
-
-local function take_over(from, count)
-  local found = redis.pcall('XAUTOCLAIM', run .. 'work', GROUP, worker, idle, from, 'COUNT', count)
-  if found.err then return nil, found end
-  for _, entry in ipairs(found[2]) do taken[#taken + 1] = entry end
-  return found[1]
+local meta, run_fields = read_with_meta(now, {{'born', 'pending'}})
+if not run_fields[1] then return old_layout() or {{false, leases}} end
+local pending = tonumber(run_fields[2]) or 0
+max_jobs = math.min(max_jobs, math.max(1, math.ceil(pending / divisor)))
+local keys = {{}}
+if not meta.spares_expired then
+  keys = redis.call('ZRANGEBYSCORE', run .. 'leases', '-inf', integer(now), 'LIMIT', 0, max_jobs)
 end
-
-local following, failure = take_over(cursor, max_jobs)
-if failure then
-  if string.find(failure.err, 'NOGROUP', 1, true) == 1 then return {'0-0', false, leases} end
-  return failure
+if #keys < max_jobs then
+  for _, key in ipairs(redis.call('LPOP', run .. 'queue', max_jobs - #keys) or {{}}) do keys[#keys + 1] = key end
 end
-cursor = following
-local new = {}
-if #taken < max_jobs then
-  local count = max_jobs - #taken
-  local found = redis.call('XREADGROUP', 'GROUP', GROUP, worker, 'COUNT', count, 'STREAMS', run .. 'work', '>')
-  if found then new = found[1][2] end
-end
-if #taken + #new < max_jobs then
-  cursor = '0-0'
-  repeat cursor = take_over(cursor, max_jobs - #taken - #new) until cursor == '0-0' or #taken + #new == max_jobs
-end
-local old = #taken
-for _, entry in ipairs(new) do taken[#taken + 1] = entry end
-
-if #taken > 0 then
-  local keys, entries, records = {}, {}, {}
-  for index = 1, old do keys[index] = taken[index][2][1] end
-  local owners = old > 0 and redis.call('HMGET', run .. 'agents', unpack(keys)) or {}
-  meta.token = math.max(meta.token, time)
-  for index, entry in ipairs(taken) do
-    local key, job, again = entry[2][1], entry[2][2], entry[2][3]
-    local one = owner(owners[index]) or {attempts = 0}
-    meta.token = meta.token + 1
-    one.token = integer(meta.token)
-    one.attempts = one.attempts + 1
-    add(key, job, one, (again or index <= old) and 1 or 0)
-    entries[index] = entry[1]
-    records[#records + 1] = key
-    records[#records + 1] = one.token .. ' ' .. one.attempts .. ' ' .. entry[1] .. ' ' .. worker
-  end
-  redis.call('HSET', run .. 'agents', unpack(records))
-  claim(worker, entries, MAX_LEASE - ttl)
-  keep_result(table.concat(entries, ' '))
-end
-record_renewal(meta, now, worker, ttl)
 local bell = ''
-if #taken == 0 then
+if #keys > 0 then
+  local found = read_agents(keys)
+  meta.token = math.max(meta.token, time)
+  for index, key in ipairs(keys) do
+    local one = owner(found[3 * index - 2])
+    if not one then return redis.error_reply('{LOST} the record of an agent is gone') end
+    meta.token = meta.token + 1
+    one.token, one.attempts, one.worker = integer(meta.token), one.attempts + 1, worker
+    add(key, one, found, index)
+    set('agent:' .. key, record(one))
+  end
+  set_expiry(keys, now + ttl)
+  keep_result(cjson.encode(keys))
+else
+  if pending > 0 and redis.call('ZCARD', run .. 'leases') == 0 then
+    return redis.error_reply('{LOST} the queue is gone')
+  end
   local last = redis.call('XREVRANGE', run .. 'bell', '+', '-', 'COUNT', 1)[1]
   bell = last and last[1] or '0-0'
 end
-return {cursor, bell, leases}
+record_renewal(meta, now, worker, ttl)
+save()
+return {{bell, leases}}
 """,
 )
 
@@ -141,15 +142,16 @@ RENEW: Final = LuaScript.of(
     """
 local worker, ttl = ARGV[1], tonumber(ARGV[2])
 local now = math.floor(micros() / 1000)
-local meta = read_meta(now)
-local mine, others = held(worker, 3)
-claim(worker, mine, MAX_LEASE - ttl)
+local meta, records = read_with_meta(now, agent_fields(3))
+local mine, others = held(worker, 3, records)
+local keys, lost = {}, {}
+for index, each in ipairs(mine) do keys[index] = each.key end
+set_expiry(keys, now + ttl)
 record_renewal(meta, now, worker, ttl)
-local lost = {}
+save()
 for _, other in ipairs(others) do
-  local key, token, one = unpack(other)
-  local ending = not one and redis.call('HGET', run .. 'endings', key)
-  if not ending or string.match(ending, '^%d+') ~= token then lost[#lost + 1] = key end
+  local ended_by = other.record and string.match(other.record, '^! (%d+)')
+  if ended_by ~= other.token then lost[#lost + 1] = other.key end
 end
 return lost
 """,
@@ -159,8 +161,7 @@ return lost
 RELEASE: Final = LuaScript.of(
     COMMON,
     """
-local mine = held(ARGV[1], 2)
-if #mine > 0 then free(mine) end
+free((held(ARGV[1], 2, read(agent_fields(2)))))
 """,
 )
 
@@ -169,33 +170,42 @@ LEAVE: Final = LuaScript.of(
     COMMON,
     """
 local worker = ARGV[1]
-redis.call('DEL', run .. 'alive:' .. worker)
-if redis.call('EXISTS', run .. 'work') == 0 then return end
-while true do
-  local entries = {}
-  for index, pending in ipairs(redis.call('XPENDING', run .. 'work', GROUP, '-', '+', 1000, worker)) do
-    entries[index] = pending[1]
+redis.call('HDEL', run .. 'state', 'alive:' .. worker)
+local keys = redis.call('ZRANGE', run .. 'leases', 0, -1)
+for first = 1, #keys, 1000 do
+  local fields, mine = {}, {}
+  for index = first, math.min(first + 999, #keys) do fields[#fields + 1] = 'agent:' .. keys[index] end
+  for index, found in ipairs(read(fields)) do
+    local one = owner(found)
+    if one and one.worker == worker then mine[#mine + 1] = {key = keys[first + index - 1], one = one} end
   end
-  if #entries == 0 then break end
-  free(entries)
+  free(mine)
 end
-redis.call('XGROUP', 'DELCONSUMER', run .. 'work', GROUP, worker)
 """,
 )
 
-# ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent,
-# token, whether its facts are replaced, number of facts, facts; then key, token, failed, completion of each that ends.
-# Returns the refused keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has
-# had by then is valid any more, because facts may be missing.
+# ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent, token,
+# whether its facts are replaced, facts; then key, token, failed, completion of each that ends. Returns the refused
+# keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
+# any more, because facts may be missing.
 WRITE: Final = LuaScript.of(
     COMMON,
     """
-local worker, number, rest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local worker, number, rest, histories = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local first_end = 6 + 5 * histories
+local fields = {}
+for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'agent:' .. ARGV[first + 1] end
+for first = first_end, #ARGV, 4 do fields[#fields + 1] = 'agent:' .. ARGV[first] end
+local agents = #fields
+for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'entries:' .. ARGV[first] end
+local own = #fields
+for _, field in ipairs({'worker:' .. worker, 'spent', 'pending'}) do fields[#fields + 1] = field end
+local found = read(fields)
+
 local last = {0, 0, 0}
 local refused = {}
-local found = redis.call('HGET', run .. 'workers', worker)
-if found then
-  local numbers, keys = string.match(found, '^(.-)\\n(.*)$')
+if found[own + 1] then
+  local numbers, keys = string.match(found[own + 1], '^(.-)\\n(.*)$')
   local index = 0
   for digits in string.gmatch(numbers, '%d+') do
     index = index + 1
@@ -206,68 +216,85 @@ end
 if number < last[1] or (number == last[1] and rest >= last[2]) then return refused end
 local follows = (number == last[1] and rest == last[2] - 1) or (number == last[1] + 1 and last[2] == 0)
 local floor = last[3]
-if not follows then floor = tonumber(redis.call('HGET', run .. 'meta', 'token')) or 0 end
+if not follows then floor = tonumber(redis.call('HGET', run .. 'state', 'token')) or 0 end
 
-local histories, ends, agents = {}, {}, {}
-local position = 6
-for count = 1, tonumber(ARGV[5]) do
-  histories[count] = position
-  agents[#agents + 1] = ARGV[position + 1]
-  position = position + 5 + tonumber(ARGV[position + 4])
-end
-for first = position, #ARGV, 4 do
-  ends[#ends + 1] = first
-  agents[#agents + 1] = ARGV[first]
-end
-local records = redis.call('HMGET', run .. 'agents', unpack(agents))
-local function mine(count, token)
-  local one = owner(records[count])
+local function mine(index, token)
+  local one = owner(found[index])
   if one and one.token == token and one.worker == worker and tonumber(token) > floor then return one end
 end
 
-for count, first in ipairs(histories) do
+local counts = {}
+for index = 1, histories do
+  local first = 1 + 5 * index
   local key = ARGV[first]
-  if mine(count, ARGV[first + 2]) then
-    local facts = {}
-    for fact = first + 5, first + 4 + tonumber(ARGV[first + 4]) do facts[#facts + 1] = ARGV[fact] end
-    if ARGV[first + 3] == '1' then redis.call('DEL', run .. 'facts:' .. key) end
-    many('RPUSH', run .. 'facts:' .. key, facts)
+  if mine(index, ARGV[first + 2]) then
+    local count = counts[key] or tonumber(found[agents + index]) or 0
+    if ARGV[first + 3] == '1' then
+      for entry = 1, count do redis.call('HDEL', run .. 'state', 'facts:' .. key .. ' ' .. entry) end
+      count = 0
+    end
+    if ARGV[first + 4] ~= '' then
+      count = count + 1
+      set('facts:' .. key .. ' ' .. count, ARGV[first + 4])
+    end
+    counts[key] = count
+    set('entries:' .. key, count)
   else
     refused[#refused + 1] = key
   end
 end
 
-local keys, entries, endings, completions = {}, {}, {}, {}
-for count, first in ipairs(ends) do
+local keys, completions = {}, {}
+for first = first_end, #ARGV, 4 do
   local key, token, failed, ending = unpack(ARGV, first, first + 3)
-  local one = mine(#histories + count, token)
-  if one then
+  if mine(histories + (first - first_end) / 4 + 1, token) then
     keys[#keys + 1] = key
-    entries[#entries + 1] = one.entry
-    endings[#endings + 1] = key
-    endings[#endings + 1] = token .. ' ' .. failed .. ' ' .. ending
     completions[#completions + 1] = key
     completions[#completions + 1] = ending
+    set('agent:' .. key, '! ' .. token .. ' ' .. failed)
+    set('data:' .. key, ending)
   else
     refused[#refused + 1] = key
   end
 end
 if #keys > 0 then
-  redis.call('XACK', run .. 'work', GROUP, unpack(entries))
-  redis.call('XDEL', run .. 'work', unpack(entries))
-  redis.call('HDEL', run .. 'agents', unpack(keys))
-  redis.call('HSET', run .. 'endings', unpack(endings))
+  redis.call('ZREM', run .. 'leases', unpack(keys))
   redis.call('XADD', run .. 'ended', '*', unpack(completions))
+  set('pending', integer((tonumber(found[own + 3]) or 0) - #keys))
 end
 
-local record = {integer(number), integer(rest), integer(floor)}
-local used = {}
+local spent, used = {}, {}
+for digits in string.gmatch(found[own + 2] or '', '%d+') do spent[#spent + 1] = tonumber(digits) end
 for digits in string.gmatch(ARGV[4], '%d+') do used[#used + 1] = tonumber(digits) end
-for count = 1, math.max(#used, #last - 3) do
-  record[count + 3] = integer((last[count + 3] or 0) + (used[count] or 0))
-end
+for count = 1, math.max(#used, #spent) do spent[count] = integer((spent[count] or 0) + (used[count] or 0)) end
+set('spent', table.concat(spent, ' '))
 local listed = #refused > 0 and cjson.encode(refused) or ''
-redis.call('HSET', run .. 'workers', worker, table.concat(record, ' ') .. '\\n' .. listed)
+set('worker:' .. worker, integer(number) .. ' ' .. integer(rest) .. ' ' .. integer(floor) .. '\\n' .. listed)
+save()
 return refused
+""",
+)
+
+# ARGV: keys. Returns the facts of each, encoded one after the other.
+FACTS: Final = LuaScript.of(
+    COMMON,
+    """
+local fields, entries, lists = {}, {}, {}
+for index, key in ipairs(ARGV) do fields[index] = 'entries:' .. key end
+local counts = read(fields)
+for index, key in ipairs(ARGV) do
+  for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
+end
+local found, position = {}, 0
+for first = 1, #entries, 1000 do
+  local part = {unpack(entries, first, math.min(first + 999, #entries))}
+  for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
+end
+for index = 1, #ARGV do
+  local count = tonumber(counts[index]) or 0
+  lists[index] = table.concat(found, '', position + 1, position + count)
+  position = position + count
+end
+return lists
 """,
 )

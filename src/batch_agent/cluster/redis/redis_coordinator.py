@@ -1,5 +1,6 @@
 """Coordinator in Redis: it outlives the workers, which may be anywhere. Needs the extra `redis`."""
 
+import asyncio
 import math
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from ...core.protocols import Prices
 from ...core.requests import NO_USAGE, Usage
 from ...store.codec import decode_completion, decode_job, encode_job
 from . import lua_documents, lua_permits, lua_work
+from .call_batches import CallBatches, CallChange
 from .durability_check import warn_if_not_durable
 from .input_record import InputRecord
 from .keyspace import RedisKeyspace, millis
@@ -30,9 +32,12 @@ _RETRY_SECONDS_AT_OPEN = 10.0
 """Shorter, for a mistyped host."""
 _EXPIRY_CHECKS = 3
 """Per lease duration: how often a waiting worker checks for expired leases, which also counts as a sign of life."""
+_POLL_INTERVAL = 0.04
+"""Seconds between two polls: updates that come one after the other are read together."""
 _PAGE = 1_000
-_UPDATE_STREAMS = ("ended", "news")
-"""Streams of updates, in the order of a cursor."""
+_EVENTS, _NEWS = "events", "news"
+_UPDATE_STREAMS = ("ended", _EVENTS, _NEWS)
+"""Streams of updates, in the order of a cursor. Workers read only the last."""
 _NOT_READ = "-"
 """In a cursor: the stream is not read."""
 
@@ -55,14 +60,14 @@ class RedisCoordinator:
         self.inputs = InputRecord(self._connection, self._run)
         self.stored = StoredRun(self._connection, self._run)
         self._retry_seconds = retry_seconds
-        self._cursor: bytes | str = "0-0"
-        """Where the search for expired leases continues."""
         self._is_registered = False
         """Whether the run is in the server's list of runs."""
         self._has_work = False
         """Whether work was ever submitted: then the server must still have it."""
         self._creation_mark: bytes | None = None
         """The run's creation mark, for a submitter: another one means another run, and that submitted work is lost."""
+        self._calls = CallBatches(self._change_calls)
+        self._next_poll = 0.0
 
     async def open(self) -> None:
         try:
@@ -116,29 +121,31 @@ class RedisCoordinator:
         await self.inputs.reject(rejected)
 
     async def pending_count(self) -> int:
-        return int(await self._connection.call("HLEN", self._run.key("agents")))
+        return int(await self._connection.call("HGET", self._run.key("state"), "pending") or 0)
 
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float) -> list[Lease]:
+    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
         deadline = aio.now() + wait
         while True:
-            leases, wake_up = await self._lease(worker, min(max_jobs, MAX_BATCH_ITEMS), ttl)
+            leases, wake_up = await self._lease(worker, min(max_jobs, MAX_BATCH_ITEMS), parts, ttl)
             if leases or (left := deadline - aio.now()) <= 0:
                 return leases
-            await self._run.streams({"bell": wake_up}, 1, min(left, ttl / _EXPIRY_CHECKS))
+            pause = min(left, ttl / _EXPIRY_CHECKS)
+            if not await self._run.streams({"bell": wake_up}, 1, pause) and pause == left:
+                return []
 
-    async def _lease(self, worker: str, max_jobs: int, ttl: float) -> tuple[list[Lease], str]:
+    async def _lease(self, worker: str, max_jobs: int, parts: float, ttl: float) -> tuple[list[Lease], str]:
         """Also returns the last wake-up entry, if there are no leases."""
-        arguments, had_work = (worker, max_jobs, millis(ttl), self._cursor), self._has_work
-        self._cursor, wake_up, found = await self._run.run_idempotent(lua_work.LEASE, *arguments)
+        arguments, had_work = (worker, max_jobs, str(parts), millis(ttl)), self._has_work
+        wake_up, found = await self._run.run_idempotent(lua_work.LEASE, *arguments)
         if wake_up is not None:
             self._has_work = True
         elif had_work:
             raise self._run.lost()
         rows = [found[index : index + 5] for index in range(0, len(found), 5)]
-        with_facts = [row[0] for row in rows if row[4]]
+        with_facts = [row[0].decode() for row in rows if row[4]]
         fact_lists = dict(zip(with_facts, await self._run.fact_lists(with_facts), strict=True))
         leases = [
-            Lease(decode_job(job), int(token), fact_lists.get(key, ()), attempts)
+            Lease(decode_job(job), int(token), fact_lists.get(key.decode(), ()), attempts)
             for key, job, token, attempts, _ in rows
         ]
         return leases, "0-0" if wake_up is None else wake_up.decode()
@@ -157,7 +164,10 @@ class RedisCoordinator:
         await self._run.script(lua_work.LEAVE, worker)
 
     async def facts(self, key: str) -> tuple[Fact, ...]:
-        return (await self._run.fact_lists([key.encode()]))[0]
+        return (await self._run.fact_lists([key]))[0]
+
+    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        return await self._run.fact_lists(keys)
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         refused: set[str] = set()
@@ -170,21 +180,21 @@ class RedisCoordinator:
         return frozenset(refused)
 
     async def spent(self) -> Usage:
-        records = await self._connection.call("HVALS", self._run.key("workers"))
-        return sum(
-            (Usage.of_counts(list(map(int, record.partition(b"\n")[0].split()[3:]))) for record in records), NO_USAGE
-        )
+        counts = await self._connection.call("HGET", self._run.key("state"), "spent")
+        return Usage.of_counts(list(map(int, counts.split()))) if counts else NO_USAGE
 
     async def position(self, *, completions: bool = True) -> Cursor:
         streams = [("XREVRANGE", self._run.key(name), "+", "-", "COUNT", 1) for name in _UPDATE_STREAMS]
         last = [rows[0][0].decode() if rows else "0-0" for rows in await self._connection.pipeline(streams)]
-        return tuple(last) if completions else (_NOT_READ, *last[1:])
+        return tuple(last) if completions else (_NOT_READ, _NOT_READ, last[-1])
 
     async def poll(self, after: Cursor, *, wait: float) -> Updates:
         deadline = aio.now() + wait
         positions = {name: index for name, index in zip(_UPDATE_STREAMS, after, strict=True) if index != _NOT_READ}
         rows_by_stream: dict[str, list[Any]] = {name: [] for name in _UPDATE_STREAMS}
         is_all = False
+        if (pause := min(self._next_poll, deadline) - aio.now()) > 0:
+            await asyncio.sleep(pause)
         while not is_all:
             left = 0.0 if any(rows_by_stream.values()) else deadline - aio.now()
             found = await self._run.streams(positions, _PAGE, left)
@@ -194,19 +204,25 @@ class RedisCoordinator:
             is_all = all(len(rows) < _PAGE for rows in found.values()) and (left <= 0 or bool(found))
             if not found:
                 await self._check()
-        return _updates(tuple(positions.get(name, _NOT_READ) for name in _UPDATE_STREAMS), *rows_by_stream.values())
+        self._next_poll = aio.now() + _POLL_INTERVAL
+        return _updates(tuple(positions.get(name, _NOT_READ) for name in _UPDATE_STREAMS), rows_by_stream)
 
-    async def publish(self, data: bytes) -> None:
-        await self._run.run_idempotent(lua_documents.PUBLISH, data)
+    async def publish(self, data: bytes, *, to_workers: bool = True) -> None:
+        await self._run.run_idempotent(lua_documents.PUBLISH, _NEWS if to_workers else _EVENTS, data)
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        found: bytes | int = await self._run.script(lua_documents.CLAIM, name, worker)
+        found = await self._calls.apply(CallChange(name, worker))
         return found if isinstance(found, bytes) else bool(found)
 
     async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
         ttl_millis = -1 if math.isinf(ttl) else millis(ttl)
         releases = outcome is None or ttl <= 0
-        await self._run.script(lua_documents.COMPLETE_CALL, name, worker, 0 if releases else ttl_millis, outcome or b"")
+        await self._calls.apply(CallChange(name, worker, 0 if releases else ttl_millis, outcome or b""))
+
+    async def _change_calls(self, worker: str, changes: Sequence[CallChange]) -> list[bytes | int]:
+        arguments = [value for change in changes for value in change.arguments]
+        found: list[bytes | int] = await self._run.script(lua_documents.CALLS, worker, *arguments)
+        return found
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         return (
@@ -233,10 +249,10 @@ class RedisCoordinator:
         """Raises StoreError if the server has lost the run: a poll would wait forever."""
         if (
             self._creation_mark is not None
-            and await self._connection.call("HGET", self._run.key("meta"), "born") != self._creation_mark
+            and await self._connection.call("HGET", self._run.key("state"), "born") != self._creation_mark
         ):
             raise self._run.lost()
-        if self._has_work and not await self._connection.call("EXISTS", self._run.key("work")):
+        if self._has_work and not await self._connection.call("HEXISTS", self._run.key("state"), "born"):
             raise self._run.lost()
 
 
@@ -257,11 +273,11 @@ def _connect(url: str, retry_seconds: float) -> "RedisConnection":
     return RedisConnection(url, retry_seconds)
 
 
-def _updates(after: Cursor, ended: Sequence[Any], other: Sequence[Any]) -> Updates:
-    items = [item for _, fields in other for item in fields.items()]
+def _updates(after: Cursor, rows_by_stream: Mapping[str, Sequence[Any]]) -> Updates:
+    items = [item for name in (_EVENTS, _NEWS) for _, fields in rows_by_stream[name] for item in fields.items()]
     return Updates(
         after,
-        tuple(decode_completion(data) for _, fields in ended for data in fields.values()),
+        tuple(decode_completion(data) for _, fields in rows_by_stream["ended"] for data in fields.values()),
         tuple(data.decode() for kind, data in items if kind == b"landed"),
         tuple(data for kind, data in items if kind == b"told"),
     )

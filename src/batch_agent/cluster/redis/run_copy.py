@@ -31,7 +31,7 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
         with open_copy(folder) as copy:
             copy.save_plan(plan, identity.decode())
             if agent is not None:
-                copy.add_facts(await coordinator.stored.facts([agent.encode()]))
+                copy.add_facts(await coordinator.stored.facts([agent]))
             else:
                 await _copy_all(coordinator, copy)
         return await is_active(coordinator)
@@ -40,7 +40,7 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
 
 
 async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None:
-    spent, seen = await coordinator.spent(), set[bytes]()
+    spent, seen = await coordinator.spent(), set[str]()
     copy.save_prices(await coordinator.inputs.prices())
     jobs, started = await _unfinished(coordinator.stored)
     await asyncio.to_thread(copy.add_inputs, jobs)
@@ -50,21 +50,21 @@ async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None
         new = [key for key in dict.fromkeys(keys) if key not in seen]  # a scan may list a key twice
         seen.update(new)
         await asyncio.to_thread(copy.add_facts, await coordinator.stored.facts(new))
-    await asyncio.to_thread(copy.add_facts, [fact for fact in started if fact[0].encode() not in seen])
+    await asyncio.to_thread(copy.add_facts, [fact for fact in started if fact[0] not in seen])
     await asyncio.to_thread(copy.save_discarded, spent)
 
 
 async def _unfinished(stored: StoredRun) -> tuple[list[InputRow], list[EncodedFact]]:
     """Inputs of agents that have not ended, and the starts of those that a worker has: workers send the start of an
     agent with its first reply."""
-    inputs: list[InputRow] = []
-    started: list[EncodedFact] = []
+    inputs: dict[str, InputRow] = {}  # a scan may list a job twice
+    started: dict[str, EncodedFact] = {}
     async for data, is_leased in stored.jobs():
         job = decode_job(data)
-        inputs.append((job.index, encode_input(job.input), None))
+        inputs[job.key] = (job.index, encode_input(job.input), None)
         if is_leased:
-            started.append((job.key, *encode(Started.of(job))))
-    return inputs, started
+            started[job.key] = (job.key, *encode(Started.of(job)))
+    return list(inputs.values()), list(started.values())
 
 
 async def _unknown(url: str, run: str, coordinator: RedisCoordinator) -> StoreError:

@@ -1,16 +1,18 @@
 """Reader of a whole run in a Redis server: its agents, their facts as they are encoded, and the jobs that wait."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ...core.errors import StoreError
 from ...store.checkpoint_copy import EncodedFact
+from .write_batches import split_facts
 
 if TYPE_CHECKING:
     from .keyspace import RedisKeyspace
     from .redis_connection import RedisConnection
 
 _PAGE = 500
-_FACTS = "facts:"
+_HAS_ENDED = b"!"
 
 
 class StoredRun:
@@ -20,39 +22,42 @@ class StoredRun:
         self._connection = connection
         self._keyspace = keyspace
 
-    async def agents(self) -> AsyncIterator[list[bytes]]:
+    async def agents(self) -> AsyncIterator[list[str]]:
         """Keys of agents and chunks that have facts; some may be repeated."""
-        prefix = self._keyspace.key(_FACTS).encode()
-        async for keys in self._keyspace.scan(_FACTS, _PAGE):
-            yield [key.removeprefix(prefix) for key in keys]
+        async for page in self._keyspace.scan_state("entries", _PAGE):
+            yield list(page)
 
-    async def facts(self, keys: Sequence[bytes]) -> list[EncodedFact]:
+    async def facts(self, keys: Sequence[str]) -> list[EncodedFact]:
         """Facts of these agents, in the order of each."""
-        prefix = self._keyspace.key(_FACTS).encode()
-        lists = await self._connection.pipeline([("LRANGE", prefix + key, 0, -1) for key in keys]) if keys else []
-        return [
-            (key.decode(), kind.decode(errors="replace"), data)
-            for key, facts in zip(keys, lists, strict=True)
-            for kind, _, data in (fact.partition(b"\n") for fact in facts)
-        ]
+        lists = await self._keyspace.encoded_facts(keys)
+        try:
+            return [
+                (key, kind, data)
+                for key, encoded in zip(keys, lists, strict=True)
+                for kind, data in split_facts(encoded)
+            ]
+        except ValueError as error:
+            raise StoreError(f"Facts of the run cannot be read: {error}") from error
 
     async def jobs(self) -> AsyncIterator[tuple[bytes, bool]]:
-        """Jobs of agents that have not ended, each with whether a worker that is alive has it."""
-        first: Any = "-"
-        while True:
-            rows = await self._connection.call("XRANGE", self._keyspace.key("work"), first, "+", "COUNT", _PAGE)
-            if not rows:
-                return
-            found = [next(iter(fields.items())) for _, fields in rows]
-            records = await self._connection.call("HMGET", self._keyspace.key("agents"), *(key for key, _ in found))
-            workers = [None if record is None else record.split(b" ", 3)[3] for record in records]
-            alive = await self._alive({worker for worker in workers if worker})
-            for (_, job), worker in zip(found, workers, strict=True):
-                if worker is not None:
+        """Jobs of agents that have not ended, each with whether a worker that is alive has it; some may be
+        repeated."""
+        async for page in self._keyspace.scan_state("agent", _PAGE):
+            workers = {
+                key: record.split(b" ", 2)[2].decode()
+                for key, record in page.items()
+                if not record.startswith(_HAS_ENDED)
+            }
+            jobs = await self._keyspace.read_state([f"data:{key}" for key in workers])
+            alive = await self._alive(sorted({worker for worker in workers.values() if worker}))
+            for job, worker in zip(jobs, workers.values(), strict=True):
+                if job is not None:
                     yield job, worker in alive
-            first = b"(" + rows[-1][0]
 
-    async def _alive(self, workers: set[bytes]) -> set[bytes]:
-        prefix, listed = self._keyspace.key("alive:").encode(), sorted(workers)
-        found = await self._connection.pipeline([("EXISTS", prefix + worker) for worker in listed]) if listed else []
-        return {worker for worker, exists in zip(listed, found, strict=True) if exists}
+    async def _alive(self, workers: Sequence[str]) -> set[str]:
+        if not workers:
+            return set()
+        seconds, micros = await self._connection.call("TIME")
+        now = int(seconds) * 1_000 + int(micros) // 1_000
+        until = await self._keyspace.read_state([f"alive:{worker}" for worker in workers])
+        return {worker for worker, time in zip(workers, until, strict=True) if time is not None and int(time) > now}

@@ -22,14 +22,24 @@ def agent_of(key: str) -> str:
 
 
 def encode_fact(fact: Fact) -> bytes:
+    """With its length: facts are stored one after the other."""
     kind, data = encode(fact)
-    return kind.encode() + b"\n" + data
+    return b"%b %d\n%b" % (kind.encode(), len(data), data)
 
 
-def decode_fact(data: bytes) -> Fact:
+def decode_facts(encoded: bytes) -> Iterator[Fact]:
     """Raises ValueError."""
-    kind, _, rest = data.partition(b"\n")
-    return decode(kind.decode(errors="replace"), rest)
+    return (decode(kind, data) for kind, data in split_facts(encoded))
+
+
+def split_facts(encoded: bytes) -> Iterator[tuple[str, bytes]]:
+    """Kind and data of each fact. Raises ValueError."""
+    position, end = 0, len(encoded)
+    while position < end:
+        start = encoded.index(b"\n", position) + 1
+        kind, _, length = encoded[position:start].partition(b" ")
+        position = start + int(length)
+        yield kind.decode(errors="replace"), encoded[start:position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +65,14 @@ def batches(writes: Sequence[Write]) -> list[WriteBatch]:
     return [_batch(batch) for batch in split_batches(encoded, lambda each: sum(map(len, each[1])))]
 
 
-def split_batches(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+def split_batches(
+    items: Iterable[T], size: Callable[[T], int], *, max_items: int = MAX_BATCH_ITEMS
+) -> Iterator[list[T]]:
     batch: list[T] = []
     total = 0
     for item in items:
         length = size(item)
-        if batch and (len(batch) >= MAX_BATCH_ITEMS or total + length > _MAX_BATCH_BYTES):
+        if batch and (len(batch) >= max_items or total + length > _MAX_BATCH_BYTES):
             yield batch
             batch, total = [], 0
         batch.append(item)
@@ -116,8 +128,8 @@ def _arguments(
     for (key, token), history in histories.items():
         yield key
         yield agent_of(key)
-        yield from (token, int(history.replaces), len(history.facts))
-        yield from history.facts
+        yield from (token, int(history.replaces))
+        yield b"".join(history.facts)
     for (key, token), (end, data) in ends.items():
         yield key
         yield from (token, int(end.completion.error is not None))

@@ -16,7 +16,7 @@ from batch_agent.backends.endpoints import pool_member as fleet_member
 from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
 from batch_agent.backends.endpoints.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols import Backend, Traits
 from batch_agent.core.requests import Request, Sampling, TextDelta
 from batch_agent.schedule import circuit_breaker as standing
 from batch_agent.schedule import routing
@@ -114,6 +114,9 @@ async def test_an_endpoint_that_hangs_during_its_probe_is_tried_again_later(monk
         await fleet.aclose()
 
 
+TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)
+
+
 async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() -> None:
     attempts, may_fail = list[str](), asyncio.Event()
 
@@ -123,7 +126,7 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
         raise BackendError(ErrorKind.SERVER, "no", status=500)
 
     member = PoolEndpoint("http://there", open_it, None)
-    waiting = [asyncio.create_task(member.get_backend("m")) for _ in range(10)]
+    waiting = [asyncio.create_task(member.get_backend(TRAITS)) for _ in range(10)]
     await soon(lambda: bool(attempts))
     may_fail.set()
     for each in waiting:
@@ -131,7 +134,7 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
             await each
     assert len(attempts) == 1
     with pytest.raises(BackendError, match="no"):  # it may be there by now
-        await member.get_backend("m")
+        await member.get_backend(TRAITS)
     assert len(attempts) == 2
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.cluster_templates import IMAGE, PLATFORMS, STORE, container_of, job_of, parsed, problems
 
 from batch_agent import SpecError
-from batch_agent.cli.cluster_templates.renderer import ClusterJob, Platform, render_template
+from batch_agent.cli.cluster_templates.renderer import Platform, render_template
 from batch_agent.cli.cluster_templates.template_command import template
 
 YAML: tuple[Platform, ...] = ("kubernetes", "kuberay", "skypilot")
@@ -176,5 +176,5 @@ def test_a_value_that_the_scheduler_does_not_accept_is_refused(
 @pytest.mark.parametrize("name", ["store", "backend"])
 def test_a_password_is_neither_written_nor_shown(name: str) -> None:
     with pytest.raises(SpecError, match="may have a password") as error:
-        ClusterJob(platform="slurm", run="r", **{name: "redis://:secret@host:6379"})
+        job_of("slurm", **{name: "redis://:secret@host:6379"})
     assert "secret@" not in str(error.value)

@@ -88,7 +88,7 @@ class Process:
         self.runs = self.relay.local.emit if asks else self.relay.emit
         """What its engine emits."""
 
-    async def publish(self, data: bytes) -> None:
+    async def publish(self, data: bytes, *, to_workers: bool) -> None:
         if self.is_cut:
             raise StoreError("The coordinator cannot be reached.")
         while self.is_slow:
@@ -96,7 +96,7 @@ class Process:
         message = read(data)
         assert message is not None
         self.sent.append(message)
-        await self._coordinator.publish(data)
+        await self._coordinator.publish(data, to_workers=to_workers)
 
     @asynccontextmanager
     async def active(self) -> AsyncIterator[None]:

@@ -31,7 +31,7 @@ from batch_agent.core.errors import SpecError, StoreError
 __all__ = ["redis_server"]
 
 AGENTS = 32
-MOST_COMMANDS = 15
+MOST_COMMANDS = 10
 
 
 @pytest.fixture
@@ -48,8 +48,10 @@ async def client(redis_server: RedisServer) -> AsyncIterator[Redis]:
         yield client
 
 
-async def test_a_two_turn_agent_takes_few_commands() -> None:
-    """Agents come in eights, and each of their facts travels on its own."""
+@pytest.mark.parametrize(("agents", "at_once"), [(10, 10), (AGENTS, 8)])
+async def test_a_two_turn_agent_with_a_tool_call_takes_few_commands(agents: int, at_once: int) -> None:
+    """Some agents at once, each of whose facts travels on its own; each makes a call that no other makes, and the
+    caller reads what it did. Commands inside scripts count."""
     with redis_of_its_own() as server:
         caller, worker = RedisCoordinator(server.url, "run"), RedisCoordinator(server.url, "run")
         await caller.open()
@@ -57,19 +59,24 @@ async def test_a_two_turn_agent_takes_few_commands() -> None:
         async with Redis.from_url(server.url) as client:
             before = await _commands(client)
             after = await caller.position()
-            await caller.submit(jobs(*map(str, range(AGENTS))), retry_failed=False)
+            await caller.submit(jobs(*map(str, range(agents))), retry_failed=False)
             number = 0
-            while leases := await worker.lease("w", 8, ttl=LONG, wait=0):
-                for fact in (STARTED, ASKED, RETURNED, ANSWERED):
+            while leases := await worker.lease("w", at_once, ttl=LONG, wait=0):
+                keys = [lease.job.key for lease in leases]
+                for fact in (ASKED, RETURNED, ANSWERED):
                     number += 1
                     await worker.write("w", number, [write for lease in leases for write in told(lease, fact)])
+                    if fact is ASKED:
+                        assert all(await asyncio.gather(*(worker.claim(key, "w") for key in keys)))
+                        await asyncio.gather(*(worker.complete_call(key, "w", b"found", ttl=LONG) for key in keys))
                 number += 1
                 await worker.write("w", number, [ends(lease) for lease in leases])
                 news = await caller.poll(after, wait=5)
                 after = news.after
-                assert len(news.completions) == 8
+                assert {each.key for each in news.completions} == set(keys)
+                assert await caller.fact_lists(keys) == [(ASKED, RETURNED, ANSWERED)] * len(keys)
             assert await caller.pending_count() == 0
-            each = (await _commands(client) - before) / AGENTS
+            each = (await _commands(client) - before) / agents
         await caller.aclose()
         await worker.aclose()
     assert each <= MOST_COMMANDS
@@ -177,6 +184,52 @@ async def test_cancelled_waiting_calls_leave_no_trace(coordinator: RedisCoordina
         assert document.data in (None, b"x" * 1_000_000)
     await coordinator.submit(jobs("a"), retry_failed=False)
     assert [lease.job.key for lease in await coordinator.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
+
+
+async def test_a_run_of_an_earlier_version_is_refused(coordinator: RedisCoordinator, client: Redis) -> None:
+    await client.xadd(f"batch-agent:{{{coordinator._name}}}:work", {"a": "job"})
+    for call in (
+        coordinator.submit(jobs("a"), retry_failed=False),
+        coordinator.lease("w", 1, ttl=LONG, wait=0),
+    ):
+        with pytest.raises(StoreError, match=r"stored by an earlier version.*another run_id"):
+            await call
+
+
+async def test_a_queue_lost_by_the_server_is_reported(coordinator: RedisCoordinator, client: Redis) -> None:
+    await coordinator.submit(jobs("a"), retry_failed=False)
+    await client.delete(f"batch-agent:{{{coordinator._name}}}:queue")
+    with pytest.raises(StoreError, match="has lost run"):
+        await coordinator.lease("w", 1, ttl=LONG, wait=SHORT)
+
+
+async def test_messages_for_submitters_do_not_wake_workers(coordinator: RedisCoordinator) -> None:
+    worker, submitter = await coordinator.position(completions=False), await coordinator.position()
+    await coordinator.publish(b"for submitters", to_workers=False)
+    await coordinator.publish(b"for all")
+    assert (await coordinator.poll(worker, wait=5)).published == (b"for all",)
+    assert set((await coordinator.poll(submitter, wait=5)).published) == {b"for submitters", b"for all"}
+
+
+@pytest.mark.parametrize("outcome", [b"small", b"x" * 5_000])
+async def test_an_expired_outcome_is_claimed_again_whatever_its_size(
+    coordinator: RedisCoordinator, outcome: bytes
+) -> None:
+    assert await coordinator.claim("call", "w") is True
+    await coordinator.complete_call("call", "w", outcome, ttl=SHORT)
+    while (found := await coordinator.claim("call", "v")) == outcome:
+        await asyncio.sleep(0.02)
+    assert found is True
+
+
+async def test_a_claim_after_a_release_in_the_same_message_is_kept(coordinator: RedisCoordinator) -> None:
+    assert await coordinator.claim("call", "w") is True
+    released, claimed = await asyncio.gather(
+        coordinator.complete_call("call", "w", None, ttl=0), coordinator.claim("call", "w")
+    )
+    assert (released, claimed) == (None, True)
+    await coordinator.renew("w", {}, ttl=LONG)
+    assert await coordinator.claim("call", "v") is False
 
 
 async def test_concurrent_calls_share_one_connection(coordinator: RedisCoordinator) -> None:

