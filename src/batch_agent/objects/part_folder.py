@@ -62,13 +62,19 @@ class PartFolder:
         self._totals = Totals()
         self._parts: list[dict[str, Any]] = []
         self._has_begun = False
+        self._found: str | None = None
+        """Writer of the manifest before this run."""
 
     def check(self) -> None:
         """Lists the folder, so that a run that could not write to it does not start."""
         self._store.files(self._url)
+        self._found = self._current_writer()
 
-    def add(self, file: Path, totals: Totals) -> None:
-        """Uploads a part, and adds it to the manifest."""
+    def add(self, file: Path, totals: Totals, *, has_failed: bool = False) -> None:
+        """Uploads a part, and adds it to the manifest. `has_failed`: the run has ended with an error, perhaps because
+        of a later run, which may write to the folder by now; then that one keeps it."""
+        if has_failed and not self._has_begun and self._current_writer() != self._found:
+            raise self._taken()
         self._begin()
         if not self._is_own():
             raise self._taken()
@@ -106,8 +112,11 @@ class PartFolder:
         self._store.delete([file.url for file in found if file.name not in own])
 
     def _is_own(self) -> bool:
+        return self._current_writer() == self._writer
+
+    def _current_writer(self) -> str | None:
         found = self._store.read(self._url + MANIFEST)
-        return found is not None and loads(found).get("writer") == self._writer
+        return None if found is None else loads(found).get("writer")
 
     def _taken(self) -> SpecError:
         return SpecError(f"{self._name} is being written by another run, which started later: use another folder.")

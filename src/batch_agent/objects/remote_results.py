@@ -79,7 +79,7 @@ class PartWriter:
         self._opened = 0
         self._part: _Part | None = None
         self._problem: SpecError | None = None
-        self._is_closing = False
+        self._is_closing = self._has_failed = False
         self._changed = threading.Condition()
         """Guards all of the above; signalled when a part begins or is full, and at the end."""
         self._thread = threading.Thread(target=self._upload_parts, name="batch-agent-out", daemon=True)
@@ -108,7 +108,7 @@ class PartWriter:
         """Uploads the last part, and marks the manifest as complete unless there was an error. Raises SpecError; after
         another error it does not."""
         with self._changed:
-            self._is_closing = True
+            self._is_closing, self._has_failed = True, kind is not None
             self._changed.notify()
         self._thread.join()
         if self._problem is None and kind is None:
@@ -131,7 +131,7 @@ class PartWriter:
         while (part := self._next()) is not None:
             try:
                 part.file.__exit__(None, None, None)
-                self._folder.add(part.path, part.totals)
+                self._folder.add(part.path, part.totals, has_failed=self._has_failed)
             except SpecError as error:
                 with self._changed:
                     self._problem = SpecError(f"{error} Results that are not there are in {str(self._directory)!r}.")

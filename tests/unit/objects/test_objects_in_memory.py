@@ -146,6 +146,21 @@ async def test_an_error_leaves_the_manifest_incomplete_and_the_results_so_far() 
     assert (manifest("/b/out")["complete"], manifest("/b/out")["rows"]) == (False, 1)
 
 
+async def test_a_run_that_fails_leaves_the_folder_to_one_that_has_written_since() -> None:
+    [result, *_] = await run()
+
+    def fail() -> None:
+        with open_results("memory://b/out/") as first:
+            first.write(result)
+            with open_results("memory://b/out/") as second:
+                second.write(result)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert manifest("/b/out")["complete"]
+
+
 def test_a_run_whose_folder_another_run_takes_stops_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "part").write_text("rows")
     first, second = (PartFolder("memory://b/out/", ".jsonl", "out") for _ in range(2))
