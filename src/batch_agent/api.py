@@ -579,7 +579,7 @@ async def _run(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> Results:
     if "checkpoint_dir" in options and is_object_url(options["checkpoint_dir"]):
-        from .objects.checkpoint_copy import open_checkpoint_copy
+        from .objects.remote_checkpoint import open_checkpoint_copy
 
         async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
             return await _run(spec, events=events, progress=progress, **{**options, "checkpoint_dir": folder})
@@ -646,7 +646,7 @@ def _open_stream(
 
 async def _drive_with_copy(spec: BatchSpec | None, options: dict[str, Any], channel: ResultChannel) -> None:
     """Drives a stream whose checkpoint is in an object store."""
-    from .objects.checkpoint_copy import open_checkpoint_copy
+    from .objects.remote_checkpoint import open_checkpoint_copy
 
     async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
         await _open_stream(spec, **{**options, "checkpoint_dir": folder}).drive(channel)

@@ -65,9 +65,9 @@ def open_run_folder(checkpoint: Path | str) -> Iterator[RunFolder]:
     if isinstance(checkpoint, Path):
         yield RunFolder(checkpoint, str(checkpoint), nullcontext())
         return
-    from ..objects.checkpoint_copy import CheckpointCopy  # only for object stores
+    from ..objects.remote_checkpoint import RemoteCheckpoint  # only for object stores
 
-    with CheckpointCopy(checkpoint, print_notice, "--checkpoint") as copy:
+    with RemoteCheckpoint(checkpoint, print_notice, "--checkpoint") as copy:
         yield RunFolder(copy.directory, checkpoint, copy.guard())
 
 
@@ -75,7 +75,7 @@ def folder_here(checkpoint: Path | str) -> Path:
     """The checkpoint of a live run on this machine; of one in an object store, the copy here."""
     if isinstance(checkpoint, Path):
         return checkpoint
-    from ..objects.checkpoint_copy import local_directory
+    from ..objects.remote_checkpoint import local_directory
 
     return local_directory(checkpoint)
 
@@ -87,7 +87,7 @@ def open_to_read(checkpoint: Path | str) -> Iterator[Path]:
     if isinstance(checkpoint, Path):
         yield checkpoint
         return
-    from ..objects.checkpoint_copy import download_checkpoint
+    from ..objects.remote_checkpoint import download_checkpoint
 
     with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
         yield download_checkpoint(checkpoint, Path(folder))

@@ -196,7 +196,7 @@ class Flow:
         """Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'. The results so
         far are in the error's `flow`."""
         if is_object_url(self._options.get("checkpoint_dir")):
-            from ..objects.checkpoint_copy import open_checkpoint_copy
+            from ..objects.remote_checkpoint import open_checkpoint_copy
 
             async with open_checkpoint_copy(str(self._options["checkpoint_dir"]), print_notice) as copy:
                 return await self._with_checkpoint(copy).run(events=events, progress=progress)

@@ -14,11 +14,11 @@ import ray
 from ..core.errors import BatchAgentError
 from ..core.fast_dataclass import dataclass
 from ..core.results import AgentResult
-from ..run.block_run import BlockSession, run_block
 from ..run.resources import RunResources
 from ..run.setup import RunSetup
 from .answer_columns import AnswerColumns, ResultColumns, WholeResult, add_columns, check_names
 from .block_checkpoints import BlockCheckpoints
+from .block_run import BlockSession, run_block
 from .ray_coordinator import RayCoordinator
 from .serialization import RemoteError, deserialize_spec
 from .worker_actor import check_version

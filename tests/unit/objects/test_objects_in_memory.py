@@ -17,8 +17,8 @@ from batch_agent.data import check_output_path, open_results, read_inputs
 from batch_agent.data import input_files as files
 from batch_agent.data.row_iterators import ThreadIterator
 from batch_agent.objects import checkpoint_copy, remote_results, store_client
-from batch_agent.objects.checkpoint_copy import CheckpointCopy, download_checkpoint
 from batch_agent.objects.part_folder import PartFolder, Totals
+from batch_agent.objects.remote_checkpoint import RemoteCheckpoint, download_checkpoint
 from batch_agent.objects.store_client import StoreClient, is_transient
 from batch_agent.schedule.backoff import Backoff
 from batch_agent.testing import ScriptedBackend, say
@@ -245,10 +245,10 @@ async def test_the_earlier_of_two_owners_is_told_at_its_next_upload(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     notices: list[str] = []
-    with CheckpointCopy("memory://b/c", notices.append) as first:
+    with RemoteCheckpoint("memory://b/c", notices.append) as first:
         (first.directory / "facts.txt").write_text("first")
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
-        with CheckpointCopy("memory://b/c", notices.append) as second:
+        with RemoteCheckpoint("memory://b/c", notices.append) as second:
             (second.directory / "facts.txt").write_text("second")
             with pytest.raises(StoreError, match="Another run has taken over the checkpoint"):
                 first._upload(is_ended=False)
@@ -266,10 +266,10 @@ async def never() -> None:
 def test_an_owner_that_slept_through_later_generations_learns_of_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with CheckpointCopy("memory://b/c", print) as first:
+    with RemoteCheckpoint("memory://b/c", print) as first:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
         for number in range(3):
-            with CheckpointCopy("memory://b/c", print) as later:
+            with RemoteCheckpoint("memory://b/c", print) as later:
                 (later.directory / "facts.txt").write_text(str(number))
         (first.directory / "facts.txt").write_text("old")
         with pytest.raises(StoreError, match="Another run has taken over"):
@@ -281,7 +281,7 @@ def test_a_run_takes_a_checkpoint_over_whose_owner_uploads_meanwhile(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     find = checkpoint_copy.find_latest
-    with CheckpointCopy("memory://b/c", print) as first:
+    with RemoteCheckpoint("memory://b/c", print) as first:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
         uploads = iter(["late"])
 
@@ -293,22 +293,22 @@ def test_a_run_takes_a_checkpoint_over_whose_owner_uploads_meanwhile(
             return found
 
         monkeypatch.setattr(checkpoint_copy, "find_latest", find_before_upload)
-        with CheckpointCopy("memory://b/c", print) as second:
+        with RemoteCheckpoint("memory://b/c", print) as second:
             assert (second.directory / "facts.txt").read_text() == "late"
 
 
 def test_one_process_of_a_machine_uses_a_checkpoint() -> None:
     with (
-        CheckpointCopy("memory://b/c", print),
+        RemoteCheckpoint("memory://b/c", print),
         pytest.raises(StoreError, match="Another run on this machine is using the checkpoint"),
-        CheckpointCopy("memory://b/c", print),
+        RemoteCheckpoint("memory://b/c", print),
     ):
         raise AssertionError("opened twice")
 
 
 def test_a_store_that_fails_at_the_end_leaves_the_checkpoint_here(monkeypatch: pytest.MonkeyPatch) -> None:
     notices: list[str] = []
-    with CheckpointCopy("memory://b/c", notices.append) as copy:
+    with RemoteCheckpoint("memory://b/c", notices.append) as copy:
         (copy.directory / "facts.txt").write_text("kept")
         monkeypatch.setattr(copy._store, "upload", _fail)
     assert f"The checkpoint is complete in {str(copy.directory)!r}" in notices[0]
@@ -322,7 +322,7 @@ def test_where_a_checkpoint_cannot_be_in_a_store_the_error_says_what_to_do() -> 
     with pytest.raises(SpecError, match=r"Pass it to BatchAgent\.run or stream"):
         BatchSpec(task="x", inputs=[1], checkpoint_dir="s3://b/c")  # type: ignore[arg-type]
     with pytest.raises(SpecError, match="hf:// cannot create an object only if there is none"):
-        CheckpointCopy("hf://datasets/x/y", print)
+        RemoteCheckpoint("hf://datasets/x/y", print)
     with pytest.raises(StoreError, match="is not the checkpoint of a run, or nothing has been uploaded yet"):
         download_checkpoint("memory://b/none", Path())
     assert checkpoint_copy._INTERVAL == 60

@@ -19,7 +19,7 @@ from tests.support.s3_server import Fault, S3Server, s3_server
 
 from batch_agent import BatchAgent, SpecError
 from batch_agent.data import read_inputs
-from batch_agent.objects import checkpoint_copy, remote_results
+from batch_agent.objects import remote_checkpoint, remote_results
 from batch_agent.testing import ScriptedBackend, say
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -95,7 +95,7 @@ async def test_faults_of_the_store_lose_and_double_nothing(
     server: S3Server, bucket: str, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote_results, "_PART_BYTES", 2000)
-    monkeypatch.setattr(checkpoint_copy, "_INTERVAL", 0.05)
+    monkeypatch.setattr(remote_checkpoint, "_INTERVAL", 0.05)
     lines = b"".join(b'{"id": %d}\n' % number for number in range(100))
     s3fs.S3FileSystem().pipe_file(f"{bucket}/in/rows.jsonl", lines)
     server.rule = every(5, fault, "PUT", "GET", "DELETE")
@@ -119,11 +119,11 @@ async def test_faults_of_the_store_lose_and_double_nothing(
 PROGRAM = """
 import asyncio, os, sys
 from batch_agent import BatchAgent
-from batch_agent.objects import checkpoint_copy, remote_results
+from batch_agent.objects import remote_checkpoint, remote_results
 from batch_agent.testing import ScriptedBackend, say
 
 remote_results._PART_BYTES = 3000
-checkpoint_copy._INTERVAL, checkpoint_copy._MAX_TIME_SHARE = 0.1, 0.9
+remote_checkpoint._INTERVAL, remote_checkpoint._MAX_TIME_SHARE = 0.1, 0.9
 bucket, ledger, agents = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 

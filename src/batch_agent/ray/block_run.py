@@ -12,11 +12,11 @@ from ..aio import run_event_loop, ungrouped
 from ..core.coordinator import Coordinator
 from ..core.errors import BatchAgentError, StoreError
 from ..core.protocols import Store
-from .plan_check import check_plan
-from .resource_opener import open_resources
-from .resources import RunResources
-from .runner import Put, execute
-from .setup import RunSetup
+from ..run.plan_check import check_plan
+from ..run.resource_opener import open_resources
+from ..run.resources import RunResources
+from ..run.runner import Put, execute
+from ..run.setup import RunSetup
 
 _CLOSE_TIMEOUT = 5.0
 _Result = TypeVar("_Result")

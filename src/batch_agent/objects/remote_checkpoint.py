@@ -67,7 +67,7 @@ class _Generation:
         return dumps({"owner": self.owner, "data": self.data, "host": self.host, "ended": self.is_ended, "version": 1})
 
 
-class CheckpointCopy:
+class RemoteCheckpoint:
     """Local directory of a checkpoint whose URL is in an object store.
 
     `with copy: ...` downloads it, unless this machine has the latest one, takes the ownership, uploads while the block
@@ -327,7 +327,7 @@ def _file_name(url: str) -> str:
 async def open_checkpoint_copy(url: str, notify: Notify) -> AsyncIterator[Path]:
     """The local directory of a checkpoint in an object store, for the time of a run. Raises SpecError and StoreError;
     StoreError also if another process takes the checkpoint over."""
-    copy = await asyncio.to_thread(lambda: CheckpointCopy(url, notify).__enter__())
+    copy = await asyncio.to_thread(lambda: RemoteCheckpoint(url, notify).__enter__())
     try:
         async with copy.guard():
             yield copy.directory
