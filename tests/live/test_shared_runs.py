@@ -227,10 +227,12 @@ def test_a_worker_suspended_past_its_lease_does_no_harm_and_takes_other_agents(s
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_stopped_worker_hands_over_its_agents_at_once(scene: Scene, number: signal.Signals, status: int) -> None:
     scene.options["lease"] = LONG_LEASE
-    caller, [victim, *workers] = scene.call(agents(SOME)), scene.workers(WORKERS)
+    caller = scene.call(agents(SOME), held_back=HELD_BACK)
+    [victim, *workers] = scene.workers(WORKERS)
     scene.until_results(SOME // 3)
     told = victim.signal(number)
     assert victim.wait() == status
+    scene.go()
     scene.end(caller, *workers)  # long before a lease has run out
     check_results(scene, SOME)
     check_asked_again(scene, victim, told)

@@ -16,7 +16,7 @@ from batch_agent.core.spec import BatchSpec
 from batch_agent.data import check_output_path, open_results, read_inputs
 from batch_agent.data import input_files as files
 from batch_agent.data.row_iterators import ThreadIterator
-from batch_agent.objects import checkpoint_copy, remote_results, store_client
+from batch_agent.objects import remote_checkpoint, remote_results, store_client
 from batch_agent.objects.part_folder import PartFolder, Totals
 from batch_agent.objects.remote_checkpoint import RemoteCheckpoint, download_checkpoint
 from batch_agent.objects.store_client import StoreClient, is_transient
@@ -292,7 +292,7 @@ def test_a_run_takes_a_checkpoint_over_whose_owner_uploads_meanwhile(
                 first._upload(is_ended=False)
             return found
 
-        monkeypatch.setattr(checkpoint_copy, "find_latest", find_before_upload)
+        monkeypatch.setattr(remote_checkpoint, "find_latest", find_before_upload)
         with RemoteCheckpoint("memory://b/c", print) as second:
             assert (second.directory / "facts.txt").read_text() == "late"
 

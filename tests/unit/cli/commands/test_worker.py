@@ -149,13 +149,18 @@ def done_by(said: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_worker_started_before_the_run_shares_the_work(place: Place, programs: Programs, others: Programs) -> None:
-    worker = others.start_command(*place.works, cwd=place.worker)
-    wait_for(worker.stderr, "Waiting up to 60 s for run")
-    run = programs.call(*place.asks, *SLOWLY, cwd=place.run)
-    assert run.returncode == 0, run.stderr
-    assert " ".join(["  batch-agent", *place.works]) in run.stderr
-    assert worker.wait() == 0, worker.stderr.read_text()
+def test_a_worker_started_before_the_run_shares_the_work(
+    tmp_path: Path, redis_server: RedisServer, name: str, programs: Programs, others: Programs
+) -> None:
+    slow = SimConfig(step_base_ms=20)  # so that the worker has joined long before the end
+    with SimServer(slow, Script(answer_tokens=10)) as sim:
+        place = Place(tmp_path, sim.url, redis_server.url, name)
+        worker = others.start_command(*place.works, cwd=place.worker)
+        wait_for(worker.stderr, "Waiting up to 60 s for run")
+        run = programs.call(*place.asks, *SLOWLY, cwd=place.run)
+        assert run.returncode == 0, run.stderr
+        assert " ".join(["  batch-agent", *place.works]) in run.stderr
+        assert worker.wait() == 0, worker.stderr.read_text()
     place.check_done()
     said = worker.stderr.read_text()
     assert 0 < done_by(said) < AGENTS
