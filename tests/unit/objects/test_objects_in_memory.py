@@ -280,7 +280,7 @@ def test_an_owner_that_slept_through_later_generations_learns_of_them(
 def test_a_run_takes_a_checkpoint_over_whose_owner_uploads_meanwhile(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    find = checkpoint_copy.find_latest
+    find = remote_checkpoint.find_latest
     with RemoteCheckpoint("memory://b/c", print) as first:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
         uploads = iter(["late"])
@@ -325,4 +325,4 @@ def test_where_a_checkpoint_cannot_be_in_a_store_the_error_says_what_to_do() -> 
         RemoteCheckpoint("hf://datasets/x/y", print)
     with pytest.raises(StoreError, match="is not the checkpoint of a run, or nothing has been uploaded yet"):
         download_checkpoint("memory://b/none", Path())
-    assert checkpoint_copy._INTERVAL == 60
+    assert remote_checkpoint._INTERVAL == 60
