@@ -38,6 +38,9 @@ __all__ = ["redis_server"]
 
 AGENTS = 20
 SLOWLY = ("--max-inflight", "2", "--lease", "3")
+SLOW_STEPS = SimConfig(step_base_ms=20)
+"""A server so slow that a worker, which looks for work each second, joins long before the end."""
+
 TOOL = """
 from pathlib import Path
 from batch_agent import Tool
@@ -152,8 +155,7 @@ def done_by(said: str) -> int:
 def test_a_worker_started_before_the_run_shares_the_work(
     tmp_path: Path, redis_server: RedisServer, name: str, programs: Programs, others: Programs
 ) -> None:
-    slow = SimConfig(step_base_ms=20)  # so that the worker has joined long before the end
-    with SimServer(slow, Script(answer_tokens=10)) as sim:
+    with SimServer(SLOW_STEPS, Script(answer_tokens=10)) as sim:
         place = Place(tmp_path, sim.url, redis_server.url, name)
         worker = others.start_command(*place.works, cwd=place.worker)
         wait_for(worker.stderr, "Waiting up to 60 s for run")
@@ -168,22 +170,26 @@ def test_a_worker_started_before_the_run_shares_the_work(
 
 
 @pytest.mark.slow
-def test_a_worker_shares_the_work_of_a_run_with_a_reduce(place: Place, programs: Programs, others: Programs) -> None:
-    worker = others.start_command(*place.works, cwd=place.worker)
-    wait_for(worker.stderr, "Waiting up to 60 s for run")
-    asks = [*place.asks, *SLOWLY, "--reduce", "Sum up {n} answers."]
-    run = programs.call(*asks, cwd=place.run)
-    assert run.returncode == 0, run.stderr
-    assert worker.wait() == 0, worker.stderr.read_text()
-    place.check_done()
-    assert 0 < done_by(worker.stderr.read_text()) <= AGENTS
-    assert place.out.with_name("results.jsonl.summary.txt").read_text().strip()
-    again = programs.call(*asks, cwd=place.run)
-    assert again.returncode == 0, again.stderr
-    assert f"{AGENTS + 1} answers restored" in again.stderr
-    fresh = programs.call(*asks, "--fresh", cwd=place.run)
-    assert fresh.returncode == 0, fresh.stderr
-    assert "restored" not in fresh.stderr
+def test_a_worker_shares_the_work_of_a_run_with_a_reduce(
+    tmp_path: Path, redis_server: RedisServer, name: str, programs: Programs, others: Programs
+) -> None:
+    with SimServer(SLOW_STEPS, Script(answer_tokens=10)) as sim:
+        place = Place(tmp_path, sim.url, redis_server.url, name)
+        worker = others.start_command(*place.works, cwd=place.worker)
+        wait_for(worker.stderr, "Waiting up to 60 s for run")
+        asks = [*place.asks, *SLOWLY, "--reduce", "Sum up {n} answers."]
+        run = programs.call(*asks, cwd=place.run)
+        assert run.returncode == 0, run.stderr
+        assert worker.wait() == 0, worker.stderr.read_text()
+        place.check_done()
+        assert 0 < done_by(worker.stderr.read_text()) <= AGENTS
+        assert place.out.with_name("results.jsonl.summary.txt").read_text().strip()
+        again = programs.call(*asks, cwd=place.run)
+        assert again.returncode == 0, again.stderr
+        assert f"{AGENTS + 1} answers restored" in again.stderr
+        fresh = programs.call(*asks, "--fresh", cwd=place.run)
+        assert fresh.returncode == 0, fresh.stderr
+        assert "restored" not in fresh.stderr
 
 
 NOTE_OF_AGENT = """
