@@ -18,7 +18,8 @@ from batch_agent import aio
 from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Usage
 from batch_agent.engine.admission import AdmissionController
-from batch_agent.engine.residency import PoolResidency, Residency
+from batch_agent.engine.pool_residency import PoolResidency
+from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import Slots
 from batch_agent.forecasting.simulation import SimulatedServer
 from batch_agent.schedule.concurrency_limit import InflightLimit

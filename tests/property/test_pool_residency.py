@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from batch_agent.cluster.kv_sharing import share_kv_caches
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
-from batch_agent.engine.residency import PoolResidency
+from batch_agent.engine.pool_residency import PoolResidency
 from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory_store import MemoryStore
 from batch_agent.testing import run_virtual

@@ -12,7 +12,8 @@ import orjson
 from .. import aio
 from ..core.coordinator import Document
 from ..core.errors import StoreError
-from ..engine.residency import PoolResidency, Residency
+from ..engine.pool_residency import PoolResidency
+from ..engine.residency import Residency
 from ..schedule.kv_account import NO_GRANT, KvAccount, KvGrant, grant
 from ..schedule.kv_ledger import LedgerObservations
 from .limit_sharing import (

@@ -1,1 +1,1 @@
-"""The async core: runs agents against a backend through the seams of core.interfaces."""
+"""The async core: runs agents against a backend through the protocols of core."""

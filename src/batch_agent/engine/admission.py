@@ -32,7 +32,8 @@ from ..schedule.kv_tiers import LAST_ROUNDS, KvTiers, RemainingWork, admission_o
 from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
 from .keep_warm import ContextHints, KeepWarm
-from .residency import PoolResidency, Residency, ResidencyLease
+from .pool_residency import PoolResidency
+from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
 
 _NO_LEASE = nullcontext()

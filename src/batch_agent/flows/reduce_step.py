@@ -9,7 +9,7 @@ from typing import Any
 from ..core.errors import ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.results import AgentError, AgentResult
-from ..engine.context_window import ContextWindow
+from ..engine.long_inputs.context_window import ContextWindow
 from ..plan.field_paths import find
 from ..plan.merge_tree import Merge, MergeTree, TreeEntry
 from .callbacks import Callbacks

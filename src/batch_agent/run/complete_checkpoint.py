@@ -14,8 +14,8 @@ from ..core.requests import Delta, Request
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
-from ..engine.context_window import digest, open_window
 from ..engine.job_source import InputSource, JobSource
+from ..engine.long_inputs.context_window import digest, open_window
 from ..plan.compile import Plan
 from ..plan.layout import Layout
 from ..store.sqlite import SqliteStore

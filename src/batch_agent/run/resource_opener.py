@@ -25,9 +25,9 @@ from ..core.requests import NO_USAGE
 from ..core.run_reports import Finding
 from ..core.spec import BatchSpec
 from ..engine.admission import measure_chars_per_token
-from ..engine.context_window import open_window
 from ..engine.gc_tuning import relaxed_gc
 from ..engine.job_source import JobSource
+from ..engine.long_inputs.context_window import open_window
 from ..engine.summarizer import Summarizer
 from ..observe.sinks import request_observer
 from ..plan.compile import PLAIN, Plan, prefix_chars

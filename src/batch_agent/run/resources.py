@@ -11,8 +11,8 @@ from ..core.protocols import Backend, EventSink, HasEndpoints, Store, ToolSet
 from ..core.requests import Usage
 from ..core.run_reports import PrefixReport, Scheduling, SharedResults
 from ..engine.admission import AdmissionController
-from ..engine.context_window import ContextWindow
 from ..engine.job_source import JobSource
+from ..engine.long_inputs.context_window import ContextWindow
 from ..engine.summarizer import Summarizer
 from ..plan.compile import Plan
 from ..schedule.health import Health

@@ -15,10 +15,10 @@ from ..core.protocols import EventSink, Prices, WorkSource
 from ..core.requests import Lane
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
-from ..engine.chunking_executor import ChunkingExecutor
 from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
-from ..engine.input_chunker import InputChunker
 from ..engine.job_source import InputSource
+from ..engine.long_inputs.chunking_executor import ChunkingExecutor
+from ..engine.long_inputs.input_chunker import InputChunker
 from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner

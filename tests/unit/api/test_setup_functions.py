@@ -14,8 +14,8 @@ from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 ROOT = Path(__file__).parents[3]
 _UNUSED = (
-    "engine/chunking_executor",
-    "engine/input_chunker",
+    "engine/long_inputs/chunking_executor",
+    "engine/long_inputs/input_chunker",
     "engine/recorded_backend",
     "plan/lint",
     "plan/prefix_report",

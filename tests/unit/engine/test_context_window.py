@@ -10,7 +10,7 @@ from batch_agent.core.messages import Prompt, ToolSpec
 from batch_agent.core.requests import Sampling
 from batch_agent.core.results import AgentError
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.context_window import ContextWindow, open_window
+from batch_agent.engine.long_inputs.context_window import ContextWindow, open_window
 from batch_agent.testing import ScriptedBackend, say
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.property.test_pool_residency import Pool
 
 from batch_agent.core.requests import Usage
-from batch_agent.engine.residency import PoolResidency
+from batch_agent.engine.pool_residency import PoolResidency
 from batch_agent.schedule.slot_queue import Priority
 from batch_agent.testing import run_virtual
 

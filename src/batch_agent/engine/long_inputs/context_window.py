@@ -7,12 +7,12 @@ from hashlib import blake2b
 
 import orjson
 
-from ..core.agent_config import AgentConfig, Job
-from ..core.errors import ErrorKind
-from ..core.messages import Prompt
-from ..core.protocols import Backend, CountsTokens
-from ..core.results import AgentError
-from ..core.spec import BatchSpec
+from ...core.agent_config import AgentConfig, Job
+from ...core.errors import ErrorKind
+from ...core.messages import Prompt
+from ...core.protocols import Backend, CountsTokens
+from ...core.results import AgentError
+from ...core.spec import BatchSpec
 
 _BYTES_PER_TOKEN = 4.0
 """UTF-8 bytes, in which languages differ less than in characters: 4 for English, 3 to 5 for Chinese or Russian."""

@@ -6,17 +6,17 @@ from dataclasses import replace
 from itertools import count, pairwise
 from typing import Any
 
-from .. import aio
-from ..aio import RunDeadline, is_being_cancelled
-from ..core.agent_config import Job
-from ..core.coordinator import Completion
-from ..core.errors import BackendError, BatchAgentError, ErrorKind
-from ..core.facts import CarriedOver, Fact, Started, calls_made
-from ..core.protocols import Executor, Slot, Store
-from ..core.requests import NO_USAGE
-from ..core.results import AgentError, AgentResult, Timing
-from ..plan.chunks import merge_task
-from .admission import AdmissionController
+from ... import aio
+from ...aio import RunDeadline, is_being_cancelled
+from ...core.agent_config import Job
+from ...core.coordinator import Completion
+from ...core.errors import BackendError, BatchAgentError, ErrorKind
+from ...core.facts import CarriedOver, Fact, Started, calls_made
+from ...core.protocols import Executor, Slot, Store
+from ...core.requests import NO_USAGE
+from ...core.results import AgentError, AgentResult, Timing
+from ...plan.chunks import merge_task
+from ..admission import AdmissionController
 from .context_window import ContextWindow
 
 _GROUP_GROWTH = 1.3

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..core.agent_config import Job
-from ..plan.chunks import TextField, longest_text, part_task, placeholder, split, with_text
+from ...core.agent_config import Job
+from ...plan.chunks import TextField, longest_text, part_task, placeholder, split, with_text
 from .context_window import ContextWindow
 
 _SAMPLE_CHARS = 20_000
