@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from pydantic import BaseModel
-from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
+from tests.live.ray_cluster import CLIENT_PORT, Cluster, own_processes, ray_cluster
 from tests.support.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool, ToolContext, read_request_log
@@ -146,22 +146,13 @@ async def collected(stream: ResultStream, until: int | None = None) -> dict[int,
     return found
 
 
-def commands() -> dict[int, str]:
-    """Of all processes here."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            found[int(folder.name)] = (folder / "cmdline").read_text()
-    return found
-
-
 def actors() -> list[str]:
     """The titles of processes of ours that Ray has."""
-    titles = [command.partition("\0")[0] for command in commands().values()]
+    titles = [command.partition(" ")[0] for command in own_processes().values()]
     return [title for title in titles if title.startswith(("ray::CoordinatorActor", "ray::WorkerActor"))]
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0, pause: float = 0.1) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 100.0, pause: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, actors()
@@ -346,7 +337,7 @@ async def test_a_cancelled_run_leaves_no_ray_actors(sim: SimServer, notebook: No
 
     await collected(on_ray(**notebook.options(sim, 200, workers=2)), until=20)
     assert not ray.is_initialized()
-    wait_until(lambda: not actors())
+    await asyncio.to_thread(wait_until, lambda: not actors())
 
 
 DRIVER = """
@@ -400,7 +391,7 @@ async def test_ray_client_reaches_a_cluster_from_outside(sim: SimServer, noteboo
 
 def servers_of_clients() -> set[int]:
     """Ray's proxy starts one for each."""
-    return {pid for pid, command in commands().items() if "--mode=specific-server" in command}
+    return {pid for pid, command in own_processes().items() if "--mode=specific-server" in command}
 
 
 def kill_the_next_server_of_a_client() -> None:
