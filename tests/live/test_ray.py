@@ -189,6 +189,7 @@ async def test_a_killed_worker_or_node_repeats_only_the_turns_in_flight_there(
     assert asked(sim) <= 400 + 2 * 32 + 2 * PROBES
 
 
+@pytest.mark.nightly
 async def test_a_node_that_joins_during_a_run_gets_work(cluster: Cluster, sim: SimServer, notebook: Notebook) -> None:
     log = Log()
     before: set[int] = set()
@@ -207,6 +208,7 @@ async def test_a_node_that_joins_during_a_run_gets_work(cluster: Cluster, sim: S
     assert len(set(notebook.pids) - before) == 1, log.notices
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_an_sql_tool_is_sent_to_the_nodes_and_opens_its_database_there(sim: SimServer, tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "shop.db")
@@ -222,6 +224,7 @@ async def test_an_sql_tool_is_sent_to_the_nodes_and_opens_its_database_there(sim
     ] * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_ray_restarts_the_only_worker_of_a_run(sim: SimServer, notebook: Notebook) -> None:
     results: dict[int, AgentResult] = {}
@@ -261,6 +264,7 @@ def statuses(folder: Path) -> Counter[str]:
     return Counter(row["status"] for row in rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_the_checkpoint_of_a_run_on_ray_tells_what_became_of_every_input(
     sim: SimServer, notebook: Notebook, tmp_path: Path
@@ -366,6 +370,7 @@ async def test_a_killed_submitter_leaves_no_ray_actors_and_loses_no_results(
     assert asked(sim) <= 160 + 2 * 8 + 2 * PROBES
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_running_ray_cluster_is_left_running(sim: SimServer, notebook: Notebook) -> None:
     import ray
@@ -402,6 +407,7 @@ def kill_the_next_server_of_a_client() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_crashed_ray_client_server_is_connected_to_again(sim: SimServer, notebook: Notebook) -> None:
     killing = asyncio.create_task(asyncio.to_thread(kill_the_next_server_of_a_client))
@@ -410,6 +416,7 @@ async def test_a_crashed_ray_client_server_is_connected_to_again(sim: SimServer,
     await killing
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_after_an_unreachable_ray_cluster_another_can_be_used(sim: SimServer, notebook: Notebook) -> None:
     options = notebook.options(sim, 8, workers=1)
@@ -420,6 +427,7 @@ async def test_after_an_unreachable_ray_cluster_another_can_be_used(sim: SimServ
     notebook.check(await collected(on_ray(**options)), 8)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_workers_on_ray_use_a_redis_coordinator_if_one_is_given(
     sim: SimServer, notebook: Notebook, redis_server: Any
@@ -476,6 +484,7 @@ async def test_code_that_no_ray_node_can_load_ends_the_run_with_advice(sim: SimS
         await collected(on_ray(**options))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_failed_worker_is_reported_and_the_others_continue(
     sim: SimServer, notebook: Notebook, tmp_path: Path
@@ -496,6 +505,7 @@ async def test_a_failed_worker_is_reported_and_the_others_continue(
     assert any("the others continue without it" in notice for notice in log.notices), log.notices
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_lost_server_stops_a_run_on_ray_and_keeps_its_results(sim: SimServer, notebook: Notebook) -> None:
     found = []
