@@ -21,8 +21,8 @@ help:
 	@echo "make bench-check   fail if an agent has become more expensive than the committed baseline"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode and Codex (with npm), and test against them"
-	@echo "make test-nightly  what takes too long for each change: kills at every point, a thousand examples of each property; real SGLang (CPU), MLflow and Phoenix"
+	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode and Codex (with npm), and test what each promises"
+	@echo "make test-nightly  what takes too long for each change: kills at every point, a thousand examples of each property; the other tests of real engines; SGLang (CPU), MLflow and Phoenix"
 	@echo "make release       build wheels, sdists and the SBOM into dist/, and install them and each extra into clean environments"
 
 demo: $(VENV)/.user
@@ -64,13 +64,14 @@ test-browser: $(VENV)/.dev
 
 test-engines: $(VENV)/.ray
 	bash scripts/engines/install.sh
-	$(PYTEST) -m engines tests --ignore tests/nightly --timeout 900
+	$(PYTEST) -m "engines and not nightly" tests --timeout 900
 
-test-nightly: $(VENV)/.dev
+test-nightly: $(VENV)/.ray
+	bash scripts/engines/install.sh
 	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix shellcheck
 	$(PYTEST) $(call WORKERS,4) -m "nightly and not engines"
 	$(PYTEST) $(call WORKERS,4) --hypothesis-profile nightly --timeout 1200 tests/property
-	$(PYTEST) -m engines tests/nightly --timeout 900
+	$(PYTEST) -m "engines and nightly" tests --timeout 900
 
 release: $(VENV)/.dev
 	$(BIN)/python -m scripts.release --extras $(or $(EXTRAS),all)

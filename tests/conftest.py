@@ -7,10 +7,14 @@ import shutil
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from tests.support.leaks import LeakCheck
+from tests.support.quarantine import Quarantine
+
+HERE = Path(__file__).parent
 
 # A worker of pytest-xdist does not take its million objects apart at the end, one by one: that takes seconds.
 # Registered first, so called last. Processes that it forks end as they want.
@@ -42,6 +46,7 @@ gc.disable()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(LeakCheck(), "leaks")
+    config.pluginmanager.register(Quarantine(HERE / "quarantine.toml", HERE.parent), "quarantine")
 
 
 def pytest_collection_finish() -> None:

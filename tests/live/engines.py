@@ -66,7 +66,7 @@ def vllm_server(
     Blocks 40 s to 3 minutes. Raises EngineFailedError.
     """
     _require(VLLM, model)
-    port = _free_port()
+    port = free_port()
     command = [str(interpreter or VLLM.python), str(VLLM.folder / "bin" / "vllm"), "serve", str(model.folder)]
     command += ["--host", "127.0.0.1", "--port", str(port), *_VLLM_OPTIONS]
     command += ["--served-model-name", model.name]  # the last one counts
@@ -115,7 +115,7 @@ def sglang_server(
     Yields its root address, without /v1. Blocks 40 s to 3 minutes. Raises EngineFailedError.
     """
     _require(SGLANG, VLLM, model, install="sglang")
-    port = _free_port()
+    port = free_port()
     command = [str(SGLANG.folder / "bin" / "sglang"), "serve", "--model-path", str(model.folder)]
     command += ["--served-model-name", model.name, "--host", "127.0.0.1", "--port", str(port)]
     command += ["--device", "cpu", "--dtype", "float32", "--attention-backend", "torch_native"]
@@ -144,7 +144,7 @@ def vllm_with_lmcache(scratch: Path, *arguments: str) -> Iterator[str]:
     Blocks 1 to 4 minutes. Raises EngineFailedError.
     """
     _require(LMCACHE, VLLM, MODEL, install="lmcache")
-    port, http_port = _free_port(), _free_port()
+    port, http_port = free_port(), free_port()
     command = [str(LMCACHE.folder / "bin" / "lmcache"), "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--http-host", "127.0.0.1", "--http-port", str(http_port), "--disable-observability"]
     # Without "auto" vLLM on a CPU waits for ever when it registers its KV cache.
@@ -168,7 +168,7 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
     Blocks a few seconds. Raises EngineFailedError.
     """
     _require(DYNAMO, MODEL, REPLAY)
-    port = _free_port()
+    port = free_port()
     mocker = [str(DYNAMO.python), str(RECIPES / "mocker_with_tools.py"), "--model-path", str(MODEL.folder)]
     mocker += ["--model-name", MODEL_NAME, "--num-workers", str(workers), "--block-size", "16", "--max-num-seqs", "64"]
     mocker += ["--max-model-len", "4096", "--num-gpu-blocks-override", "4096"]
@@ -190,7 +190,7 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
 def mlflow_server(scratch: Path) -> Iterator[str]:
     """A real MLflow with an SQLite database; yields its root address. Blocks for seconds. Raises EngineFailedError."""
     _require(MLFLOW, install="mlflow")
-    port, log = _free_port(), scratch / "mlflow.log"
+    port, log = free_port(), scratch / "mlflow.log"
     command = [str(MLFLOW.python), "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--backend-store-uri", f"sqlite:///{scratch / 'mlflow.db'}", "--workers", "1"]
     command += ["--artifacts-destination", str(scratch / "artifacts")]
@@ -204,7 +204,7 @@ def mlflow_server(scratch: Path) -> Iterator[str]:
 def phoenix_server(scratch: Path) -> Iterator[str]:
     """A real Phoenix with an SQLite database; yields its root address. Blocks for seconds. Raises EngineFailedError."""
     _require(PHOENIX, install="phoenix")
-    port, grpc_port, log = _free_port(), _free_port(), scratch / "phoenix.log"
+    port, grpc_port, log = free_port(), free_port(), scratch / "phoenix.log"
     command = [str(PHOENIX.python), "-m", "phoenix.server.main", "serve"]
     variables = {
         "PHOENIX_HOST": "127.0.0.1",
@@ -247,7 +247,7 @@ def _require(*parts: Part, install: str = "") -> None:
         )
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])

@@ -8,12 +8,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.live.engines import free_port
+
 # Ray reads these when it is imported. Its ports are open to the network: a token keeps others out.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
-CLIENT_PORT = 20001
+CLIENT_PORT = free_port()
 
 
 class Cluster:
@@ -75,16 +77,21 @@ def local_ray(cpus: int) -> Iterator[None]:
 
 def map_actors() -> list[int]:
     """Processes of the actors of Ray Data that this process has started, by way of its Ray."""
-    parents = {pid: parent for pid, parent, _ in _processes()}
+    return sorted(pid for pid, command in own_processes().items() if command.startswith("ray::MapWorker"))
 
-    def is_ours(pid: int) -> bool:
-        while pid in parents:
-            pid = parents[pid]
+
+def own_processes() -> dict[int, str]:
+    """Command lines of all processes below this one: those of another's Ray on this machine are not among them."""
+    processes = {pid: (parent, command) for pid, parent, command in _processes()}
+
+    def is_own(pid: int) -> bool:
+        while pid in processes:
+            pid = processes[pid][0]
             if pid == os.getpid():
                 return True
         return False
 
-    return sorted(pid for pid, _, command in _processes() if command.startswith("ray::MapWorker") and is_ours(pid))
+    return {pid: command for pid, (_, command) in processes.items() if is_own(pid)}
 
 
 def _processes() -> Iterator[tuple[int, int, str]]:

@@ -81,6 +81,7 @@ class RunBatchFiles:
                 yield result
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 async def test_our_batch_files_run_through_vllm_run_batch_and_come_back(tmp_path: Path) -> None:
     results = await BatchAgent.run(

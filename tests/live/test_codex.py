@@ -84,6 +84,7 @@ async def test_four_agents_at_once_have_separate_workspaces_and_equal_prompts(pr
         assert all(later[: len(turn)] == turn for turn, later in pairwise(turns))
 
 
+@pytest.mark.nightly
 async def test_a_model_that_codex_does_not_know_thinks_and_runs_commands(project: Path) -> None:
     thinking = Reply("", "calls", Usage(50, 0, 9), call("exec_command", cmd="ls").calls, (Thought("A list, then."),))
     backend = ScriptedBackend(by_turn(thinking, say("It has read.me.")), context_tokens=32_000)
@@ -128,12 +129,14 @@ async def test_an_error_of_the_model_is_reported_unchanged_and_not_repeated(proj
     assert len(backend.requests) == 1
 
 
+@pytest.mark.nightly
 async def test_a_stream_that_begins_before_the_reply_is_read_to_its_end(project: Path) -> None:
     backend = ScriptedBackend(lambda _: say("at last"), seconds=6.0, context_tokens=32_000)
     [result] = await BatchAgent.run(task="Do {it}", inputs=["it"], backend=backend, runtime=codex(project))
     assert (result.output, len(backend.requests)) == ("at last", 1)
 
 
+@pytest.mark.nightly
 async def test_a_long_conversation_is_compacted_before_it_exceeds_the_window(project: Path) -> None:
     def script(request: Request) -> Reply:
         if "CONTEXT CHECKPOINT" in users(request)[-1]:

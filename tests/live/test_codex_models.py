@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import pytest
 from tests.live.codex import codex_program
 from tests.live.opencode import make_project
 
@@ -26,6 +27,7 @@ print(kinds.count("response.output_text.delta"))
 """
 
 
+@pytest.mark.nightly
 async def test_on_vllm_four_codex_agents_answer_and_share_their_prompt(vllm_url: str, tmp_path: Path) -> None:
     runtime = CodexRuntime(
         workdir=make_project(tmp_path / "project"),

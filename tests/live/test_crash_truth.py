@@ -111,6 +111,7 @@ def answers(folder: Path) -> list[Any]:
     return [[who, output] for who, output, _ in json.loads((folder / "told").read_text())]
 
 
+@pytest.mark.nightly
 def test_a_run_killed_200_times_loses_repeats_and_changes_no_answer(
     nursery: "subprocess.Popen[str]", tmp_path: Path
 ) -> None:

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
 from tests.unit.test_examples import run, write_note
 
 
+@pytest.mark.nightly
 def test_auto_research_makes_a_survey_on_the_embedded_model(tmp_path: Path) -> None:
     write_note(tmp_path / "corpus")
     write_note(tmp_path / "corpus", "batch.md", "A batch is computed in one step.")

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any, Literal
 
 import aiohttp
+import pytest
 from pydantic import BaseModel
 from scripts.engines.layout import MODEL_NAME
 from tests.live.conftest import SMALL_WINDOW
@@ -77,6 +78,7 @@ async def test_results_of_vllm_are_reduced_and_a_second_run_sends_no_request(vll
     assert await answered(vllm_url) - before == asked
 
 
+@pytest.mark.nightly
 async def test_results_beyond_a_small_window_are_reduced_in_parts(small_vllm: str, tmp_path: Path) -> None:
     """Two of three inputs stay, with four parts each: too much for one prompt."""
     length = PART * 100 // await count(small_vllm, digits(0, 100))
@@ -126,6 +128,7 @@ async def test_stages_on_dynamo_pass_on_any_answer(dynamo_url: str) -> None:
     assert [word in prompt(floating) for word in ("quay", "buoy", "pier")] == [False, True, False]
 
 
+@pytest.mark.nightly
 async def test_a_cascade_with_a_model_as_its_proxy_decides_each_item_once(vllm_url: str, tmp_path: Path) -> None:
     items = [{"text": text} for text in ("good", "bad", "fine", "poor", "great", "awful", "nice", "sad") for _ in "12"]
     options: dict[str, Any] = {"backend": vllm_url, "max_tokens": 32, "checkpoint_dir": tmp_path}

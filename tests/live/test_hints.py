@@ -29,6 +29,7 @@ async def test_dynamo_sends_an_agent_that_returns_to_the_worker_with_its_context
     assert numbers["cached_by_agent"] == [CONTEXT] * AGENTS
 
 
+@pytest.mark.nightly
 async def test_the_error_of_a_run_says_that_vllms_engine_died(tmp_path: Path) -> None:
     with vllm_server(tmp_path, tools=False) as url:
 

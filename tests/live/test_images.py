@@ -26,7 +26,7 @@ async def counted(url: str, inputs: list[Any], scheme: str = "vllm", **options: 
     return [result.usage.input for result in results]
 
 
-@pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
+@pytest.mark.parametrize("scheme", ["vllm", pytest.param("anthropic", marks=pytest.mark.nightly)])
 async def test_the_server_reads_an_image_of_any_form(vision_url: str, tmp_path: Path, scheme: str) -> None:
     path = saved(tmp_path / "a.png", picture(640, 480))
     pages = saved(tmp_path / "a.pdf", pdf("one", "two"))
@@ -61,6 +61,7 @@ async def test_equal_images_are_computed_once_and_others_are_not_confused(vision
     assert second >= third > 0
 
 
+@pytest.mark.nightly
 async def test_a_tool_returns_an_image_to_the_model(vision_url: str) -> None:
     @Tool.define(effect="read")
     def draw() -> Image:

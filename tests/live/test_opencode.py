@@ -46,7 +46,7 @@ def asked(request: Request) -> str:
     return next(message.text for message in request.messages if isinstance(message, User))
 
 
-@pytest.mark.parametrize(("mode", "count"), [("serve", 8), ("process", 2)])
+@pytest.mark.parametrize(("mode", "count"), [("serve", 8), pytest.param("process", 2, marks=pytest.mark.nightly)])
 async def test_concurrent_agents_have_separate_workspaces_and_equal_prompts(
     project: Path, mode: Mode, count: int
 ) -> None:
@@ -94,6 +94,7 @@ async def test_an_invalid_answer_is_requested_again_in_the_same_session(project:
     assert "one ship" in str(backend.requests[1].messages)
 
 
+@pytest.mark.nightly
 async def test_only_the_named_tools_are_shown_and_the_system_prompt_is_ours() -> None:
     backend = ScriptedBackend(by_turn(say("done")), context_tokens=4_000)
     runtime = opencode(tools=("read", "bash"), prompt="You keep {env:HOME} short.")
@@ -115,7 +116,7 @@ async def test_access_outside_the_project_is_denied_and_the_agent_is_informed(pr
     assert not outside.exists()
 
 
-@pytest.mark.parametrize("mode", ["serve", "process"])
+@pytest.mark.parametrize("mode", ["serve", pytest.param("process", marks=pytest.mark.nightly)])
 async def test_processes_started_by_an_agent_are_killed_at_its_timeout(project: Path, mode: Mode) -> None:
     mark = f"60{os.getpid()}"
     command = f"setsid sleep {mark}1 & trap '' TERM; sleep {mark}2; sleep {mark}3"
@@ -142,6 +143,7 @@ async def test_a_server_that_is_killed_is_replaced_and_all_agents_answer(project
     assert [result.output for result in run.result()] == [f"noted {name} in new.txt" for name in names]
 
 
+@pytest.mark.nightly
 async def test_an_error_of_the_model_is_reported_unchanged(project: Path) -> None:
     backend = ScriptedBackend(lambda _: say("never"), context_tokens=32_000)
     results = await BatchAgent.run(

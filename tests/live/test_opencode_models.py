@@ -41,6 +41,7 @@ async def said(backend: str, project: Path, **options: Any) -> Results:
     )
 
 
+@pytest.mark.nightly
 async def test_on_vllm_the_prompt_is_computed_once_for_all_agents(vllm_url: str, project: Path) -> None:
     backend = vllm_url.replace("http://", "vllm://")
     through_us = await said(backend, project, tools=())
@@ -59,6 +60,7 @@ async def test_on_vllm_tools_are_shown_to_the_model(vllm_url: str, project: Path
     assert min(result.usage.input for result in results if result.ok) > 300
 
 
+@pytest.mark.nightly
 async def test_on_the_embedded_model_tools_are_called_in_action_mode(project: Path) -> None:
     results = await said("local://", project, tools=("read",))
     assert all(result.ok or kind(result) is ErrorKind.MAX_TURNS for result in results)

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from pydantic import BaseModel
-from tests.live.ray_cluster import CLIENT_PORT, Cluster, ray_cluster
+from tests.live.ray_cluster import CLIENT_PORT, Cluster, own_processes, ray_cluster
 from tests.support.redis_server import redis_server
 
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool, ToolContext, read_request_log
@@ -146,22 +146,13 @@ async def collected(stream: ResultStream, until: int | None = None) -> dict[int,
     return found
 
 
-def commands() -> dict[int, str]:
-    """Of all processes here."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        with suppress(OSError, ValueError):
-            found[int(folder.name)] = (folder / "cmdline").read_text()
-    return found
-
-
 def actors() -> list[str]:
     """The titles of processes of ours that Ray has."""
-    titles = [command.partition("\0")[0] for command in commands().values()]
+    titles = [command.partition(" ")[0] for command in own_processes().values()]
     return [title for title in titles if title.startswith(("ray::CoordinatorActor", "ray::WorkerActor"))]
 
 
-def wait_until(is_so: Callable[[], bool], seconds: float = 30.0, pause: float = 0.1) -> None:
+def wait_until(is_so: Callable[[], bool], seconds: float = 100.0, pause: float = 0.1) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline, actors()
@@ -198,6 +189,7 @@ async def test_a_killed_worker_or_node_repeats_only_the_turns_in_flight_there(
     assert asked(sim) <= 400 + 2 * 32 + 2 * PROBES
 
 
+@pytest.mark.nightly
 async def test_a_node_that_joins_during_a_run_gets_work(cluster: Cluster, sim: SimServer, notebook: Notebook) -> None:
     log = Log()
     before: set[int] = set()
@@ -216,6 +208,7 @@ async def test_a_node_that_joins_during_a_run_gets_work(cluster: Cluster, sim: S
     assert len(set(notebook.pids) - before) == 1, log.notices
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_an_sql_tool_is_sent_to_the_nodes_and_opens_its_database_there(sim: SimServer, tmp_path: Path) -> None:
     database = sqlite3.connect(tmp_path / "shop.db")
@@ -231,6 +224,7 @@ async def test_an_sql_tool_is_sent_to_the_nodes_and_opens_its_database_there(sim
     ] * 2
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_ray_restarts_the_only_worker_of_a_run(sim: SimServer, notebook: Notebook) -> None:
     results: dict[int, AgentResult] = {}
@@ -270,6 +264,7 @@ def statuses(folder: Path) -> Counter[str]:
     return Counter(row["status"] for row in rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_the_checkpoint_of_a_run_on_ray_tells_what_became_of_every_input(
     sim: SimServer, notebook: Notebook, tmp_path: Path
@@ -346,7 +341,7 @@ async def test_a_cancelled_run_leaves_no_ray_actors(sim: SimServer, notebook: No
 
     await collected(on_ray(**notebook.options(sim, 200, workers=2)), until=20)
     assert not ray.is_initialized()
-    wait_until(lambda: not actors())
+    await asyncio.to_thread(wait_until, lambda: not actors())
 
 
 DRIVER = """
@@ -375,6 +370,7 @@ async def test_a_killed_submitter_leaves_no_ray_actors_and_loses_no_results(
     assert asked(sim) <= 160 + 2 * 8 + 2 * PROBES
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_running_ray_cluster_is_left_running(sim: SimServer, notebook: Notebook) -> None:
     import ray
@@ -400,7 +396,7 @@ async def test_ray_client_reaches_a_cluster_from_outside(sim: SimServer, noteboo
 
 def servers_of_clients() -> set[int]:
     """Ray's proxy starts one for each."""
-    return {pid for pid, command in commands().items() if "--mode=specific-server" in command}
+    return {pid for pid, command in own_processes().items() if "--mode=specific-server" in command}
 
 
 def kill_the_next_server_of_a_client() -> None:
@@ -411,6 +407,7 @@ def kill_the_next_server_of_a_client() -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_crashed_ray_client_server_is_connected_to_again(sim: SimServer, notebook: Notebook) -> None:
     killing = asyncio.create_task(asyncio.to_thread(kill_the_next_server_of_a_client))
@@ -419,6 +416,7 @@ async def test_a_crashed_ray_client_server_is_connected_to_again(sim: SimServer,
     await killing
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_after_an_unreachable_ray_cluster_another_can_be_used(sim: SimServer, notebook: Notebook) -> None:
     options = notebook.options(sim, 8, workers=1)
@@ -429,6 +427,7 @@ async def test_after_an_unreachable_ray_cluster_another_can_be_used(sim: SimServ
     notebook.check(await collected(on_ray(**options)), 8)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_workers_on_ray_use_a_redis_coordinator_if_one_is_given(
     sim: SimServer, notebook: Notebook, redis_server: Any
@@ -485,6 +484,7 @@ async def test_code_that_no_ray_node_can_load_ends_the_run_with_advice(sim: SimS
         await collected(on_ray(**options))
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_failed_worker_is_reported_and_the_others_continue(
     sim: SimServer, notebook: Notebook, tmp_path: Path
@@ -505,6 +505,7 @@ async def test_a_failed_worker_is_reported_and_the_others_continue(
     assert any("the others continue without it" in notice for notice in log.notices), log.notices
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_lost_server_stops_a_run_on_ray_and_keeps_its_results(sim: SimServer, notebook: Notebook) -> None:
     found = []

@@ -75,6 +75,7 @@ def test_every_row_comes_out_once_with_its_answer_and_its_columns(sim: SimServer
     assert requests_of(sim) <= len(rows)
 
 
+@pytest.mark.nightly
 def test_a_map_of_a_map_and_empty_blocks(sim: SimServer) -> None:
     import ray
 
@@ -95,6 +96,7 @@ def test_a_map_of_a_map_and_empty_blocks(sim: SimServer) -> None:
     }
 
 
+@pytest.mark.nightly
 def test_a_dataset_may_have_no_row_and_one(sim: SimServer) -> None:
     assert mapped(dataset(words(10), 2).limit(0), sim, workers=1).take_all() == []
     [row] = mapped(dataset(words(1), 1), sim, workers=1).take_all()
@@ -129,6 +131,7 @@ def test_the_example_of_the_docs_runs(sim: SimServer, tmp_path: Path) -> None:
     assert all(row["ok"] and isinstance(row["output"]["stars"], int) for row in rated)
 
 
+@pytest.mark.nightly
 def test_a_row_that_fails_is_a_row_with_an_error(sim: SimServer) -> None:
     task = "Say {it}. [[sim: {said}]]"
     wrong, right = '{"fault": "400"}', '{"json": {"text": "fine"}}'
@@ -156,6 +159,7 @@ def test_killed_actors_lose_no_row_and_repeat_at_most_what_was_in_flight(tmp_pat
         assert requests_of(sim) == before  # every answer is in a checkpoint
 
 
+@pytest.mark.nightly
 def test_without_a_checkpoint_dir_a_killed_actor_is_adopted_too_and_nothing_stays(sim: SimServer) -> None:
     rows, inflight = 3_000, 16
     with Killer(sim, [rows // 2]) as killer:
@@ -165,6 +169,7 @@ def test_without_a_checkpoint_dir_a_killed_actor_is_adopted_too_and_nothing_stay
     assert requests_of(sim) <= rows + UNWRITTEN * inflight
 
 
+@pytest.mark.nightly
 def test_actors_share_the_budget_and_rows_beyond_it_are_errors(sim: SimServer) -> None:
     limit = 6_000
     out = mapped(dataset(words(600), 6), sim, max_total_tokens=limit, max_tokens=20).take_all()
@@ -176,6 +181,7 @@ def test_actors_share_the_budget_and_rows_beyond_it_are_errors(sim: SimServer) -
     assert sum(row["input_tokens"] + row["output_tokens"] for row in out) <= limit
 
 
+@pytest.mark.nightly
 def test_actors_share_the_limit_of_requests_in_flight() -> None:
     with SimServer(SimConfig(step_base_ms=30.0)) as sim, Peak(sim) as peak:
         out = mapped(dataset(words(300), 4), sim, max_inflight=6).take_all()
@@ -183,6 +189,7 @@ def test_actors_share_the_limit_of_requests_in_flight() -> None:
     assert 0 < peak.seen <= 6
 
 
+@pytest.mark.nightly
 def test_actors_share_tool_calls_and_the_rate_limit_of_a_tool(sim: SimServer, tmp_path: Path) -> None:
     noted = tmp_path / "calls"
     look_up = lookup_tool(str(noted))

@@ -32,6 +32,7 @@ def cluster() -> Iterator[Cluster]:
             ray.shutdown()
 
 
+@pytest.mark.nightly
 def test_a_lost_node_loses_no_row_and_a_shared_checkpoint_dir_pays_for_none_again(
     cluster: Cluster, tmp_path: Path
 ) -> None:

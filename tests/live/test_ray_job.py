@@ -54,6 +54,7 @@ def wait_for(volume: Path, results: int) -> None:
     raise AssertionError(f"{finished(volume)} of {results} results")
 
 
+@pytest.mark.nightly
 def test_a_lost_node_and_a_lost_head_lose_no_agent(cluster: Cluster, volume: Path) -> None:
     first = start(volume)
     try:

@@ -51,6 +51,7 @@ def spec(vllm_url: str) -> BatchSpec:
     return BatchSpec.of(task="Lines of a batch.", inputs=(), backend=f"vllm://{address}")
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(900)  # two engines are started
 async def test_run_batch_answers_a_file_as_vllms_own_command_does(vllm_url: str, tmp_path: Path) -> None:
     source = write(tmp_path / "in.jsonl")

@@ -3,6 +3,8 @@
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from batch_agent import BatchAgent, Results
 from batch_agent.core.requests import NO_USAGE
 
@@ -42,6 +44,7 @@ async def test_later_samples_find_at_least_90_percent_of_their_prompt_in_the_cac
     assert len({each.output for each in results}) > len(NOUNS)  # samples differ
 
 
+@pytest.mark.nightly
 async def test_repetitions_that_are_far_apart_lose_their_prompt(small_vllm: str) -> None:
     texts = list(map(letter, NOUNS))
     results = await run(small_vllm, texts * 2, reorder=False)

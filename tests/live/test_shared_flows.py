@@ -30,7 +30,7 @@ ITEMS = 100
 KEPT = 80
 LEASE = 3.0
 SECONDS = 0.02
-LIMIT = 100.0
+LIMIT = 300.0
 """Seconds; only what hangs takes so long."""
 
 
@@ -84,7 +84,7 @@ def check(outcome: FlowResult, notes: Path) -> None:
         assert put[f"n{n}"] == 1 or (put[f"n{n}"] == 0 and not call.ok), (n, put[f"n{n}"], call)
 
 
-@pytest.mark.parametrize(("stage", "after"), [(FIRST, 20), (SECOND, 10)])
+@pytest.mark.parametrize(("stage", "after"), [(FIRST, 20), pytest.param(SECOND, 10, marks=pytest.mark.nightly)])
 async def test_a_worker_of_a_flow_on_redis_is_killed(
     stage: str, after: int, sim: SimServer, server: RedisServer, tmp_path: Path
 ) -> None:
@@ -155,6 +155,7 @@ async def test_a_worker_of_a_flow_on_ray_is_killed_and_the_flow_is_resumed_witho
     assert sim.metrics()["vllm:request_success_total"] == before
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_ray_workers_run_a_flow_whose_facts_are_in_redis(
     sim: SimServer, server: RedisServer, tmp_path: Path
@@ -166,6 +167,7 @@ async def test_ray_workers_run_a_flow_whose_facts_are_in_redis(
     assert str(os.getpid()) not in {pid for _, pid in written(notes)}
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_a_flow_stops_with_the_reason_if_no_node_can_load_its_tools(
     sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +201,7 @@ print(said)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("cluster")
 async def test_ray_workers_run_programs_in_copies_of_a_directory_and_one_worker_is_killed(
     sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -79,6 +79,7 @@ def check_nothing_was_asked_again(scene: Scene, number: int) -> None:
     assert len(scene.turns()) == 2 * number
 
 
+@pytest.mark.nightly
 def test_a_thousand_agents_on_four_workers_each_run_once(scene: Scene, sim: SimServer) -> None:
     before = sim.metrics()["sim:http_requests_total"]
     caller, workers = scene.call(agents(MANY)), scene.workers(WORKERS)
@@ -90,6 +91,7 @@ def test_a_thousand_agents_on_four_workers_each_run_once(scene: Scene, sim: SimS
     assert sim.metrics()["sim:http_requests_total"] - before == 2 * MANY + looks
 
 
+@pytest.mark.nightly
 def test_submitters_that_also_work_share_the_agents_and_each_get_all_results(scene: Scene) -> None:
     callers = [scene.call(agents(SOME), f"caller {n}", works=True) for n in range(3)]
     scene.end(*callers)
@@ -118,6 +120,7 @@ def test_a_restarted_submitter_repeats_no_answered_request(scene: Scene) -> None
     check_nothing_was_asked_again(scene, MANY)
 
 
+@pytest.mark.nightly
 def test_a_killed_submitter_that_works_repeats_only_its_turns_in_flight(scene: Scene) -> None:
     first, workers = scene.call(agents(SOME), "first", works=True), scene.workers(2)
     scene.until_results(SOME // 2, "first")
@@ -128,7 +131,9 @@ def test_a_killed_submitter_that_works_repeats_only_its_turns_in_flight(scene: S
     check_asked_again(scene, first, killed)
 
 
-@pytest.mark.parametrize("options", [AOF, EVERY_SECOND], ids=["always", "everysec"])
+@pytest.mark.parametrize(
+    "options", [AOF, pytest.param(EVERY_SECOND, marks=pytest.mark.nightly)], ids=["always", "everysec"]
+)
 def test_a_run_continues_when_its_coordinator_is_restarted(
     tmp_path: Path, parent: ProcessParent, sim: SimServer, options: tuple[str, ...]
 ) -> None:
@@ -143,6 +148,7 @@ def test_a_run_continues_when_its_coordinator_is_restarted(
         check_nothing_was_asked_again(scene, SOME)
 
 
+@pytest.mark.nightly
 def test_work_lost_in_the_last_second_of_the_coordinator_is_repeated(scene: Scene, server: RedisServer) -> None:
     scene.tools = ["look"]
     caller = scene.call([agent(n, looks_for=f"k{n}") for n in range(SOME)], held_back=HELD_BACK)
@@ -161,6 +167,7 @@ def test_work_lost_in_the_last_second_of_the_coordinator_is_repeated(scene: Scen
     assert all(result["output"] == f"answer {result['index']}" for result in results)
 
 
+@pytest.mark.nightly
 def test_a_removed_run_ends_with_advice_and_no_process_waits_forever(scene: Scene, server: RedisServer) -> None:
     callers = [scene.call(agents(SOME), held_back=HELD_BACK), scene.call(agents(SOME), "another", works=True)]
     workers = scene.workers(2)
@@ -194,6 +201,7 @@ def test_a_worker_disconnected_past_its_lease_does_no_harm_and_takes_other_agent
     assert max(turn.at for turn in scene.turns() if turn.name == victim.name) > mended
 
 
+@pytest.mark.nightly
 def test_writes_about_an_agent_leased_by_another_worker_are_refused(scene: Scene, server: RedisServer) -> None:
     scene.seconds_of_tools = 4 * LEASE  # long enough for both to be at it
     with BreakableProxy(server.port).open() as way:
@@ -210,6 +218,7 @@ def test_writes_about_an_agent_leased_by_another_worker_are_refused(scene: Scene
     assert {turn.key for turn in scene.turns("moved")} >= taken_over
 
 
+@pytest.mark.nightly
 def test_a_worker_suspended_past_its_lease_does_no_harm_and_takes_other_agents(scene: Scene) -> None:
     caller = scene.call(agents(SOME), held_back=HELD_BACK)
     [victim, *workers] = scene.workers(WORKERS)
@@ -224,7 +233,9 @@ def test_a_worker_suspended_past_its_lease_does_no_harm_and_takes_other_agents(s
     check_asked_again(scene, victim, stopped)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.nightly)]
+)
 def test_a_stopped_worker_hands_over_its_agents_at_once(scene: Scene, number: signal.Signals, status: int) -> None:
     scene.options["lease"] = LONG_LEASE
     caller = scene.call(agents(SOME), held_back=HELD_BACK)
@@ -248,6 +259,7 @@ def test_equal_reads_of_two_hundred_agents_on_four_workers_are_executed_once(sce
     assert len(scene.made("looked")) == 1
 
 
+@pytest.mark.nightly
 def test_a_shared_read_of_a_killed_worker_is_executed_by_another(scene: Scene) -> None:
     scene.tools, scene.seconds_of_tools = ["look"], 1.0
     caller = scene.call([agent(n, looks_for="the_same") for n in range(40)])
@@ -270,6 +282,7 @@ def test_a_write_of_a_killed_worker_is_not_repeated(scene: Scene) -> None:
     assert unknown >= {made.what for made in scene.made("put") if made.name == victim.name}
 
 
+@pytest.mark.nightly
 def test_workers_share_the_rate_limit_of_a_tool(scene: Scene) -> None:
     scene.tools, scene.rate = ["look"], 20.0
     caller = scene.call([agent(n, looks_for=f"k{n}") for n in range(60)])
@@ -304,7 +317,11 @@ def most_at_once(scene: Scene, ends: dict[str, float]) -> int:
     return most
 
 
-@pytest.mark.parametrize(("max_tokens", "least"), [(60, 0.8), (None, 0.5)], ids=["max_tokens", "derived limit"])
+@pytest.mark.parametrize(
+    ("max_tokens", "least"),
+    [(60, 0.8), pytest.param(None, 0.5, marks=pytest.mark.nightly)],
+    ids=["max_tokens", "derived limit"],
+)
 def test_workers_together_never_exceed_the_budget_even_if_one_is_killed(
     scene: Scene, sim: SimServer, max_tokens: int | None, least: float
 ) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from tests.live.codex import codex_program
 from tests.live.forced_calls import ForcedCalls, call_of
 from tests.live.opencode import make_project, opencode_program
@@ -14,6 +15,7 @@ async def test_agents_that_call_tools_continue_the_ids_that_were_sampled(vllm_ur
     await check_agents(vllm_url, "vllm", tmp_path, ["Ariel", "Dido", "Calypso"])
 
 
+@pytest.mark.nightly
 async def test_opencode_does_not_notice_that_its_tokens_are_kept(vllm_url: str, tmp_path: Path) -> None:
     backend = await ForcedCalls.open(vllm_url, "vllm", call_of("read", "filePath", "read.me"))
     project, program = make_project(tmp_path / "project"), opencode_program()
@@ -35,6 +37,7 @@ async def test_opencode_does_not_notice_that_its_tokens_are_kept(vllm_url: str, 
         assert sum(len(record.tokens.sampled) // 4 for record in rollout.records) == result.usage.output
 
 
+@pytest.mark.nightly
 async def test_codex_does_not_notice_that_its_tokens_are_kept(vllm_url: str, tmp_path: Path) -> None:
     backend = await ForcedCalls.open(vllm_url, "vllm", call_of("exec_command", "cmd", "cat read.me"))
     project, program = make_project(tmp_path / "project"), codex_program()

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import aiohttp
+import pytest
 from scripts.engines.layout import VLLM
 from tests.live.conftest import BLOCK, PINS, PLUGIN, SMALL_BLOCKS, server_with_connector
 
@@ -57,6 +58,7 @@ async def test_malformed_hints_are_ignored(vllm_with_pins: str) -> None:
         assert tokens > 0
 
 
+@pytest.mark.nightly
 async def test_the_pins_work_beside_others_in_a_multi_connector(tmp_path: Path) -> None:
     connectors = {"kv_connector_extra_config": {"connectors": [PINS]}}
     with server_with_connector(tmp_path, {"kv_connector": "MultiConnector", "kv_role": "kv_both", **connectors}) as url:

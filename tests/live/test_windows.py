@@ -57,7 +57,7 @@ async def test_a_conversation_that_outgrows_the_window_fails_without_compaction(
     assert [result.error.kind for result in results if result.error] == [ErrorKind.CONTEXT_OVERFLOW] * 2
 
 
-@pytest.mark.parametrize("way", ["elide", "summarize"])
+@pytest.mark.parametrize("way", ["elide", pytest.param("summarize", marks=pytest.mark.nightly)])
 async def test_a_conversation_with_compaction_reaches_its_answer(small_vllm: str, way: str) -> None:
     results = await play(small_vllm, compact_with=way)
     assert [(result.error, result.turns) for result in results] == [(None, TURNS)] * 2
@@ -71,7 +71,9 @@ async def count(url: str, text: str) -> int:
         return int(said["count"])
 
 
-@pytest.mark.parametrize("piece", ["word ", "7 3 ", "日本"])
+@pytest.mark.parametrize(
+    "piece", [*(pytest.param(each, marks=pytest.mark.nightly) for each in ("word ", "7 3 ")), "日本"]
+)
 async def test_accepted_inputs_fit_the_window_in_any_language(small_vllm: str, piece: str) -> None:
     """Near the window the server counts: it takes all that we send, and what we refuse is really too long."""
     per_piece = await count(small_vllm, piece * 100) / 100

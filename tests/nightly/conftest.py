@@ -28,4 +28,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.engines)
+            item.add_marker(pytest.mark.nightly)
             item.add_marker(pytest.mark.timeout(TEST_LIMIT))

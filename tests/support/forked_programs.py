@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -41,6 +40,10 @@ for line in sys.stdin:
     if child == 0:
         break
     print(child, flush=True)
+    # Waited for when its status was read: until then, a signal to its id cannot reach another process.
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    print(flush=True)
+    sys.stdin.readline()
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 else:
     sys.exit()
@@ -79,14 +82,18 @@ class Program:
     def wait(self) -> int:
         """Its exit status, or the number of the signal that ended it, below zero."""
         if self._status is None:
+            assert self._parent.stdin is not None
+            assert self._parent.stdout is not None
+            self._parent.stdout.readline()
+            self._parent.stdin.write("\n")
+            self._parent.stdin.flush()
             self._status = self._heard()
         return self._status
 
     def end(self) -> None:
         """Of one that a test has left running."""
         if self._status is None:
-            with suppress(ProcessLookupError):
-                self.send_signal(signal.SIGKILL)
+            self.send_signal(signal.SIGKILL)
             self.wait()
 
     def _heard(self) -> int:
@@ -127,6 +134,7 @@ class Programs:
         if self._last is not None:
             self._last.end()
         said, noise = stdout or Path(self._folder.name, "stdout"), Path(self._folder.name, "stderr")
+        noise.write_text("")  # who waits for its first words does not read those of the last program
         plan = {
             "code": code,
             "words": words,

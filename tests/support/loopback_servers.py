@@ -97,12 +97,14 @@ class RawServer:
 
 @asynccontextmanager
 async def raw_server(answer: Answer) -> AsyncIterator[RawServer]:
-    """Gives every request to `answer`, one after the other on each connection."""
-    open_lines: set[asyncio.StreamWriter] = set()
+    """Gives every request to `answer`, one after the other on each connection. At its end, no task of it is left."""
+    serving: set[asyncio.Task[Any]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server.connections += 1
-        open_lines.add(writer)
+        task = asyncio.current_task()
+        assert task is not None
+        serving.add(task)
         try:
             while request := await _read(reader):
                 server.requests.append(request)
@@ -111,19 +113,24 @@ async def raw_server(answer: Answer) -> AsyncIterator[RawServer]:
                     break
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # not raised: asyncio would report a cancelled handler as an error
         finally:
-            open_lines.discard(writer)
+            serving.discard(task)
             writer.close()
 
     listener = await asyncio.start_server(serve, "127.0.0.1", 0)
     server = RawServer(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}")
-    async with listener:
-        try:
-            yield server
-        finally:
-            for writer in list(open_lines):
-                writer.transport.abort()
-    await asyncio.sleep(0)
+    try:
+        yield server
+    finally:
+        listener.close()
+        await asyncio.sleep(0)  # a connection that was just accepted gets its task
+        while serving:
+            for task in serving:
+                task.cancel()
+            await asyncio.wait(serving)
+        await listener.wait_closed()
 
 
 async def _read(reader: asyncio.StreamReader) -> RawRequest | None:

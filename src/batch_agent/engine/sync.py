@@ -6,13 +6,14 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from ..aio import run_event_loop
+from ..aio import is_failure, run_event_loop
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentResult, T
 from ..core.run_failure import RunStopped
@@ -87,34 +88,46 @@ def _cancellation_message(error: BaseException | None) -> tuple[Any, ...]:
 
 def _run_in_thread(main: Main[_Result]) -> _Result:
     caller = asyncio.current_task()
-    outcome: Future[_Result] = Future()
+    outcomes: SimpleQueue[Future[_Result]] = SimpleQueue()  # of a Future, Ctrl-C may leave the lock taken
     cancels: list[Callable[[], object]] = []
+    is_stopped = False
 
     async def stoppable() -> _Result:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
         cancels.append(lambda: loop.call_soon_threadsafe(task.cancel))
+        if is_stopped:  # before it could be cancelled
+            raise asyncio.CancelledError
         return await main()
 
     def work() -> None:
+        outcome: Future[_Result] = Future()
         try:
             outcome.set_result(run_event_loop(stoppable()))
         except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
             outcome.set_exception(error)
+        outcomes.put(outcome)
 
     def stop() -> tuple[Any, ...]:
         """Cancels the coroutine and waits for its end. Arguments of its CancelledError, if that is how it ended."""
+        nonlocal is_stopped
+        is_stopped = True
         with suppress(RuntimeError):  # its loop may be closed already
             for cancel in cancels:
                 cancel()
+        if not thread.is_alive():  # it has ended, or ends as soon as it starts
+            return ()
         thread.join()
-        return _cancellation_message(outcome.exception())
+        return _cancellation_message(outcomes.get().exception())
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(work,), name="batch-agent-run")
-    thread.start()
     try:
+        thread.start()
         # Ctrl-C interrupts the wait; under asyncio.run it only cancels the waiting task, which has to be checked.
-        while not wait([outcome], timeout=_CANCELLATION_CHECK_INTERVAL).done:
+        while True:
+            with suppress(Empty):
+                outcome = outcomes.get(timeout=_CANCELLATION_CHECK_INTERVAL)
+                break
             if caller is not None and caller.cancelling():
                 raise asyncio.CancelledError(*stop())
     except KeyboardInterrupt as interrupt:
@@ -177,31 +190,62 @@ class SyncResultStream(Iterator[AgentResult[T]]):
 
 
 class _StreamLoop(Generic[T]):
-    """Event loop of a stream, in a thread."""
+    """Event loop of a stream, in a thread. Ctrl-C may interrupt its methods anywhere, while the thread starts too;
+    `close` ends the run all the same."""
 
     def __init__(self, stream: ResultStream[T]) -> None:
         self._stream = stream
-        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        work = partial(contextvars.copy_context().run, run_event_loop, self._serve())
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_closed = False
+        self._closed, self._asked = asyncio.Event(), asyncio.Event()
+        self._answers: SimpleQueue[AgentResult[T] | BaseException | None] = SimpleQueue()
+        """Not a Future: Ctrl-C may leave its lock taken, and the thread would wait for it forever."""
+        work = partial(contextvars.copy_context().run, self._work)
         self._thread = threading.Thread(target=work, name="batch-agent-run", daemon=True)
-        self._thread.start()
 
     def next(self) -> AgentResult[T] | None:
-        """The next result; None at the end."""
-        loop, _ = self._started.result()
-        return asyncio.run_coroutine_threadsafe(self._next(), loop).result()
+        """The next result; None at the end. The thread starts with the first call."""
+        if self._loop is None:
+            self._thread.start()
+        else:
+            self._loop.call_soon_threadsafe(self._asked.set)
+        answer = self._answers.get()
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
 
     def close(self) -> None:
-        loop, stop = self._started.result()
-        with suppress(RuntimeError):  # the loop is closed already
-            loop.call_soon_threadsafe(stop.set)
-        self._thread.join()
+        self._is_closed = True  # a thread that starts only now ends at once
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed already
+                self._loop.call_soon_threadsafe(self._closed.set)
+        if self._thread.is_alive():
+            self._thread.join()
 
-    async def _next(self) -> AgentResult[T] | None:
-        return await anext(self._stream, None)
+    def _work(self) -> None:
+        try:
+            run_event_loop(self._serve())
+        except BaseException as error:  # noqa: BLE001 - carried over to the caller's thread
+            self._answers.put(error)
 
     async def _serve(self) -> None:
-        stop = asyncio.Event()
-        self._started.set_result((asyncio.get_running_loop(), stop))
-        await stop.wait()
-        await self._stream.aclose()
+        self._loop = asyncio.get_running_loop()
+        if self._is_closed:
+            return
+        async with asyncio.TaskGroup() as group:
+            reader = group.create_task(self._read())
+            await self._closed.wait()
+            await self._stream.aclose()
+            reader.cancel()
+
+    async def _read(self) -> None:
+        """Reads a result for each call of `next`."""
+        while True:
+            self._asked.clear()
+            try:
+                self._answers.put(await anext(self._stream, None))
+            except BaseException as error:  # carried over to the caller's thread
+                if not is_failure(error):
+                    raise
+                self._answers.put(error)
+            await self._asked.wait()

@@ -4,6 +4,7 @@ import asyncio
 import signal
 import threading
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.support.forked_programs import Programs
 
 from batch_agent import BatchAgent, RunStopped, SpecError
 from batch_agent.core.requests import Request
+from batch_agent.engine import sync
 from batch_agent.testing import ScriptedBackend, say
 
 
@@ -69,13 +71,16 @@ def test_what_was_finished_before_a_break_is_in_the_checkpoint(tmp_path: Path) -
 
 def test_ctrl_c_while_a_result_is_awaited_ends_the_run(tmp_path: Path, programs: Programs) -> None:
     code = """
-import pathlib
 from batch_agent import BatchAgent
 from batch_agent.sim import Script, SimConfig, SimServer
+class Mark:
+    def emit(self, event):
+        if type(event).__name__ == "AgentStarted":
+            open("started", "w").close()
 with SimServer(SimConfig(step_base_ms=60_000), Script()) as sim:
     try:
         for result in BatchAgent.stream_sync(
-            task="{n}", inputs=["a"], backend=sim.url, checkpoint_dir="runs", progress=False
+            task="{n}", inputs=["a"], backend=sim.url, checkpoint_dir="runs", progress=False, events=Mark()
         ):
             print("too early")
     except KeyboardInterrupt:
@@ -83,12 +88,57 @@ with SimServer(SimConfig(step_base_ms=60_000), Script()) as sim:
 """
     program = programs.start(code, cwd=tmp_path)
     for _ in range(6000):
-        if (tmp_path / "runs" / "run.sqlite3").exists():
+        if (tmp_path / "started").exists():
             break
         time.sleep(0.01)
     program.send_signal(signal.SIGINT)
     assert program.wait() == 0, program.stderr.read_text()
     assert program.stdout.read_text() == "interrupted\n"
+
+
+@pytest.fixture
+def ctrl_c_in_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C arrives while the thread of a run starts: `start` waits for it to be there."""
+    start = threading.Thread.start
+
+    def start_interrupted(thread: threading.Thread) -> None:
+        start(thread)
+        if thread.name == "batch-agent-run":
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(threading.Thread, "start", start_interrupted)
+
+
+@pytest.mark.usefixtures("ctrl_c_in_start")
+def test_ctrl_c_while_the_thread_of_a_stream_starts_ends_the_run() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        next(BatchAgent.stream_sync(task="{n}", inputs=map(str, range(10**9)), backend=echo()))
+    assert not is_running()
+
+
+@pytest.mark.usefixtures("ctrl_c_in_start")
+def test_ctrl_c_while_the_thread_of_a_run_starts_ends_the_run() -> None:
+    async def notebook() -> None:
+        BatchAgent.run_sync(task="{n}", inputs=map(str, range(10**9)), backend=echo())
+
+    loop = asyncio.new_event_loop()  # as in a notebook: Ctrl-C raises, and does not cancel the task
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(notebook())
+    finally:
+        loop.close()
+    assert not is_running()
+
+
+def test_a_stream_without_an_event_loop_raises_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(main: Coroutine[Any, Any, None]) -> None:
+        main.close()
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(sync, "run_event_loop", fail)
+    with pytest.raises(OSError, match="Too many"):
+        list(BatchAgent.stream_sync(task="{n}", inputs=["a"], backend=echo()))
+    assert not is_running()
 
 
 def test_errors_are_those_of_a_run() -> None:

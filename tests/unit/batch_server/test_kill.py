@@ -2,8 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 from openai import OpenAI
+from tests.support.forked_programs import Program, Programs
 
 from batch_agent.sim import SimConfig, SimServer
 
@@ -20,32 +20,19 @@ from .conftest import CHAT, chat_line, jsonl
 
 pytestmark = pytest.mark.slow
 LINES, INFLIGHT = 120, 4
-SLOW = SimConfig(step_base_ms=20, step_us_per_seq=0, prefill_us_per_token=0, step_ns_per_kv_token=0)
+SLOW = SimConfig(step_base_ms=30, step_us_per_seq=0, prefill_us_per_token=0, step_ns_per_kv_token=0)
 
 
 @contextmanager
-def process(*arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "batch_agent", *arguments]
-    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    try:
-        yield child
-    finally:
-        child.kill()
-        child.wait()
-        assert child.stderr is not None
-        child.stderr.close()
-
-
-@contextmanager
-def server(folder: Path, sim: SimServer) -> Iterator[tuple["subprocess.Popen[str]", OpenAI]]:
-    options = ["--backend", f"vllm://127.0.0.1:{sim.port}", "--folder", str(folder), "--port", "0"]
-    with process("serve-batches", *options, "--max-inflight", str(INFLIGHT)) as child:
-        assert child.stderr is not None
-        line = child.stderr.readline()
-        found = re.search(r"http://\S+/v1", line)
-        assert found, line
-        with OpenAI(base_url=found[0], api_key="none") as client:
-            yield child, client
+def server(programs: Programs, folder: Path, sim: SimServer) -> Iterator[tuple[Program, OpenAI]]:
+    options = ["--backend", f"vllm://127.0.0.1:{sim.port}", "--folder", "batches", "--port", "0"]
+    started = programs.start_command("serve-batches", *options, "--max-inflight", str(INFLIGHT), cwd=folder)
+    wait_until(lambda: "\n" in started.stderr.read_text())
+    found = re.search(r"http://\S+/v1", started.stderr.read_text())
+    assert found, started.stderr.read_text()
+    with OpenAI(base_url=found[0], api_key="none") as client:
+        yield started, client
+    started.end()
 
 
 def wait_until(is_done: Any) -> None:
@@ -65,19 +52,18 @@ def lines() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kills", [1, 3])
-def test_a_killed_server_sends_no_answered_line_again(tmp_path: Path, kills: int) -> None:
+def test_a_killed_server_sends_no_answered_line_again(tmp_path: Path, kills: int, programs: Programs) -> None:
     with SimServer(SLOW) as sim:
         batch_id = ""
         for kill in range(kills):
-            with server(tmp_path / "batches", sim) as (child, client):
+            with server(programs, tmp_path, sim) as (child, client):
                 if not batch_id:
                     file = client.files.create(file=("in.jsonl", jsonl(*lines())), purpose="batch")
                     batch_id = client.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h").id
                 wanted = (kill + 1) * LINES // (kills + 2)
                 wait_until(partial(has_completed, client, batch_id, wanted))
-                child.kill()
-                child.wait()
-        with server(tmp_path / "batches", sim) as (_, client):
+                child.end()
+        with server(programs, tmp_path, sim) as (_, client):
             wait_until(lambda: client.batches.retrieve(batch_id).status == "completed")
             batch = client.batches.retrieve(batch_id)
             assert batch.output_file_id is not None
@@ -88,33 +74,34 @@ def test_a_killed_server_sends_no_answered_line_again(tmp_path: Path, kills: int
         assert LINES <= sent <= LINES + kills * 2 * INFLIGHT
 
 
-def test_a_killed_run_batch_sends_no_answered_line_again(tmp_path: Path) -> None:
+def run_batch(sim: SimServer) -> list[str]:
+    options = ["--backend", f"vllm://127.0.0.1:{sim.port}", "--max-inflight", str(INFLIGHT)]
+    return ["run-batch", "in.jsonl", "-o", "out.jsonl", *options]
+
+
+def test_a_killed_run_batch_sends_no_answered_line_again(tmp_path: Path, programs: Programs) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(jsonl(*lines()))
     with SimServer(SLOW) as sim:
-        options = ["--backend", f"vllm://127.0.0.1:{sim.port}", "--max-inflight", str(INFLIGHT)]
-        with process("run-batch", str(source), "-o", str(out), *options) as child:
-            wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > LINES // 3)
-            child.kill()
-        with process("run-batch", str(source), "-o", str(out), *options) as child:
-            assert child.wait(60) == 0
+        killed = programs.start_command(*run_batch(sim), cwd=tmp_path)
+        wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > LINES // 3)
+        killed.end()
+        again = programs.call(*run_batch(sim), cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
         assert LINES <= sim.billed("standard")["requests"] <= LINES + 2 * INFLIGHT
     written = [json.loads(line)["custom_id"] for line in out.read_text().splitlines()]
     assert sorted(written) == sorted(line["custom_id"] for line in lines())
 
 
-def test_a_signal_stops_run_batch_and_the_same_command_continues(tmp_path: Path) -> None:
+def test_a_signal_stops_run_batch_and_the_same_command_continues(tmp_path: Path, programs: Programs) -> None:
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(jsonl(*lines()))
     with SimServer(SLOW) as sim:
-        options = ["--backend", f"vllm://127.0.0.1:{sim.port}", "--max-inflight", str(INFLIGHT)]
-        with process("run-batch", str(source), "-o", str(out), *options) as child:
-            wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > 4)
-            child.terminate()
-            assert child.wait(30) == 143
-            assert child.stderr is not None
-            assert "the same command continues" in child.stderr.read()
-        with process("run-batch", str(source), "-o", str(out), *options) as child:
-            assert child.wait(60) == 0
-            assert child.stderr is not None
-            assert f"{LINES} of {LINES} lines succeeded" in child.stderr.read()
+        stopped = programs.start_command(*run_batch(sim), cwd=tmp_path)
+        wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > 4)
+        stopped.send_signal(signal.SIGTERM)
+        assert stopped.wait() == 143
+        assert "the same command continues" in stopped.stderr.read_text()
+        again = programs.call(*run_batch(sim), cwd=tmp_path)
+        assert again.returncode == 0, again.stderr
+        assert f"{LINES} of {LINES} lines succeeded" in again.stderr

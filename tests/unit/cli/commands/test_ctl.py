@@ -22,7 +22,14 @@ LIMIT = 60.0
 
 @pytest.fixture(scope="module")
 def sim_url() -> Iterator[str]:
-    with SimServer(SimConfig(step_base_ms=4), Script(answer_tokens=6)) as sim:
+    with SimServer(SimConfig(step_base_ms=25), Script(answer_tokens=6)) as sim:
+        yield sim.url
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """Of a server that answers nobody before the end of the test."""
+    with SimServer(SimConfig(step_base_ms=3_600_000)) as sim:
         yield sim.url
 
 
@@ -40,7 +47,7 @@ async def control(folder: Path, **changes: Any) -> list[Steered]:
 
 
 def start(programs: Programs, place: Path, words: list[str], **change: Any) -> tuple[Program, Path]:
-    """A run that has been reached, and made this change."""
+    """A run that has been reached, and made this change. It must last: `--max-inflight 1`, and dozens of inputs."""
     folder = place / "out.jsonl.checkpoint"
     (folder / SOCKET).unlink(missing_ok=True)  # of a run that was killed
     program, until = programs.start_command(*words, cwd=place), time.monotonic() + LIMIT
@@ -83,9 +90,9 @@ def test_a_run_is_changed_from_another_terminal(tmp_path: Path, sim_url: str, pr
 
 @pytest.mark.slow
 def test_what_was_acknowledged_is_kept_however_the_run_is_killed(
-    tmp_path: Path, sim_url: str, programs: Programs
+    tmp_path: Path, sim_url: str, silent_url: str, programs: Programs
 ) -> None:
-    words, acknowledged, last = command(tmp_path, sim_url, 20, "--max-inflight", "1"), list[str](), 0
+    words, acknowledged, last = command(tmp_path, silent_url, 20, "--max-inflight", "1"), list[str](), 0
 
     async def add_until_killed(program: Program, folder: Path, adds: int) -> None:
         """Kills the run while it is adding one more."""
@@ -109,7 +116,7 @@ def test_what_was_acknowledged_is_kept_however_the_run_is_killed(
         assert program.wait() == -signal.SIGKILL
         with pytest.raises(StoreError, match="is not running"):
             asyncio.run(control(folder, pause=True))
-    program = programs.start_command(*words, cwd=tmp_path)
+    program = programs.start_command(*command(tmp_path, sim_url, 20), cwd=tmp_path)
     assert program.wait() == 0, program.stderr.read_text()
     names = [row["input"]["name"] for row in rows(tmp_path / "out.jsonl")]
     assert len(names) == len(set(names))
@@ -122,7 +129,7 @@ def test_what_was_acknowledged_is_kept_however_the_run_is_killed(
 def test_a_run_that_ends_has_run_everything_that_it_acknowledged(
     tmp_path: Path, sim_url: str, programs: Programs
 ) -> None:
-    words = command(tmp_path, sim_url, 6)
+    words = command(tmp_path, sim_url, 30, "--max-inflight", "1")
     program, folder = start(programs, tmp_path, words, pause=True)
 
     async def add_until_the_end(client: int) -> list[str]:
@@ -139,14 +146,13 @@ def test_a_run_that_ends_has_run_everything_that_it_acknowledged(
     async def clients() -> list[list[str]]:
         async with asyncio.timeout(LIMIT), asyncio.TaskGroup() as group:
             adding = [group.create_task(add_until_the_end(client)) for client in (0, 1)]
-            with suppress(StoreError, SpecError):  # the run had ended before it was paused
-                await control(folder, pause=False)
+            await control(folder, pause=False, max_inflight=16)
         return [task.result() for task in adding]
 
     added = [name for names in asyncio.run(clients()) for name in names]
     assert program.wait() == 0, program.stderr.read_text()
     names = [row["input"]["name"] for row in rows(tmp_path / "out.jsonl")]
-    assert sorted(names) == sorted([*(f"Ada {n}" for n in range(6)), *added])
+    assert sorted(names) == sorted([*(f"Ada {n}" for n in range(30)), *added])
 
 
 def test_a_run_that_does_not_run_and_a_distributed_one_are_refused_with_what_to_do(tmp_path: Path, call: Call) -> None:
