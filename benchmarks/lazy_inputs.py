@@ -4,7 +4,8 @@
 
 The rows come from a generator, and the results of `stream` are counted and dropped. The backend answers in the process,
 so that nothing but the client is measured. Once without `key`, and once with `key="id"`. Memory is what the process
-holds (VmRSS) after 10,000 agents and at the end; throughput is agents per second of CPU, because the machine may be busy.
+holds (VmRSS) after 10,000 agents and at the end; throughput is agents per second of CPU, because the machine may be
+busy.
 """
 
 import argparse

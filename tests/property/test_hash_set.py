@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.plan.hash_set import DigestSet, HashSet, DigestTable
+from batch_agent.plan.hash_set import DigestSet, DigestTable, HashSet
 
 _NUMBERS = st.integers(1, 2**64 - 1)
 _CLOSE = st.integers(1, 40).map(lambda number: number * 64)
