@@ -1,14 +1,10 @@
-"""Public entry points: the class `BatchAgent`. Modules that only some calls need are imported by those calls."""
+"""Public entry points: the class `BatchAgent`. What they do is in modules that the calls import: a program that imports
+the class has loaded the options, and neither the engine nor asyncio."""
 
-import asyncio
-import sys
-import time
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from .cluster.coordinator_address import coordinator_of, run_id_of
 from .core.errors import SpecError
 from .core.events import Steered
 from .core.options.run_options import (
@@ -24,25 +20,14 @@ from .core.options.run_options import (
 from .core.options.signature import lists_options
 from .core.protocols import EventSink, EventSinks
 from .core.results import AgentResult
-from .core.run_failure import RunStopped
 from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec
-from .core.task_fields import is_object_url
-from .data.inputs import print_notice
-from .data.results import Results
-from .engine.result_stream import ResultChannel, ResultStream
-from .engine.sync import SyncResultStream, run_blocking
-from .observe.live.detection import progress_if_interactive
-from .observe.sinks import combine_sinks
-from .run import runner
-from .run.prompt_lint import lint_prompts
-from .run.setup import RunSetup
-from .tools.adapters import locate_file_tools
 
 if TYPE_CHECKING:
+    from .data.results import Results
+    from .engine.result_stream import ResultStream
+    from .engine.sync import SyncResultStream
     from .forecasting.forecast import Forecast
-    from .observe.live.progress import Progress
-    from .observe.text.run_outputs import RunOutputs
     from .run.preview import Preview
 
 T = TypeVar("T")
@@ -58,23 +43,23 @@ class BatchAgent:
     @classmethod
     async def run(
         cls, spec: BatchSpec, /, *, events: EventSinks = None, progress: bool | None = None
-    ) -> Results[Any]: ...
+    ) -> "Results[Any]": ...
 
     @overload
     @classmethod
-    async def run(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> Results[T]: ...
+    async def run(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "Results[T]": ...
 
     @overload
     @classmethod
-    async def run(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> Results[str]: ...
+    async def run(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> "Results[str]": ...
 
     @overload
     @classmethod
-    async def run(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> Results[Any]: ...
+    async def run(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> "Results[Any]": ...
 
     @classmethod
     @lists_options(SpecOptions, RunOptions)
-    async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
+    async def run(cls, spec: BatchSpec | None = None, /, **options: Any) -> "Results":
         """Runs an agent for each input and returns one result per input, in input order; with `samples` and `models`,
         one per sample and model.
 
@@ -102,41 +87,43 @@ class BatchAgent:
         is sent), for a run that cannot continue, because the backend is lost, the inputs raise or `out` cannot be
         written (RunStopped, which holds the results so far), and for a checkpoint that cannot be written
         (StoreError)."""
-        return await _run(spec, **options)
+        from . import entry_points
+
+        return await entry_points.run(spec, **options)
 
     @overload
     @classmethod
     async def run_with_reduce(
         cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[T], S | None]: ...
+    ) -> "tuple[Results[T], S | None]": ...
 
     @overload
     @classmethod
     async def run_with_reduce(
         cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[T], str | None]: ...
+    ) -> "tuple[Results[T], str | None]": ...
 
     @overload
     @classmethod
     async def run_with_reduce(
         cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[str], S | None]: ...
+    ) -> "tuple[Results[str], S | None]": ...
 
     @overload
     @classmethod
     async def run_with_reduce(
         cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[str], str | None]: ...
+    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
     async def run_with_reduce(
         cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[Any], Any]: ...
+    ) -> "tuple[Results[Any], Any]": ...
 
     @classmethod
     @lists_options(SpecOptions, ReduceOptions)
-    async def run_with_reduce(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+    async def run_with_reduce(cls, *, reduce_schema: Any = None, **options: Any) -> "tuple[Results, Any]":
         """Runs `run`, then one more agent that combines all results into one answer. Returns `(results, summary)`.
 
         `reduce` is the prompt of that agent ({n}: the number of results). It receives every result, and the error of
@@ -153,36 +140,37 @@ class BatchAgent:
     @classmethod
     def run_with_reduce_sync(
         cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[T], S | None]: ...
+    ) -> "tuple[Results[T], S | None]": ...
 
     @overload
     @classmethod
     def run_with_reduce_sync(
         cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[T], str | None]: ...
+    ) -> "tuple[Results[T], str | None]": ...
 
     @overload
     @classmethod
     def run_with_reduce_sync(
         cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[str], S | None]: ...
+    ) -> "tuple[Results[str], S | None]": ...
 
     @overload
     @classmethod
     def run_with_reduce_sync(
         cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[str], str | None]: ...
+    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
     def run_with_reduce_sync(
         cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[ReduceOptions]
-    ) -> tuple[Results[Any], Any]: ...
+    ) -> "tuple[Results[Any], Any]": ...
 
     @classmethod
     @lists_options(SpecOptions, ReduceOptions)
-    def run_with_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+    def run_with_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> "tuple[Results, Any]":
         """Blocking form of `run_with_reduce` for scripts, with the same options."""
+        from .engine.sync import run_blocking
         from .flows import run_with_reduce
 
         return run_blocking(lambda: run_with_reduce(reduce_schema=reduce_schema, **options))
@@ -191,35 +179,35 @@ class BatchAgent:
     @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[T], S | None]: ...
+    ) -> "tuple[Results[T], S | None]": ...
 
     @overload
     @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[T], str | None]: ...
+    ) -> "tuple[Results[T], str | None]": ...
 
     @overload
     @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[str], S | None]: ...
+    ) -> "tuple[Results[str], S | None]": ...
 
     @overload
     @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[str], str | None]: ...
+    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
     async def run_with_map_reduce(
         cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[Any], Any]: ...
+    ) -> "tuple[Results[Any], Any]": ...
 
     @classmethod
     @lists_options(StageOptions, MapReduceOptions)
-    async def run_with_map_reduce(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+    async def run_with_map_reduce(cls, *, reduce_schema: Any = None, **options: Any) -> "tuple[Results, Any]":
         """Makes a plan, runs an agent for each of its items, and combines their results. Returns `(results, summary)`.
 
         `plan_output_schema`: a list, or a model with a list `items`, of strings or of models. `plan_inputs`: the fields
@@ -236,36 +224,37 @@ class BatchAgent:
     @classmethod
     def run_with_map_reduce_sync(
         cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[T], S | None]: ...
+    ) -> "tuple[Results[T], S | None]": ...
 
     @overload
     @classmethod
     def run_with_map_reduce_sync(
         cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[T], str | None]: ...
+    ) -> "tuple[Results[T], str | None]": ...
 
     @overload
     @classmethod
     def run_with_map_reduce_sync(
         cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[str], S | None]: ...
+    ) -> "tuple[Results[str], S | None]": ...
 
     @overload
     @classmethod
     def run_with_map_reduce_sync(
         cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[str], str | None]: ...
+    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
     def run_with_map_reduce_sync(
         cls, *, output_schema: Any = None, reduce_schema: Any = None, **options: Unpack[MapReduceOptions]
-    ) -> tuple[Results[Any], Any]: ...
+    ) -> "tuple[Results[Any], Any]": ...
 
     @classmethod
     @lists_options(StageOptions, MapReduceOptions)
-    def run_with_map_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> tuple[Results, Any]:
+    def run_with_map_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> "tuple[Results, Any]":
         """Blocking form of `run_with_map_reduce` for scripts, with the same options."""
+        from .engine.sync import run_blocking
         from .flows import run_with_map_reduce
 
         return run_blocking(lambda: run_with_map_reduce(reduce_schema=reduce_schema, **options))
@@ -323,79 +312,89 @@ class BatchAgent:
     @classmethod
     def run_sync(
         cls, spec: BatchSpec, /, *, events: EventSinks = None, progress: bool | None = None
-    ) -> Results[Any]: ...
+    ) -> "Results[Any]": ...
 
     @overload
     @classmethod
-    def run_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> Results[T]: ...
+    def run_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "Results[T]": ...
 
     @overload
     @classmethod
-    def run_sync(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> Results[str]: ...
+    def run_sync(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> "Results[str]": ...
 
     @overload
     @classmethod
-    def run_sync(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> Results[Any]: ...
+    def run_sync(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> "Results[Any]": ...
 
     @classmethod
     @lists_options(SpecOptions, RunOptions)
-    def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> Results:
+    def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> "Results":
         """Blocking form of `run` for scripts, with the same options. In a running event loop (a notebook) it uses a
         thread of its own."""
-        return run_blocking(lambda: _run(spec, **options))
+        from . import entry_points
+        from .engine.sync import run_blocking
+
+        return run_blocking(lambda: entry_points.run(spec, **options))
 
     @overload
     @classmethod
     def stream(
         cls, spec: BatchSpec, /, *, events: EventSinks = None, progress: bool | None = None
-    ) -> ResultStream[Any]: ...
+    ) -> "ResultStream[Any]": ...
 
     @overload
     @classmethod
-    def stream(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> ResultStream[T]: ...
+    def stream(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "ResultStream[T]": ...
 
     @overload
     @classmethod
-    def stream(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> ResultStream[str]: ...
+    def stream(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> "ResultStream[str]": ...
 
     @overload
     @classmethod
-    def stream(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> ResultStream[Any]: ...
+    def stream(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> "ResultStream[Any]": ...
 
     @classmethod
     @lists_options(SpecOptions, RunOptions)
-    def stream(cls, spec: BatchSpec | None = None, /, **options: Any) -> ResultStream:
+    def stream(cls, spec: BatchSpec | None = None, /, **options: Any) -> "ResultStream":
         """Yields results as the agents finish: `async for result in BatchAgent.stream(...)`. Leaving the loop early
         cancels the rest. The options are those of `run`. `events`, a sink or several, receive every event. `progress`:
         whether it is shown; None: in a terminal or a notebook, unless there are `events`. A run with a checkpoint_dir
         writes a report.html there."""
-        return _open_stream(spec, **options)
+        from . import entry_points
+
+        return entry_points.open_stream(spec, **options)
 
     @overload
     @classmethod
     def stream_sync(
         cls, spec: BatchSpec, /, *, events: EventSinks = None, progress: bool | None = None
-    ) -> SyncResultStream[Any]: ...
+    ) -> "SyncResultStream[Any]": ...
 
     @overload
     @classmethod
-    def stream_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> SyncResultStream[T]: ...
+    def stream_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "SyncResultStream[T]": ...
 
     @overload
     @classmethod
-    def stream_sync(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> SyncResultStream[str]: ...
+    def stream_sync(
+        cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]
+    ) -> "SyncResultStream[str]": ...
 
     @overload
     @classmethod
-    def stream_sync(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> SyncResultStream[Any]: ...
+    def stream_sync(cls, /, *, output_schema: Any, **options: Unpack[RunOptions]) -> "SyncResultStream[Any]": ...
 
     @classmethod
     @lists_options(SpecOptions, RunOptions)
-    def stream_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> SyncResultStream:
+    def stream_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> "SyncResultStream":
         """Yields results as the agents finish: `for result in BatchAgent.stream_sync(...)`, for scripts and notebooks.
         The run has a thread of its own. Leaving the loop early, by break or Ctrl-C, cancels the rest and waits for the
         end of the run. The options are those of `run`."""
-        return SyncResultStream(_open_stream(spec, **options))
+        from . import entry_points
+        from .engine.sync import SyncResultStream
+
+        return SyncResultStream(entry_points.open_stream(spec, **options))
 
     @classmethod
     @lists_options(MapOptions)
@@ -424,11 +423,12 @@ class BatchAgent:
         from .data.optional_imports import require
 
         require("ray.data", "BatchAgent.map", "'batch-agent[ray]' 'ray[data]'")
+        from .entry_points import spec_of
         from .ray.dataset_map import map_dataset
 
         if "inputs" in options:
             raise SpecError("BatchAgent.map(dataset, ...): the dataset has the inputs. Omit inputs=.")
-        spec = _spec(None, {"cluster": "ray", **options, "inputs": []})
+        spec = spec_of(None, {"cluster": "ray", **options, "inputs": []})
         return map_dataset(dataset, spec, column_prefix, actor_options)
 
     @overload
@@ -444,16 +444,9 @@ class BatchAgent:
     async def work(cls, spec: BatchSpec | None = None, /, *, events: EventSinks = None, **options: Any) -> None:
         """Joins a run that another process has submitted with the same options and `store`, as a worker, until no
         submitter has work left. Inputs are not needed. Raises as `run` does."""
-        resolved = _spec(spec, options if spec is not None else {"inputs": [], **options})
-        if resolved.evaluation.models is not None and resolved.distribution.store is not None:
-            from .evaluation.model_runs import ModelRuns
+        from . import entry_points
 
-            await ModelRuns(resolved, combine_sinks(events)).work()
-            return
-        coordinator = coordinator_of(resolved)
-        if coordinator is None:
-            raise SpecError("work needs the store of the run: pass store='redis://...'.")
-        await runner.work(RunSetup.validate(resolved, combine_sinks(events)), coordinator)
+        await entry_points.work(spec, options if spec is not None else {"inputs": [], **options}, events)
 
     @overload
     @classmethod
@@ -475,8 +468,9 @@ class BatchAgent:
         """Reports the prefix that the prompts of this run share, and what keeps them from sharing more. Sends no
         requests to a model. `exact`: opens the backend, to count tokens with its tokenizer. With the `checkpoint_dir`
         of an earlier run, `shared_results` says what its agents read."""
-        setup = RunSetup.validate(_of_one_model(_spec(spec, options)), events)
-        return await lint_prompts(setup, exact=exact)
+        from . import entry_points
+
+        return await entry_points.lint(spec, options, exact, events)
 
     @overload
     @classmethod
@@ -499,7 +493,9 @@ class BatchAgent:
         The options are those of `run`. `count`: the number of inputs. `exact`: connects to the backend first, as a run
         does. `print(preview)` is for reading, `preview.to_dict()` for programs. Tool servers (MCP) are started, because
         their tools are part of the requests. Raises SpecError; with `exact` BackendError too."""
-        return await _preview(spec, options, count, exact)
+        from . import entry_points
+
+        return await entry_points.preview(spec, options, count, exact)
 
     @overload
     @classmethod
@@ -517,7 +513,10 @@ class BatchAgent:
         cls, spec: BatchSpec | None = None, /, *, count: int = 3, exact: bool = False, **options: Any
     ) -> "Preview":
         """Blocking form of `preview` for scripts, with the same options."""
-        return run_blocking(lambda: _preview(spec, options, count, exact))
+        from . import entry_points
+        from .engine.sync import run_blocking
+
+        return run_blocking(lambda: entry_points.preview(spec, options, count, exact))
 
     @overload
     @classmethod
@@ -537,19 +536,20 @@ class BatchAgent:
         """Forecasts this run: agents, tokens, memory, time and cost. `canary`: the number of agents that are run to
         measure time; with a `checkpoint_dir` the run reuses their results. After the run,
         `forecast.compare(results, seconds)` compares."""
+        from .entry_points import spec_of
         from .forecasting.entry import forecast_run
 
-        return await forecast_run(_spec(spec, options), canary, events)
+        return await forecast_run(spec_of(spec, options), canary, events)
 
     @classmethod
     async def score(
         cls,
-        source: Results[Any] | str | Path,
+        source: "Results[Any] | str | Path",
         *score: Any,
         output_schema: Any = None,
         backend: Any = None,
         model: str | None = None,
-    ) -> Results[Any]:
+    ) -> "Results[Any]":
         """Scores the results of an earlier run, or of its checkpoint, without new answers. Returns them with the
         scores added; in a checkpoint they are kept, for its exports, its report and comparisons.
 
@@ -563,138 +563,17 @@ class BatchAgent:
     @classmethod
     def score_sync(
         cls,
-        source: Results[Any] | str | Path,
+        source: "Results[Any] | str | Path",
         *score: Any,
         output_schema: Any = None,
         backend: Any = None,
         model: str | None = None,
-    ) -> Results[Any]:
+    ) -> "Results[Any]":
         """Blocking form of `score` for scripts."""
+        from .engine.sync import run_blocking
         from .evaluation import outcome
 
         return run_blocking(lambda: outcome.score(source, score, {"backend": backend, "model": model}, output_schema))
-
-
-async def _run(
-    spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
-) -> Results:
-    if "checkpoint_dir" in options and is_object_url(options["checkpoint_dir"]):
-        from .objects.remote_checkpoint import open_checkpoint_copy
-
-        async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
-            return await _run(spec, events=events, progress=progress, **{**options, "checkpoint_dir": folder})
-    resolved = _spec(spec, options)
-    shown = _progress(resolved, events, progress)
-    if resolved.evaluation.score:
-        from .evaluation.outcome import check_judges
-
-        check_judges(resolved)
-    results: list[AgentResult] = []
-    began = time.monotonic()
-    try:
-        async with _stream(resolved, events, shown) as stream:
-            async for result in stream:
-                results.append(result)
-    except RunStopped as stopped:
-        stopped.results = sorted(results, key=_position)
-        raise
-    except asyncio.CancelledError:
-        if shown is not None and shown.state.has_started:
-            raise  # it has shown what is kept
-        raise asyncio.CancelledError(_stop_line(resolved, len(results) + len(stream.unread()), stream.total)) from None
-    found = Results(sorted(results, key=_position), stream.scheduling, stream.report)
-    if resolved.evaluation.models is None and not resolved.evaluation.score:
-        return found
-    from .evaluation import outcome  # only for runs that are evaluated
-
-    return await outcome.complete(resolved, found, began) if outcome.has_outcome(resolved) else found
-
-
-def _position(result: AgentResult) -> tuple[int, str, int]:
-    return result.index, result.model or "", result.sample or 0
-
-
-async def _preview(spec: BatchSpec | None, options: Mapping[str, Any], count: int, exact: bool) -> "Preview":
-    from .run.preview import preview_requests
-
-    of_spec = {name: value for name, value in options.items() if name not in ("events", "progress")}
-    return await preview_requests(RunSetup.validate(_of_one_model(_spec(spec, of_spec)), None), count, exact=exact)
-
-
-def _of_one_model(spec: BatchSpec) -> BatchSpec:
-    """The run of the first model, whose prompts are those of all."""
-    if spec.evaluation.models is None:
-        return spec
-    from .evaluation.model_runs import specs_by_model
-
-    return next(iter(specs_by_model(spec).values()))
-
-
-def _open_stream(
-    spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
-) -> ResultStream:
-    if "checkpoint_dir" in options and is_object_url(options["checkpoint_dir"]):
-        return ResultStream(partial(_drive_with_copy, spec, {**options, "events": events, "progress": progress}))
-    resolved = _spec(spec, options)
-    if resolved.evaluation.score:
-        from .scores.judge import check_no_judge
-        from .scores.scorer import scorers_of
-
-        check_no_judge(scorers_of(resolved.evaluation.score))
-    return _stream(resolved, events, _progress(resolved, events, progress))
-
-
-async def _drive_with_copy(spec: BatchSpec | None, options: dict[str, Any], channel: ResultChannel) -> None:
-    """Drives a stream whose checkpoint is in an object store."""
-    from .objects.remote_checkpoint import open_checkpoint_copy
-
-    async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
-        await _open_stream(spec, **{**options, "checkpoint_dir": folder}).drive(channel)
-
-
-def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> ResultStream:
-    is_watched = events is not None or shown is not None or spec.checkpoint_dir is not None
-    sink = combine_sinks(events, spec.checkpoint_dir, shown) if is_watched else None
-    if spec.evaluation.models is not None:
-        from .evaluation.model_runs import ModelRuns
-
-        return ResultStream(ModelRuns(spec, sink).drive)
-    if spec.fallback:
-        from .run.fallback import FallbackRuns
-
-        return ResultStream(FallbackRuns(spec, sink).drive)
-    setup = RunSetup.validate(spec, sink)
-    if spec.distribution.cluster is not None:
-        from .ray import RayRun
-
-        return ResultStream(RayRun(setup).drive)
-    return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(spec)))
-
-
-def _progress(spec: BatchSpec, events: EventSinks, progress: bool | None) -> "Progress | None":
-    """The progress to show. Next to sinks of the caller, it is shown only if it is requested."""
-    is_shown = progress if events is None else bool(progress)
-    return progress_if_interactive(sys.stderr, is_shown, partial(_outputs, spec))
-
-
-def _outputs(spec: BatchSpec) -> "RunOutputs":
-    from .observe.text.run_outputs import RunOutputs  # only for runs that are shown or stopped
-
-    run_id = "" if spec.distribution.store is None else run_id_of(spec)
-    return RunOutputs(spec.checkpoint_dir, spec.distribution.store, run_id, spec.out)
-
-
-def _stop_line(spec: BatchSpec, done: int, total: int | None) -> str:
-    from .observe.text.run_outputs import count_done
-
-    return _outputs(spec).stop_line(count_done(done, total))
-
-
-def _spec(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
-    if spec is not None and options:
-        raise SpecError(f"Pass either a BatchSpec or options, not both: {', '.join(options)}.")
-    made = spec or BatchSpec.of(**options)
-    return locate_file_tools(made, made.inputs, made.rows.encoding) if made.tools else made
 
 
 __all__: Sequence[str] = ["BatchAgent"]

@@ -1,5 +1,6 @@
 """Maps over Ray Datasets, on a real Ray of this machine and the simulated engine: rows in, rows out, what is paid."""
 
+import json
 import os
 import signal
 import threading
@@ -18,6 +19,8 @@ from tests.docs.markdown import blocks_of
 from tests.live.ray_cluster import local_ray, map_actors
 
 from batch_agent import BatchAgent, SpecError, Tool
+from batch_agent.core.events import Event, Notice
+from batch_agent.ray import ray_run
 from batch_agent.sim import SimConfig, SimServer
 
 # Ray leaves the files of its logs open, and warns of its own defaults.
@@ -115,6 +118,39 @@ def test_a_run_on_ray_takes_a_dataset_and_returns_its_results_in_order(sim: SimS
     assert [result.output for result in alone] == [Said(text=f"n{at}") for at in range(3)]
     with pytest.raises(SpecError, match=r"no 'nothing'.*text\.$"):
         BatchAgent.run_sync(inputs=rows, cluster="ray", workers=1, **{**options, "task": "Say {nothing}"})
+
+
+def test_a_large_file_is_run_by_blocks_with_its_rows_as_they_are(
+    sim: SimServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_run, "MAX_ROWS", 3_000)
+    source, events = tmp_path / "in.jsonl", Events()
+    rows = [
+        {"id": f"{number:05}", "it": f"n{number}", **({"mixed": [1, "a"]} if number % 7 else {})}
+        for number in range(5_000)
+    ]
+    source.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    options: dict[str, Any] = {"task": SAY, "output_schema": Said, "backend": sim.url, "cluster": "ray", "workers": 2}
+    results = BatchAgent.run_sync(inputs=source, events=events, checkpoint_dir=tmp_path / "blocks", **options)
+    assert [result.input for result in results] == rows
+    assert all(result.output == Said(text=result.input["it"]) for result in results)
+    assert any("more than 3,000 rows" in notice for notice in events.notices)
+    assert not (tmp_path / "blocks" / "run.sqlite3").exists()  # a checkpoint for each part
+    with source.open("a") as file:
+        file.write('{"id"')
+    with pytest.raises(SpecError, match=r"in\.jsonl, line 5001: not valid JSON \([^\n]*\)\.$"):
+        BatchAgent.run_sync(inputs=source, **options)
+
+
+class Events:
+    """Sink that keeps notices."""
+
+    def __init__(self) -> None:
+        self.notices: list[str] = []
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Notice):
+            self.notices.append(event.text)
 
 
 def test_the_example_of_the_docs_runs(sim: SimServer, tmp_path: Path) -> None:

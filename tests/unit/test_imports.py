@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from batch_agent.sim import SimConfig, SimServer
+
 _RUN = """
 import sys
 from batch_agent import BatchAgent
@@ -29,12 +31,48 @@ def test_a_plain_run_imports_no_optional_dependency() -> None:
     assert imported(names) == []
 
 
-def test_a_plain_run_imports_no_slow_module_of_the_standard_library() -> None:
-    """The simulated server needs some of them, so only the import is looked at."""
-    names = ["difflib", "email", "html", "importlib.metadata", "tempfile", "zipfile"]
-    program = f"import sys; from batch_agent import BatchAgent; print(*(n for n in {names!r} if n in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == []
+def loaded_by(program: str, names: list[str], *arguments: str) -> list[str]:
+    """Those of `names` that a program has imported when it ends."""
+    code = f"import sys\n{program}\nprint(*(name for name in {names!r} if name in sys.modules))"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+
+
+_SLOW = [
+    "cachetools",
+    "csv",
+    "decimal",
+    "difflib",
+    "email",
+    "html",
+    "importlib.metadata",
+    "sqlite3",
+    "tempfile",
+    "uuid",
+]
+"""Modules that a run of one turn, without files, tools and a checkpoint, does not need."""
+
+
+def test_the_class_loads_the_options_and_neither_the_engine_nor_asyncio() -> None:
+    names = [*_SLOW, "asyncio", "logging", "socket", "ssl", "orjson", "yarl", "batch_agent.entry_points"]
+    layers = [f"batch_agent.{name}" for name in ("agent", "backends", "data", "engine", "plan", "run", "schedule")]
+    assert loaded_by("from batch_agent import BatchAgent", [*names, *layers]) == []
+
+
+def test_a_plain_run_imports_nothing_slow_that_it_does_not_use() -> None:
+    names = [
+        "engine.budget_pool", "engine.chunking_executor", "engine.keep_warm", "engine.residency", "data.input_files",
+        "data.tables", "plan.chunks", "plan.lint", "plan.prefix_order", "run.run_budget", "schedule.kv_ledger",
+        "schedule.routing", "store.sqlite", "tools.executor", "tools.tool",
+    ]  # fmt: skip
+    program = (
+        "from batch_agent import BatchAgent\n"
+        "[result] = BatchAgent.run_sync(task='{it}', inputs=['a'], backend=sys.argv[1], progress=False)\n"
+        "assert result.ok, result.error"
+    )
+    with SimServer(SimConfig(zero_latency=True)) as server:  # in this process: it needs some of them
+        found = loaded_by(program, [*_SLOW, *(f"batch_agent.{name}" for name in names)], server.url)
+    assert found == []
 
 
 @pytest.mark.parametrize(

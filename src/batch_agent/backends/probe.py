@@ -17,7 +17,6 @@ from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..schedule.backoff import Backoff
-from ..schedule.kv_tiers import KvTiers
 from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request
 from .flavors import Flavor
 from .http.client import ServerClient, display_url
@@ -299,6 +298,8 @@ async def _with_plugin(server: ServerClient, info: ServerInfo, plugin: KvPlugin)
     )
     if host_tokens is None or info.kv_tokens is None:
         return replace(info, plugin=plugin)
+    from ..schedule.kv_tiers import KvTiers  # few servers have tiers
+
     tiers = KvTiers(info.kv_tokens, host_tokens, plugin.is_exclusive)
     return replace(info, plugin=plugin, kv_retained_tokens=tiers.retained)
 

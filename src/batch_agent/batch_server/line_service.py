@@ -21,7 +21,7 @@ from ..engine.admission import build_admission
 from ..engine.monitor import monitor_load
 from ..engine.slots import shared_slots
 from ..engine.turn_runner import BackendTurnRunner
-from ..plan.prefix_report import CHARS_PER_TOKEN
+from ..plan.layout import CHARS_PER_TOKEN
 from ..programs.gateway.gateway_error import gateway_error_for
 from ..programs.gateway.openai_protocol import OpenAIProtocol
 from ..run.endpoint_changes import follow_endpoints

@@ -19,7 +19,7 @@ from ..core.images.image_format import SUPPORTED, media_type_of
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_object_url, is_url
 from .column_names import check_unique
-from .parquet import iter_parquet, parquet_rows
+from .parquet import count_parquet, iter_parquet, parquet_rows
 from .row_iterators import SizedRows, ThreadIterator
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text fi
 _GZIP = b"\x1f\x8b"
 _GZIP_RATIO = 8
 """Bytes of text in a byte of a compressed file, at most about."""
+_COUNTED_BYTES = 2**20
 _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
 }  # fmt: skip
@@ -128,6 +129,41 @@ def read_file(
     return found
 
 
+def local_data_files(source: str | Path, input_format: str | None, encoding: str | None) -> list[InputFile]:
+    """The files that `read_file` reads row by row; none for a folder, an address and standard input. Raises
+    SpecError."""
+    path = Path(source).expanduser()
+    if is_object_url(source) or is_url(source) or source == STDIN or path.is_dir():
+        return []
+    if is_pattern(source) and not path.exists():
+        return _data_files(str(path), _matching(str(path)), input_format, encoding)
+    return [InputFile.of(path, input_format, encoding)]
+
+
+def has_more_rows(files: Iterable[InputFile], count: int) -> bool:
+    """Whether the files have more rows, without reading more than it takes to know: the metadata of Parquet, and at
+    most that many lines, each taken for a row; a file of one JSON list is taken for small. Blocks. Raises SpecError."""
+    left = count
+    for file in files:
+        with translate_errors(file.name):
+            left -= _count_rows(file, left + 1)
+        if left < 0:
+            return True
+    return False
+
+
+def _count_rows(file: InputFile, most: int) -> int:
+    if file.format == "parquet":
+        return count_parquet(Path(str(file.path)))
+    if file.format == "json":
+        return 0
+    lines = 0
+    with file.open() as opened:
+        while lines < most and (block := opened.read(_COUNTED_BYTES)):
+            lines += block.count(b"\n")
+    return lines
+
+
 def _local_copy(
     source: str, input_format: str | None, notify: Callable[[str], None], encoding: str | None
 ) -> InputFile:
@@ -157,13 +193,21 @@ def _matches(
 ) -> FileRows:
     """Rows of all matching files, if the pattern ends in the suffix of a data format, or in a wildcard (`*.jsonl*`) and
     all of them are data files; otherwise an input for each file, as in a folder."""
-    paths = [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
+    paths = _matching(pattern)
     if not paths:
         raise SpecError(f"No file matches {pattern!r}.")
-    is_data = _is_of_data(pattern) and all(_data_format(path.name) for path in paths)
-    if input_format is not None or is_data:
-        return _all_rows([InputFile.of(path, input_format, encoding) for path in paths], select)
-    return _folder_rows(paths, None, pattern, select, notify, encoding)
+    files = _data_files(pattern, paths, input_format, encoding)
+    return _all_rows(files, select) if files else _folder_rows(paths, None, pattern, select, notify, encoding)
+
+
+def _matching(pattern: str) -> list[Path]:
+    return [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
+
+
+def _data_files(pattern: str, paths: Sequence[Path], input_format: str | None, encoding: str | None) -> list[InputFile]:
+    if input_format is None and not (_is_of_data(pattern) and all(_data_format(path.name) for path in paths)):
+        return []
+    return [InputFile.of(path, input_format, encoding) for path in paths]
 
 
 def _object_rows(
@@ -232,13 +276,15 @@ def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> File
     if len(files) == 1 and files[0].format == "parquet" and select is None:
         return parquet_rows(files[0].path)
 
-    def rows() -> Iterator[Any]:
-        for file in files:
-            with translate_errors(file.name):
-                yield from iter_parquet(file.path) if file.format == "parquet" else _READERS[file.format](file)
-
     is_remote = not isinstance(files[0].path, Path)
-    return _rows_of(rows, sum(file.size for file in files), select, is_remote=is_remote)
+    return _rows_of(lambda: iter_files(files), sum(file.size for file in files), select, is_remote=is_remote)
+
+
+def iter_files(files: Iterable[InputFile]) -> Iterator[Any]:
+    """Rows of the files, one file after the other, read as they are needed. Raises SpecError."""
+    for file in files:
+        with translate_errors(file.name):
+            yield from iter_parquet(file.path) if file.format == "parquet" else _READERS[file.format](file)
 
 
 def _rows_of(

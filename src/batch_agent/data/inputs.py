@@ -13,10 +13,8 @@ from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
 from ..core.safe_text import safe_text
 from ..core.task_fields import STDIN, check_inputs, is_object_url, is_path, is_url, table_library
-from .input_files import is_pattern, read_file
 from .row_iterators import SizedRows, ThreadIterator
 from .sql_query import SqlQuery
-from .tables import read_table
 
 if TYPE_CHECKING:
     from .row_selection import RowSelection
@@ -45,12 +43,20 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notic
             raise SpecError(
                 f"{str(source).partition('://')[0]}://...: for inputs from a database, use SqlQuery(url, query)."
             )
+        from .input_files import read_file
+
         return read_file(source, select, rows.input_format, notify, rows.encoding)
     if isinstance(source, SqlQuery):
         return _query_rows(source, select)
     library = table_library(source)
-    found = source if library is None else read_table(source, library)
+    found = source if library is None else _table_rows(source, library)
     return found if select is None else _selected(found, select)
+
+
+def _table_rows(source: Any, library: str) -> Inputs:
+    from .tables import read_table
+
+    return read_table(source, library)
 
 
 async def read_inputs_async(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
@@ -104,6 +110,8 @@ def check_output_path(inputs: Any, out: Path | str, label: str = "out") -> None:
         if is_object_url(inputs) and is_object_url(out):
             _check_objects(inputs, str(out), label)
         return
+    from .input_files import is_pattern
+
     if is_pattern(inputs) and not Path(inputs).exists():
         _check_no_match(inputs, out, label)
         return

@@ -27,15 +27,20 @@ _WRAPPED_ERROR = re.compile(r'"exception_message":("(?:[^"\\]|\\.)*")')
 def parquet_rows(path: "Path | RemoteFile") -> "list[Any] | SizedRows | ThreadIterator":
     """Rows of a Parquet file; of a large one in an object store, an async iterator. Raises SpecError."""
     with _connect(path) as connection:
-        name = [str(path)]
-        [(rows,)] = connection.execute("SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata(?)", name).fetchall()
+        rows = _count(connection, path)
         [(size,)] = connection.execute(
-            "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)", name
+            "SELECT sum(total_uncompressed_size)::BIGINT FROM parquet_metadata(?)", [str(path)]
         ).fetchall()
     found = SizedRows(rows, lambda: iter_parquet(path))
     if (size or 0) <= _MAX_BYTES:
         return found.materialized()
     return found if isinstance(path, Path) else ThreadIterator(found)
+
+
+def count_parquet(path: Path) -> int:
+    """Number of rows, by the metadata of the file. Raises SpecError."""
+    with _connect(path) as connection:
+        return _count(connection, path)
 
 
 def write_parquet(lines: Path, columns: Mapping[str, str], path: Path, longest_line: int) -> None:
@@ -67,6 +72,11 @@ def iter_parquet(path: "Path | RemoteFile") -> Iterator[Any]:
                     name: orjson.loads(value) if is_json and value is not None else plain_value(value)
                     for name, value, is_json in zip(names, row, json_columns, strict=True)
                 }
+
+
+def _count(connection: Any, path: "Path | RemoteFile") -> int:
+    [(rows,)] = connection.execute("SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata(?)", [str(path)]).fetchall()
+    return int(rows)
 
 
 def _names(path: "Path | RemoteFile", connection: Any, duckdb_names: Sequence[str]) -> list[str]:

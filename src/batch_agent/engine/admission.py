@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ..agent.references import PlacedReference
 from ..core.agent_config import Job
@@ -27,14 +28,14 @@ from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
-from ..schedule.kv_ledger import KvLedger
-from ..schedule.kv_tiers import LAST_ROUNDS, KvTiers, RemainingWork, admission_order
 from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
-from .keep_warm import ContextHints, KeepWarm
-from .pool_residency import PoolResidency
-from .residency import Residency, ResidencyLease
 from .slots import HeldSlot, Slots
+
+if TYPE_CHECKING:  # most runs of one turn need none of them
+    from .keep_warm import ContextHints, KeepWarm
+    from .pool_residency import PoolResidency
+    from .residency import Residency, ResidencyLease
 
 _NO_LEASE = nullcontext()
 _NEW_FIRST, _IN_TURN = Priority(False, -2), Priority(False, -1)
@@ -50,14 +51,14 @@ class AdmissionController:
     def __init__(
         self,
         slots: Slots,
-        residency: Residency | PoolResidency | None = None,
-        keep_warm: KeepWarm | None = None,
+        residency: "Residency | PoolResidency | None" = None,
+        keep_warm: "KeepWarm | None" = None,
         device_tokens: int | None = None,
         *,
         shared_chars: int = 0,
         depth: int = 0,
         agents: int | None = None,
-        hints: ContextHints | None = None,
+        hints: "ContextHints | None" = None,
         has_later_turns: bool = True,
         cost: "CostEstimate | None" = None,
     ) -> None:
@@ -110,9 +111,11 @@ class AdmissionController:
         """A controller with the same limits for the agents of another run, which share another prefix. `server`: its
         backend, if it is another one."""
         if self.residency is not None:
+            from .pool_residency import PoolResidency
+
             self.residency.add_shared_prefix(shared_chars)
-        if isinstance(self.residency, PoolResidency) and isinstance(server, AssignsEndpoints):
-            self.residency.connect(server)
+            if isinstance(self.residency, PoolResidency) and isinstance(server, AssignsEndpoints):
+                self.residency.connect(server)
         return AdmissionController(
             self.slots,
             self.residency,
@@ -165,6 +168,8 @@ class AdmissionController:
         """Whether new agents go before started ones."""
         if self.residency is None or not (self._unstarted and self._has_results):
             return False
+        from ..schedule.kv_tiers import LAST_ROUNDS, RemainingWork, admission_order
+
         if self._unstarted > LAST_ROUNDS * self.slots.limit:
             return False  # whatever fits: most of a run has more left
         fits = self.residency.holds_new(self._unstarted)
@@ -211,7 +216,7 @@ class AdmissionController:
             self.residency.on_compaction(agent, fact.after)
             self._update_memory_cap(self.residency)
 
-    def _update_memory_cap(self, residency: Residency | PoolResidency) -> None:
+    def _update_memory_cap(self, residency: "Residency | PoolResidency") -> None:
         device = self._device_tokens
         if device is None:
             return
@@ -248,6 +253,8 @@ class AdmissionController:
         if change.state != "left" and factor != 1.0:
             self.slots.scale(factor, f"an endpoint {'joined' if change.state == 'joined' else 'is draining'}")
         self._device_tokens = None if self._device_tokens is None else traits.kv_running_tokens
+        from .pool_residency import PoolResidency
+
         if not isinstance(self.residency, PoolResidency):
             return
         match change.state:
@@ -264,8 +271,14 @@ class AdmissionController:
         self._load = load
         self.slots.on_load(load)
         if load.kv_host_tokens is not None and self._device_tokens is not None and self.residency is not None:
+            from ..schedule.kv_tiers import KvTiers
+
             self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
-        if self._keep_warm is not None and isinstance(self.residency, Residency):
+        if self._keep_warm is None:
+            return
+        from .residency import Residency
+
+        if isinstance(self.residency, Residency):
             ledger = self.residency.ledger
             has_room = not (self.slots.is_full or self.residency.has_waiters or ledger.others.waiting)
             self._keep_warm.on_load(load, ledger.tokens_per_second, has_room=has_room)
@@ -351,9 +364,9 @@ class _ObservedWait:
 
     def __init__(
         self,
-        lease: ResidencyLease,
-        observer: KeepWarm | ContextHints,
-        residency: Residency | PoolResidency,
+        lease: "ResidencyLease",
+        observer: "KeepWarm | ContextHints",
+        residency: "Residency | PoolResidency",
         agent: str,
         request: Request,
     ) -> None:
@@ -425,10 +438,15 @@ def build_admission(
     cost = None if pace is None else CostEstimate(spec.sampling.max_tokens, chars_per_token)
     if not has_later_turns or traits.managed_cache or isinstance(server, CollectsRequests):
         # No agent reuses its context, or the service manages its cache itself.
-        hints = ContextHints() if traits.takes_hints else None
         return AdmissionController(
-            slots, shared_chars=shared_chars, hints=hints, has_later_turns=has_later_turns, cost=cost
+            slots,
+            shared_chars=shared_chars,
+            hints=_silent_hints() if traits.takes_hints else None,
+            has_later_turns=has_later_turns,
+            cost=cost,
         )
+    from .keep_warm import ContextHints, KeepWarm
+
     residency = _residency(traits, server, shared_chars, chars_per_token)
     keep_warm = None
     if (
@@ -456,8 +474,21 @@ def build_admission(
     )
 
 
-def _residency(traits: Traits, server: object, shared_chars: int, chars_per_token: float) -> Residency | PoolResidency:
+def _silent_hints() -> "ContextHints":
+    """Hints that travel with requests only."""
+    from .keep_warm import ContextHints
+
+    return ContextHints()
+
+
+def _residency(
+    traits: Traits, server: object, shared_chars: int, chars_per_token: float
+) -> "Residency | PoolResidency":
     """One ledger for each endpoint whose capacity is known, else one for the whole backend."""
+    from ..schedule.kv_ledger import KvLedger
+    from .pool_residency import PoolResidency
+    from .residency import Residency
+
     if isinstance(server, AssignsEndpoints) and (capacities := server.kv_capacities) is not None:
         return PoolResidency(server, capacities, shared_chars, chars_per_token)
     return Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)

@@ -7,12 +7,13 @@ from typing import Any
 
 from ..core.fast_dataclass import dataclass
 from ..core.json import replace_surrogates
-from .prefix_order import arrange
 from .template import BadInput, Template, block
 
 _MIN_HOISTED_CHARS = 200
 """Least characters of a constant that is moved to the lead: a reference to a shorter one would save nothing."""
 
+CHARS_PER_TOKEN = 4.0
+"""Where the server does not count tokens."""
 MIN_BREAKPOINT_CHARS = 1024
 """Least characters that a group shares for a cache breakpoint: services do not cache shorter prefixes."""
 
@@ -157,6 +158,8 @@ def _ordered(layout: Layout, fitting: list[list[str]], known: list[int], rows: i
     """The layout with an order of the rows, and of the fields if these are free."""
     is_free = layout.template.is_free and reorder
     cells = [piece for piece in layout.pieces if isinstance(piece, int)]
+    from .prefix_order import arrange  # only for inputs that can be ordered
+
     arranged = arrange([[row[cell] for cell in cells] for row in fitting], free_fields=is_free)
     orders = dict.fromkeys(range(rows), layout.pieces)
     if is_free:

@@ -8,11 +8,9 @@ from ..core.run_reports import Finding, PrefixReport
 from ..core.schema import is_model
 from ..core.spec import BatchSpec
 from .compile import prefix_chars
-from .layout import Layout, PrefixSharing, default_layout
+from .layout import CHARS_PER_TOKEN, Layout, PrefixSharing, default_layout
 from .lint import find_prefix_breaks
 from .template import BadInput
-
-CHARS_PER_TOKEN = 4.0
 
 
 def prefix_report(

@@ -15,6 +15,7 @@ from ..core.schema import is_model
 from ..core.validation import suggestion
 from .field_paths import FieldMissing, find
 from .fingerprint import canonical
+from .hash_set import DigestSet
 from .template import BadInput
 
 _MAX_CHARS = 200
@@ -31,13 +32,12 @@ class RowKeys:
         self._run = blake2b(digest_size=_ROW_BYTES, key=run)
         self._field = field
         self._cells = cells
-        self._seen: set[str] = set()
+        self._seen = DigestSet()
 
     def key(self, value: Any, sample: int = 0, images: Sequence[str] = ()) -> str:
         row = row_id(value, self._field)
-        if row in self._seen and not sample:
+        if not sample and not self._seen.add(row):
             raise ValueError(f"key={self._field!r}: {row!r} occurs more than once")
-        self._seen.add(row)
         try:
             shown: Any = list(self._cells(value))
         except BadInput:

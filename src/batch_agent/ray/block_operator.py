@@ -19,6 +19,7 @@ from ..run.setup import RunSetup
 from .answer_columns import AnswerColumns, ResultColumns, WholeResult, add_columns, check_names
 from .block_checkpoints import BlockCheckpoints
 from .block_run import BlockSession, run_block
+from .packed_rows import unpack_rows
 from .ray_coordinator import RayCoordinator
 from .serialization import RemoteError, deserialize_spec
 from .worker_actor import check_version
@@ -78,7 +79,7 @@ class BlockOperator:
         try:
             for start in range(0, block.num_rows, ROWS_PER_PART):
                 part = block.slice(start, ROWS_PER_PART)
-                running.append((part, session.submit(self._part(part.to_pylist(), columns))))
+                running.append((part, session.submit(self._part(unpack_rows(part), columns))))
                 if len(running) == _PARTS_AT_ONCE:
                     yield _joined(*running.popleft(), folders, columns)
             while running:

@@ -18,6 +18,7 @@ from ..run.setup import RunSetup
 from .actor_calls import first_line
 from .answer_columns import WholeResult
 from .dataset_map import map_dataset
+from .packed_rows import unpack_rows
 from .serialization import RemoteError
 
 _RAYS_ADVICE = "\nFailed to apply UDF"
@@ -53,7 +54,7 @@ class DatasetRun:
         """Results of one block after the other. Blocks."""
         first = 0
         for table in mapped.iter_batches(batch_size=None, batch_format="pyarrow"):
-            rows = table.drop_columns([WholeResult.name]).to_pylist()
+            rows = unpack_rows(table.drop_columns([WholeResult.name]))
             whole = table.column(WholeResult.name).to_pylist()
             yield [self._result(first + at, row, data) for at, (row, data) in enumerate(zip(rows, whole, strict=True))]
             first += len(rows)

@@ -3,15 +3,22 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from importlib import import_module
 
 from .. import aio
 from ..cluster.coordinator_address import FlowCoordinators, coordinator_of, flow_coordinators
-from ..core.task_fields import table_library
+from ..core.spec import BatchSpec
+from ..core.task_fields import is_path, table_library
+from ..data.input_files import InputFile, has_more_rows, local_data_files
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
 from ..run import runner
 from ..run.setup import RunSetup
+
+MAX_ROWS = 1_000_000
+"""Rows of a file that a coordinator knows one by one; more are run by blocks."""
 
 
 class RayRun:
@@ -31,6 +38,8 @@ class RayRun:
             from .dataset_run import DatasetRun
 
             return await DatasetRun(setup).drive(outbox)
+        if files := await asyncio.to_thread(_large_files, setup.spec):
+            return await self._drive_by_blocks(files, outbox)
         from .deployment import RayDeployment  # needs the extra `ray`
         from .ray_coordinator import RayCoordinator
 
@@ -44,6 +53,49 @@ class RayRun:
                     working.cancel()
         finally:
             await deployment.leave()
+
+    async def _drive_by_blocks(self, files: list[InputFile], outbox: ResultChannel) -> None:
+        """Runs the rows of the files as those of a dataset."""
+        from .dataset_run import DatasetRun
+        from .deployment import RaySession
+        from .large_file import file_dataset
+
+        setup, spec = self._setup, self._setup.spec
+        setup.notify(
+            f"{str(spec.inputs)!r} has more than {MAX_ROWS:,} rows: Ray Data runs them by blocks, as BatchAgent.map "
+            "does. See docs/distributed-runs.md."
+        )
+        session = RaySession("ray", spec.distribution.workers)
+        try:
+            await asyncio.to_thread(session.enter)
+            rows = replace(spec.rows, input_format=None, encoding=None)  # of the file
+            await DatasetRun(replace(setup, spec=replace(spec, inputs=file_dataset(files), rows=rows))).drive(outbox)
+        finally:
+            await asyncio.to_thread(session.leave)
+
+
+def _large_files(spec: BatchSpec) -> list[InputFile]:
+    """The files of the inputs, if a map can run their rows, and a coordinator that knows every agent could hardly:
+    there are more than a million. Blocks. Raises SpecError."""
+    is_map = not (spec.rows.selects or spec.evaluation.samples != 1 or spec.evaluation.score or spec.runtime)
+    is_here = spec.distribution.cluster == "ray" and spec.distribution.store is None
+    if not (is_map and is_here and is_path(spec.inputs)) or _has_checkpoint(spec) or not _has_ray_data():
+        return []
+    files = local_data_files(spec.inputs, spec.rows.input_format, spec.rows.encoding)
+    return files if has_more_rows(files, MAX_ROWS) else []
+
+
+def _has_checkpoint(spec: BatchSpec) -> bool:
+    """Whether the run was begun with a coordinator, and continues with one."""
+    return spec.checkpoint_dir is not None and (spec.checkpoint_dir / "run.sqlite3").exists()
+
+
+def _has_ray_data() -> bool:
+    try:
+        import_module("ray.data")
+    except ImportError:  # Ray is installed without it
+        return False
+    return True
 
 
 @asynccontextmanager

@@ -18,7 +18,6 @@ from ..engine.job_source import InputSource, JobSource
 from ..engine.long_inputs.context_window import digest, open_window
 from ..plan.compile import Plan
 from ..plan.layout import Layout
-from ..store.sqlite import SqliteStore
 from .setup import RunSetup, input_order
 
 MAX_READ_AHEAD = 10_000
@@ -135,6 +134,8 @@ async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
     folder = setup.spec.checkpoint_dir
     if folder is None or not (folder / "run.sqlite3").is_file():
         return RecordedAnswers()
+    from ..store.sqlite import SqliteStore  # only for runs with a checkpoint
+
     inputs, layout = await setup.layout_inputs()
     store = SqliteStore(folder)
     await store.open()

@@ -9,11 +9,11 @@ from ..core.protocols import Backend, KeepsSubmissions, Store, Traits
 from ..core.requests import Lane
 from ..core.spec import BatchSpec
 from .admissions import has_later_turns
-from .run_budget import RunBudget
 from .setup import RunSetup
 
 if TYPE_CHECKING:
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
+    from .run_budget import RunBudget
 
 
 async def batch_lane(setup: RunSetup, server: Backend, store: Store, stack: AsyncExitStack) -> Backend:
@@ -72,7 +72,7 @@ def lane_stats(
 
 
 def spending_outlook(
-    budget: RunBudget | None, spec: BatchSpec, server: Backend, model: str
+    budget: "RunBudget | None", spec: BatchSpec, server: Backend, model: str
 ) -> "SpendingOutlook | None":
     """What a run with a budget in dollars can afford in which lane."""
     if budget is None or spec.spending.max_usd is None or spec.lane in ("standard", "batch"):

@@ -22,7 +22,7 @@ from ..core.protocols import (
     Traits,
 )
 from ..core.requests import NO_USAGE
-from ..core.run_reports import Finding
+from ..core.run_reports import Finding, PrefixReport
 from ..core.spec import BatchSpec
 from ..engine.admission import measure_chars_per_token
 from ..engine.gc_tuning import relaxed_gc
@@ -31,23 +31,22 @@ from ..engine.long_inputs.context_window import open_window
 from ..engine.summarizer import Summarizer
 from ..observe.sinks import request_observer
 from ..plan.compile import PLAIN, Plan, prefix_chars
-from ..plan.layout import Layout
-from ..plan.prefix_report import CHARS_PER_TOKEN, prefix_report
+from ..plan.layout import CHARS_PER_TOKEN, Layout
 from ..schedule.reference_model import ReadRecorder
 from ..store.memory_store import NoStore
-from ..tools import Tool, ToolExecutor, ToolProvider, ToolSubset, group_by_tools, open_tools
 from .admissions import Admissions
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
 from .lane_backends import batch_lane, batch_of_auto, lane_stats, spending_outlook, warn_of_batches
 from .plan_check import check_plan, is_same_question
 from .resources import RunResources, placeable
-from .run_budget import RunBudget
 from .server_backends import ServerBackends
 from .setup import RunSetup, check_lane, check_tokens
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
+    from ..tools import Tool, ToolExecutor, ToolProvider
     from .control import KeptControls
+    from .run_budget import RunBudget
 
 
 @asynccontextmanager
@@ -97,7 +96,7 @@ async def open_preview(setup: RunSetup) -> AsyncIterator[RunResources]:
 
 async def offline_plan(
     setup: RunSetup, stack: AsyncExitStack, traits: Traits
-) -> tuple[JobSource, Plan, Sequence[Tool]]:
+) -> "tuple[JobSource, Plan, Sequence[Tool]]":
     """Inputs, plan and tools of a run on a server with these traits, which is not connected to. Providers of tools are
     started. Raises SpecError."""
     inputs, layout = await setup.layout_inputs()
@@ -161,6 +160,8 @@ class _Opener:
         if not isinstance(stores[0], NoStore):
             spending = await self._steered_limits(stores[0], spending)
         if spending.counts_tokens:
+            from .run_budget import RunBudget  # only for runs with a budget
+
             self._budget = await RunBudget.open(spending, stores, stack, self._cluster)
             self._backends.trial = await self._budget.trial(stores)
         runs: list[RunResources] = []
@@ -267,7 +268,7 @@ class _Opener:
             plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
             scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
         inline, agents = inline_tools(spec, tools), _agents(setup, inputs, len(self._added))
-        report = cache(partial(prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
+        report = cache(partial(_prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
         backend = server if found is not None else self._backends.observed(batch or server, setup)
         if self._budget is not None:
             self._budget.price_earlier(server, spec, plan.config.model, depth)
@@ -311,14 +312,14 @@ class _Opener:
             outlook=spending_outlook(self._budget, spec, server, plan.config.model),
         )
 
-    async def all_tools(self, setup: RunSetup) -> Sequence[Tool]:
+    async def all_tools(self, setup: RunSetup) -> "Sequence[Tool]":
         """The tools of a run, including those of providers, which are started."""
         found = list(setup.tools)
         for provider in setup.providers:
             found += await self._provided_by(provider, setup.notify)
         return found
 
-    async def _provided_by(self, provider: ToolProvider, notify: Callable[[str], None]) -> Sequence[Tool]:
+    async def _provided_by(self, provider: "ToolProvider", notify: Callable[[str], None]) -> "Sequence[Tool]":
         known = self._provided.get(id(provider))
         if known is None:
             notify(f"Starting {provider} ...")
@@ -343,6 +344,8 @@ class _Opener:
 
     async def _with_tools(self, runs: Sequence[RunResources]) -> list[RunResources]:
         """One tool executor for all runs that can share it. A run with only some of the tools gets a subset."""
+        from ..tools import ToolSubset, group_by_tools, open_tools
+
         tool_sets: dict[int, ToolSet] = {}
         for group, tools in group_by_tools([(run.setup.spec, run.tools) for run in runs]):
             spec, summarizer = runs[group[0]].setup.spec, runs[group[0]].summarizer
@@ -362,7 +365,7 @@ class _Opener:
                 tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts, placement)
         return [replace(run, tool_set=tool_sets[at], reads=_recorder(run)) for at, run in enumerate(runs)]
 
-    def _used(self, executor: ToolExecutor, summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
+    def _used(self, executor: "ToolExecutor", summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
         tried = self._backends.trial_usage if counts_trials else NO_USAGE
         return ToolsUsed(executor.uses, sum((each.usage for each in summarizers), tried))
 
@@ -375,7 +378,13 @@ def _agents(setup: RunSetup, inputs: JobSource, added: int) -> int | None:
     return None if inputs.total is None else (inputs.total + added) * setup.spec.evaluation.samples
 
 
-def inline_tools(spec: BatchSpec, tools: Sequence[Tool]) -> tuple[str, ...]:
+def _prefix_report(*args: Any) -> PrefixReport:
+    from ..plan.prefix_report import prefix_report  # runs whose report is read
+
+    return prefix_report(*args)
+
+
+def inline_tools(spec: BatchSpec, tools: "Sequence[Tool]") -> tuple[str, ...]:
     """Tools whose results stand behind the agents' own text, though agents share them."""
     has_later_turns = spec.max_turns > 1 and spec.prefix.shared_results == "inline"
     return placeable(tools) if has_later_turns else ()

@@ -17,12 +17,13 @@ from ..engine.summarizer import Summarizer
 from ..plan.compile import Plan
 from ..schedule.health import Health
 from ..schedule.reference_model import ReadRecorder
-from ..tools import NoTools, Tool
+from ..tools.no_tools import NoTools
 from .setup import RunSetup
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
+    from ..tools import Tool
     from .control import RunControl
 
 
@@ -37,7 +38,7 @@ class RunResources:
     """The backend as it was opened."""
     backend: Backend
     """The server, or a wrapper that counts its requests against the budget."""
-    tools: Sequence[Tool]
+    tools: "Sequence[Tool]"
     chars_per_token: float
     report: Callable[[], PrefixReport]
     """Returns the prefix report; prompts are linted at the first call."""
@@ -99,7 +100,7 @@ class RunResources:
         return self.reads.report(self.chars_per_token, stored)
 
 
-def placeable(tools: Sequence[Tool]) -> tuple[str, ...]:
+def placeable(tools: "Sequence[Tool]") -> tuple[str, ...]:
     """Names of tools whose results may be placed first, and which do not say where their results stand."""
     return tuple(tool.name for tool in tools if tool.is_shared and tool.sharing.placement is None)
 

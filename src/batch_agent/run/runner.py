@@ -31,6 +31,7 @@ from .resources import RunResources
 from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:
+    from ..engine.chunking_executor import ChunkingExecutor
     from ..lanes.lane_turn_runner import LaneStats
     from ..rollouts.token_turn_runner import TokenRecorder
     from ..scores.score_book import ScoreBook
@@ -253,7 +254,7 @@ class _Execution:
     async def _share(
         self,
         inputs: InputSource,
-        executor: AgentLoop | ChunkingExecutor,
+        executor: "AgentLoop | ChunkingExecutor",
         deliver: Deliver,
         fit: Fit | None,
         leave: Leave | None,
@@ -329,7 +330,7 @@ class _Execution:
             batch.is_worth_a_wave, turns.submitted = turns.is_worth_a_wave, batch.submitted
         return turns
 
-    def _executor(self, turns: TurnRunner, leave: Leave | None) -> AgentLoop | ChunkingExecutor:
+    def _executor(self, turns: TurnRunner, leave: Leave | None) -> "AgentLoop | ChunkingExecutor":
         resources, spec = self._resources, self._spec
         agent_time = Deadlines(spec.timeouts.in_lane(spec.lane).agent, resources.deadline.at)
         if resources.control is not None:
@@ -348,6 +349,8 @@ class _Execution:
         )
         if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
             return loop  # no input is in parts, now or in an earlier run
+        from ..engine.chunking_executor import ChunkingExecutor
+
         return ChunkingExecutor(
             loop,
             resources.admission,
@@ -361,7 +364,7 @@ class _Execution:
     def _engine(
         self,
         source: WorkSource,
-        executor: AgentLoop | ChunkingExecutor,
+        executor: "AgentLoop | ChunkingExecutor",
         deliver: Deliver,
         fit: Fit | None,
         events: EventSink | None,
@@ -377,7 +380,7 @@ class _Execution:
             self._spec.max_dispatched,
             leave,
             fit,
-            executor.complete if isinstance(executor, ChunkingExecutor) else None,
+            None if isinstance(executor, AgentLoop) else executor.complete,
             events,
             settles=resources.cluster is None,  # a worker writes the completion of an agent after its facts
             deadline=resources.deadline,
@@ -390,6 +393,8 @@ class _Execution:
             return None
         if self._spec.context.oversized == "refuse":
             return window.fit
+        from ..engine.input_chunker import InputChunker
+
         return InputChunker(window, layout.task, layout.template.fields).fit
 
     def _warmup(self) -> PrefixWarmup | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..backends.connect import TrialRequest, connect
 from ..backends.probe import probe_images
@@ -16,8 +17,10 @@ from ..core.requests import NO_USAGE, Exchange, RequestObserver, Usage
 from ..engine.job_source import JobSource
 from ..plan.image_rules import no_images
 from ..plan.layout import Layout
-from ..tools import Tool
 from .setup import RunSetup
+
+if TYPE_CHECKING:
+    from ..tools import Tool
 
 _log = logging.getLogger("batch_agent")
 
@@ -62,7 +65,7 @@ class ServerBackends:
         return backend
 
     async def image_traits(
-        self, setup: RunSetup, server: Backend, inputs: JobSource, layout: Layout, tools: Sequence[Tool]
+        self, setup: RunSetup, server: Backend, inputs: JobSource, layout: Layout, tools: "Sequence[Tool]"
     ) -> Traits:
         """The traits of a server, with whether it takes images if requests may have some: by a request for one token if
         only that shows it. Raises SpecError, before anything else is sent, if it takes none and the task has some."""

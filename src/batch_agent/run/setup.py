@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain, count, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..agent.output import output_type
 from ..core.agent_config import OutputType, ToolMode
@@ -27,9 +27,11 @@ from ..plan.field_checks import check_first_input, escaped_fields, resolve_uncer
 from ..plan.layout import Layout, compute_layout, default_layout
 from ..plan.row_keys import check_row_keys
 from ..plan.template import BadInput, Template, names_in, template_of
-from ..tools import Tool, ToolProvider, as_tool, check_names
-from ..tools.tool_context import ArtifactFolders
 from .plan_check import is_same_question, kept_tool_mode
+
+if TYPE_CHECKING:
+    from ..tools import Tool, ToolProvider
+    from ..tools.tool_context import ArtifactFolders
 
 _SAME_FOR_ALL = "The task names no {field}: every agent gets the same prompt."
 _MAX_LAID_OUT = 200_000
@@ -50,14 +52,14 @@ class RunSetup:
     """Name of the stage in a flow; empty for a run of its own."""
     template: Template | None
     """The parsed task; None for a task whose fields are those of the first input."""
-    tools: list[Tool]
+    tools: "list[Tool]"
     """The tools that need not be opened."""
-    providers: list[ToolProvider]
+    providers: "list[ToolProvider]"
     """Providers of tools, such as MCP servers."""
     output: OutputType | None
     input_fields: Collection[str] | None = None
     """Names of the fields of inputs that come later, from another stage or another process; None: the spec has them."""
-    artifacts: ArtifactFolders | None = None
+    artifacts: "ArtifactFolders | None" = None
     """Folders for what tools make; None if no tool takes a ToolContext."""
     compared_model: str | None = None
     """The model, of a run with several, whose results say it."""
@@ -82,13 +84,8 @@ class RunSetup:
             spec.runtime.check()
         if spec.out is not None:
             check_output_path(spec.inputs, spec.out)
-        providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
-        tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
-        if tools:
-            check_names(tools)
+        tools, providers, artifacts = _tools(spec) if spec.tools else ([], [], None)
         output = None if spec.output_schema is None else output_type(spec.output_schema)
-        takes_context = any(tool.context_arg is not None for tool in tools)
-        artifacts = ArtifactFolders(spec.checkpoint_dir) if takes_context else None
         return cls(spec, events, stage, template, tools, providers, output, input_fields, artifacts)
 
     @property
@@ -96,7 +93,7 @@ class RunSetup:
         """Whether the run may use native tool calls."""
         return bool(self.spec.tools or self.spec.runtime) and self.spec.prefix.tool_mode != "action"
 
-    def shows_images(self, inputs: JobSource, layout: Layout, tools: Sequence[Tool]) -> bool:
+    def shows_images(self, inputs: JobSource, layout: Layout, tools: "Sequence[Tool]") -> bool:
         """Whether requests may have images: those of the first input, or of a tool."""
         if any(tool.returns_images for tool in tools):
             return True
@@ -141,7 +138,7 @@ class RunSetup:
             return inputs, default_layout(template)
         return inputs, compute_layout(template, rows, hoist=prefix.hoist, reorder=prefix.reorder)
 
-    def compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, kept: Mapping[str, Any] | None) -> Plan:
+    def compile(self, tools: "Sequence[Tool]", layout: Layout, traits: Traits, kept: Mapping[str, Any] | None) -> Plan:
         """The plan for a server. `kept`: the plan of the checkpoint, whose agents continue in their tool mode. Raises
         SpecError, and PlanMismatch if the server does not support that mode."""
         plan = self._compile(tools, layout, traits, None)
@@ -180,7 +177,7 @@ class RunSetup:
         )
         return plan if is_same_question(kept, plan.description) else None
 
-    def _compile(self, tools: Sequence[Tool], layout: Layout, traits: Traits, mode: ToolMode | None) -> Plan:
+    def _compile(self, tools: "Sequence[Tool]", layout: Layout, traits: Traits, mode: ToolMode | None) -> Plan:
         if self.spec.runtime is not None:
             traits = replace(traits, json_schema=False)  # no server can enforce a schema on a program's output
         plan = compile_plan(
@@ -245,6 +242,18 @@ def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
             f"tokens=True: {traits.name} returns no token ids. Use vLLM (vllm://HOST:PORT) or SGLang "
             "(sglang://HOST:PORT), or omit tokens=True."
         )
+
+
+def _tools(spec: BatchSpec) -> "tuple[list[Tool], list[ToolProvider], ArtifactFolders | None]":
+    """The tools of a spec, what provides more of them, and the folders of their artifacts. Raises SpecError."""
+    from ..tools import ToolProvider, as_tool, check_names
+    from ..tools.tool_context import ArtifactFolders
+
+    providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
+    tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
+    check_names(tools)
+    takes_context = any(tool.context_arg is not None for tool in tools)
+    return tools, providers, ArtifactFolders(spec.checkpoint_dir) if takes_context else None
 
 
 def _warn_caller(text: str) -> None:

@@ -19,8 +19,6 @@ from .tool_context import ArtifactFolders
 
 _PREWARM_MAX_AGE = 7 * 24 * 3600.0
 _MAX_PREWARMED = 200
-_NOTICE_TOKENS = 1_000
-"""Enough for the result that says that a tool is unknown."""
 
 
 @asynccontextmanager
@@ -115,24 +113,3 @@ class ToolSubset:
 
     async def aclose(self) -> None:
         """Leaves the executor open: other runs use it."""
-
-
-class NoTools:
-    """Tool set of a run without tools. A model that calls one nevertheless gets a result that says so."""
-
-    specs: tuple[ToolSpec, ...] = ()
-    may_start_early = False
-
-    def __init__(self) -> None:
-        self._executor: ToolExecutor | None = None
-
-    def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> AgentToolSession:
-        if self._executor is None:
-            self._executor = ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
-        return self._executor.session(agent, journal)
-
-    def recall(self, facts: Sequence[Fact]) -> None:
-        """There are no results to place."""
-
-    async def aclose(self) -> None:
-        """There is nothing to close."""

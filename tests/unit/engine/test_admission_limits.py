@@ -12,7 +12,7 @@ from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.admission import AdmissionController, build_admission, measure_chars_per_token
 from batch_agent.engine.residency import Residency
 from batch_agent.plan.compile import prefix_chars
-from batch_agent.plan.prefix_report import CHARS_PER_TOKEN
+from batch_agent.plan.layout import CHARS_PER_TOKEN
 from batch_agent.schedule.slot_queue import Priority
 from batch_agent.testing import ScriptedBackend, say
 

@@ -4,8 +4,9 @@ Type checkers and editors read `**options: Unpack[RunOptions]`; what runs takes 
 earlier version still works and an unknown one raises a SpecError."""
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from inspect import Parameter, signature
 from typing import Any, Required, TypeVar, get_args, get_origin
 
@@ -22,17 +23,7 @@ def lists_options(*options: type[Any], default: str = "") -> Callable[[F], F]:
     """Decorator that makes the signature of the function list the keys of these TypedDicts instead of its `**options`.
 
     `default`: text shown as the default of each option, if not the default of a run."""
-    types = {name: type_ for each in options for name, type_ in each.__annotations__.items()}
-    required = frozenset[str]().union(*(each.__required_keys__ for each in options))
-    listed = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=Parameter.empty if name in required else _Shown(default) if default else _DEFAULTS.get(name),
-            annotation=_Type(types[name]),
-        )
-        for name in _ordered(types, required)
-    ]
+    listed = _parameters(options, default)
 
     def decorate(function: F) -> F:
         own = signature(function)
@@ -41,6 +32,21 @@ def lists_options(*options: type[Any], default: str = "") -> Callable[[F], F]:
         return function
 
     return decorate
+
+
+@cache
+def _parameters(options: tuple[type[Any], ...], default: str) -> Sequence[Parameter]:
+    types = {name: type_ for each in options for name, type_ in each.__annotations__.items()}
+    required = frozenset[str]().union(*(each.__required_keys__ for each in options))
+    return [
+        Parameter(
+            name,
+            Parameter.KEYWORD_ONLY,
+            default=Parameter.empty if name in required else _Shown(default) if default else _DEFAULTS.get(name),
+            annotation=_Type(types[name]),
+        )
+        for name in _ordered(types, required)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

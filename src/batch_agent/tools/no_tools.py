@@ -1,0 +1,39 @@
+"""Tool set of a run without tools."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ..core.agent_config import Job
+from ..core.facts import Fact
+from ..core.messages import ToolSpec
+from ..core.protocols import Journal
+
+if TYPE_CHECKING:
+    from .agent_tools import AgentToolSession
+    from .executor import ToolExecutor
+
+_NOTICE_TOKENS = 1_000
+"""Enough for the result that says that a tool is unknown."""
+
+
+class NoTools:
+    """Tool set of a run without tools. A model that calls one nevertheless gets a result that says so."""
+
+    specs: tuple[ToolSpec, ...] = ()
+    may_start_early = False
+
+    def __init__(self) -> None:
+        self._executor: ToolExecutor | None = None
+
+    def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> "AgentToolSession":
+        if self._executor is None:
+            from .executor import ToolExecutor
+
+            self._executor = ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
+        return self._executor.session(agent, journal)
+
+    def recall(self, facts: Sequence[Fact]) -> None:
+        """There are no results to place."""
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
