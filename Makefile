@@ -21,7 +21,7 @@ help:
 	@echo "make bench-check   fail if an agent has become more expensive than the committed baseline"
 	@echo "make docs          build the documentation into site/"
 	@echo "make test-browser  test the report and the live page in Chromium"
-	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode and Codex (with npm), and test what each promises"
+	@echo "make test-engines  install and start real vLLM (CPU), Dynamo, Ray, OpenCode, Codex and Claude Code (with npm), and test what each promises"
 	@echo "make test-nightly  what takes too long for each change: kills at every point, a thousand examples of each property; the other tests of real engines; SGLang (CPU), MLflow and Phoenix"
 	@echo "make release       build wheels, sdists and the SBOM into dist/, and install them and each extra into clean environments"
 

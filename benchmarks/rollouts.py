@@ -2,12 +2,13 @@
 
     python -m benchmarks.rollouts vllm [--agents 200] [--programs 8]
     python -m benchmarks.rollouts sglang
+    python -m benchmarks.rollouts vllm --program codex
 
 Starts vLLM or SGLang on the CPU (scripts/engines) with a log of every request: the ids that its scheduler was given,
-and those that it sampled. Agents call a tool and answer; programs are OpenCode behind the gateway. Each pair of prompt
-and sampled ids in the checkpoint must be in the engine's log, and each of the log in the checkpoint. The log is written
-by the engine itself, before a response is made of it: an id that is lost, changed, tokenized again or attributed to
-another turn on the way to the checkpoint is a difference.
+and those that it sampled. Agents call a tool and answer; programs are OpenCode, Codex or Claude Code behind the
+gateway. Each pair of prompt and sampled ids in the checkpoint must be in the engine's log, and each of the log in the
+checkpoint. The log is written by the engine itself, before a response is made of it: an id that is lost, changed,
+tokenized again or attributed to another turn on the way to the checkpoint is a difference.
 """
 
 import argparse
@@ -22,11 +23,14 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from tests.live.claude_code import claude_runtime
+from tests.live.codex import codex_program
 from tests.live.engines import sglang_server, vllm_server
 from tests.live.forced_calls import NAME, ForcedCalls, call_of
 from tests.live.opencode import make_project, opencode_program
 
-from batch_agent import BatchAgent, OpenCodeRuntime, Results
+from batch_agent import BatchAgent, CodexRuntime, OpenCodeRuntime, Results
+from batch_agent.core.program_runtime import Runtime
 from batch_agent.core.requests import unpacked_ids
 from batch_agent.rollouts.rollout import Rollout, rollout_of
 from batch_agent.store.reader import CheckpointReader
@@ -129,11 +133,29 @@ async def agents(url: str, kind: str, count: int, folder: Path, *, tokens: bool)
     }
 
 
-async def programs(url: str, kind: str, count: int, folder: Path, project: Path) -> dict[str, Any]:
-    backend = await ForcedCalls.open(url, kind, call_of("read", "filePath", "(read.me|AGENTS.md)"))
-    runtime = OpenCodeRuntime(
-        workdir=project, command=opencode_program(), prompt="You are a clerk. Answer in one sentence.", tools=("read",)
-    )
+def opencode(project: Path) -> tuple[Runtime, str]:
+    prompt = "You are a clerk. Answer in one sentence."
+    runtime = OpenCodeRuntime(workdir=project, command=opencode_program(), prompt=prompt, tools=("read",))
+    return runtime, call_of("read", "filePath", "(read.me|AGENTS.md)")
+
+
+def codex(project: Path) -> tuple[Runtime, str]:
+    runtime = CodexRuntime(workdir=project, command=codex_program(), prompt="You are a clerk. Answer in one sentence.")
+    return runtime, call_of("exec_command", "cmd", "cat (read.me|AGENTS.md)")
+
+
+def claude_code(project: Path) -> tuple[Runtime, str]:
+    return claude_runtime(project, "Bash"), call_of("Bash", "command", "cat (read.me|AGENTS.md)")
+
+
+PROGRAMS = {"opencode": opencode, "codex": codex, "claude-code": claude_code}
+"""A runtime, and the pattern of a call of one of its tools."""
+DEFAULT_PROGRAM = "opencode"
+
+
+async def programs(url: str, kind: str, program: str, count: int, folder: Path, project: Path) -> dict[str, Any]:
+    runtime, call = PROGRAMS[program](project)
+    backend = await ForcedCalls.open(url, kind, call)
     started = time.perf_counter()
     try:
         results = await BatchAgent.run(
@@ -164,13 +186,17 @@ async def measure(kind: str, options: argparse.Namespace, scratch: Path) -> dict
     with engine(kind, scratch) as url:
         if options.programs:
             start, folder = log.stat().st_size, scratch / "programs"
-            ran = await programs(url, kind, options.programs, folder, make_project(scratch / "project"))
-            found["programs"] = ran | compared(kept(folder), logged(kind, scratch, start))
+            project = make_project(scratch / "project")
+            ran = await programs(url, kind, options.program, options.programs, folder, project)
+            found["programs"] = (
+                {"program": options.program} | ran | compared(kept(folder), logged(kind, scratch, start))
+            )
             print(json.dumps(found["programs"]), flush=True)
-        start, folder = log.stat().st_size, scratch / "agents"
-        ran = await agents(url, kind, options.agents, folder, tokens=True)
-        found["agents"] = ran | compared(kept(folder), logged(kind, scratch, start))
-        print(json.dumps(found["agents"]), flush=True)
+        if options.program == DEFAULT_PROGRAM:
+            start, folder = log.stat().st_size, scratch / "agents"
+            ran = await agents(url, kind, options.agents, folder, tokens=True)
+            found["agents"] = ran | compared(kept(folder), logged(kind, scratch, start))
+            print(json.dumps(found["agents"]), flush=True)
         if options.without:
             found["without_tokens"] = await agents(url, kind, options.without, scratch / "without", tokens=False)
             print(json.dumps(found["without_tokens"]), flush=True)
@@ -182,11 +208,15 @@ def main() -> None:
     parser.add_argument("engine", choices=("vllm", "sglang"))
     parser.add_argument("--agents", type=int, default=200)
     parser.add_argument("--programs", type=int, default=8)
+    parser.add_argument("--program", choices=tuple(PROGRAMS), default=DEFAULT_PROGRAM, help="others: no agents")
     parser.add_argument("--without", type=int, default=0, help="agents of a run without the option, for its CPU")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         numbers = asyncio.run(measure(options.engine, options, Path(scratch)))
-    print(report.write(f"rollouts_{options.engine}", numbers))
+    name = f"rollouts_{options.engine}"
+    if options.program != DEFAULT_PROGRAM:
+        name += f"_{options.program.replace('-', '_')}"
+    print(report.write(name, numbers))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
-ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode or codex (no engines: coding agents that
-ask them), mlflow or phoenix (no engines: servers that traces are sent to), or shellcheck (a linter). Without any:
-vllm, dynamo, opencode and codex, which `make test-engines` starts.
+ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode, codex or claude-code (no engines:
+coding agents that ask them), mlflow or phoenix (no engines: servers that traces are sent to), or shellcheck (a linter).
+Without any: vllm, dynamo, opencode, codex and claude-code, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from scripts.engines import (
+    claude_code_env,
     codex_env,
     dynamo_env,
     lmcache_env,
@@ -30,6 +31,7 @@ from scripts.engines import (
     vllm_env,
 )
 from scripts.engines.layout import (
+    CLAUDE_CODE,
     CODEX,
     DYNAMO,
     LMCACHE,
@@ -56,6 +58,7 @@ PARTS = {
     "lmcache": (VLLM, MODEL, LMCACHE),
     "opencode": (OPENCODE,),
     "codex": (CODEX,),
+    "claude-code": (CLAUDE_CODE,),
     "mlflow": (MLFLOW,),
     "phoenix": (PHOENIX,),
     "shellcheck": (SHELLCHECK,),
@@ -71,11 +74,12 @@ BUILDERS = {
     LMCACHE: lmcache_env.build,
     OPENCODE: opencode_env.build,
     CODEX: codex_env.build,
+    CLAUDE_CODE: claude_code_env.build,
     MLFLOW: mlflow_env.build,
     PHOENIX: phoenix_env.build,
     SHELLCHECK: shellcheck_env.build,
 }
-DEFAULT = ("vllm", "dynamo", "opencode", "codex")
+DEFAULT = ("vllm", "dynamo", "opencode", "codex", "claude-code")
 
 
 def main(engines: Sequence[str]) -> None:

@@ -73,6 +73,7 @@ SGLANG_VISION = Part("tiny-qwen-vl", ("sglang_vision_model.py", "tiny_qwen_vl.py
 REPLAY = Part("replay", ("replay.py", "write_replay.py"))
 OPENCODE = Part("opencode", ("opencode_env.py",))
 CODEX = Part("codex", ("codex_env.py",))
+CLAUDE_CODE = Part("claude-code", ("claude_code_env.py",))
 MLFLOW = Part("mlflow", ("mlflow_env.py", "mlflow-constraints.txt"), "bin/python")
 PHOENIX = Part("phoenix", ("phoenix_env.py", "phoenix-constraints.txt"), "bin/python")
 SHELLCHECK = Part("shellcheck", ("shellcheck_env.py",))

@@ -28,7 +28,7 @@ from batch_agent.programs.action_adapter import ActionAdapter
 from batch_agent.programs.completion_service import GatewayService
 from batch_agent.programs.program_sessions import ProgramSessions
 from batch_agent.programs.program_turn_runner import ProgramTurnRunner
-from batch_agent.rollouts.token_turn_runner import TokenRecorder
+from batch_agent.rollouts.token_recorder import TokenRecorder
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
 from batch_agent.schedule.kv_ledger import KvLedger

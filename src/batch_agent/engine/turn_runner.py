@@ -28,6 +28,22 @@ OnAttempt = Callable[[Request], Awaitable[OnCall | None]]
 """Called before each attempt of a turn; returns the callback for the tool calls in its reply."""
 
 
+class RunTurn(Protocol):
+    """Runs one turn of an agent."""
+
+    def __call__(
+        self,
+        job: Job,
+        step: Generate,
+        slot: Slot | None,
+        task: "asyncio.Task[Any]",
+        on_attempt: OnAttempt | None = None,
+    ) -> Awaitable[Replied]:
+        """`slot`: for the first attempt, if the agent already has one; `task`: the running task. Raises BackendError
+        and RunStopped."""
+        ...
+
+
 class TurnRunner(Protocol):
     """Runs the turns of agents."""
 
@@ -40,17 +56,18 @@ class TurnRunner(Protocol):
     @property
     def events(self) -> EventSink | None: ...
 
-    async def turn(
-        self,
-        job: Job,
-        step: Generate,
-        slot: Slot | None,
-        task: "asyncio.Task[Any]",
-        on_attempt: OnAttempt | None = None,
-    ) -> Replied:
-        """`slot`: for the first attempt, if the agent already has one; `task`: the running task. Raises BackendError
-        and RunStopped."""
-        ...
+    @property
+    def turn(self) -> RunTurn: ...
+
+
+class WrappedTurnRunner:
+    """A turn runner with another function for its turns, such as one that calls its own."""
+
+    def __init__(self, wrapped: TurnRunner, turn: RunTurn) -> None:
+        self.admission = wrapped.admission
+        self.turn_time = wrapped.turn_time
+        self.events = wrapped.events
+        self.turn = turn
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.events import RequestRetried
 from ..core.facts import Replied
 from ..core.options.price import Price
-from ..core.protocols import EventSink, Slot
+from ..core.protocols import Slot
 from ..core.requests import LANES, Lane, Request
 from ..core.results import AgentResult
 from ..core.run_reports import LaneUse
@@ -183,18 +183,6 @@ class LaneTurnRunner:
         self.submitted: Callable[[Request], object] | None = None
         """Whether a request was submitted in a batch before, by an earlier process: it is awaited there."""
 
-    @property
-    def admission(self) -> AdmissionController:
-        return self._standard.admission
-
-    @property
-    def turn_time(self) -> Deadlines:
-        return self._standard.turn_time
-
-    @property
-    def events(self) -> EventSink | None:
-        return self._standard.events
-
     async def turn(
         self,
         job: Job,
@@ -254,7 +242,7 @@ class LaneTurnRunner:
             turns_left,
             stats.paces,
             None if stats.deadline is None else stats.deadline - now(),
-            stats.rounds_left(self.admission.slots.limit),
+            stats.rounds_left(self._standard.admission.slots.limit),
             stats.agents_left,
             stats.agents,
             self._outlook is None or self._outlook.can_pay(lanes[0], others + most_turns),
@@ -275,7 +263,7 @@ class LaneTurnRunner:
         if lane == "standard":
             return await self._standard.turn(job, step, slot, task, on_attempt)
         runner = self._runners[lane]
-        if slot is not None and runner.admission is not self.admission:
+        if slot is not None and runner.admission is not self._standard.admission:
             slot.release()
             slot = None
         clock = asyncio.timeout_at(self._until(step))
@@ -296,7 +284,7 @@ class LaneTurnRunner:
         stats = self._stats
         if stats.deadline is None:
             return None
-        rounds = stats.rounds_left(self.admission.slots.limit)
+        rounds = stats.rounds_left(self._standard.admission.slots.limit)
         until = latest_end(stats.deadline, stats.turns_left(step), stats.paces, rounds)
         return until if until > now() else None
 
@@ -320,8 +308,8 @@ class LaneTurnRunner:
         delay = max(delay, min(error.retry_after or 0.0, _MAX_RETRY_AFTER))
         if (until := self._until(step)) is not None:
             delay = min(delay, until - now())
-        if self.events is not None:
-            self.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
+        if self._standard.events is not None:
+            self._standard.events.emit(RequestRetried(job.key, error.kind, str(error), delay))
         await asyncio.sleep(delay)
 
 

@@ -16,7 +16,7 @@ from ..core.program_runtime import CompletionRequest
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
 from ..engine.turn_runner import TurnRunner
-from ..rollouts.token_turn_runner import TokenRecorder
+from ..rollouts.token_recorder import TokenRecorder
 from .action_adapter import ActionAdapter, keeps_choice
 from .program_sessions import ProgramSession, ProgramSessions
 

@@ -13,7 +13,7 @@ from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeC
 from ..core.protocols import Traits
 from ..core.spec import BatchSpec
 from ..engine.turn_runner import TurnRunner
-from ..rollouts.token_turn_runner import TokenRecorder
+from ..rollouts.token_recorder import TokenRecorder
 from .action_adapter import ActionAdapter
 from .completion_service import GatewayService
 from .gateway import Gateway, open_gateway

@@ -41,12 +41,13 @@ def continued_prompt(last: LastTurn, rendered: bytes) -> bytes | None:
     request as the server renders it. None if the end cannot be found.
 
     The end is found by the id that ended the turn. A template writes it after each message, so that up to the same
-    message both have equally many of it; the beginning, which the server has rendered before, must be the same."""
+    message both have equally many of it. The beginning, which the server has rendered before, must be the same, and is
+    not searched."""
     sequence, end_id = last.tokens.sequence, last.tokens.sampled[-ID_BYTES:]
     if not end_id or last.tokens.finish == "length" or not rendered.startswith(sequence[: last.rendered]):
         return None
-    end = _end_of(rendered, end_id, _count(sequence, end_id))
-    return None if end is None else sequence + rendered[end:]
+    end = _end_of(rendered[last.rendered :], end_id, _count(sequence[last.rendered :], end_id))
+    return None if end is None else sequence + rendered[last.rendered + end :]
 
 
 def _is_same(message: Assistant, reply: Reply) -> bool:

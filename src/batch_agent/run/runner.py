@@ -21,7 +21,7 @@ from ..engine.long_inputs.chunking_executor import ChunkingExecutor
 from ..engine.long_inputs.input_chunker import InputChunker
 from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
-from ..engine.turn_runner import BackendTurnRunner, TurnRunner
+from ..engine.turn_runner import BackendTurnRunner, TurnRunner, WrappedTurnRunner
 from ..plan.compile import prefix_chars
 from ..plan.row_keys import row_key
 from ..store.memory_store import NoStore
@@ -33,7 +33,7 @@ from .setup import RunSetup, input_order
 if TYPE_CHECKING:
     from ..engine.chunking_executor import ChunkingExecutor
     from ..lanes.lane_turn_runner import LaneStats
-    from ..rollouts.token_turn_runner import TokenRecorder
+    from ..rollouts.token_recorder import TokenRecorder
     from ..scores.score_book import ScoreBook
 
 _WORTH_WARMING = 4096
@@ -294,7 +294,7 @@ class _Execution:
         turns = standard if resources.lanes is None else self._in_lanes(standard, resources.lanes)
         recorder = None
         if spec.tokens and not resources.is_complete:
-            from ..rollouts.token_turn_runner import TokenRecorder  # only for runs that keep tokens
+            from ..rollouts.token_recorder import TokenRecorder  # only for runs that keep tokens
 
             recorder = TokenRecorder(resources.store, resources.server)
         if spec.runtime is None or resources.is_complete or not runs_agents:
@@ -325,10 +325,10 @@ class _Execution:
             runners["flex"] = replace(standard, turn_time=Deadlines(self._spec.timeouts.in_lane("flex").turn))
         if "batch" in lanes.lanes:
             runners["batch"] = turns_in_batches(standard)
-        turns, batch = LaneTurnRunner(runners, lanes, self._resources.outlook), self._resources.batch
+        in_lanes, batch = LaneTurnRunner(runners, lanes, self._resources.outlook), self._resources.batch
         if isinstance(batch, BatchBackend):
-            batch.is_worth_a_wave, turns.submitted = turns.is_worth_a_wave, batch.submitted
-        return turns
+            batch.is_worth_a_wave, in_lanes.submitted = in_lanes.is_worth_a_wave, batch.submitted
+        return WrappedTurnRunner(standard, in_lanes.turn)
 
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> "AgentLoop | ChunkingExecutor":
         resources, spec = self._resources, self._spec

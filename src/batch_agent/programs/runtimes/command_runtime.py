@@ -29,6 +29,8 @@ _STANDARD_ENV = {
     "ANTHROPIC_API_KEY": "{key}",
     "ANTHROPIC_MODEL": "{model}",
     "ANTHROPIC_SMALL_FAST_MODEL": "{model}",
+    # Claude Code would also connect to Anthropic, and have the model answer requests that no agent needs.
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
 }
 
 

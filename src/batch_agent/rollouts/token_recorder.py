@@ -1,19 +1,16 @@
-"""Turn runner that keeps the tokens of each turn in the checkpoint, and sends histories as ids."""
+"""Recorder that keeps the tokens of each turn in the checkpoint, and sends histories as ids."""
 
 import asyncio
 from typing import Any
 
 from ..agent.conversation import Generate
-from ..aio import Deadlines
 from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied, Sampled
-from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, RendersPrompts, Slot, Store
+from ..core.protocols import Backend, RendersPrompts, Slot, Store
 from ..core.requests import Reply, Request, TokenRequest
-from ..engine.admission import AdmissionController
 from ..engine.engine import Leave
-from ..engine.turn_runner import OnAttempt, TurnRunner
+from ..engine.turn_runner import OnAttempt, TurnRunner, WrappedTurnRunner
 from .continuation import LastTurn, continued_prompt
 from .token_record import TokenRecord, encode_record
 
@@ -75,15 +72,31 @@ class TokenRecorder:
         """To be called when an agent has ended."""
         self._size -= sum(turn.size for turn in self._threads.pop(agent, {}).values())
 
-    def around(self, turns: TurnRunner, leave: Leave | None) -> "tuple[TokenTurnRunner, Leave]":
+    def around(self, turns: TurnRunner, leave: Leave | None) -> tuple[TurnRunner, Leave]:
         """The turn runner of agents that keeps their tokens, and what is called when an agent has ended."""
+
+        async def turn(
+            job: Job,
+            step: Generate,
+            slot: Slot | None,
+            task: "asyncio.Task[Any]",
+            on_attempt: OnAttempt | None = None,
+        ) -> Replied:
+            try:
+                step = await self.continued(step, job.key)
+            except BaseException:
+                if slot is not None:
+                    slot.release()
+                raise
+            fact = await turns.turn(job, step, slot, task, on_attempt)
+            return self.keep(job.key, step.request, fact)
 
         async def leave_and_forget(agent: str) -> None:
             self.forget(agent)
             if leave is not None:
                 await leave(agent)
 
-        return TokenTurnRunner(turns, self), leave_and_forget
+        return WrappedTurnRunner(turns, turn), leave_and_forget
 
     def report(self) -> str | None:
         """For the user, at the end of the run; None if every prompt continued the turn before it."""
@@ -106,40 +119,3 @@ class TokenRecorder:
         self._size += turn.size
         while self._size > self._max_bytes:
             self.forget(next(iter(self._threads)))
-
-
-@dataclass(frozen=True, slots=True)
-class TokenTurnRunner:
-    """Runs the turns of agents with another turn runner, and keeps their tokens."""
-
-    turns: TurnRunner
-    recorder: TokenRecorder
-
-    @property
-    def admission(self) -> AdmissionController:
-        return self.turns.admission
-
-    @property
-    def turn_time(self) -> Deadlines:
-        return self.turns.turn_time
-
-    @property
-    def events(self) -> EventSink | None:
-        return self.turns.events
-
-    async def turn(
-        self,
-        job: Job,
-        step: Generate,
-        slot: Slot | None,
-        task: "asyncio.Task[Any]",
-        on_attempt: OnAttempt | None = None,
-    ) -> Replied:
-        try:
-            step = await self.recorder.continued(step, job.key)
-        except BaseException:
-            if slot is not None:
-                slot.release()
-            raise
-        fact = await self.turns.turn(job, step, slot, task, on_attempt)
-        return self.recorder.keep(job.key, step.request, fact)
