@@ -155,9 +155,15 @@ class BatchSpec:
                 "model=...). Several servers of one model: backend=[...]."
             )
         if self.runtime is not None:
-            raise SpecError("fallback= is for agents without a runtime.")
-        if self.evaluation.models is not None or self.evaluation.samples != 1:
-            raise SpecError("fallback= is for one model and one answer per input: omit models= and samples=.")
+            raise SpecError(
+                "fallback= is for agents without a runtime: a program keeps its conversation itself, and cannot hand "
+                "it to another model. Omit one of them; several servers of one model are backend=[...]."
+            )
+        if self.evaluation.models is not None:
+            raise SpecError(
+                "fallback= and models= exclude each other: models= compares models, and an answer of another one would "
+                "count for the model that failed. Omit one of them."
+            )
 
     def _check_models(self) -> None:
         if self.model is not None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..agent.conversation import Conversation, Done
-from ..core.agent_config import AgentConfig, Job
+from ..core.agent_config import AgentConfig, Job, SampleId, sample_of
 from ..core.facts import (
     CarriedOver,
     Claimed,
@@ -112,8 +112,8 @@ class CarryingStore:
         self._store = store
         self._brought = brought
         self._kept: dict[str, list[Fact]] | None = None if store.is_durable else {}
-        self._keys: dict[int, str] = {}
-        """Of the agents of this run, by the index of their input."""
+        self._keys: dict[SampleId, str] = {}
+        """Of the agents of this run."""
         self.is_durable = store.is_durable
         self.open, self.aclose, self.settle = store.open, store.aclose, store.settle
         self.plan, self.save_plan, self.identity = store.plan, store.save_plan, store.identity
@@ -133,9 +133,9 @@ class CarryingStore:
         self.restart(key, self._brought[key])
         return self._brought[key]
 
-    async def facts_of(self, index: int) -> Sequence[Fact]:
-        """Facts of the agent of an input; empty if it was not started in this run."""
-        return await self.facts(self._keys[index]) if index in self._keys else ()
+    async def facts_of(self, agent: SampleId) -> Sequence[Fact]:
+        """Facts of an agent; empty if it was not started in this run."""
+        return await self.facts(self._keys[agent]) if agent in self._keys else ()
 
     def record(self, key: str, fact: Fact) -> None:
         self._store.record(key, fact)
@@ -149,13 +149,13 @@ class CarryingStore:
         if self._kept is not None:
             self._kept[key] = list(facts)
 
-    def forget(self, index: int) -> None:
+    def forget(self, agent: SampleId) -> None:
         """Frees the memory of an agent that no other backend will run."""
-        key = self._keys.pop(index, None)
+        key = self._keys.pop(agent, None)
         if self._kept is not None and key is not None:
             self._kept.pop(key, None)
 
     def _learn(self, key: str, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, Started):
-                self._keys[fact.index] = key
+                self._keys[fact.index, sample_of(key)] = key

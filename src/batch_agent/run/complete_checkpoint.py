@@ -6,6 +6,7 @@ from dataclasses import asdict, field, replace
 from typing import Any, NoReturn
 
 from ..backends.prices import known_price
+from ..core.agent_config import SampleId, sample_of
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
@@ -124,10 +125,10 @@ async def recall_complete(
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswers:
-    """The answers in a checkpoint, by the index of their input, and its plan."""
+    """The answers in a checkpoint, by their input and sample, and its plan."""
 
     plan: Mapping[str, Any] | None = None
-    results: Mapping[int, AgentResult] = field(default_factory=dict)
+    results: Mapping[SampleId, AgentResult] = field(default_factory=dict)
 
 
 async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
@@ -145,13 +146,15 @@ async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
             return RecordedAnswers()
         assert kept is not None
         price = known_price(plan.config.model, kept["backend"], setup.spec.spending.prices)
-        source = InputSource(inputs, plan.job, input_order(layout, inputs), 1, plan.reads_images)
-        found: dict[int, AgentResult] = {}
+        order, samples = input_order(layout, inputs), setup.spec.evaluation.samples
+        source = InputSource(inputs, plan.job, order, samples, plan.reads_images)
+        found: dict[SampleId, AgentResult] = {}
         while (job := await source.take()) is not None:
             facts = await store.facts(job.key)
             result = result_from_facts(plan.config, job, facts, retry_failed=True) if facts else None
             if result is not None and result.ok:
-                found[job.index] = result if price is None else replace(result, cost=price.of(result.usage))
+                agent = job.index, sample_of(job.key)
+                found[agent] = result if price is None else replace(result, cost=price.of(result.usage))
         return RecordedAnswers(kept, found)
     finally:
         await store.aclose()

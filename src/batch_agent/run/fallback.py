@@ -1,8 +1,9 @@
 """Runs with `fallback=`: agents that their backend cannot serve are run by the next one.
 
-Each backend is a run of its own over the inputs that are left, with its own checkpoint, model and prices. An agent that
+Each backend is a run of its own over the agents that are left, with its own checkpoint, model and prices. An agent that
 changes over goes on with its conversation, unless the other backend cannot continue it: then it starts again with its
-first turn. Inputs that any backend has answered are not sent to another one, also not after a resume."""
+first turn. Agents that any backend has answered are not sent to another one, also not after a resume. With `samples=`,
+each sample of an input is an agent: one backend may answer the first, and another the second."""
 
 import re
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence, Set
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..aio import exit_in_thread, now
-from ..core.agent_config import Job
+from ..core.agent_config import Job, SampleId, key_of_sample
 from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.facts import Fact
@@ -81,10 +82,10 @@ class FallbackRuns:
         ]
         own = self._setups[0].tools
         self._repeatable = frozenset(tool.name for tool in own if tool.sharing.effect != "write")
-        self.failed: dict[int, AgentResult] = {}
-        """Results of agents that the next backend runs again, by the index of their input."""
-        self.left: dict[int, LeftConversation] = {}
-        """Conversations of agents that a backend did not finish, by the index of their input."""
+        self.failed: dict[SampleId, AgentResult] = {}
+        """Results of agents that the next backend runs again."""
+        self.left: dict[SampleId, LeftConversation] = {}
+        """Conversations of agents that a backend did not finish."""
         self._spent: list[tuple[int, float]] = [(0, 0.0)] * len(specs)
         """Tokens and dollars of each backend."""
 
@@ -92,7 +93,8 @@ class FallbackRuns:
         """Runs them one after the other; the results go to the channel. Raises as a run does."""
         spec, began = self._spec, now()
         inputs = await self._inputs()
-        channel.total = len(inputs)
+        samples = range(spec.evaluation.samples)
+        channel.total = len(inputs) * len(samples)
         rows = spec.rows.of_read_inputs()
         setups = [
             replace(setup, spec=replace(setup.spec, inputs=inputs, rows=rows, out=None, on_result=None))
@@ -109,7 +111,8 @@ class FallbackRuns:
             recorded = [await recorded_answers(setup) for setup in setups]
             for at, known in enumerate(recorded):
                 self.count(at, known.results.values())
-            left = set(range(len(inputs))).difference(*(known.results for known in recorded[1:]))
+            left = {(index, sample) for index in range(len(inputs)) for sample in samples}
+            left.difference_update(*(known.results for known in recorded[1:]))
             for at, (setup, known) in enumerate(zip(setups, recorded, strict=True)):
                 todo = left.union(self.failed, known.results)
                 if todo:
@@ -118,17 +121,17 @@ class FallbackRuns:
             await self.deliver_failed(deliver)
 
     async def deliver_failed(self, deliver: Deliver) -> None:
-        for index in sorted(self.failed):
-            await deliver(self.failed.pop(index))
+        for agent in sorted(self.failed):
+            await deliver(self.failed.pop(agent))
 
     def moves_on(self, result: AgentResult) -> bool:
         """Whether another backend may do better."""
         return result.error is not None and _is_of_backend(result.error)
 
-    def may_start_again(self, index: int) -> bool:
+    def may_start_again(self, agent: SampleId) -> bool:
         """Whether an agent may start with its first turn: not if it has failed, and may have changed something with its
         tools. What tools of MCP servers do is unknown."""
-        failed = self.failed.get(index)
+        failed = self.failed.get(agent)
         return failed is None or all(call.name in self._repeatable for call in failed.tool_calls)
 
     def count(self, at: int, results: Iterable[AgentResult]) -> None:
@@ -177,11 +180,11 @@ class _Phase:
         self._deliver = deliver
         self._channel = channel
         self._is_last = at == len(runs.names) - 1
-        self._delivered: set[int] = set()
+        self._delivered: set[SampleId] = set()
         self._store: CarryingStore | None = None
 
-    async def run(self, todo: Set[int]) -> set[int]:
-        """Returns the inputs that have no result yet. Raises what a run raises if no other backend is left."""
+    async def run(self, todo: Set[SampleId]) -> set[SampleId]:
+        """Returns the agents that have no result yet. Raises what a run raises if no other backend is left."""
         runs = self._runs
         try:
             await self._execute(todo)
@@ -195,25 +198,25 @@ class _Phase:
             if self._is_last and missing.difference(runs.failed):
                 await runs.deliver_failed(self._deliver)
                 raise
-            then = "" if self._is_last else f" {plural(len(missing), 'input')} left for {runs.names[self._at + 1]}."
+            then = "" if self._is_last else f" {plural(len(missing), 'agent')} left for {runs.names[self._at + 1]}."
             runs.notify(f"{runs.names[self._at]} is not used any more: {error}{then}")
         return set(todo).difference(self._delivered, runs.failed)
 
-    async def _execute(self, todo: Set[int]) -> None:
+    async def _execute(self, todo: Set[SampleId]) -> None:
         setup, channel = self._setup, self._channel
         plans = [self._known.plan] if self._known.plan is not None and todo <= self._known.results.keys() else None
         async with open_resources([setup], setup.events, recorded=plans) as [run]:
             if plans is None:
-                todo, only, brought = self._brought(run, todo)
+                todo, brought = self._brought(run, todo)
                 self._store = CarryingStore(run.store, brought)
                 run = replace(run, store=self._store)
-            else:
-                only = self._only(todo)
             if not todo:
                 return
+            only, samples = self._only(todo), range(setup.spec.evaluation.samples)
+            without = {(index, each) for index in only or () for each in samples}.difference(todo)
             run = replace(run, setup=replace(run.setup, compared_model=run.plan.config.model), agents=len(todo))
             try:
-                await execute(run, self._put, only=only)
+                await execute(run, self._put, only=only, without=without)
             except (BackendError, RunStopped):
                 await self._leave(run, todo)
                 raise
@@ -221,61 +224,65 @@ class _Phase:
                 channel.scheduling, channel.report = run.scheduling, run.measured_report
             await self._leave(run, todo)
 
-    def _only(self, todo: Set[int]) -> list[int] | None:
-        return None if len(todo) == self._channel.total else sorted(todo)
+    def _only(self, todo: Set[SampleId]) -> list[int] | None:
+        """The inputs of these agents; None if they are all agents."""
+        return None if len(todo) == self._channel.total else sorted({index for index, _ in todo})
 
-    def _brought(
-        self, run: RunResources, todo: Set[int]
-    ) -> tuple[Set[int], list[int] | None, dict[str, Sequence[Fact]]]:
-        """The inputs that this backend may run, in their order if they are not all, and the facts that their agents
-        bring along from another one."""
-        runs, plan, inputs = self._runs, run.plan, self._setup.spec.inputs
-        facts, allowed, continued = dict[int, Sequence[Fact]](), set(todo), 0
-        for index in todo & (runs.left.keys() | runs.failed.keys()):
-            carried, restart = self._facts_from(run, index)
+    def _brought(self, run: RunResources, todo: Set[SampleId]) -> tuple[Set[SampleId], dict[str, Sequence[Fact]]]:
+        """The agents that this backend may run, and the facts that they bring along from another one, by their
+        keys."""
+        runs = self._runs
+        facts, allowed, continued = dict[SampleId, Sequence[Fact]](), set(todo), 0
+        for agent in todo & (runs.left.keys() | runs.failed.keys()):
+            carried, restart = self._facts_from(run, agent)
             continued += bool(carried)
             if found := carried or restart:
-                facts[index] = found
-            if not carried and not runs.may_start_again(index):
-                allowed.discard(index)
+                facts[agent] = found
+            if not carried and not runs.may_start_again(agent):
+                allowed.discard(agent)
         if continued:
             runs.notify(f"{runs.names[self._at]} continues the conversations of {plural(continued, 'agent')}.")
-        only = self._only(allowed)
-        order = list(only or input_order(plan.layout, run.inputs) or range(len(inputs))) if facts else []
-        keys = plan.keys(inputs[index] for index in order)
-        brought = {key: facts[index] for index, key in zip(order, keys, strict=True) if key and index in facts}
-        return allowed, only, brought
+        keys = self._keys(run, allowed) if facts else {}
+        return allowed, {keys[agent]: found for agent, found in facts.items() if agent in keys}
 
-    def _facts_from(self, run: RunResources, index: int) -> tuple[Sequence[Fact], Sequence[Fact]]:
+    def _keys(self, run: RunResources, todo: Set[SampleId]) -> dict[SampleId, str]:
+        """Keys of these agents in a run of nothing else. Those that have none, and those with images, are left out."""
+        inputs = self._setup.spec.inputs
+        order = list(self._only(todo) or input_order(run.plan.layout, run.inputs) or range(len(inputs)))
+        keys = dict(zip(order, run.plan.keys(inputs[index] for index in order), strict=True))
+        return {agent: key_of_sample(key, agent[1]) for agent in todo if (key := keys[agent[0]])}
+
+    def _facts_from(self, run: RunResources, agent: SampleId) -> tuple[Sequence[Fact], Sequence[Fact]]:
         """Facts with which an agent goes on, and those with which it starts again."""
-        left, value = self._runs.left.get(index), self._setup.spec.inputs[index]
+        index = agent[0]
+        left, value = self._runs.left.get(agent), self._setup.spec.inputs[index]
         if left is None or run.plan.reads_images(value):
             return (), ()
         job = Job(index, "", value, run.plan.layout.task(index, value)[0])
         return left.facts_for(run.plan.config, run.server.traits.name, job), left.facts_of_restart(job)
 
-    async def _leave(self, run: RunResources, todo: Set[int]) -> None:
+    async def _leave(self, run: RunResources, todo: Set[SampleId]) -> None:
         """Keeps the conversations of agents that have no result of this backend, for the next one."""
         runs = self._runs
         if self._is_last or self._store is None:
             return
-        for index in todo:
-            if index in runs.failed or index not in self._delivered:
-                left = LeftConversation(run.plan.config, await self._store.facts_of(index))
+        for agent in todo:
+            if agent in runs.failed or agent not in self._delivered:
+                left = LeftConversation(run.plan.config, await self._store.facts_of(agent))
                 if left.has_turns:
-                    runs.left[index] = left
+                    runs.left[agent] = left
 
     async def _put(self, result: AgentResult) -> None:
-        runs, index = self._runs, result.index
-        self._delivered.add(index)
-        if index not in self._known.results:
+        runs, agent = self._runs, (result.index, result.sample or 0)
+        self._delivered.add(agent)
+        if agent not in self._known.results:
             runs.count(self._at, [result])
         if not self._is_last and runs.moves_on(result):
-            runs.failed[index] = result
+            runs.failed[agent] = result
             return
         if self._store is not None:
-            self._store.forget(index)
-        earlier = runs.failed.pop(index, None)
+            self._store.forget(agent)
+        earlier = runs.failed.pop(agent, None)
         await self._deliver(result if result.ok or earlier is None else _both(earlier, result))
 
 
