@@ -450,6 +450,11 @@ class BatchAgent:
 
             await ModelRuns(resolved, combine_sinks(events)).work()
             return
+        if resolved.fallback and resolved.distribution.store is not None:
+            from .run.fallback import FallbackRuns
+
+            await FallbackRuns(resolved, combine_sinks(events)).work()
+            return
         coordinator = coordinator_of(resolved)
         if coordinator is None:
             raise SpecError("work needs the store of the run: pass store='redis://...'.")

@@ -368,7 +368,7 @@ async def test_events_name_the_run_of_each_backend() -> None:
             {"fallback": ["large"], "runtime": CodexRuntime()},
             "a program keeps its conversation itself",
         ),
-        ({"fallback": ["large"], "store": "redis://x"}, "works in one process"),
+        ({"fallback": ["large"], "cluster": "ray"}, "the caller of a run on Ray sends no requests"),
     ],
 )
 async def test_mistakes_are_found_before_anything_is_sent(options: dict[str, Any], message: str) -> None:

@@ -1,6 +1,6 @@
 """Conversations that agents take along to another backend: `fallback=` continues where the last backend gave up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -107,8 +107,8 @@ class CarryingStore:
     """Store of one of several backends of a run. An agent that it does not know begins with the facts that it brings
     along; without a checkpoint, facts are kept until an agent is forgotten, so that the next backend can have them."""
 
-    def __init__(self, store: Store, brought: Mapping[str, Sequence[Fact]]) -> None:
-        """`brought`: by the key of the agent."""
+    def __init__(self, store: Store, brought: Callable[[str], Awaitable[Sequence[Fact]]]) -> None:
+        """`brought`: the facts that the agent with a key brings along."""
         self._store = store
         self._brought = brought
         self._kept: dict[str, list[Fact]] | None = None if store.is_durable else {}
@@ -127,11 +127,11 @@ class CarryingStore:
 
     async def facts(self, key: str) -> Sequence[Fact]:
         found = await self._store.facts(key) if self._kept is None else self._kept.get(key, ())
-        if found or key not in self._brought:
-            self._learn(key, found[:1])
-            return found
-        self.restart(key, self._brought[key])
-        return self._brought[key]
+        if not found and (brought := await self._brought(key)):
+            self.restart(key, brought)
+            return brought
+        self._learn(key, found[:1])
+        return found
 
     async def facts_of(self, agent: SampleId) -> Sequence[Fact]:
         """Facts of an agent; empty if it was not started in this run."""

@@ -69,7 +69,12 @@ async def work(setup: RunSetup, coordinator: Coordinator) -> None:
     if setup.input_fields is None:
         setup = replace(setup, input_fields=())
     async with open_resources([setup], setup.events, coordinator, submits=False) as [resources]:
-        await _Execution(resources).work()
+        await work_on(resources)
+
+
+async def work_on(resources: RunResources) -> None:
+    """Runs agents that another process submitted, as `work` does, with resources that are open already."""
+    await _Execution(resources).work()
 
 
 async def work_for_flow(
@@ -82,7 +87,7 @@ async def work_for_flow(
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 for resources in runs:
-                    group.create_task(_Execution(resources).work())
+                    group.create_task(work_on(resources))
 
 
 async def execute(
