@@ -44,19 +44,20 @@ async def run(
 
         check_judges(resolved)
     results: list[AgentResult] = []
+    position = _position_by_model if resolved.evaluation.models is not None else _position
     began = time.monotonic()
     try:
         async with _stream(resolved, events, shown) as stream:
             async for result in stream:
                 results.append(result)
     except RunStopped as stopped:
-        stopped.results = sorted(results, key=_position)
+        stopped.results = sorted(results, key=position)
         raise
     except asyncio.CancelledError:
         if shown is not None and shown.state.has_started:
             raise  # it has shown what is kept
         raise asyncio.CancelledError(_stop_line(resolved, len(results) + len(stream.unread()), stream.total)) from None
-    found = Results(sorted(results, key=_position), stream.scheduling, stream.report)
+    found = Results(sorted(results, key=position), stream.scheduling, stream.report)
     if resolved.evaluation.models is None and not resolved.evaluation.score:
         return found
     from .evaluation import outcome  # only for runs that are evaluated
@@ -64,7 +65,11 @@ async def run(
     return await outcome.complete(resolved, found, began) if outcome.has_outcome(resolved) else found
 
 
-def _position(result: AgentResult) -> tuple[int, str, int]:
+def _position(result: AgentResult) -> tuple[int, int]:
+    return result.index, result.sample or 0
+
+
+def _position_by_model(result: AgentResult) -> tuple[int, str, int]:
     return result.index, result.model or "", result.sample or 0
 
 
@@ -74,6 +79,11 @@ async def work(spec: BatchSpec | None, options: dict[str, Any], events: EventSin
         from .evaluation.model_runs import ModelRuns
 
         await ModelRuns(resolved, combine_sinks(events)).work()
+        return
+    if resolved.fallback and resolved.distribution.store is not None:
+        from .run.fallback import FallbackRuns
+
+        await FallbackRuns(resolved, combine_sinks(events)).work()
         return
     coordinator = coordinator_of(resolved)
     if coordinator is None:

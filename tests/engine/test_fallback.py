@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.support.conversations import rules
 from tests.support.engine_harness import EventLog, asked
 
-from batch_agent import AgentResult, BatchAgent, ErrorKind, Flow, Results, RunStopped, SpecError, Tool
+from batch_agent import AgentResult, BatchAgent, CodexRuntime, ErrorKind, Flow, Results, RunStopped, SpecError, Tool
 from batch_agent.agent.conversation import Conversation, Generate
 from batch_agent.core.agent_config import Job
 from batch_agent.core.errors import BackendError
@@ -241,6 +241,69 @@ def test_what_is_brought_along_is_a_conversation_that_the_next_backend_can_conti
         assert conversation.result(0.0).usage == Usage()
 
 
+def is_first_sample(request: Request) -> bool:
+    return request.seed is None
+
+
+def refusing_first_samples(request: Request) -> Answer:
+    """Refuses the first sample of each input."""
+    if is_first_sample(request):
+        return Reply("I would rather not.", "refusal", Usage(50, 0, 5))
+    return good(request)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("key", [None, "n"])
+async def test_each_sample_goes_to_the_next_backend_by_itself(
+    checkpoint: bool, key: str | None, tmp_path: Path
+) -> None:
+    small, large = ScriptedBackend(refusing_first_samples, model="small"), ScriptedBackend(good, model="large")
+    folder = tmp_path if checkpoint else None
+    options: dict[str, Any] = {"samples": 4, "seed": 7, "checkpoint_dir": folder, "key": key}
+    results = await run(small, large, **options)
+    assert [(each.index, each.sample) for each in results] == [(n, sample) for n in range(6) for sample in range(4)]
+    assert all(each.ok for each in results)
+    assert {(each.sample, each.model) for each in results} == {(0, "large"), *((n, "small") for n in (1, 2, 3))}
+    assert (len(small.requests), len(large.requests)) == (24, 6)
+    assert all(map(is_first_sample, large.requests))
+    if key is not None:
+        assert [each.key for each in results] == [str(n) for n in range(6) for _ in range(4)]
+    if checkpoint:
+        again = await run(small, large, **options)
+        assert [(each.output, each.model, each.sample) for each in again] == [
+            (each.output, each.model, each.sample) for each in results
+        ]
+        assert (len(small.requests), len(large.requests)) == (24, 6)
+
+
+async def test_each_sample_goes_on_with_its_own_conversation() -> None:
+    saving = Saving("write")
+    small, large = ScriptedBackend(saving.calling, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large, tools=[saving.tool], samples=3, inputs=[{"n": 1}, {"n": 2}, {"n": 1}])
+    assert [(each.index, each.sample, each.output) for each in results] == [
+        (index, sample, f"answer {n}") for index, n in enumerate((1, 2, 1)) for sample in range(3)
+    ]
+    assert sorted(saving.written) == [1] * 6 + [2] * 3
+    assert {len(request.messages) for request in large.requests} == {3}
+
+
+async def test_samples_that_a_lost_server_has_not_answered_go_to_the_next_one() -> None:
+    answered: list[int] = []
+
+    def answer(request: Request) -> Answer:
+        if len(answered) == 5:
+            raise BackendError(ErrorKind.UNAVAILABLE, "connection refused")
+        answered.append(number(request))
+        return good(request)
+
+    small, large = ScriptedBackend(answer, model="small"), ScriptedBackend(good, model="large")
+    results = await run(small, large, max_inflight=1, max_retries=1, samples=2)
+    assert [(each.index, each.sample, each.model) for each in results] == [
+        (n, sample, "small" if 2 * n + sample < 5 else "large") for n in range(6) for sample in range(2)
+    ]
+    assert len(large.requests) == 7
+
+
 async def test_results_are_written_and_handed_over_once(tmp_path: Path) -> None:
     seen: list[AgentResult] = []
     small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
@@ -297,8 +360,15 @@ async def test_events_name_the_run_of_each_backend() -> None:
         ({"fallback": "large"}, "must be a list of models and backends"),
         ({"fallback": [""]}, "must be a list of models and backends"),
         ({"fallback": [3]}, "must be a URL"),
-        ({"fallback": ["large"], "samples": 2}, "one answer per input"),
-        ({"fallback": ["large"], "store": "redis://x"}, "works in one process"),
+        (
+            {"fallback": ["large"], "models": ["a", "b"]},
+            "an answer of another one would count for the model that failed",
+        ),
+        (
+            {"fallback": ["large"], "runtime": CodexRuntime()},
+            "a program keeps its conversation itself",
+        ),
+        ({"fallback": ["large"], "cluster": "ray"}, "the caller of a run on Ray sends no requests"),
     ],
 )
 async def test_mistakes_are_found_before_anything_is_sent(options: dict[str, Any], message: str) -> None:

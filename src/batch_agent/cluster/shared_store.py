@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from .. import aio
-from ..core.coordinator import Append, Completion, End, Replace, Write
+from ..core.coordinator import Append, Completion, Coordinator, End, Replace, Write
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
 from ..core.protocols import Account, Prices
@@ -87,6 +87,13 @@ class WriteBuffer:
         self.next_due = pending.due if self.next_due is None else min(self.next_due, pending.due)
 
 
+async def stored_plan(coordinator: Coordinator) -> Mapping[str, Any] | None:
+    """The plan of a shared run; None if it was never started. Raises StoreError."""
+    data = (await coordinator.read(PLAN)).data
+    plan: Mapping[str, Any] | None = None if data is None else orjson.loads(data)
+    return plan
+
+
 _CLOSE_TIMEOUT = 5.0
 """Seconds for the remaining writes at the end of a run."""
 _MAX_BATCH = 500
@@ -115,9 +122,7 @@ class SharedStore:
         """Nothing to do: the coordinator is opened by `join`."""
 
     async def plan(self) -> Mapping[str, Any] | None:
-        data = (await self._member.coordinator.read(PLAN)).data
-        plan: Mapping[str, Any] | None = None if data is None else orjson.loads(data)
-        return plan
+        return await stored_plan(self._member.coordinator)
 
     async def save_plan(self, plan: Mapping[str, Any]) -> None:
         """Raises PlanMismatch if another process has stored a different plan at the same time."""

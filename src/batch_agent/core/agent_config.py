@@ -135,9 +135,18 @@ SAMPLE_MARK = "~"
 """Precedes the number of a sample, other than the first, at the end of a key."""
 
 
+SampleId = tuple[int, int]
+"""An agent of a run: the index of its input, and the number of its sample."""
+
+
 def sample_of(key: str) -> int:
     """Number of the sample that an agent with this key answers (`samples=`)."""
     return int(key.rpartition("@")[2].partition(".")[0].partition(SAMPLE_MARK)[2] or 0)
+
+
+def key_of_sample(key: str, sample: int) -> str:
+    """The key of a sample, from that of the first one."""
+    return f"{key}{SAMPLE_MARK}{sample}" if sample else key
 
 
 def without_sample(key: str) -> str:

@@ -148,16 +148,23 @@ class BatchSpec:
         object.__setattr__(self, "fallback", tuple(fallback))
         if not fallback:
             return
-        if self.distribution.store is not None or self.distribution.cluster is not None:
+        if self.distribution.cluster is not None:
             raise SpecError(
-                "fallback= works in one process: omit store= and cluster=, or run a flow, whose .escalate(...) runs "
-                "failed items again: Flow(inputs, store=...).map('answer', task).escalate(when=lambda item: False, "
-                "model=...). Several servers of one model: backend=[...]."
+                "fallback= does not work with cluster=: the caller of a run on Ray sends no requests, and so does not "
+                "see that a backend is out. Pass store= and start workers with BatchAgent.work, or run a flow, whose "
+                ".escalate(...) runs failed items again: Flow(inputs, cluster='ray').map('answer', task).escalate("
+                "when=lambda item: False, model=...)."
             )
         if self.runtime is not None:
-            raise SpecError("fallback= is for agents without a runtime.")
-        if self.evaluation.models is not None or self.evaluation.samples != 1:
-            raise SpecError("fallback= is for one model and one answer per input: omit models= and samples=.")
+            raise SpecError(
+                "fallback= is for agents without a runtime: a program keeps its conversation itself, and cannot hand "
+                "it to another model. Omit one of them; several servers of one model are backend=[...]."
+            )
+        if self.evaluation.models is not None:
+            raise SpecError(
+                "fallback= and models= exclude each other: models= compares models, and an answer of another one would "
+                "count for the model that failed. Omit one of them."
+            )
 
     def _check_models(self) -> None:
         if self.model is not None:

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence, Set, Sized
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
 from ..aio import is_being_cancelled
-from ..core.agent_config import SAMPLE_MARK, Job
+from ..core.agent_config import SAMPLE_MARK, Job, SampleId
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentError
 from ..core.run_failure import RunStopped
@@ -118,11 +118,14 @@ class InputSource:
         order: Iterable[int] | None = None,
         samples: int = 1,
         blocks: Callable[[Any], bool] | None = None,
+        without: Set[SampleId] = frozenset(),
     ) -> None:
         """`job`: makes the job of an index and an input, and of a sample if it is not the first. `order`: indices of
         the inputs, for a sequence; None: in the order of the iterable. `samples`: agents for each input, which follow
-        each other. `blocks`: whether `job` reads files of an input; it is then called in a thread."""
+        each other. `blocks`: whether `job` reads files of an input; it is then called in a thread. `without`: samples
+        that are left out."""
         self._blocks = blocks
+        self._without = without
         self.total = None if inputs.total is None else inputs.total * samples
         self.is_bounded = inputs.total is not None or inputs.is_fed
         self._inputs = inputs
@@ -144,6 +147,11 @@ class InputSource:
 
     async def take(self) -> Job | None:
         """Raises RunStopped if the user's iterator raises."""
+        while (job := await self._take()) is not None and self._without and (job.index, self._sample) in self._without:
+            pass  # its key is made all the same: those of the samples behind it follow from it
+        return job
+
+    async def _take(self) -> Job | None:
         if self._sample < self._samples - 1:
             self._sample += 1
         else:

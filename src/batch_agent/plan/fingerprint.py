@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from ..core.agent_config import SAMPLE_MARK
+from ..core.agent_config import key_of_sample
 from ..core.images import as_image
 from ..core.schema import is_model
 from .hash_set import HashSet
@@ -43,7 +43,7 @@ class Keys:
         elif not self._seen.add(number):
             copy = self._copies[number] = self._copies.get(number, 0) + 1
         key = f"{digest.hex()}-{copy}" if copy > 0 else digest.hex()
-        return f"{key}{SAMPLE_MARK}{sample}" if sample else key
+        return key_of_sample(key, sample)
 
 
 def canonical(value: Any) -> bytes:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ..core.agent_config import SAMPLE_MARK
+from ..core.agent_config import key_of_sample
 from ..core.errors import SpecError
 from ..core.schema import is_model
 from ..core.validation import suggestion
@@ -45,7 +45,7 @@ class RowKeys:
         digest = self._run.copy()
         digest.update(canonical([row, shown, *images]))
         key = f"{key_of_row(row)}{self._question}{digest.hexdigest()}"
-        return f"{key}{SAMPLE_MARK}{sample}" if sample else key
+        return key_of_sample(key, sample)
 
 
 def key_of_row(row: str) -> str:

@@ -1,11 +1,11 @@
 """Conversations that agents take along to another backend: `fallback=` continues where the last backend gave up."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ..agent.conversation import Conversation, Done
-from ..core.agent_config import AgentConfig, Job
+from ..core.agent_config import AgentConfig, Job, SampleId, sample_of
 from ..core.facts import (
     CarriedOver,
     Claimed,
@@ -107,13 +107,13 @@ class CarryingStore:
     """Store of one of several backends of a run. An agent that it does not know begins with the facts that it brings
     along; without a checkpoint, facts are kept until an agent is forgotten, so that the next backend can have them."""
 
-    def __init__(self, store: Store, brought: Mapping[str, Sequence[Fact]]) -> None:
-        """`brought`: by the key of the agent."""
+    def __init__(self, store: Store, brought: Callable[[str], Awaitable[Sequence[Fact]]]) -> None:
+        """`brought`: the facts that the agent with a key brings along."""
         self._store = store
         self._brought = brought
         self._kept: dict[str, list[Fact]] | None = None if store.is_durable else {}
-        self._keys: dict[int, str] = {}
-        """Of the agents of this run, by the index of their input."""
+        self._keys: dict[SampleId, str] = {}
+        """Of the agents of this run."""
         self.is_durable = store.is_durable
         self.open, self.aclose, self.settle = store.open, store.aclose, store.settle
         self.plan, self.save_plan, self.identity = store.plan, store.save_plan, store.identity
@@ -127,15 +127,15 @@ class CarryingStore:
 
     async def facts(self, key: str) -> Sequence[Fact]:
         found = await self._store.facts(key) if self._kept is None else self._kept.get(key, ())
-        if found or key not in self._brought:
-            self._learn(key, found[:1])
-            return found
-        self.restart(key, self._brought[key])
-        return self._brought[key]
+        if not found and (brought := await self._brought(key)):
+            self.restart(key, brought)
+            return brought
+        self._learn(key, found[:1])
+        return found
 
-    async def facts_of(self, index: int) -> Sequence[Fact]:
-        """Facts of the agent of an input; empty if it was not started in this run."""
-        return await self.facts(self._keys[index]) if index in self._keys else ()
+    async def facts_of(self, agent: SampleId) -> Sequence[Fact]:
+        """Facts of an agent; empty if it was not started in this run."""
+        return await self.facts(self._keys[agent]) if agent in self._keys else ()
 
     def record(self, key: str, fact: Fact) -> None:
         self._store.record(key, fact)
@@ -149,13 +149,13 @@ class CarryingStore:
         if self._kept is not None:
             self._kept[key] = list(facts)
 
-    def forget(self, index: int) -> None:
+    def forget(self, agent: SampleId) -> None:
         """Frees the memory of an agent that no other backend will run."""
-        key = self._keys.pop(index, None)
+        key = self._keys.pop(agent, None)
         if self._kept is not None and key is not None:
             self._kept.pop(key, None)
 
     def _learn(self, key: str, facts: Sequence[Fact]) -> None:
         for fact in facts:
             if isinstance(fact, Started):
-                self._keys[fact.index] = key
+                self._keys[fact.index, sample_of(key)] = key

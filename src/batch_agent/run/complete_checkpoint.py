@@ -3,9 +3,11 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, field, replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from ..backends.prices import known_price
+from ..core.agent_config import AgentConfig, Job, SampleId, sample_of
+from ..core.coordinator import Coordinator
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
@@ -20,6 +22,11 @@ from ..plan.compile import Plan
 from ..plan.layout import Layout
 from .setup import RunSetup, input_order
 
+if TYPE_CHECKING:
+    from ..store.sqlite import SqliteStore
+
+_BATCH = 256
+"""Agents whose facts are read at a time."""
 MAX_READ_AHEAD = 10_000
 """Inputs of an iterator that are read ahead to check for completeness. Longer ones always use their server."""
 
@@ -123,39 +130,115 @@ async def recall_complete(
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswers:
-    """The answers in a checkpoint, by the index of their input, and its plan."""
+    """What is in a checkpoint, or at the coordinator of a shared run: the answers and the plan. No server is needed."""
 
     plan: Mapping[str, Any] | None = None
-    results: Mapping[int, AgentResult] = field(default_factory=dict)
+    results: Mapping[SampleId, AgentResult] = field(default_factory=dict)
+    facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
+    """Those of the answers, by the keys of the agents."""
+    unfinished: Mapping[SampleId, Sequence[Fact]] = field(default_factory=dict)
+    """Facts of agents without an answer."""
+    config: AgentConfig | None = None
+
+    @property
+    def store(self) -> Store:
+        """A store with the answers, to run their agents again without a server."""
+        from ..store.memory_store import MemoryStore
+
+        store = MemoryStore()
+        for key, facts in self.facts.items():
+            store.restart(key, facts)
+        return ReadOnlyStore(store)
 
 
 async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
-    """The answers in the checkpoint of a run whose inputs are a sequence. No server is needed."""
-    folder = setup.spec.checkpoint_dir
-    if folder is None or not (folder / "run.sqlite3").is_file():
-        return RecordedAnswers()
-    from ..store.sqlite import SqliteStore  # only for runs with a checkpoint
-
-    inputs, layout = await setup.layout_inputs()
-    store = SqliteStore(folder)
-    await store.open()
-    try:
-        kept = await store.plan()
+    """The answers that a run over a sequence of inputs has so far."""
+    async with _open_record(setup) as record:
+        kept = None if record is None else await record.plan()
+        inputs, layout = await setup.layout_inputs()
         plan = None if kept is None else setup.recorded_plan(layout, kept)
-        if plan is None:
+        if record is None or kept is None or plan is None:
             return RecordedAnswers()
-        assert kept is not None
         price = known_price(plan.config.model, kept["backend"], setup.spec.spending.prices)
-        source = InputSource(inputs, plan.job, input_order(layout, inputs), 1, plan.reads_images)
-        found: dict[int, AgentResult] = {}
-        while (job := await source.take()) is not None:
-            facts = await store.facts(job.key)
-            result = result_from_facts(plan.config, job, facts, retry_failed=True) if facts else None
-            if result is not None and result.ok:
-                found[job.index] = result if price is None else replace(result, cost=price.of(result.usage))
-        return RecordedAnswers(kept, found)
-    finally:
-        await store.aclose()
+        order, samples = input_order(layout, inputs), setup.spec.evaluation.samples
+        source = InputSource(inputs, plan.job, order, samples, plan.reads_images)
+        found, unfinished = dict[SampleId, AgentResult](), dict[SampleId, Sequence[Fact]]()
+        of_answers: dict[str, Sequence[Fact]] = {}
+        async for jobs in _in_batches(source):
+            for job, facts in zip(jobs, await record.fact_lists([job.key for job in jobs]), strict=True):
+                agent = job.index, sample_of(job.key)
+                result = result_from_facts(plan.config, job, facts, retry_failed=True) if facts else None
+                if result is not None and result.ok:
+                    found[agent] = result if price is None else replace(result, cost=price.of(result.usage))
+                    of_answers[job.key] = facts
+                elif facts:
+                    unfinished[agent] = facts
+        return RecordedAnswers(kept, found, of_answers, unfinished, plan.config)
+
+
+class _Record(Protocol):
+    """A checkpoint or a coordinator, for reading."""
+
+    async def plan(self) -> Mapping[str, Any] | None: ...
+
+    async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]: ...
+
+
+class _CheckpointRecord:
+    def __init__(self, store: "SqliteStore") -> None:
+        self.plan = store.plan
+        self._facts = store.facts
+
+    async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
+        return [await self._facts(key) for key in keys]
+
+
+class _SharedRecord:
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self.fact_lists = coordinator.fact_lists
+
+    async def plan(self) -> Mapping[str, Any] | None:
+        from ..cluster.shared_store import stored_plan  # only for shared runs
+
+        return await stored_plan(self._coordinator)
+
+
+@asynccontextmanager
+async def _open_record(setup: RunSetup) -> AsyncIterator[_Record | None]:
+    folder = setup.spec.checkpoint_dir
+    if setup.spec.distribution.store is not None:
+        from ..cluster.coordinator_address import coordinator_of
+
+        coordinator = coordinator_of(setup.spec)
+        assert coordinator is not None
+        await coordinator.open()
+        try:
+            yield _SharedRecord(coordinator)
+        finally:
+            await coordinator.aclose()
+    elif folder is not None and (folder / "run.sqlite3").is_file():
+        from ..store.sqlite import SqliteStore  # only for runs with a checkpoint
+
+        store = SqliteStore(folder)
+        await store.open()
+        try:
+            yield _CheckpointRecord(store)
+        finally:
+            await store.aclose()
+    else:
+        yield None
+
+
+async def _in_batches(source: InputSource) -> AsyncIterator[list[Job]]:
+    batch: list[Job] = []
+    while (job := await source.take()) is not None:
+        batch.append(job)
+        if len(batch) == _BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:

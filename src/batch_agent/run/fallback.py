@@ -1,23 +1,26 @@
 """Runs with `fallback=`: agents that their backend cannot serve are run by the next one.
 
-Each backend is a run of its own over the inputs that are left, with its own checkpoint, model and prices. An agent that
+Each backend is a run of its own over the agents that are left, with its own checkpoint, model and prices. An agent that
 changes over goes on with its conversation, unless the other backend cannot continue it: then it starts again with its
-first turn. Inputs that any backend has answered are not sent to another one, also not after a resume."""
+first turn. Agents that any backend has answered are not sent to another one, also not after a resume. With `samples=`,
+each sample of an input is an agent: one backend may answer the first, and another the second."""
 
+import asyncio
 import re
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence, Set
-from contextlib import AbstractContextManager, AsyncExitStack
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..aio import exit_in_thread, now
-from ..core.agent_config import Job
+from ..aio import exit_in_thread, now, ungrouped
+from ..cluster.coordinator_address import FlowCoordinators, coordinator_of, flow_coordinators, run_id_of, stage_spec
+from ..core.agent_config import AgentConfig, Job, SampleId, key_of_sample
 from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.facts import Fact
-from ..core.options import SpendingLimits
+from ..core.options import Distributed, SpendingLimits
 from ..core.options.backend_settings import BackendSettings
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
@@ -35,11 +38,13 @@ from .carried_conversation import CarryingStore, LeftConversation
 from .complete_checkpoint import RecordedAnswers, recorded_answers
 from .resource_opener import open_resources
 from .resources import RunResources
-from .runner import execute
+from .runner import execute, work_on
 from .setup import RunSetup, input_order
 
 FALLBACK_PREFIX = "fallback-"
-"""Begins the name of the directory of each fallback, in the checkpoint of a run."""
+"""Begins the name of the directory of each fallback, in the checkpoint of a run, and that of its shared run."""
+FIRST_STAGE = "first"
+"""Name of the shared run of the first backend, within that of all."""
 _KINDS = frozenset(
     {
         ErrorKind.UNAVAILABLE,
@@ -59,6 +64,9 @@ _KINDS = frozenset(
 inputs are not among them."""
 _FALLBACK_NAME = re.compile(r"fallback (\d+) \(")
 _FILTERS = ("content_filter", "content management policy", "content policy")
+
+if TYPE_CHECKING:
+    from ..cluster.handover import BroughtConversations
 
 Deliver = Callable[[AgentResult], Awaitable[None]]
 
@@ -81,18 +89,25 @@ class FallbackRuns:
         ]
         own = self._setups[0].tools
         self._repeatable = frozenset(tool.name for tool in own if tool.sharing.effect != "write")
-        self.failed: dict[int, AgentResult] = {}
-        """Results of agents that the next backend runs again, by the index of their input."""
-        self.left: dict[int, LeftConversation] = {}
-        """Conversations of agents that a backend did not finish, by the index of their input."""
+        self.failed: dict[SampleId, AgentResult] = {}
+        """Results of agents that the next backend runs again."""
+        self.left: dict[SampleId, LeftConversation] = {}
+        """Conversations of agents that a backend did not finish."""
+        self.done: set[SampleId] = set()
+        """Agents whose results are delivered."""
         self._spent: list[tuple[int, float]] = [(0, 0.0)] * len(specs)
-        """Tokens and dollars of each backend."""
+        """Tokens and dollars of each backend. In a shared run, all of them have one account at the coordinator."""
+
+    @property
+    def is_shared(self) -> bool:
+        return self._spec.distribution.store is not None
 
     async def drive(self, channel: ResultChannel) -> None:
         """Runs them one after the other; the results go to the channel. Raises as a run does."""
         spec, began = self._spec, now()
         inputs = await self._inputs()
-        channel.total = len(inputs)
+        samples = range(spec.evaluation.samples)
+        channel.total = len(inputs) * len(samples)
         rows = spec.rows.of_read_inputs()
         setups = [
             replace(setup, spec=replace(setup.spec, inputs=inputs, rows=rows, out=None, on_result=None))
@@ -106,29 +121,86 @@ class FallbackRuns:
                 self._events.emit(FlowStarted(tuple(self.names)))
             write = None if spec.out is None else await stack.enter_async_context(result_file_writer(spec.out))
             deliver = Delivery(channel.put, spec.on_result, write, self._events).deliver
+            if self.is_shared and await stack.enter_async_context(self._presence()):
+                setups = list(map(_without_retries, setups))
             recorded = [await recorded_answers(setup) for setup in setups]
             for at, known in enumerate(recorded):
                 self.count(at, known.results.values())
-            left = set(range(len(inputs))).difference(*(known.results for known in recorded[1:]))
+            left = {(index, sample) for index in range(len(inputs)) for sample in samples}
+            left.difference_update(*(known.results for known in recorded[1:]))
             for at, (setup, known) in enumerate(zip(setups, recorded, strict=True)):
-                todo = left.union(self.failed, known.results)
+                todo = left.union(self.failed, known.results).difference(self.done)
                 if todo:
                     limited = self._limited(at, setup, now() - began)
                     left = await _Phase(self, at, limited, known, deliver, channel).run(todo)
             await self.deliver_failed(deliver)
 
+    async def work(self) -> None:
+        """Works for a shared run that another process submitted, at all of its backends, until no caller is left.
+        Raises as `runner.work` does; a backend that is out is left to the other workers, unless all are."""
+        if self._events is not None:
+            self._events.emit(FlowStarted(tuple(self.names)))
+        outages: list[Exception] = []
+        with ungrouped():
+            async with asyncio.TaskGroup() as group:
+                for at in range(len(self._setups)):
+                    group.create_task(self._work_at(at, outages))
+        if len(outages) == len(self._setups):
+            raise outages[-1]
+
+    async def _work_at(self, at: int, outages: list[Exception]) -> None:
+        setup = replace(self._setups[at], input_fields=())
+        try:
+            async with self.open_shared(at, setup, submits=False) as [run]:
+                await work_on(replace(run, store=CarryingStore(run.store, brought_conversations(run).facts)))
+        except (SpecError, BackendError, RunStopped) as error:
+            if not _is_outage(error):
+                raise
+            outages.append(error)
+            self.notify(f"{self.names[at]} is not used any more by this worker: {error}")
+
+    def open_shared(
+        self, at: int, setup: RunSetup, *, submits: bool
+    ) -> AbstractAsyncContextManager[list[RunResources]]:
+        """Resources of a shared run of one backend. All of them share slots, tool calls and the budget, as the stages
+        of a flow do."""
+        coordinator, stages = self._coordinators()
+        return open_resources([setup], setup.events, coordinator, stages=[stages[at]], submits=submits)
+
+    def _coordinators(self) -> FlowCoordinators:
+        found = flow_coordinators([setup.spec for setup in self._setups])
+        assert found is not None
+        return found
+
+    @asynccontextmanager
+    async def _presence(self) -> AsyncIterator[bool]:
+        """Keeps workers while this process goes from one backend to the next. Yields whether there are other callers:
+        what fails at one backend then goes to the next one, and is not run again."""
+        from ..cluster.membership import worker_name  # only for shared runs
+        from ..cluster.presence import ClientPresence
+
+        coordinator, ttl = self._coordinators()[0], self._spec.distribution.lease
+        await coordinator.open()
+        try:
+            callers = ClientPresence(coordinator, ttl)
+            is_joined = await callers.any_present()
+            async with callers.present(worker_name()):
+                yield is_joined
+        finally:
+            await coordinator.aclose()
+
     async def deliver_failed(self, deliver: Deliver) -> None:
-        for index in sorted(self.failed):
-            await deliver(self.failed.pop(index))
+        for agent in sorted(self.failed):
+            await deliver(self.failed.pop(agent))
 
     def moves_on(self, result: AgentResult) -> bool:
         """Whether another backend may do better."""
         return result.error is not None and _is_of_backend(result.error)
 
-    def may_start_again(self, index: int) -> bool:
+    def may_start_again(self, agent: SampleId) -> bool:
         """Whether an agent may start with its first turn: not if it has failed, and may have changed something with its
         tools. What tools of MCP servers do is unknown."""
-        failed = self.failed.get(index)
+        failed = self.failed.get(agent)
         return failed is None or all(call.name in self._repeatable for call in failed.tool_calls)
 
     def count(self, at: int, results: Iterable[AgentResult]) -> None:
@@ -141,7 +213,7 @@ class FallbackRuns:
     def _limited(self, at: int, setup: RunSetup, seconds: float) -> RunSetup:
         """The setup with what the others leave of the budget and of the time."""
         spending = setup.spec.spending
-        others = [spent for number, spent in enumerate(self._spent) if number != at]
+        others = [spent for number, spent in enumerate(self._spent) if number != at and not self.is_shared]
         rest = SpendingLimits(
             max_total_tokens=_rest(spending.max_total_tokens, sum(tokens for tokens, _ in others)),
             max_usd=_rest(spending.max_usd, sum(usd for _, usd in others)),
@@ -177,120 +249,175 @@ class _Phase:
         self._deliver = deliver
         self._channel = channel
         self._is_last = at == len(runs.names) - 1
-        self._delivered: set[int] = set()
+        self._delivered: set[SampleId] = set()
         self._store: CarryingStore | None = None
 
-    async def run(self, todo: Set[int]) -> set[int]:
-        """Returns the inputs that have no result yet. Raises what a run raises if no other backend is left."""
+    async def run(self, todo: Set[SampleId]) -> set[SampleId]:
+        """Returns the agents that have no result yet. Raises what a run raises if no other backend is left."""
         runs = self._runs
         try:
             await self._execute(todo)
         except (SpecError, BackendError, RunStopped) as error:
+            if runs.is_shared and not self._is_last and _is_outage(error):
+                await self._withdraw(error)
             missing = set(todo).difference(self._delivered)
             if known := missing.intersection(self._known.results):  # the server was not needed for these
-                await self._execute(known)
+                await self._deliver_known(known)
             missing -= self._delivered
             if not self._is_last and not _is_outage(error):
                 raise
             if self._is_last and missing.difference(runs.failed):
                 await runs.deliver_failed(self._deliver)
                 raise
-            then = "" if self._is_last else f" {plural(len(missing), 'input')} left for {runs.names[self._at + 1]}."
+            then = "" if self._is_last else f" {plural(len(missing), 'agent')} left for {runs.names[self._at + 1]}."
             runs.notify(f"{runs.names[self._at]} is not used any more: {error}{then}")
-        return set(todo).difference(self._delivered, runs.failed)
+        left = set(todo).difference(self._delivered, runs.failed)
+        if not self._is_last and (leaving := left.union(runs.failed).intersection(todo)):
+            await self._leave(leaving)
+        return left
 
-    async def _execute(self, todo: Set[int]) -> None:
-        setup, channel = self._setup, self._channel
-        plans = [self._known.plan] if self._known.plan is not None and todo <= self._known.results.keys() else None
-        async with open_resources([setup], setup.events, recorded=plans) as [run]:
-            if plans is None:
-                todo, only, brought = self._brought(run, todo)
-                self._store = CarryingStore(run.store, brought)
-                run = replace(run, store=self._store)
+    async def _execute(self, todo: Set[SampleId]) -> None:
+        setup, runs = self._setup, self._runs
+        if self._known.plan is not None and todo <= self._known.results.keys():
+            await self._deliver_known(todo)
+            return
+        opened = (
+            runs.open_shared(self._at, setup, submits=True) if runs.is_shared else open_resources([setup], setup.events)
+        )
+        async with opened as [run]:
+            todo, brought = self._brought(run, todo)
+            if runs.is_shared:
+                shared = brought_conversations(run)
+                await shared.save(brought)
+                self._store = CarryingStore(run.store, shared.facts)
             else:
-                only = self._only(todo)
-            if not todo:
-                return
-            run = replace(run, setup=replace(run.setup, compared_model=run.plan.config.model), agents=len(todo))
+                self._store = CarryingStore(run.store, _found_in(brought))
             try:
-                await execute(run, self._put, only=only)
-            except (BackendError, RunStopped):
-                await self._leave(run, todo)
-                raise
+                await self._execute_agents(replace(run, store=self._store), todo)
             finally:
-                channel.scheduling, channel.report = run.scheduling, run.measured_report
-            await self._leave(run, todo)
+                await self._keep(run, todo)
 
-    def _only(self, todo: Set[int]) -> list[int] | None:
-        return None if len(todo) == self._channel.total else sorted(todo)
+    async def _deliver_known(self, todo: Set[SampleId]) -> None:
+        """Delivers answers that are recorded. No server is needed."""
+        setup, known = self._setup, self._known
+        assert known.plan is not None
+        if self._runs.is_shared:
+            setup = replace(setup, spec=replace(setup.spec, distribution=Distributed()))
+        async with open_resources([setup], setup.events, recorded=[known.plan]) as [run]:
+            await self._execute_agents(replace(run, store=known.store) if self._runs.is_shared else run, todo)
 
-    def _brought(
-        self, run: RunResources, todo: Set[int]
-    ) -> tuple[Set[int], list[int] | None, dict[str, Sequence[Fact]]]:
-        """The inputs that this backend may run, in their order if they are not all, and the facts that their agents
-        bring along from another one."""
-        runs, plan, inputs = self._runs, run.plan, self._setup.spec.inputs
-        facts, allowed, continued = dict[int, Sequence[Fact]](), set(todo), 0
-        for index in todo & (runs.left.keys() | runs.failed.keys()):
-            carried, restart = self._facts_from(run, index)
+    async def _execute_agents(self, run: RunResources, todo: Set[SampleId]) -> None:
+        if not todo:
+            return
+        channel, only, without = self._channel, None, set[SampleId]()
+        if len(todo) != channel.total:
+            only, samples = self._order(run), range(self._setup.spec.evaluation.samples)
+            without = {(index, sample) for index in only for sample in samples}.difference(todo)
+        run = replace(run, setup=replace(run.setup, compared_model=run.plan.config.model), agents=len(todo))
+        try:
+            await execute(run, self._put, only=only, without=without)
+        finally:
+            channel.scheduling, channel.report = run.scheduling, run.measured_report
+
+    def _order(self, run: RunResources) -> list[int]:
+        """All inputs as they run. Equal inputs are told apart by how many came before, so those without an agent here
+        are counted too: each keeps its key, whichever other agents have changed over."""
+        return list(input_order(run.plan.layout, run.inputs) or range(len(self._setup.spec.inputs)))
+
+    async def _withdraw(self, error: Exception) -> None:
+        """Ends what the other workers of a shared run have not begun, waits for the rest, and reads its answers."""
+        from ..cluster.handover import withdraw_agents
+
+        coordinator, spec = coordinator_of(self._setup.spec), self._setup.spec
+        assert coordinator is not None
+        kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.NOT_FOUND
+        await coordinator.open()
+        try:
+            await withdraw_agents(coordinator, AgentError(kind, str(error)), spec.distribution.lease)
+        finally:
+            await coordinator.aclose()
+        self._known = await recorded_answers(self._setup)
+
+    def _brought(self, run: RunResources, todo: Set[SampleId]) -> tuple[Set[SampleId], dict[str, Sequence[Fact]]]:
+        """The agents that this backend may run, and the facts that they bring along from another one, by their
+        keys."""
+        runs = self._runs
+        facts, allowed, continued = dict[SampleId, Sequence[Fact]](), set(todo), 0
+        for agent in todo & (runs.left.keys() | runs.failed.keys()):
+            carried, restart = self._facts_from(run, agent)
             continued += bool(carried)
             if found := carried or restart:
-                facts[index] = found
-            if not carried and not runs.may_start_again(index):
-                allowed.discard(index)
+                facts[agent] = found
+            if not carried and not runs.may_start_again(agent):
+                allowed.discard(agent)
         if continued:
             runs.notify(f"{runs.names[self._at]} continues the conversations of {plural(continued, 'agent')}.")
-        only = self._only(allowed)
-        order = list(only or input_order(plan.layout, run.inputs) or range(len(inputs))) if facts else []
-        keys = plan.keys(inputs[index] for index in order)
-        brought = {key: facts[index] for index, key in zip(order, keys, strict=True) if key and index in facts}
-        return allowed, only, brought
+        keys = self._keys(run, facts.keys()) if facts else {}
+        return allowed, {keys[agent]: found for agent, found in facts.items() if agent in keys}
 
-    def _facts_from(self, run: RunResources, index: int) -> tuple[Sequence[Fact], Sequence[Fact]]:
+    def _keys(self, run: RunResources, todo: Set[SampleId]) -> dict[SampleId, str]:
+        """Keys of these agents. Those that have none, and those with images, are left out."""
+        inputs, order = self._setup.spec.inputs, self._order(run)
+        keys = dict(zip(order, run.plan.keys(inputs[index] for index in order), strict=True))
+        return {agent: key_of_sample(key, agent[1]) for agent in todo if (key := keys[agent[0]])}
+
+    def _facts_from(self, run: RunResources, agent: SampleId) -> tuple[Sequence[Fact], Sequence[Fact]]:
         """Facts with which an agent goes on, and those with which it starts again."""
-        left, value = self._runs.left.get(index), self._setup.spec.inputs[index]
+        index = agent[0]
+        left, value = self._runs.left.get(agent), self._setup.spec.inputs[index]
         if left is None or run.plan.reads_images(value):
             return (), ()
         job = Job(index, "", value, run.plan.layout.task(index, value)[0])
         return left.facts_for(run.plan.config, run.server.traits.name, job), left.facts_of_restart(job)
 
-    async def _leave(self, run: RunResources, todo: Set[int]) -> None:
-        """Keeps the conversations of agents that have no result of this backend, for the next one."""
-        runs = self._runs
-        if self._is_last or self._store is None:
+    async def _keep(self, run: RunResources, todo: Set[SampleId]) -> None:
+        """Keeps the conversations of agents of this process that have no result of this backend, for the next one."""
+        if self._is_last or self._runs.is_shared or self._store is None:
             return
-        for index in todo:
-            if index in runs.failed or index not in self._delivered:
-                left = LeftConversation(run.plan.config, await self._store.facts_of(index))
-                if left.has_turns:
-                    runs.left[index] = left
+        for agent in todo:
+            if agent in self._runs.failed or agent not in self._delivered:
+                self._left(agent, run.plan.config, await self._store.facts_of(agent))
+
+    async def _leave(self, leaving: Set[SampleId]) -> None:
+        """Keeps the conversations that other processes had, or earlier runs whose server is gone."""
+        known = await recorded_answers(self._setup) if self._runs.is_shared else self._known
+        for agent in leaving.intersection(known.unfinished):
+            if known.config is not None and (self._runs.is_shared or agent not in self._runs.left):
+                self._left(agent, known.config, known.unfinished[agent])
+
+    def _left(self, agent: SampleId, config: AgentConfig, facts: Sequence[Fact]) -> None:
+        left = LeftConversation(config, facts)
+        if left.has_turns:
+            self._runs.left[agent] = left
 
     async def _put(self, result: AgentResult) -> None:
-        runs, index = self._runs, result.index
-        self._delivered.add(index)
-        if index not in self._known.results:
+        runs, agent = self._runs, (result.index, result.sample or 0)
+        self._delivered.add(agent)
+        if agent not in self._known.results:
             runs.count(self._at, [result])
         if not self._is_last and runs.moves_on(result):
-            runs.failed[index] = result
+            runs.failed[agent] = result
             return
         if self._store is not None:
-            self._store.forget(index)
-        earlier = runs.failed.pop(index, None)
+            self._store.forget(agent)
+        runs.done.add(agent)
+        earlier = runs.failed.pop(agent, None)
         await self._deliver(result if result.ok or earlier is None else _both(earlier, result))
 
 
 def specs_of(spec: BatchSpec) -> list[BatchSpec]:
     """The run of the spec's own backend, and of each fallback: a model on the same backend, a backend, or both."""
-    first = replace(spec, fallback=())
-    folder = spec.checkpoint_dir
-    found = [first]
+    folder, run_id = spec.checkpoint_dir, run_id_of(spec)
+    alone = replace(spec, fallback=())
+    found = [stage_spec(alone, run_id, FIRST_STAGE)]
     for number, entry in enumerate(spec.fallback, 1):
         model, backend = parse_fallback(entry)
         own = None if folder is None else Path(folder) / f"{FALLBACK_PREFIX}{number}"
         if backend is None:
             same = spec.backend
             backend = replace(same, model=None) if isinstance(same, BackendSettings) else same
-        found.append(replace(first, model=model, backend=backend, checkpoint_dir=own))
+        stage = stage_spec(alone, run_id, f"{FALLBACK_PREFIX}{number}")
+        found.append(replace(stage, model=model, backend=backend, checkpoint_dir=own))
     return found
 
 
@@ -342,6 +469,24 @@ def _both(earlier: AgentResult, last: AgentResult) -> AgentResult:
     assert last.error is not None
     message = f"{last.error.message} (Before that, {earlier.model or 'the first model'}: {earlier.error.message})"
     return replace(last, error=replace(last.error, message=message))
+
+
+def brought_conversations(run: RunResources) -> "BroughtConversations":
+    from ..cluster.handover import BroughtConversations  # only for shared runs
+
+    assert run.cluster is not None
+    return BroughtConversations(run.cluster.coordinator)
+
+
+def _found_in(brought: Mapping[str, Sequence[Fact]]) -> Callable[[str], Awaitable[Sequence[Fact]]]:
+    async def facts(key: str) -> Sequence[Fact]:
+        return brought.get(key, ())
+
+    return facts
+
+
+def _without_retries(setup: RunSetup) -> RunSetup:
+    return replace(setup, spec=replace(setup.spec, retry=replace(setup.spec.retry, retry_failed=False)))
 
 
 def _rest(limit: Any, spent: float) -> Any:

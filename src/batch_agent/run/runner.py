@@ -1,14 +1,14 @@
 """Runner: opens the resources of a run, and drives its agents to the last result."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .. import aio
 from ..aio import Deadlines
 from ..backends.prices import known_price
-from ..core.agent_config import sample_of, without_sample
+from ..core.agent_config import SampleId, sample_of, without_sample
 from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
 from ..core.protocols import EventSink, Prices, WorkSource
@@ -70,7 +70,12 @@ async def work(setup: RunSetup, coordinator: Coordinator) -> None:
     if setup.input_fields is None:
         setup = replace(setup, input_fields=())
     async with open_resources([setup], setup.events, coordinator, submits=False) as [resources]:
-        await _Execution(resources).work()
+        await work_on(resources)
+
+
+async def work_on(resources: RunResources) -> None:
+    """Runs agents that another process submitted, as `work` does, with resources that are open already."""
+    await _Execution(resources).work()
 
 
 async def work_for_flow(
@@ -83,28 +88,33 @@ async def work_for_flow(
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
                 for resources in runs:
-                    group.create_task(_Execution(resources).work())
+                    group.create_task(work_on(resources))
 
 
 async def execute(
-    resources: RunResources, put: Put, *, only: Sequence[int] | None = None, runs_agents: bool = True
+    resources: RunResources,
+    put: Put,
+    *,
+    only: Sequence[int] | None = None,
+    without: Set[SampleId] = frozenset(),
+    runs_agents: bool = True,
 ) -> None:
     """Drives a run, or one stage of a flow, to its end. Results go to `put` as they finish.
 
-    `only`: indices of the inputs to run, for a sequence; None: all of them. `runs_agents`: of a distributed run,
-    whether agents run in this process too. Raises RunStopped and StoreError."""
+    `only`: indices of the inputs to run, for a sequence; None: all of them. `without`: samples of these to leave out.
+    `runs_agents`: of a distributed run, whether agents run in this process too. Raises RunStopped and StoreError."""
     execution, spec = _Execution(resources), resources.setup.spec
     execution.announce()
     if resources.store.is_durable and only is None:
         await _save_run(resources, execution.prices)
     try:
         if spec.out is None or only is not None:
-            await execution.run(put, None, only, runs_agents=runs_agents)
+            await execution.run(put, None, only, without, runs_agents=runs_agents)
         else:
             from ..data import result_file_writer
 
             async with result_file_writer(spec.out) as write:
-                await execution.run(put, write, only, runs_agents=runs_agents)
+                await execution.run(put, write, only, without, runs_agents=runs_agents)
         is_new = resources.store.is_durable and not resources.is_complete
         if is_new and only is None and execution.has_all_results:
             await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
@@ -180,11 +190,13 @@ class _Execution:
         if first_turns.cached and self._spec.runtime is None:
             events.emit(PrefixReported(self._resources.measured_report()))
 
-    async def run(self, put: Put, write: Write | None, only: Sequence[int] | None, *, runs_agents: bool) -> None:
+    async def run(
+        self, put: Put, write: Write | None, only: Sequence[int] | None, without: Set[SampleId], *, runs_agents: bool
+    ) -> None:
         resources, spec = self._resources, self._spec
         order = only or input_order(resources.plan.layout, resources.inputs)
         plan = resources.plan
-        source = InputSource(resources.inputs, plan.job, order, spec.evaluation.samples, plan.reads_images)
+        source = InputSource(resources.inputs, plan.job, order, spec.evaluation.samples, plan.reads_images, without)
         deliver: Deliver = Delivery(put, spec.on_result, write, self._events, self._completed()).deliver
         if resources.lanes is not None:
             deliver = resources.lanes.counting(deliver)

@@ -189,6 +189,11 @@ def run(
             "--models cannot be used with --store: workers would have to know the backends of all models. In Python, "
             "pass models= to BatchAgent.run and to BatchAgent.work; or use --cluster ray."
         )
+    if remote is not None and kwargs["fallback"]:
+        raise SpecError(
+            "--fallback cannot be used with --store: workers would have to know all backends, and their keys. In "
+            "Python, pass fallback= to BatchAgent.run and to BatchAgent.work."
+        )
     with open_run_folder(location) as opened:
         folder = opened.path
         if fresh:

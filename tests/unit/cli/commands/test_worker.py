@@ -378,6 +378,7 @@ def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_p
     alone = asks[: asks.index("--store")]
     for words, problem in (
         ((*asks, "--models", "a", "b"), "--models cannot be used with --store"),
+        ((*asks, "--fallback", "a"), "--fallback cannot be used with --store"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "--workers needs --cluster 'ray'"),
     ):
