@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ..core.agent_config import SAMPLE_MARK
+from ..core.agent_config import SAMPLE_MARK, Job, sample_of, without_sample
 from ..core.errors import SpecError
 from ..core.schema import is_model
 from ..core.validation import suggestion
@@ -51,6 +51,12 @@ class RowKeys:
 def key_of_row(row: str) -> str:
     """The beginning of all keys of a row: `ID@`."""
     return f"{quote(row, safe='').replace('.', '%2E')}@"
+
+
+def agent_names(job: Job) -> tuple[str, ...]:
+    """What a user may call the agent: its key, the key of its row, or its index."""
+    mark = f"{SAMPLE_MARK}{sample_of(job.key)}" if sample_of(job.key) else ""
+    return job.key, row_key(without_sample(job.key)) + mark, f"{job.index}{mark}"
 
 
 def row_key(key: str) -> str:
