@@ -220,9 +220,11 @@ class RunDeadline:
         """Seconds since the start."""
         return now() - self._began
 
-    def set(self, seconds: float | None) -> None:
-        """Moves the deadline. None: there is none."""
+    def set(self, seconds: float | None, time_left: float | None = None) -> None:
+        """Moves the deadline. None: there is none. `time_left`: seconds from now, of a run that began elsewhere."""
         self.seconds, self.at = seconds, None if seconds is None else self._began + seconds
+        if time_left is not None:
+            self.at = asyncio.get_running_loop().time() + time_left
         for block in self._blocks:
             if not block.expired():
                 block.reschedule(self.at)

@@ -285,6 +285,7 @@ class BatchAgent:
         cls,
         run_dir: str | Path,
         *,
+        run_id: str | None = None,
         max_inflight: int | None = None,
         max_usd: float | None = None,
         deadline: float | None = None,
@@ -293,19 +294,25 @@ class BatchAgent:
         add: Any = None,
     ) -> list[Steered]:
         """Changes a live run with this checkpoint, in this process or another one: all of it, or nothing. Returns what
-        has changed, with the values before and after; `str` of each is a line for people.
+        has changed, with the values before and after; `str` of each is a line for people. A distributed run is changed
+        in all its processes: `run_dir` is then the URL of its Redis server, and `run_id` its name.
 
         `max_inflight`: what the limit of concurrent requests does not exceed. `max_usd`: of a run that was started with
         one. `deadline`: seconds from the start of the run. `pause`: True starts no more turns, False goes on. `cancel`:
         agents, by key or index. `add`: further inputs, as for `run`; they have to be JSON data. Raises SpecError with
         the reason if the run refuses, and StoreError if it is not running."""
+        from .core.options.control_request import ControlRequest
         from .data import read_inputs_async
-        from .run.control import ControlRequest, inputs_to_add
+        from .run.control import inputs_to_add
         from .run.control_socket import steer
 
         agents = [cancel] if isinstance(cancel, str | int) else cancel
         values = inputs_to_add(await read_inputs_async(add)) if add is not None else ()
         request = ControlRequest(max_inflight, max_usd, deadline, pause, tuple(map(str, agents)), values)
+        if run_id is not None:
+            from .cluster.redis.run_control import steer_shared
+
+            return await steer_shared(str(run_dir), run_id, request)
         return await steer(Path(run_dir), request)
 
     @overload

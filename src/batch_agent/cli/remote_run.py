@@ -16,7 +16,9 @@ from ..core.spec import BatchSpec
 from .options.cluster import STORE
 
 COMMAND = "command"
-"""Name of the document with the run's command."""
+"""Name of the document with the run's command, for workers."""
+SAVED_COMMAND = "saved command"
+"""Name of the document with the whole command, for `batch-agent resume`."""
 
 
 class RemoteRun:
@@ -59,20 +61,40 @@ class RemoteRun:
         return await ClientPresence(coordinator, self._spec.distribution.lease).any_present()
 
     @asynccontextmanager
-    async def publish(self, command: bytes) -> AsyncIterator[None]:
-        """Publishes the command for workers. Restores the previous one if the block raises PlanMismatch or
-        BackendError: then the run has another plan, or the backend cannot be reached."""
+    async def publish(self, command: bytes, saved: bytes) -> AsyncIterator[None]:
+        """Publishes the command for workers, and the whole one for `resume`. Restores the previous ones if the block
+        raises PlanMismatch or BackendError: then the run has another plan, or the backend cannot be reached."""
+        new = {COMMAND: command, SAVED_COMMAND: saved}
         async with self.connect() as coordinator:
-            before = (await coordinator.read(COMMAND)).data
-            await coordinator.compare_and_set(
-                COMMAND, before, command
-            )  # a concurrent submitter may win: its command is the same
+            before = {name: (await coordinator.read(name)).data for name in new}
+            for name, data in new.items():  # a concurrent submitter may win: its command is the same
+                await coordinator.compare_and_set(name, before[name], data)
         try:
             yield
         except (PlanMismatch, BackendError):
             async with self.connect() as coordinator:
-                await coordinator.compare_and_set(COMMAND, command, before)
+                for name, data in new.items():
+                    await coordinator.compare_and_set(name, data, before[name])
             raise
+
+    async def saved_command(self) -> bytes:
+        """The command of a run whose caller is gone. Raises SpecError and StoreError if it cannot be resumed so."""
+        async with self.connect() as coordinator:
+            saved, known = (await coordinator.read(SAVED_COMMAND)).data, await runs_known(self._store)
+            if saved is not None and await self.has_submitter(coordinator):
+                raise StoreError(
+                    f"Run {self.name!r} at {self.url} has a caller, which collects its results. If it was killed, try "
+                    "again when its lease has expired, after 15 seconds or what --lease says."
+                )
+        if saved is not None:
+            return saved
+        if self.name in known:
+            raise SpecError(
+                f"Run {self.name!r} at {self.url} was not started by `batch-agent run` of this version. Run the same "
+                "program or command again, with the same store and name: it goes on where the run is."
+            )
+        listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
+        raise StoreError(f"There is no run {self.name!r} at {self.url}. {listed}")
 
     async def delete(self) -> None:
         """Deletes the run from the server. Raises StoreError if a submitter is active."""

@@ -109,7 +109,7 @@ class CommandSaver:
     def __init__(self, progress: Progress, folder: Path, options: Mapping[str, Any]) -> None:
         self._progress = progress
         self._folder = folder
-        self._command = _command(options)
+        self._command = command_json(options)
 
     def emit(self, event: Event) -> None:
         if isinstance(event.event if isinstance(event, StageEvent) else event, RunStarted):
@@ -117,7 +117,7 @@ class CommandSaver:
                 suppress(SpecError),
                 atomic_write(_file(self._folder), is_private=True) as file,
             ):  # the run works without it
-                file.write(orjson.dumps(self._command, option=orjson.OPT_INDENT_2))
+                file.write(self._command)
         self._progress.emit(event)
 
     def __enter__(self) -> Self:
@@ -144,13 +144,14 @@ class SavedCommand(BaseModel):
         """The options as they were given."""
         return {**self.options, **self.paths}
 
-    def check_is_own(self, folder: Path) -> None:
-        """Raises SpecError for a command that this user's own `batch-agent run` has not written."""
+    def check_is_own(self, where: str) -> None:
+        """Raises SpecError for a command that this user's own `batch-agent run` has not written. `where`: it was
+        found, for people."""
         if is_own(_signed(self.model_dump(mode="json")), self.signature):
             return
         raise SpecError(
-            f"The command in the checkpoint {str(folder)!r} is not signed by you: the checkpoint was made by another "
-            "account or machine or by an older version, was changed since, or your settings directory is not writable. "
+            f"The command in {where} is not signed by you: the run was started by another account or machine or by an "
+            "older version, was changed since, or your settings directory is not writable. "
             f"Resuming it would {'; '.join(_consequences(self.given))}, in {str(self.working_directory)!r}. If you "
             "trust its creator, add --trust"
         )
@@ -190,7 +191,7 @@ def read_command(folder: Path) -> tuple[Path, dict[str, Any]]:
 def saved_command(folder: Path) -> SavedCommand:
     """The saved command of a checkpoint. Raises StoreError if there is none."""
     try:
-        command = orjson.loads(_file(folder).read_bytes())
+        data = _file(folder).read_bytes()
     except FileNotFoundError:
         if _file(folder.parent).exists():
             raise StoreError(
@@ -200,14 +201,23 @@ def saved_command(folder: Path) -> SavedCommand:
             f"{str(folder)!r} has no command.json: its run was not started by `batch-agent run`. If it was started "
             f"from Python, run the same code again with checkpoint_dir={str(folder)!r} to resume."
         ) from None
-    except (OSError, orjson.JSONDecodeError) as error:
+    except OSError as error:
         raise StoreError(f"{str(_file(folder))!r} cannot be read: {error}.") from error
+    return parse_command(data, repr(str(_file(folder))))
+
+
+def parse_command(data: bytes, where: str) -> SavedCommand:
+    """A saved command. `where`: it was found, for people. Raises StoreError."""
+    try:
+        command = orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise StoreError(f"{where} cannot be read: {error}.") from error
     if isinstance(command, dict) and isinstance(command.get("format"), int) and command["format"] > _FORMAT:
-        raise StoreError(f"{str(_file(folder))!r} was written by a newer version of batch-agent. Upgrade batch-agent.")
+        raise StoreError(f"{where} was written by a newer version of batch-agent. Upgrade batch-agent.")
     try:
         return SavedCommand.model_validate(command)
     except ValidationError as error:
-        raise StoreError(f"{str(_file(folder))!r} cannot be read: {error.errors()[0]['msg']}.") from error
+        raise StoreError(f"{where} cannot be read: {error.errors()[0]['msg']}.") from error
 
 
 def remote_run_id(folder: Path) -> str | None:
@@ -243,7 +253,8 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _command(options: Mapping[str, Any]) -> dict[str, Any]:
+def command_json(options: Mapping[str, Any]) -> bytes:
+    """The command with these options as it is saved: signed, without secrets. Raises SpecError."""
     saved = without_secrets(options)
     if any(_SECRETS["mcp"].search(server) for server in saved.get("mcp") or ()):
         saved["mcp"] = [NOT_STORED]
@@ -260,7 +271,7 @@ def _command(options: Mapping[str, Any]) -> dict[str, Any]:
         "options": {name: value for name, value in saved.items() if name not in paths},
         "paths": paths,
     }
-    return {**command, "signature": sign(_signed(command))}
+    return orjson.dumps({**command, "signature": sign(_signed(command))}, option=orjson.OPT_INDENT_2)
 
 
 def _signed(command: Mapping[str, Any]) -> bytes:

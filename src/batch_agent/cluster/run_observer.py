@@ -8,19 +8,13 @@ from ..core.facts import Fact
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from .events.relay import EventRelay
-from .limit_sharing import workers_of
 from .membership import worker_name
-from .presence import ClientPresence
+from .shared_control import is_active, is_control, read_controls
 
 _POLL_WAIT = 5.0
 
 Rebuild = Callable[[str, Sequence[Fact]], AgentResult | None]
 """The result of an agent from its key and facts; None if they have no end."""
-
-
-async def is_active(coordinator: Coordinator) -> bool:
-    """Whether a process submits inputs to the run, or works for it. Raises StoreError."""
-    return await ClientPresence(coordinator, ttl=0.0).any_present() or bool(await workers_of(coordinator))
 
 
 async def observe_run(
@@ -43,11 +37,25 @@ async def observe_run(
         for result in known:
             seen.add(result.key)
             relay.emit(AgentFinished(result, resumed=True))
+        steered = await _emit_changes(coordinator, relay, 0)
         while follows and await is_active(coordinator):
             updates = await coordinator.poll(after, wait=_POLL_WAIT)
             after = updates.after
+            if is_control(updates):
+                steered = await _emit_changes(coordinator, relay, steered)
             relay.on_messages(updates.published)
             await _emit_results(coordinator, updates.completions, seen, relay, rebuild)
+
+
+async def _emit_changes(coordinator: Coordinator, relay: EventRelay, last: int) -> int:
+    """Emits what the user has changed of the run since the change with this number; returns the new one."""
+    controls, _ = await read_controls(coordinator)
+    if controls is None:
+        return last
+    for each in controls.changes:
+        if each.number > last:
+            relay.emit(each.steered)
+    return controls.last_number
 
 
 async def _emit_results(

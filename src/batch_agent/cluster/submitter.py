@@ -46,7 +46,9 @@ class Submitter:
     ) -> None:
         self._session = session
         self._deadline = deadline
-        self._gives_up_at = None if deadline.at is None else deadline.at + _GRACE
+        self._waiting: asyncio.Timeout | None = None
+        """What ends at the deadline."""
+        deadline.observe(self._on_deadline_moved)
         self._inputs = inputs
         self._fit = fit
         self._rebuild = rebuild
@@ -127,11 +129,14 @@ class Submitter:
         while self._outstanding or not has_all:
             try:
                 async with asyncio.timeout_at(self._gives_up_at) as clock:
+                    self._waiting = clock
                     ended = [await self._next_ended(), *_available(self._ended)]
             except TimeoutError:
                 if not clock.expired():
                     raise
                 return False
+            finally:
+                self._waiting = None
             has_all = has_all or None in ended
             ours = {each[0].key: each for each in ended if each is not None and each[0].key in self._outstanding}
             facts = await self._facts_of([completion for completion, _ in ours.values()])
@@ -143,6 +148,14 @@ class Submitter:
                 del self._outstanding[key]
                 await self._finish(result, resumed=resumed)
         return True
+
+    @property
+    def _gives_up_at(self) -> float | None:
+        return None if self._deadline.at is None else self._deadline.at + _GRACE
+
+    def _on_deadline_moved(self, _: float | None) -> None:
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(self._gives_up_at)
 
     async def _fail_remaining(self) -> None:
         """Fails outstanding jobs and inputs that were not read. Those whose agents have started keep their facts."""

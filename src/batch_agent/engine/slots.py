@@ -59,6 +59,8 @@ class Slots:
         self._is_held = False
         """Whether the user has paused the run."""
         self._initial_limit = limit.current
+        self._ceiling = limit.current if limit.fixed else None
+        """The most requests in flight of all workers together; None while each adapts its own limit."""
         self._quota: int | None = None
         self.workers = 1
         self._elsewhere = 0
@@ -123,11 +125,14 @@ class Slots:
 
     def set_highest_limit(self, limit: int) -> None:
         """Sets what the limit never grows beyond."""
+        self._ceiling = limit
         self._resize(self._limit.set_highest(limit))
 
     def scale(self, factor: float, reason: str) -> None:
         """The capacity of the backend has changed by this factor: an endpoint joined or left."""
         self._initial_limit = max(1, round(self._initial_limit * factor))
+        if self._limit.fixed and self._ceiling is not None:
+            self._ceiling = max(1, round(self._ceiling * factor))
         self._resize(self._limit.scale(factor, reason))
 
     @property
@@ -149,7 +154,7 @@ class Slots:
 
     def demand(self) -> Demand:
         """Demand for slots. A fixed limit applies to all workers together; an adaptive one to each worker."""
-        return Demand(self._initial_limit if self._limit.fixed else None, self._queue.in_use, self._queue.waiting > 0)
+        return Demand(self._ceiling, self._queue.in_use, self._queue.waiting > 0)
 
     def set_workers(self, workers: int, elsewhere: int, active: int | None = None) -> None:
         """`workers` use the server; the others have `elsewhere` requests in flight. An adaptive limit starts with this

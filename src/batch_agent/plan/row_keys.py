@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any
 from urllib.parse import quote, unquote
 
-from ..core.agent_config import key_of_sample
+from ..core.agent_config import Job, key_of_sample, sample_of, without_sample
 from ..core.errors import SpecError
 from ..core.schema import is_model
 from ..core.validation import suggestion
@@ -51,6 +51,12 @@ class RowKeys:
 def key_of_row(row: str) -> str:
     """The beginning of all keys of a row: `ID@`."""
     return f"{quote(row, safe='').replace('.', '%2E')}@"
+
+
+def agent_names(job: Job) -> tuple[str, ...]:
+    """What a user may call the agent: its key, the key of its row, or its index."""
+    row, sample = row_key(without_sample(job.key)), sample_of(job.key)
+    return job.key, key_of_sample(row, sample), key_of_sample(str(job.index), sample)
 
 
 def row_key(key: str) -> str:

@@ -1,56 +1,33 @@
-"""Control of a live run: what its user changes while it is running, and what a resumed run keeps of that."""
+"""Control of a live run: what its user changes while it is running."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Protocol
 
 from ..aio import Deadlines, RunDeadline
-from ..core.agent_config import SAMPLE_MARK, Job, sample_of, without_sample
 from ..core.errors import SpecError
 from ..core.events import Steered
 from ..core.facts import failure_of
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps, loads
 from ..core.options import SpendingLimits
+from ..core.options.control_request import ControlRequest, KeptControls
 from ..core.protocols import Control, EventSink, KeepsControls, Store
-from ..core.validation import at_least
 from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool
 from ..engine.engine import Engine, RunEnding
 from ..engine.job_source import InputSource, JobSource
+from ..engine.slots import Slots
 from ..plan.compile import Plan
-from ..plan.row_keys import check_row_keys, row_id, row_key
+from ..plan.row_keys import agent_names, check_row_keys, row_id, row_key
 from ..plan.template import BadInput
 from .setup import input_order
 
 _log = logging.getLogger("batch_agent")
 _UNLIMITED = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class ControlRequest:
-    """Changes that are made together, or not at all. What is None stays as it is."""
-
-    max_inflight: int | None = None
-    max_usd: float | None = None
-    deadline: float | None = None
-    """Seconds from the start of the run, as the option."""
-    pause: bool | None = None
-    cancel: tuple[str, ...] = ()
-    """Agents: key, index, or beginning of a key."""
-    add: tuple[Any, ...] = ()
-    """Inputs, as JSON data."""
-
-    def check(self) -> None:
-        """Raises SpecError for values that no run accepts."""
-        if self == ControlRequest():
-            raise SpecError("Say what to change: max_inflight, max_usd, deadline, pause, cancel or add.")
-        if self.max_inflight is not None:
-            at_least("max_inflight", self.max_inflight, 1)
-        SpendingLimits(max_usd=self.max_usd, deadline=self.deadline)
 
 
 def inputs_to_add(inputs: Any) -> tuple[Any, ...]:
@@ -73,30 +50,6 @@ def inputs_to_add(inputs: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptControls:
-    """What a resumed run keeps of the changes that were made during earlier ones."""
-
-    max_usd: float | None = None
-    deadline: float | None = None
-    cancelled: tuple[str, ...] = ()
-    added: tuple[Any, ...] = ()
-
-    @classmethod
-    def of(cls, controls: Sequence[Control], given: SpendingLimits) -> "KeptControls":
-        """`given`: the options of this run. An option that is not what it was when it was changed replaces the
-        change."""
-        last = {each.name: each for each in controls}
-
-        def option(name: str) -> Any:
-            value, found = getattr(given, name), last.get(name)
-            return found.value if found is not None and found.given == value else value
-
-        cancelled = tuple(each.value for each in controls if each.name == "cancel")
-        added = tuple(value for each in controls if each.name == "add" for value in each.value)
-        return cls(option("max_usd"), option("deadline"), cancelled, added)
-
-
-@dataclass(frozen=True, slots=True)
 class _ControlledRun:
     """A run whose agents are being run."""
 
@@ -112,6 +65,87 @@ class _ControlledStore(Store, KeepsControls, Protocol):
     """Store of a run that can be changed."""
 
 
+class LiveSettings:
+    """What can be changed of the agents that run in this process: limits, budget, deadline, pause, and which of them
+    are cancelled."""
+
+    def __init__(
+        self,
+        deadline: RunDeadline,
+        pool: BudgetPool | None,
+        admissions: Sequence[AdmissionController],
+        cancelled: Iterable[str] = (),
+    ) -> None:
+        """`pool`: the budget of the run, if it has one; `cancelled`: keys of agents that are not started."""
+        self._deadline = deadline
+        self._pool = pool
+        self._admissions = admissions
+        self._cancelled = dict.fromkeys(cancelled)
+        self._engines: list[Engine] = []
+        self._agent_times: list[Deadlines] = []
+
+    @property
+    def max_usd(self) -> float:
+        """Infinite if dollars are not counted."""
+        return _UNLIMITED if self._pool is None else self._pool.budget.limit.usd
+
+    def attach(self, engine: Engine) -> None:
+        """The agents of this engine are about to be run."""
+        self._engines.append(engine)
+        self._deadline.observe(lambda _: engine.on_deadline_moved(self._deadline))
+        for key in self._cancelled:
+            engine.cancel(key)
+
+    def observe_agent_time(self, times: Deadlines) -> None:
+        """Has these time limits of agents follow the deadline, and stop during a pause."""
+        self._agent_times.append(times)
+        self._deadline.observe(times.set_until)
+        if any(each.is_held for each in self._slots):
+            times.hold()
+
+    def expect(self, agents: int) -> None:
+        """So many agents are added."""
+        for admission in self._admissions:
+            admission.expect(agents)
+
+    def cancel(self, key: str) -> None:
+        """Cancels an agent wherever it is: running, or not started."""
+        self._cancelled[key] = None
+        for engine in self._engines:
+            engine.cancel(key)
+
+    @property
+    def _slots(self) -> list[Slots]:
+        return list({id(each.slots): each.slots for each in self._admissions}.values())
+
+    def set(self, request: ControlRequest, *, time_left: float | None = None) -> list[Steered]:
+        """Changes limits. `time_left`: seconds to the new deadline, if the run has begun in another process."""
+        changes, slots = [], self._slots
+        if request.max_inflight is not None:
+            before = max(each.highest_limit for each in slots)
+            for each in slots:
+                each.set_highest_limit(request.max_inflight)
+            changes.append(Steered("max_inflight", f"{before:,}", f"{request.max_inflight:,}"))
+        if request.max_usd is not None and self._pool is not None:
+            before_usd = self._pool.budget.limit.usd
+            self._pool.set_max_usd(request.max_usd)
+            spent = f"{request.max_usd:g} ({self._pool.budget.usd:.4g} spent)"
+            changes.append(Steered("max_usd", f"{before_usd:g}", spent))
+        if request.deadline is not None:
+            before_at, elapsed = self._deadline.seconds, self._deadline.elapsed
+            self._deadline.set(request.deadline, time_left)
+            left = f"{request.deadline:g} s ({max(0.0, request.deadline - elapsed):.0f} s left)"
+            changes.append(Steered("deadline", "none" if before_at is None else f"{before_at:g} s", left))
+        if request.pause is not None:
+            was_held = any(each.is_held for each in slots)
+            for each in slots:
+                each.hold(is_held=request.pause)
+            for times in self._agent_times:
+                times.hold() if request.pause else times.go_on()
+            changes.append(Steered("pause", _yes_or_no(was_held), _yes_or_no(request.pause)))
+        return changes
+
+
 class RunControl:
     """Applies what the user changes of a live run, or of all stages of a flow. A change is recorded in the checkpoint
     before it is made."""
@@ -121,43 +155,29 @@ class RunControl:
         store: _ControlledStore,
         given: SpendingLimits,
         kept: KeptControls,
-        deadline: RunDeadline,
-        pool: BudgetPool | None,
-        admissions: Sequence[AdmissionController],
+        live: LiveSettings,
         events: EventSink | None,
         *,
         is_flow: bool,
     ) -> None:
-        """`store`: where changes are recorded; `given`: the options of this run;
-        `pool`: its budget, if it has one."""
+        """`store`: where changes are recorded; `given`: the options of this run."""
         self.kept = kept
         self._added_inputs = list(kept.added)
         self._store = store
         self._given = given
-        self._deadline = deadline
-        self._pool = pool
-        self._admissions = admissions
+        self._live = live
         self._events = events
         self._is_flow = is_flow
         self._run: _ControlledRun | None = None
-        self._agent_times: list[Deadlines] = []
         self._on_added: list[Callable[[int], None]] = []
         self._lock = asyncio.Lock()
 
     def attach(self, engine: Engine, source: InputSource, inputs: JobSource, plan: Plan, samples: int) -> None:
         """The agents of these inputs are about to be run, with those of earlier changes."""
-        self._deadline.observe(lambda _: engine.on_deadline_moved(self._deadline))
         if not self._is_flow:
             key_field = plan.question.get("key")
             self._run = _ControlledRun(engine, source, inputs, plan, samples, key_field)
             source.add(self.kept.added)
-            for key in self.kept.cancelled:
-                engine.cancel(key)
-
-    def observe_agent_time(self, times: Deadlines) -> None:
-        """Has these time limits of agents follow the deadline, and stop during a pause."""
-        self._agent_times.append(times)
-        self._deadline.observe(times.set_until)
 
     def observe_added(self, on_added: Callable[[int], None]) -> None:
         """Has this called with the number of agents that are added."""
@@ -174,7 +194,7 @@ class RunControl:
                 await self._add(request.add, controls)
             elif controls:
                 await self._store.save_controls(controls)
-            changes = [*self._set_limits(request), *self._cancel(cancelled), *self._added(request.add)]
+            changes = [*self._live.set(request), *self._cancel(cancelled), *self._added(request.add)]
         for change in changes:
             _log.info("Steered: %s", change)
             if self._events is not None:
@@ -183,7 +203,7 @@ class RunControl:
 
     def _check(self, request: ControlRequest) -> None:
         """Raises SpecError for what this run cannot do."""
-        if request.max_usd is not None and (self._pool is None or self._pool.budget.limit.usd == _UNLIMITED):
+        if request.max_usd is not None and self._live.max_usd == _UNLIMITED:
             raise SpecError(
                 "The run was started without max_usd, so it does not count dollars. Stop it with Ctrl-C, and resume it "
                 f"with max_usd={request.max_usd:g}: what it has spent counts."
@@ -213,33 +233,6 @@ class RunControl:
         controls += [Control("cancel", target.key) for target in cancelled]
         return controls + ([Control("add", list(request.add))] if request.add else [])
 
-    def _set_limits(self, request: ControlRequest) -> list[Steered]:
-        changes = []
-        slots = list({id(each.slots): each.slots for each in self._admissions}.values())
-        if request.max_inflight is not None:
-            before = max(each.highest_limit for each in slots)
-            for each in slots:
-                each.set_highest_limit(request.max_inflight)
-            changes.append(Steered("max_inflight", f"{before:,}", f"{request.max_inflight:,}"))
-        if request.max_usd is not None and self._pool is not None:
-            before_usd = self._pool.budget.limit.usd
-            self._pool.set_max_usd(request.max_usd)
-            spent = f"{request.max_usd:g} ({self._pool.budget.usd:.4g} spent)"
-            changes.append(Steered("max_usd", f"{before_usd:g}", spent))
-        if request.deadline is not None:
-            before_at, elapsed = self._deadline.seconds, self._deadline.elapsed
-            self._deadline.set(request.deadline)
-            left = f"{request.deadline:g} s ({max(0.0, request.deadline - elapsed):.0f} s left)"
-            changes.append(Steered("deadline", "none" if before_at is None else f"{before_at:g} s", left))
-        if request.pause is not None:
-            was_held = any(each.is_held for each in slots)
-            for each in slots:
-                each.hold(is_held=request.pause)
-            for times in self._agent_times:
-                times.hold() if request.pause else times.go_on()
-            changes.append(Steered("pause", _yes_or_no(was_held), _yes_or_no(request.pause)))
-        return changes
-
     async def _find(self, wanted: str) -> "_Target":
         """The agent to cancel. Raises SpecError if there is none, or it has ended."""
         run = self._run
@@ -249,7 +242,7 @@ class RunControl:
                 if self._is_flow
                 else "The run is starting: cancel agents later."
             )
-        if found := run.engine.running(lambda job: wanted in _names(job)):
+        if found := run.engine.running(lambda job: wanted in agent_names(job)):
             return _Target(found[0].key, "running")
         key = await asyncio.to_thread(self._find_key, run, wanted)
         facts = await self._store.facts(key)
@@ -286,10 +279,9 @@ class RunControl:
         raise SpecError(f"{many} {wanted!r}: give the index or the whole key of one.")
 
     def _cancel(self, targets: Sequence["_Target"]) -> list[Steered]:
-        run, changes = self._run, []
+        changes = []
         for target in targets:
-            assert run is not None
-            run.engine.cancel(target.key)
+            self._live.cancel(target.key)
             changes.append(Steered(f"agent {row_key(target.key)}", target.state, "cancelled"))
         return changes
 
@@ -313,8 +305,7 @@ class RunControl:
         if run is None or not values:
             return []
         agents, total = len(values) * run.samples, run.source.total
-        for admission in self._admissions:
-            admission.expect(agents)
+        self._live.expect(agents)
         for on_added in self._on_added:
             on_added(agents)
         after = None if total is None else total // run.samples
@@ -338,12 +329,6 @@ def _index_of(wanted: str, values: Sequence[Any], key_field: str | None) -> int 
                 if row_id(value, key_field) == wanted:
                     return at
     return int(wanted) if wanted.isdecimal() and int(wanted) < len(values) else None
-
-
-def _names(job: Job) -> tuple[str, ...]:
-    """What a user may call the agent."""
-    mark = f"{SAMPLE_MARK}{sample_of(job.key)}" if sample_of(job.key) else ""
-    return job.key, row_key(without_sample(job.key)) + mark, f"{job.index}{mark}"
 
 
 def _yes_or_no(value: bool) -> str:

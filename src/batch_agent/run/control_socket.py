@@ -14,8 +14,9 @@ from typing import Any
 from ..core.errors import BatchAgentError, SpecError, StoreError
 from ..core.events import Steered
 from ..core.json import dumps, loads
+from ..core.options.control_request import ControlRequest
 from ..observe.report.lock_probe import is_held
-from .control import ControlRequest, RunControl
+from .control import RunControl
 
 SOCKET = "run.sock"
 _log = logging.getLogger("batch_agent")

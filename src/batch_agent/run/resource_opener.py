@@ -44,8 +44,9 @@ from .setup import RunSetup, check_lane, check_tokens
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
+    from ..cluster.shared_control import SharedControls
+    from ..core.options.control_request import KeptControls
     from ..tools import Tool, ToolExecutor, ToolProvider
-    from .control import KeptControls
     from .run_budget import RunBudget
 
 
@@ -120,6 +121,8 @@ class _Opener:
         """The limits of the run as they were given."""
         self._kept: KeptControls | None = None
         """What the user changed during earlier runs; None if this one cannot be changed."""
+        self._shared: SharedControls | None = None
+        """The same of a distributed run, which can be changed."""
         self._added: Sequence[Any] = ()
         """Inputs that were added then."""
         self._provided: dict[int, Sequence[Tool]] = {}
@@ -157,7 +160,9 @@ class _Opener:
         if recorded is not None:
             stores = list(map(ReadOnlyStore, stores))
         spending = setups[0].spec.spending
-        if not isinstance(stores[0], NoStore):
+        if self._cluster is not None:
+            spending = await self._shared_limits(self._cluster, spending, submits=submits)
+        elif not isinstance(stores[0], NoStore):
             spending = await self._steered_limits(stores[0], spending)
         if spending.counts_tokens:
             from .run_budget import RunBudget  # only for runs with a budget
@@ -181,6 +186,8 @@ class _Opener:
         await self._admissions.monitor(runs)
         if self._kept is not None:
             runs = await self._controlled(runs, self._kept)
+        elif self._cluster is not None and self._cluster.coordinator.is_durable:
+            runs = await self._followed(runs, self._cluster)
         if any(run.tools or run.setup.spec.tool_caching.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
@@ -188,9 +195,9 @@ class _Opener:
     async def _steered_limits(self, store: Store, spending: SpendingLimits) -> SpendingLimits:
         """The limits of the run as its user changed them during earlier ones. What else was changed then is kept for
         `_controlled`."""
-        if self._cluster is not None or not isinstance(store, KeepsControls):
+        if not isinstance(store, KeepsControls):
             return spending
-        from .control import KeptControls
+        from ..core.options.control_request import KeptControls
 
         spending = self._given = replace(spending, deadline=self._deadline.seconds)
         kept = self._kept = KeptControls.of(await store.controls(), spending)
@@ -199,30 +206,60 @@ class _Opener:
             self._deadline.set(kept.deadline)
         return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
 
+    async def _shared_limits(
+        self, cluster: "ClusterSession", spending: SpendingLimits, *, submits: bool
+    ) -> SpendingLimits:
+        """As `_steered_limits`, of a distributed run whose changes are on a server."""
+        coordinator, setup = cluster.coordinator, self._setups[0]
+        if not coordinator.is_durable:
+            return spending
+        from ..cluster.shared_control import begin_controls, read_controls
+
+        spending = self._given = replace(spending, deadline=self._deadline.seconds)
+        if submits:
+            given = {
+                "max_inflight": setup.spec.limits.max_inflight,
+                "max_usd": spending.max_usd,
+                "deadline": spending.deadline,
+            }
+            await begin_controls(coordinator, given, is_flow=bool(setup.stage))
+        self._shared, now = await read_controls(coordinator)
+        if self._shared is None:
+            return spending
+        kept = self._shared.kept(spending)
+        if kept.deadline is not None and kept.deadline != spending.deadline:
+            self._deadline.set(kept.deadline, self._shared.time_left(kept.deadline, now))
+        return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
+
+    async def _followed(self, runs: list[RunResources], cluster: "ClusterSession") -> list[RunResources]:
+        """The runs, which follow what the user changes of a distributed run from now on."""
+        from ..cluster.shared_control import ControlFollower, follow_controls
+        from .control import LiveSettings
+
+        pool = None if self._budget is None else self._budget.pool
+        live = LiveSettings(self._deadline, pool, self._admissions.controllers)
+        follower = ControlFollower(self._given, live.set, live.cancel, self._events, self._shared)
+        await self._stack.enter_async_context(follow_controls(cluster.member, follower))
+        if self._shared is not None and self._shared.value("pause"):
+            self._setups[0].notify("The run is paused. To go on: batch-agent ctl URL --run NAME --resume")
+        return [replace(run, live=live) for run in runs]
+
     async def _controlled(self, runs: list[RunResources], kept: "KeptControls") -> list[RunResources]:
         """The runs with their control, which the user can reach from now on."""
         setup, store = self._setups[0], runs[0].store
         folder, is_flow = setup.spec.checkpoint_dir, bool(setup.stage)
         if folder is None or not isinstance(store, KeepsControls):
             return runs
-        from .control import RunControl
+        from .control import LiveSettings, RunControl
         from .control_socket import serve_control
 
         folder = folder.parent if is_flow else folder
         pool = None if self._budget is None else self._budget.pool
-        control = RunControl(
-            store,
-            self._given,
-            kept,
-            self._deadline,
-            pool,
-            self._admissions.controllers,
-            self._events,
-            is_flow=is_flow,
-        )
+        live = LiveSettings(self._deadline, pool, self._admissions.controllers, kept.cancelled)
+        control = RunControl(store, self._given, kept, live, self._events, is_flow=is_flow)
         if not all(run.is_complete for run in runs):
             await self._stack.enter_async_context(serve_control(folder, control))
-        return [replace(run, control=control) for run in runs]
+        return [replace(run, live=live, control=control) for run in runs]
 
     async def open_run(
         self,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
     from ..tools import Tool
-    from .control import RunControl
+    from .control import LiveSettings, RunControl
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +67,10 @@ class RunResources:
     """Serves the requests in lane batch of a run in lane auto."""
     outlook: "SpendingOutlook | None" = None
     """Set if they have a budget in dollars, too."""
+    live: "LiveSettings | None" = None
+    """Set if the user can change the run while it is running: it has a checkpoint, here or on a server."""
     control: "RunControl | None" = None
-    """Set if the user can change the run while it is running: it has a checkpoint, and is not distributed."""
+    """Set if that is done in this process alone: the run is not distributed."""
 
     @property
     def shared_tools(self) -> frozenset[str]:

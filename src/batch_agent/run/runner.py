@@ -208,6 +208,8 @@ class _Execution:
             executor, fit = self._executor(turns, leave), self._fit()
             if resources.cluster is None:
                 engine = self._engine(source, executor, deliver, fit, self._events, leave)
+                if resources.live is not None and only is None:
+                    resources.live.attach(engine)
                 if resources.control is not None and only is None:
                     samples = spec.evaluation.samples
                     resources.control.attach(engine, source, resources.inputs, plan, samples)
@@ -255,7 +257,10 @@ class _Execution:
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             source = cluster.source(self._resources.admission, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            await self._engine(source, executor, complete_via(cluster), None, self._events, leave).run()
+            engine = self._engine(source, executor, complete_via(cluster), None, self._events, leave)
+            if self._resources.live is not None:
+                self._resources.live.attach(engine)
+            await engine.run()
 
         try:
             await self._with_turns(run_agents)
@@ -283,6 +288,8 @@ class _Execution:
         if runs_agents:
             source = cluster.source(resources.admission)
             engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.local, leave)
+            if resources.live is not None:
+                resources.live.attach(engine)
             await work_and_collect(engine, source, submitter)
         else:
             await submitter.collect()
@@ -345,8 +352,8 @@ class _Execution:
     def _executor(self, turns: TurnRunner, leave: Leave | None) -> "AgentLoop | ChunkingExecutor":
         resources, spec = self._resources, self._spec
         agent_time = Deadlines(spec.timeouts.in_lane(spec.lane).agent, resources.deadline.at)
-        if resources.control is not None:
-            resources.control.observe_agent_time(agent_time)
+        if resources.live is not None:
+            resources.live.observe_agent_time(agent_time)
         loop = AgentLoop(
             resources.plan.config,
             turns,

@@ -1,23 +1,27 @@
 """batch-agent ctl."""
 
 import asyncio
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
 from ...core.errors import SpecError
+from ...core.events import Steered
 from ...core.options import Rows
+from ...core.options.control_request import ControlRequest
 from ...core.safe_text import safe_text
 from ...data import read_inputs
-from ...run.control import ControlRequest, inputs_to_add
+from ...run.control import inputs_to_add
 from ...run.control_socket import steer
 from ..object_files import RunLocation, folder_here, is_server_url
-from ..saved_command import remote_run_id
+from ..run_source import SharedRun, check_unnamed, server_run, submitted_run
 
 
 def ctl(
     folder: RunLocation,
     *,
+    run: str | None = None,
     max_inflight: int | None = None,
     max_usd: float | None = None,
     deadline: float | None = None,
@@ -33,9 +37,12 @@ def ctl(
     Parameters
     ----------
     folder
-        Checkpoint directory of the run. By default, results.jsonl.checkpoint for results.jsonl.
+        Checkpoint directory of the run, or the URL of a Redis server. By default, results.jsonl.checkpoint for
+        results.jsonl.
+    run
+        Name of the run, if FOLDER is the URL of a Redis server.
     max_inflight
-        The most concurrent requests. The run finds its limit below that.
+        The most concurrent requests, of all workers together. The run finds its limit below that.
     max_usd
         Budget in dollars, of a run that was started with one. If that is spent already, the run ends.
     deadline
@@ -55,13 +62,6 @@ def ctl(
     """
     if pause and resume:
         raise SpecError("Choose one of --pause and --resume.")
-    here = None if is_server_url(folder) else folder_here(folder)
-    if here is None or (name := remote_run_id(here)) is not None:
-        raise SpecError(
-            f"{'A run on a server' if here is None else f'The run {name!r}'} is distributed, and cannot be changed "
-            "while it is running. Stop the process that submitted it with Ctrl-C, and run it again with other values: "
-            "its workers and their results stay."
-        )
     request = ControlRequest(
         max_inflight,
         max_usd,
@@ -70,5 +70,18 @@ def ctl(
         tuple(cancel or ()),
         () if add is None else inputs_to_add(read_inputs(add, Rows(input_format=input_format, encoding=encoding))),
     )
-    for change in asyncio.run(steer(here, request)):
+    for change in asyncio.run(_steer(folder, run, request)):
         print(safe_text(str(change)))
+
+
+async def _steer(location: Path | str, run: str | None, request: ControlRequest) -> list[Steered]:
+    if is_server_url(location):
+        shared: SharedRun | None = server_run(location, run)
+    else:
+        check_unnamed(run)
+        shared = submitted_run(folder_here(location))
+    if shared is None:
+        return await steer(folder_here(location), request)
+    from ...cluster.redis.run_control import steer_shared  # needs an extra
+
+    return await steer_shared(shared.store, shared.name, request)

@@ -1,26 +1,35 @@
 """batch-agent resume."""
 
+import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
 
+from ...atomic_file import atomic_write
+from ...cluster.redis.redis_coordinator import RedisCoordinator
 from ...core.errors import SpecError
 from ...store.reader import CheckpointReader
-from ..checkpoint import checkpoints_in
+from ..checkpoint import MAP, checkpoint_of, checkpoints_in
 from ..object_files import RunLocation, is_server_url, open_to_read
 from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
-from ..options.command_options import from_saved
+from ..options.command_options import STDIN, from_saved
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import reduce_options_from_saved
-from ..saved_command import remote_run_id, saved_command
-from .run import run
+from ..remote_run import RemoteRun
+from ..run_source import SharedRun, check_unnamed, server_run
+from ..saved_command import SavedCommand, parse_command, remote_run_id, saved_command
+from ..signals import print_lines
+from .run import run as run_command
 
 _NO_TELEMETRY = TelemetryOptions()
+_SELECTION = ("query", "limit", "sample", "where", "input_format")
+"""Options that choose inputs: those on the server are chosen already."""
 
 
 def resume(
     folder: RunLocation,
     *,
+    run: str | None = None,
     backend: str | None = None,
     store: str | None = None,
     trust: bool = False,
@@ -32,46 +41,109 @@ def resume(
     Parameters
     ----------
     folder
-        Checkpoint directory of the run. By default, results.jsonl.checkpoint for results.jsonl.
+        Checkpoint directory of the run, or the URL of a Redis server. By default, results.jsonl.checkpoint for
+        results.jsonl.
+    run
+        Name of the run, if FOLDER is the URL of a Redis server.
     backend
         The server's new URL, if it moved. Required if the original URL contained a password, which is not stored.
     store
         The same for the Redis server of a run started with --store.
     trust
-        Resume a checkpoint of another user. Its command names code to run, files, and a server.
+        Resume a run of another user or machine. Its command names code to run, files, and a server.
     """
     if is_server_url(folder):
-        raise SpecError(
-            "A run is resumed by its command, which is in the directory of the process that submitted it, not on the "
-            "server: batch-agent resume FOLDER --store URL. To run agents that it has submitted: batch-agent worker "
-            "--store URL --run NAME. To see what it did: batch-agent inspect URL --run NAME."
-        )
-    location = folder.absolute() if isinstance(folder, Path) else folder
-    with open_to_read(location) as read:
-        if remote_run_id(read) is None:
-            for each in checkpoints_in(read):
-                CheckpointReader(each).close()
-        command = saved_command(read)
-        if not trust:
-            command.check_is_own(read)
-    directory, options = command.working_directory, command.given
+        if store is not None:
+            raise SpecError("The URL of the store is already given. Remove --store.")
+        shared = server_run(folder, run)
+        command, location = _command_of(shared, trust=trust)
+        store = shared.store
+    else:
+        check_unnamed(run)
+        location = folder.absolute() if isinstance(folder, Path) else folder
+        with open_to_read(location) as read:
+            if remote_run_id(read) is None:
+                for each in checkpoints_in(read):
+                    CheckpointReader(each).close()
+            command = saved_command(read)
+            if not trust:
+                command.check_is_own(f"the checkpoint {str(location)!r}")
+        _enter(command.working_directory)
+    options = command.given
     if backend is not None:
         options["backend"] = backend
     if "backend" not in options:
         raise SpecError("The backend URL contained a password, which is not stored. Add --backend URL.")
+    task, others = from_saved(options)
+    reducer, others = reduce_options_from_saved(others)
+    cluster, others = cluster_options_from_saved(others)
+    cluster = _with_store(cluster, store)
+    return run_command(
+        task, reducer=reducer, cluster=cluster, **others, checkpoint=location, dashboard=dashboard, telemetry=telemetry
+    )
+
+
+def _enter(directory: Path) -> None:
     try:
         os.chdir(directory)
     except OSError as error:
         raise SpecError(
             f"The run was started in {str(directory)!r}, which cannot be entered: {error.strerror}."
         ) from error
-    task, others = from_saved(options)
-    reducer, others = reduce_options_from_saved(others)
-    cluster, others = cluster_options_from_saved(others)
-    cluster = _with_store(cluster, store)
-    return run(
-        task, reducer=reducer, cluster=cluster, **others, checkpoint=location, dashboard=dashboard, telemetry=telemetry
-    )
+
+
+def _command_of(shared: SharedRun, *, trust: bool) -> tuple[SavedCommand, Path | str]:
+    """The command of a run on a server, and its checkpoint directory. Where the machine of the caller is not this one,
+    the results are written here, and the inputs are those on the server. Raises SpecError and StoreError."""
+    data = asyncio.run(RemoteRun(shared.store, shared.name).saved_command())
+    command = parse_command(data, f"The command of {shared.title}")
+    if not trust:
+        command.check_is_own(shared.title)
+    given = command.given
+    checkpoint = given.pop("checkpoint")
+    if command.working_directory.is_dir():
+        os.chdir(command.working_directory)
+    else:
+        given["out"] = out = given["out"] if isinstance(given["out"], str) else Path(given["out"].name)
+        checkpoint = checkpoint if isinstance(checkpoint, str) else checkpoint_of(out)
+    if not _has_inputs(given.get("inputs")):
+        given |= dict.fromkeys(_SELECTION)
+        given["inputs"] = _save_inputs(shared, is_reduced=given.get("reduce") is not None)
+    return command.model_copy(update={"options": given, "paths": {}}), checkpoint
+
+
+def _has_inputs(inputs: Path | str | None) -> bool:
+    """Whether this machine can read them: a file that is here, or a URL."""
+    if isinstance(inputs, str):
+        return inputs != STDIN
+    return inputs is not None and (inputs.exists() or any(Path(inputs.anchor).glob(str(inputs)[len(inputs.anchor) :])))
+
+
+def _save_inputs(shared: SharedRun, *, is_reduced: bool) -> Path:
+    """Writes the inputs of the run, as the server has them, to a file here. Raises SpecError if they are not complete,
+    and StoreError."""
+    rows = asyncio.run(_recorded_inputs(shared.store, f"{shared.name}.{MAP}" if is_reduced else shared.name))
+    values = [rows.get(index) for index in range(len(rows))]
+    if not values or None in values:
+        raise SpecError(
+            f"The inputs of {shared.title} are not on this machine, and the server has not all of them: it keeps lists "
+            "of up to 64 MiB. Run the whole original command where its inputs are: it goes on where the run is."
+        )
+    path = Path(f"{shared.name}.inputs.jsonl").absolute()
+    with atomic_write(path, is_private=True) as file:
+        file.write(b"".join(value + b"\n" for value in values if value is not None))
+    print_lines([f"Inputs: {path.name}, as the server has them."])
+    return path
+
+
+async def _recorded_inputs(store: str, run: str) -> dict[int, bytes | None]:
+    """Inputs on the server by index, as JSON; None for one that JSON cannot hold."""
+    rows: dict[int, bytes | None] = {}
+    async with RemoteRun(store, run).connect() as coordinator:
+        assert isinstance(coordinator, RedisCoordinator)
+        async for page in coordinator.inputs.pages():
+            rows |= {each.index: each.data for each in page if each.error is None or each.index not in rows}
+    return rows
 
 
 def _with_store(cluster: ClusterOptions, store: str | None) -> ClusterOptions:

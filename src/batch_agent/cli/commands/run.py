@@ -41,7 +41,7 @@ from ..options.command_options import CommandOptions
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import ReduceArguments, ReduceSettings, reduced_flow
 from ..remote_run import RemoteRun
-from ..saved_command import CommandSaver, check_same_location
+from ..saved_command import CommandSaver, check_same_location, command_json
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
 from ..worker_manifest import WorkerManifest
 from .plan import compare
@@ -208,7 +208,13 @@ def run(
         progress = progress_for(sys.stderr, dashboard)
         events: EventSinks = [CommandSaver(progress, folder, command), *telemetry.sinks()]
         published = (
-            None if remote is None else _PublishedRun(remote, WorkerManifest.of(options, cluster.lease, reducer))
+            None
+            if remote is None
+            else _PublishedRun(
+                remote,
+                WorkerManifest.of(options, cluster.lease, reducer),
+                command_json({**command, "checkpoint": location}),
+            )
         )
         kwargs |= {"checkpoint_dir": folder, **cluster.to_dict()}
         if reduce is not None:
@@ -222,6 +228,8 @@ class _PublishedRun:
 
     run: RemoteRun
     manifest: WorkerManifest
+    command: bytes
+    """The whole command, for `batch-agent resume`."""
 
 
 def _remote_run(task: Any, cluster: ClusterOptions, stages: Sequence[str]) -> RemoteRun | None:
@@ -229,7 +237,9 @@ def _remote_run(task: Any, cluster: ClusterOptions, stages: Sequence[str]) -> Re
 
 
 def _publication(published: _PublishedRun | None) -> AbstractAsyncContextManager[None]:
-    return nullcontext() if published is None else published.run.publish(published.manifest.to_json())
+    return (
+        nullcontext() if published is None else published.run.publish(published.manifest.to_json(), published.command)
+    )
 
 
 def _run(

@@ -8,7 +8,7 @@ from ...core.facts import Started
 from ...store.checkpoint_copy import CheckpointCopy, EncodedFact, InputRow, open_copy
 from ...store.codec import decode_job, encode, encode_input
 from ..memory_coordinator import IDENTITY, PLAN
-from ..run_observer import is_active
+from ..shared_control import is_active
 from .redis_coordinator import RedisCoordinator, runs_known
 from .stored_run import StoredRun
 

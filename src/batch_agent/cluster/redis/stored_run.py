@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _PAGE = 500
 _HAS_ENDED = b"!"
+_COMPLETION = b'["'
+"""What replaces the job of an agent begins with its key; the job begins with its index."""
 
 
 class StoredRun:
@@ -51,7 +53,7 @@ class StoredRun:
             jobs = await self._keyspace.read_state([f"data:{key}" for key in workers])
             alive = await self._alive(sorted({worker for worker in workers.values() if worker}))
             for job, worker in zip(jobs, workers.values(), strict=True):
-                if job is not None:
+                if job is not None and not job.startswith(_COMPLETION):  # it may have ended since the page was read
                     yield job, worker in alive
 
     async def _alive(self, workers: Sequence[str]) -> set[str]:

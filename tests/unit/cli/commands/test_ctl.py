@@ -155,7 +155,7 @@ def test_a_run_that_ends_has_run_everything_that_it_acknowledged(
     assert sorted(names) == sorted([*(f"Ada {n}" for n in range(30)), *added])
 
 
-def test_a_run_that_does_not_run_and_a_distributed_one_are_refused_with_what_to_do(tmp_path: Path, call: Call) -> None:
+def test_a_run_that_does_not_run_is_refused_with_what_to_do(tmp_path: Path, call: Call) -> None:
     folder = tmp_path / "out.jsonl.checkpoint"
     nothing = call("ctl", folder.name, "--pause", cwd=tmp_path)
     assert (nothing.returncode, "There is no checkpoint" in nothing.stderr) == (2, True)
@@ -167,4 +167,4 @@ def test_a_run_that_does_not_run_and_a_distributed_one_are_refused_with_what_to_
     saved = {"format": 3, "working_directory": "/", "options": {"run_id": "reviews"}, "paths": {}}
     (folder / "command.json").write_text(json.dumps(saved))
     shared = call("ctl", folder.name, "--pause", cwd=tmp_path)
-    assert (shared.returncode, "'reviews' is distributed" in shared.stderr) == (2, True)
+    assert (shared.returncode, "pass the URL and --run reviews" in shared.stderr) == (2, True)

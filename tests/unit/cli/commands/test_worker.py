@@ -404,14 +404,14 @@ def test_a_checkpoint_elsewhere_is_not_started_over_by_mistake(
 
 async def test_a_rejected_command_is_removed_from_the_coordinator(redis_server: RedisServer, name: str) -> None:
     run = RemoteRun(redis_server.url, name)
-    async with run.publish(b"first"):
+    async with run.publish(b"first", b"whole"):
         pass
     with suppress(PlanMismatch):
-        async with run.publish(b"second"):
+        async with run.publish(b"second", b"whole"):
             assert await kept_at(redis_server.url, name) == "second"
             raise PlanMismatch("no")
     assert await kept_at(redis_server.url, name) == "first"
-    async with run.publish(b"third"):
+    async with run.publish(b"third", b"whole"):
         pass
     assert await kept_at(redis_server.url, name) == "third"
 

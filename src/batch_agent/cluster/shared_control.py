@@ -1,0 +1,263 @@
+"""Control of a distributed run: a document with what its user changed, which all its processes follow."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import astuple, replace
+from typing import Any, Protocol
+
+from ..core.coordinator import Coordinator, Document, Updates
+from ..core.errors import SpecError, StoreError
+from ..core.events import Steered
+from ..core.fast_dataclass import dataclass
+from ..core.json import dumps, loads
+from ..core.options import SpendingLimits
+from ..core.options.control_request import ControlRequest, KeptControls
+from ..core.protocols import Control, EventSink
+from .limit_sharing import change, workers_of
+from .membership import Membership
+from .presence import ClientPresence
+
+_log = logging.getLogger("batch_agent")
+_CONTROL = "control"
+_CHANGED = b"control"
+"""Message that the document has changed."""
+_OF_PROCESSES = ("max_inflight", "pause")
+"""What lasts as long as processes work on the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedChange:
+    """One change of a distributed run."""
+
+    number: int
+    """1, 2, 3 ... in the order in which they were made."""
+    control: Control
+    steered: Steered
+    """For the log and the report."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedControls:
+    """All changes of a distributed run, and what it was started with."""
+
+    given: Mapping[str, float | None]
+    """Options of the submitter: `max_inflight`, `max_usd`, `deadline`."""
+    began: float
+    """When the submitter started, by the coordinator's clock."""
+    is_flow: bool = False
+    changes: tuple[SharedChange, ...] = ()
+    last_number: int = 0
+
+    def value(self, name: str) -> Any:
+        """The last value of an option: as changed, or as given."""
+        found = [each.control.value for each in self.changes if each.control.name == name]
+        return found[-1] if found else self.given.get(name)
+
+    def kept(self, given: SpendingLimits) -> KeptControls:
+        """As `KeptControls.of`, for a process with these options."""
+        return KeptControls.of([each.control for each in self.changes], given)
+
+    def time_left(self, deadline: float, now: float) -> float:
+        return self.began + deadline - now
+
+    def with_changes(self, made: Iterable[tuple[Control, Steered]]) -> "SharedControls":
+        added = tuple(SharedChange(self.last_number + at, *each) for at, each in enumerate(made, start=1))
+        return replace(self, changes=(*self.changes, *added), last_number=self.last_number + len(added))
+
+    def encode(self) -> bytes:
+        changes = [
+            (each.number, *astuple(each.control), each.steered.name, each.steered.before, each.steered.after)
+            for each in self.changes
+        ]
+        return dumps([dict(self.given), self.began, self.is_flow, self.last_number, changes])
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> "SharedControls | None":
+        """None if there is no document: no submitter of this version has started. Raises StoreError."""
+        if data is None:
+            return None
+        try:
+            given, began, is_flow, last_number, changes = loads(data)
+            decoded = tuple(
+                SharedChange(number, Control(name, value, was), Steered(*shown))
+                for number, name, value, was, *shown in changes
+            )
+            return cls(given, began, is_flow, decoded, last_number)
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                "The changes of the run cannot be read. All processes of a run need the same version of batch_agent."
+            ) from error
+
+
+async def read_controls(coordinator: Coordinator) -> tuple[SharedControls | None, float]:
+    """The changes of a run, and the time by the coordinator's clock. Raises StoreError."""
+    document = await coordinator.read(_CONTROL)
+    return SharedControls.decode(document.data), document.now
+
+
+async def is_active(coordinator: Coordinator) -> bool:
+    """Whether a process submits inputs to the run, or works for it. Raises StoreError."""
+    return await ClientPresence(coordinator, ttl=0.0).any_present() or bool(await workers_of(coordinator))
+
+
+async def begin_controls(coordinator: Coordinator, given: Mapping[str, float | None], *, is_flow: bool) -> None:
+    """Records what a submitter was started with, before it shares limits. If no other process works on the run, earlier
+    changes of what lasts as long as processes do are dropped. Raises StoreError."""
+    is_alone = not await is_active(coordinator)
+
+    async def edit(document: Document) -> bytes | None:
+        known = SharedControls.decode(document.data)
+        if known is None:
+            return SharedControls(given, document.now, is_flow).encode()
+        if not is_alone:
+            return None
+        lasting = tuple(each for each in known.changes if each.control.name not in _OF_PROCESSES)
+        return replace(known, given=given, began=document.now, is_flow=is_flow, changes=lasting).encode()
+
+    await change(coordinator, _CONTROL, edit)
+
+
+async def change_run(
+    coordinator: Coordinator, request: ControlRequest, cancelled: Mapping[str, Steered]
+) -> list[Steered]:
+    """Records the changes and tells all processes of the run. `cancelled`: agents to cancel, by key. Raises SpecError
+    for what the run refuses, and StoreError."""
+    made: list[tuple[Control, Steered]] = []
+
+    async def edit(document: Document) -> bytes:
+        known = SharedControls.decode(document.data)
+        if known is None:
+            raise StoreError("The run has been deleted meanwhile.")
+        made[:] = [*_limits(known, request, document.now), *((Control("cancel", k), s) for k, s in cancelled.items())]
+        return known.with_changes(made).encode()
+
+    await change(coordinator, _CONTROL, edit)
+    await coordinator.publish(_CHANGED)
+    return [steered for _, steered in made]
+
+
+def _limits(known: SharedControls, request: ControlRequest, now: float) -> list[tuple[Control, Steered]]:
+    if request.max_usd is not None and known.given.get("max_usd") is None:
+        raise SpecError(
+            "The run was started without max_usd, so it does not count dollars. Stop the process that submitted it "
+            f"and its workers, and run it again with max_usd={request.max_usd:g}: what it has spent counts."
+        )
+    made = []
+    if request.max_inflight is not None:
+        was = known.value("max_inflight")
+        shown = Steered("max_inflight", "adaptive" if was is None else f"{was:,}", f"{request.max_inflight:,}")
+        made.append((Control("max_inflight", request.max_inflight), shown))
+    if request.max_usd is not None:
+        shown = Steered("max_usd", f"{known.value('max_usd'):g}", f"{request.max_usd:g}")
+        made.append((Control("max_usd", request.max_usd, known.given["max_usd"]), shown))
+    if request.deadline is not None:
+        was, left = known.value("deadline"), max(0.0, known.time_left(request.deadline, now))
+        shown = Steered(
+            "deadline", "none" if was is None else f"{was:g} s", f"{request.deadline:g} s ({left:.0f} s left)"
+        )
+        made.append((Control("deadline", request.deadline, known.given.get("deadline")), shown))
+    if request.pause is not None:
+        shown = Steered("pause", _yes_or_no(known.value("pause")), _yes_or_no(request.pause))
+        made.append((Control("pause", request.pause), shown))
+    return made
+
+
+def _yes_or_no(value: bool | None) -> str:
+    return "yes" if value else "no"
+
+
+class Apply(Protocol):
+    """Makes changes in this process."""
+
+    def __call__(self, request: ControlRequest, *, time_left: float | None) -> object:
+        """`time_left`: seconds to the deadline; None without one."""
+        ...
+
+
+class ControlFollower:
+    """Applies the changes of a run in one process, and reports each once."""
+
+    def __init__(
+        self,
+        given: SpendingLimits,
+        apply: Apply,
+        cancel: Callable[[str], None],
+        events: EventSink | None,
+        known: SharedControls | None,
+    ) -> None:
+        """`known`: the changes when this process began, whose `max_usd` and `deadline` it has applied."""
+        kept = KeptControls.of((), given) if known is None else known.kept(given)
+        self._given = given
+        self._apply = apply
+        self._cancel = cancel
+        self._events = events
+        self._limits = kept.max_usd, kept.deadline
+        self._cancelled = set[str]()
+        self._max_inflight: int | None = None
+        self._is_paused = False
+        self._reported = 0 if known is None else known.last_number
+
+    def update(self, controls: SharedControls, now: float) -> None:
+        """Makes this process as the run should be, whatever was applied before."""
+        kept = controls.kept(self._given)
+        max_usd, deadline = self._limits
+        max_inflight = next((e.control.value for e in controls.changes[::-1] if e.control.name == "max_inflight"), None)
+        is_paused = bool(controls.value("pause"))
+        request = ControlRequest(
+            max_inflight if max_inflight != self._max_inflight else None,
+            kept.max_usd if kept.max_usd != max_usd else None,
+            kept.deadline if kept.deadline != deadline else None,
+            is_paused if is_paused != self._is_paused else None,
+        )
+        self._limits = kept.max_usd, kept.deadline
+        self._max_inflight, self._is_paused = max_inflight, is_paused
+        self._apply(request, time_left=None if kept.deadline is None else controls.time_left(kept.deadline, now))
+        for key in kept.cancelled:
+            if key not in self._cancelled:
+                self._cancelled.add(key)
+                self._cancel(key)
+        for each in controls.changes:
+            if each.number > self._reported:
+                self._reported = each.number
+                _log.info("Steered: %s", each.steered)
+                if self._events is not None:
+                    self._events.emit(each.steered)
+
+
+@asynccontextmanager
+async def follow_controls(member: Membership, follower: ControlFollower) -> AsyncIterator[None]:
+    """Applies the changes of the run, and while the block runs those that are made then. Raises StoreError."""
+    changed = asyncio.Event()
+    member.on_updates(lambda updates: changed.set() if is_control(updates) else None)
+    await _update(member, follower)
+    following = asyncio.get_running_loop().create_task(_follow(member, follower, changed))
+    try:
+        yield
+    finally:
+        following.cancel()
+        await asyncio.wait([following])
+
+
+def is_control(updates: Updates) -> bool:
+    """Whether the changes of the run have changed."""
+    return _CHANGED in updates.published
+
+
+async def _follow(member: Membership, follower: ControlFollower, changed: asyncio.Event) -> None:
+    while True:  # until it is cancelled with the run
+        with suppress(TimeoutError):  # a message may be lost
+            async with asyncio.timeout(member.ttl):
+                await changed.wait()
+        changed.clear()
+        try:
+            await _update(member, follower)
+        except StoreError as error:  # retried
+            _log.debug("The changes of the run could not be read: %s", error)
+
+
+async def _update(member: Membership, follower: ControlFollower) -> None:
+    controls, now = await read_controls(member.coordinator)
+    if controls is not None:
+        follower.update(controls, now)
