@@ -283,6 +283,6 @@ class Dispatcher:
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._options.patience:
-            error = self.endpoint_pool.no_endpoint_error((), self.endpoints)
+            error = self.endpoint_pool.no_endpoint_error({}, self.endpoints)
             for prompt in self._queue.drain():
                 self.fail(prompt, error, -1)
