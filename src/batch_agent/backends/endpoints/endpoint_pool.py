@@ -38,10 +38,10 @@ from .failover import (
     ENDPOINT_FAULTS,
     MAX_BROKEN,
     REJECTIONS,
-    REQUEST_MAY_CAUSE,
     EndpointRejection,
     FailedAttempts,
     rejected_by_all,
+    request_may_cause,
 )
 from .pool_member import OpenBackend, PoolEndpoint, combined_traits, kv_capacities, with_capacity
 
@@ -360,13 +360,13 @@ class EndpointPool:
     def on_failure(self, ticket: Ticket, index: int, agent: str, error: BackendError) -> None:
         """A failure does not count against the endpoint if the agent's last request failed in the same way
         elsewhere."""
-        may_be_agent_fault = error.kind in REQUEST_MAY_CAUSE and bool(agent)
+        record = self.members[index].record
+        may_be_agent_fault = bool(agent) and request_may_cause(error, record)
         if may_be_agent_fault and agent in self._suspects and self.routing.is_up(index):
             self.routing.abandoned(ticket, aio.now())
         else:
             self.record_failure(ticket, index, error)
             self.mark_down(index, error)
-        record = self.members[index].record
         if may_be_agent_fault:
             self._suspects.add(agent)
             if record.is_proven:

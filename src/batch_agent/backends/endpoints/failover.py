@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ...core.errors import BackendError, ErrorKind
+from ...schedule.retry import is_overload_refusal
 from ...schedule.routing import Ticket
 
 ENDPOINT_FAULTS = frozenset(
@@ -19,7 +20,7 @@ ENDPOINT_FAULTS = frozenset(
 REJECTIONS = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.AUTH, ErrorKind.NOT_FOUND})
 """Rejections of a request. The request is tried on another endpoint: if that one accepts it, the first endpoint is at
 fault; if not, the request is."""
-REQUEST_MAY_CAUSE = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
+_REQUEST_MAY_CAUSE = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
 """Errors that a prompt may cause on any endpoint."""
 EMPTY_ANSWER = BackendError(ErrorKind.INVALID_OUTPUT, "Its answers are empty.")
 _MAX_REJECTIONS = 2
@@ -67,6 +68,19 @@ class AnswerRecord:
             self._misses += 1
 
 
+def request_may_cause(error: BackendError, record: AnswerRecord) -> bool:
+    """Whether a prompt may have caused the error of an endpoint. A gateway that finds no server (502, 503) may say so
+    because the engine crashed on the prompt, if it answers others."""
+    is_gateway = error.kind is ErrorKind.UNAVAILABLE and error.status is not None and not is_overload_refusal(error)
+    return error.kind in _REQUEST_MAY_CAUSE or (is_gateway and record.is_proven)
+
+
+def is_conclusive(proven: int, endpoints: int) -> bool:
+    """Whether so many endpoints, of which so many are proven, have shown that a request is at fault. An endpoint that
+    has answered nothing yet may reject everything."""
+    return proven >= _MAX_REJECTIONS or endpoints >= _MAX_UNPROVEN_REJECTIONS
+
+
 class FailedAttempts:
     """The failures of one request, by endpoint."""
 
@@ -85,8 +99,7 @@ class FailedAttempts:
 
     @property
     def is_rejected(self) -> bool:
-        """Whether the request is at fault. An endpoint that has answered nothing yet may reject everything."""
-        return self._proven_rejections >= _MAX_REJECTIONS or len(self.rejections) >= _MAX_UNPROVEN_REJECTIONS
+        return is_conclusive(self._proven_rejections, len(self.rejections))
 
 
 def rejected_by_all(error: BackendError, endpoints: Collection[str]) -> BackendError:
