@@ -75,6 +75,8 @@ _WITHOUT_TOOLS = "requires --jinja"
 _NO_CAPACITY_PHRASES = ("resource_unavailable", "resource unavailable", "capacity_exceeded")
 _RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
 """Gemini says in the body of a refusal when to try again."""
+_PAGE = re.compile(rb"\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_TITLE = re.compile(rb"<(title|h1)[^>]*>\s*(.{1,100}?)\s*</\1", re.IGNORECASE | re.DOTALL)
 _UNPAID_PHRASES = ("insufficient_quota", "credit balance is too low")
 
 
@@ -88,7 +90,7 @@ def translate_status(
             parsed = parsed[0]
         message = error_message(parsed) if isinstance(parsed, dict) else str(parsed)
     except BadJson:
-        message = body.decode(errors="replace").strip() or "no error message"
+        message = web_page(body) or body.decode(errors="replace").strip() or "no error message"
     if 300 <= status < 400:
         message = f"redirect to {headers.get('Location', 'no location')}. If that is the server, use its URL."
     content = message + body[:2000].decode(errors="replace")
@@ -98,6 +100,18 @@ def translate_status(
     if retry_after is None and (delay := _RETRY_DELAY.search(content)) is not None:
         retry_after = float(delay[1])
     return BackendError(kind, text, retry_after=retry_after, status=status)
+
+
+def web_page(body: bytes) -> str | None:
+    """What to do about a response that is a web page; None if it is something else."""
+    if _PAGE.match(body) is None:
+        return None
+    title = _TITLE.search(body[:10_000])
+    name = "" if title is None else f" ({title[2].decode(errors='replace')})"
+    return (
+        f"a web page{name} instead of an answer. A proxy or another program responds at this address: check the URL, "
+        "and whether the server behind the proxy is up."
+    )
 
 
 def translate_failure(error: OSError, url: str) -> BackendError:

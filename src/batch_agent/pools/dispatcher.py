@@ -10,7 +10,7 @@ from math import ceil
 from .. import aio
 from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, PromptFinished
 from ..backends.endpoints.endpoint_pool import EndpointPool
-from ..backends.endpoints.failover import EndpointRejection
+from ..backends.endpoints.failover import EMPTY_ANSWER, EndpointRejection, is_conclusive
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.retry import is_overload_refusal
 from ..schedule.routing import Ticket
@@ -178,7 +178,7 @@ class Dispatcher:
             delay = refusal_delay(max(prompt.refusals for prompt in again) - 1, error.retry_after)
             self.group.create_task(self._requeue_later(again, delay))
         else:
-            self.requeue(again, first=goes_first(error))
+            self.requeue(again, first=goes_first(batch, error))
         for prompt in hopeless:
             self.fail(prompt, error, batch.endpoint)
 
@@ -190,10 +190,13 @@ class Dispatcher:
     async def send(self, batch: PromptBatch) -> BackendError | None:
         """Sends one request and returns its error, if any. Unanswered prompts are still open in the batch."""
         pool, state, ticket = self.endpoint_pool, self._states[batch.endpoint], self._in_flight[batch]
+        record = pool.members[batch.endpoint].record
         try:
             async with asyncio.timeout(None) as batch.scope:
                 await self._send_prompts(batch.endpoint, batch.prompts, self._receiver(batch))
         except BackendError as error:
+            batch.was_proven = record.is_proven
+            record.on_miss()
             if blames_endpoint(batch, error, state) or not pool.routing.is_up(batch.endpoint):
                 pool.record_failure(ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
                 pool.mark_down(batch.endpoint, error)
@@ -203,8 +206,11 @@ class Dispatcher:
         except TimeoutError:
             return RECLAIMED
         else:
-            pool.routing.done(ticket, aio.now())
-            pool.mark_up(batch.endpoint)
+            if batch.open or any(prompt.chars for prompt in batch.prompts):
+                pool.routing.done(ticket, aio.now())
+                pool.mark_up(batch.endpoint)
+            elif not pool.routing.is_up(batch.endpoint):  # empty answers do not bring it back
+                pool.routing.failed(ticket, aio.now(), is_endpoint_fault=True)
             return BackendError(ErrorKind.SERVER, NO_END) if batch.open else None
         finally:
             self._end(batch)
@@ -220,19 +226,40 @@ class Dispatcher:
                 state.on_accepted(batch, aio.now())
             match event:
                 case PromptDelta(_, text):
+                    if text:
+                        self.endpoint_pool.members[batch.endpoint].record.on_answer()
                     prompt.received.append(text)
                     prompt.chars += len(text)
                     state.on_output(len(text), aio.now())
                 case PromptFinished(index):
                     state.on_answered(batch, index)
                     self._report_load()
-                    self._answer(prompt, event, batch.endpoint)
+                    if not prompt.chars and self._may_be_answered_elsewhere(prompt, batch.endpoint):
+                        self._ask_elsewhere(prompt, batch)
+                    else:
+                        self._answer(prompt, event, batch.endpoint)
 
         return receive
 
+    def _may_be_answered_elsewhere(self, prompt: PendingPrompt, endpoint: int) -> bool:
+        """Whether an empty answer may be the endpoint's fault."""
+        empty = {each.endpoint for each in prompt.rejections if each.error is EMPTY_ANSWER} | {endpoint}
+        record = self.endpoint_pool.members[endpoint].record
+        prompt.proven_empty += record.is_proven
+        record.on_miss()
+        if is_conclusive(prompt.proven_empty, len(empty)):
+            return False
+        return any(at not in empty and self.endpoint_pool.routing.is_healthy(at) for at in self.endpoints)
+
+    def _ask_elsewhere(self, prompt: PendingPrompt, batch: PromptBatch) -> None:
+        prompt.rejections.append(EndpointRejection(batch.endpoint, self._in_flight[batch], EMPTY_ANSWER))
+        prompt.avoids.add(batch.endpoint)
+        self.requeue([prompt], first=False)
+
     def _answer(self, prompt: PendingPrompt, done: PromptFinished, endpoint: int) -> None:
         for rejection in prompt.rejections:  # other endpoints rejected what this one has answered
-            self.endpoint_pool.blame(rejection)
+            if prompt.chars or rejection.error is not EMPTY_ANSWER:
+                self.endpoint_pool.blame(rejection)
         prompt.rejections.clear()
         self._answered += 1
         self._answered_chars += prompt.chars
@@ -283,6 +310,6 @@ class Dispatcher:
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._options.patience:
-            error = self.endpoint_pool.no_endpoint_error((), self.endpoints)
+            error = self.endpoint_pool.no_endpoint_error({}, self.endpoints)
             for prompt in self._queue.drain():
                 self.fail(prompt, error, -1)

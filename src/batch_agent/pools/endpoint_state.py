@@ -54,6 +54,8 @@ class PendingPrompt:
     """Times that it was reclaimed from an endpoint."""
     rejections: list[EndpointRejection] = field(default_factory=list)
     """By endpoints that received it alone."""
+    proven_empty: int = 0
+    """Empty answers by endpoints that answer others."""
 
     def reset(self) -> None:
         """Drops the partial answer, before the prompt is sent again."""
@@ -81,6 +83,8 @@ class PromptBatch:
     open: set[int] = field(default_factory=set)
     """Indices of the prompts without a complete answer."""
     sent_at: float = 0.0
+    was_proven: bool = False
+    """Whether the endpoint answered other requests when this one failed."""
     is_reclaimed: bool = False
     scope: asyncio.Timeout | None = None
     """Ends the request when it is rescheduled to now."""
@@ -203,6 +207,13 @@ class EndpointState:
         pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _MIN_PACE_SECONDS)))
         return chars / (self.unfinished * pace) if pace > 0 and self.unfinished else float("inf")
 
+    def answer_seconds(self, typical_chars: float) -> float | None:
+        """Time for an answer of this length; None if unknown. An endpoint that has nothing to do, and was never busy
+        long enough for a pace, answers within that time."""
+        if self.pace:
+            return typical_chars / self.pace
+        return None if self.start_seconds is None or self.batches else self.start_seconds + _MIN_PACE_SECONDS
+
 
 def refusal_delay(attempt: int, retry_after: float | None) -> float:
     """Seconds to wait after a refusal that follows this many others."""
@@ -244,14 +255,14 @@ def find_stragglers(
     remaining = {
         at: left for at, state in enumerate(states) if (left := state.seconds_left(typical_chars, now)) is not None
     }
-    helpers = [at for at in usable if at in remaining and states[at].pace is not None]
+    helpers = [at for at in usable if at in remaining and states[at].answer_seconds(typical_chars) is not None]
     slow = max(
         {batch.endpoint for batch in own if batch.endpoint in remaining}, key=lambda at: remaining[at], default=None
     )
     quick = min((at for at in helpers if at != slow), key=lambda at: remaining[at], default=None)
     if slow is None or quick is None:
         return []
-    elsewhere = remaining[quick] + typical_chars / (states[quick].pace or 1.0)
+    elsewhere = remaining[quick] + (states[quick].answer_seconds(typical_chars) or 0.0)
     if elsewhere >= _WORTH_MOVING * remaining[slow]:
         return []
     movable = [

@@ -10,7 +10,8 @@ _REJECTIONS = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
 """The server has read the request, and would reject it again."""
 RECLAIMED = BackendError(ErrorKind.CONNECTION, "The request was cancelled, to be sent to another endpoint.")
 _PROMPT_MAY_CAUSE = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION, ErrorKind.TURN_TIMEOUT, *_REJECTIONS})
-"""Errors that a prompt may have caused; an endpoint that cannot be reached is not among them."""
+"""Errors that a prompt may have caused; an endpoint that cannot be reached is not among them. A gateway that reports
+that (502, 503) may, if the endpoint answers others: an engine may have crashed on the prompt."""
 _MAX_FAILURES = 3
 """Requests with a prompt that may break off, on two endpoints if there are two, before the prompt fails."""
 _MAX_FAILURES_ON_ONE_ENDPOINT = 6
@@ -35,7 +36,7 @@ def record_failure(
             prompt.moves += 1
         elif is_overload_refusal(error):
             prompt.refusals += 1
-        elif error.kind in _PROMPT_MAY_CAUSE:
+        elif _prompt_may_cause(batch, error):
             prompt.on_interrupted(batch.endpoint, len(prompts))
     if error is RECLAIMED:
         return []
@@ -45,21 +46,26 @@ def record_failure(
         return [prompt for prompt in prompts if prompt.refusals >= _MAX_REFUSALS]
     if error.kind in _REJECTIONS and is_single:
         return prompts
-    may_fail = is_single and error.kind in _PROMPT_MAY_CAUSE
+    may_fail = is_single and _prompt_may_cause(batch, error)
     return [prompt for prompt in prompts if may_fail and _is_hopeless(prompt, endpoints)]
 
 
-def goes_first(error: BackendError) -> bool:
+def goes_first(batch: PromptBatch, error: BackendError) -> bool:
     """Whether the unanswered prompts are sent again before all others. Not if the endpoint could not be reached:
     other prompts should probe it then, in case these are the cause after all."""
-    return error is RECLAIMED or error.kind in _PROMPT_MAY_CAUSE
+    return error is RECLAIMED or _prompt_may_cause(batch, error)
 
 
 def blames_endpoint(batch: PromptBatch, error: BackendError, state: EndpointState) -> bool:
     """Whether the endpoint is at fault: not if these prompts failed before, or if it answers others meanwhile."""
     if error.kind is ErrorKind.TURN_TIMEOUT:
         return state.is_silent(batch)
-    return error.kind not in _PROMPT_MAY_CAUSE or not any(prompt.failures for prompt in batch.prompts)
+    return not _prompt_may_cause(batch, error) or not any(prompt.failures for prompt in batch.prompts)
+
+
+def _prompt_may_cause(batch: PromptBatch, error: BackendError) -> bool:
+    is_gateway = error.kind is ErrorKind.UNAVAILABLE and error.status is not None
+    return error.kind in _PROMPT_MAY_CAUSE or (is_gateway and batch.was_proven)
 
 
 def _is_hopeless(prompt: PendingPrompt, endpoints: Collection[int]) -> bool:

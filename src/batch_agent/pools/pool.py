@@ -275,10 +275,14 @@ class VLLMPool:
 
         async def send(endpoint: int, batch: Sequence[PendingPrompt], on_event: OnPrompt) -> None:
             texts, indices = [each.prompt for each in batch], [each.index for each in batch]
-            if in_batches:
-                await core.transport.send(endpoint, texts, sampling, self.timeout, on_event, indices)
-            else:
-                await core.transport.send_single(endpoint, texts[0], sampling, self.timeout, on_event, indices[0])
+            transport = core.transport
+            try:
+                if in_batches:
+                    await transport.send(endpoint, texts, sampling, self.timeout, on_event, indices)
+                else:
+                    await transport.send_single(endpoint, texts[0], sampling, self.timeout, on_event, indices[0])
+            except BackendError as error:
+                raise await transport.blamed(endpoint, sampling, error) from error
 
         for index, prompt in enumerate(all_prompts):
             if not _is_prompt(prompt):

@@ -113,6 +113,8 @@ class PromptTransport:
         """By endpoint, once it has accepted or rejected a batch."""
         self._only_standard: set[int] = set()
         """Endpoints that reject vLLM's extensions."""
+        self._rejects_all: set[int] = set()
+        """Endpoints that rejected a harmless prompt too."""
         self._probe_lock = asyncio.Lock()
         self._is_reported = False
         self.requests = 0
@@ -127,6 +129,32 @@ class PromptTransport:
             self._sends_chats = bool(backends) and await has_batch_route(backends[0].server)
             if not self._sends_chats:
                 self._report_single("the server does not show its chat template")
+
+    async def blamed(self, endpoint: int, sampling: Sampling, error: BackendError) -> BackendError:
+        """The error of a rejected request. If the endpoint rejects a harmless prompt too, no prompt is at fault, and
+        the error says so."""
+        record = self._pool.members[endpoint].record
+        if error.kind is not ErrorKind.BAD_REQUEST:
+            return error
+        async with self._probe_lock:
+            if record.is_proven:
+                self._rejects_all.discard(endpoint)
+                return error
+            if endpoint not in self._rejects_all:
+                try:
+                    harmless = replace(sampling, max_tokens=1)
+                    await self.send_single(endpoint, _PROBE_PROMPTS[0], harmless, _PROBE_TIMEOUT, lambda _: None)
+                except BackendError as other:
+                    if other.kind is not ErrorKind.BAD_REQUEST:
+                        return error
+                    self._rejects_all.add(endpoint)
+                else:
+                    record.on_answer()
+                    return error
+        url = self._pool.members[endpoint].url
+        hint = f"It rejects even the prompt {_PROBE_PROMPTS[0]!r}: check its options with `batch-agent doctor {url}`."
+        message = f"{error} {hint}"
+        return BackendError(ErrorKind.NOT_FOUND, message, status=error.status)
 
     async def send(
         self,
@@ -252,6 +280,7 @@ class PromptTransport:
                 self._only_standard.discard(endpoint)
         if error is None:
             self._accepts_batches[endpoint] = True
+            self._pool.members[endpoint].record.on_answer()
         elif _may_mean_no_batches(error) and await self._accepts_single(endpoint):
             self._accepts_batches[endpoint] = False
             self._report_single(f"the server does not accept lists of prompts ({rejection})")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from ..backends.endpoints.endpoint_pool import EndpointPool
-from ..backends.endpoints.failover import EndpointRejection
+from ..backends.endpoints.failover import EMPTY_ANSWER, EndpointRejection
 from ..core.errors import BackendError, ErrorKind
 from ..schedule.routing import Ticket
 from .endpoint_state import PendingPrompt, PromptBatch
@@ -60,7 +60,8 @@ class SecondOpinion:
 
     def on_prompt(self, prompt: PendingPrompt, rejection: EndpointRejection) -> None:
         """Sends the prompt to another endpoint. It fails when two have rejected it."""
-        rejected_by = {each.endpoint for each in prompt.rejections} | {rejection.endpoint}
+        earlier = {each.endpoint for each in prompt.rejections if each.error is not EMPTY_ANSWER}
+        rejected_by = earlier | {rejection.endpoint}
         is_counted_on = self._sender.endpoint_pool.routing.is_healthy
         others = [at for at in self._sender.endpoints if at not in rejected_by and is_counted_on(at)]
         if len(rejected_by) > 1 or not others or rejection.error.kind is not ErrorKind.BAD_REQUEST:

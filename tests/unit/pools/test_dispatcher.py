@@ -128,10 +128,10 @@ async def test_all_down_is_one_clear_error_for_each_after_a_while(send: str) -> 
         responses = await getattr(pool, send)(numbered(30))
         (words,) = {response.error for response in responses}
         assert {response.kind for response in responses} == {ErrorKind.UNAVAILABLE}
-        assert words.startswith("All 3 endpoints rejected the request.")
+        assert words.startswith("None of 3 endpoints answered the request.")
         assert all(host.address in words for host in hosts)
         (words,) = {each.error for each in await getattr(pool.select([1]), send)(numbered(3))}
-        assert words.startswith("The endpoint rejected the request.")
+        assert words.startswith("The endpoint did not answer the request.")
         assert hosts[0].address not in words
 
 

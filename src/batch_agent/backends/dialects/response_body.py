@@ -4,7 +4,7 @@ from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
 from ...core.requests import Lane, Usage
-from ..error_mapping import reported_error
+from ..error_mapping import reported_error, web_page
 from ..http.json_body import BadJson, loads
 
 _MAX_TOKENS = 1_000_000_000
@@ -17,6 +17,10 @@ def parse_object(data: bytes) -> dict[str, Any]:
         value = loads(data)
     except BadJson as error:
         message = f"The server's response is not valid JSON ({error}): {data[:200]!r}"
+        if (page := web_page(data)) is not None:
+            message = f"The server responded with {page}"
+        elif data.lstrip()[:1] == b"{":
+            message += " It was cut off or changed on its way: look at the server's log, and at proxies in between."
         raise BackendError(ErrorKind.SERVER, message) from error
     if type(value) is not dict:
         raise BackendError(ErrorKind.SERVER, f"The server's response is not a JSON object: {data[:200]!r}")

@@ -28,16 +28,23 @@ from ...core.protocols import (
     TakesHints,
     Traits,
 )
-from ...core.requests import ContextHint, Delta, EncodedRequest, Request
+from ...core.requests import ContextHint, Delta, EncodedRequest, Finished, Request
 from ...schedule.pace import EndpointPaces, Grant
 from ...schedule.retry import is_overload_refusal
 from ...schedule.routing import Routing, Ticket
 from . import pool_member
-from .failover import ENDPOINT_FAULTS, MAX_REJECTIONS, REJECTIONS, EndpointRejection
+from .failover import (
+    EMPTY_ANSWER,
+    ENDPOINT_FAULTS,
+    MAX_BROKEN,
+    REJECTIONS,
+    EndpointRejection,
+    FailedAttempts,
+    rejected_by_all,
+    request_may_cause,
+)
 from .pool_member import OpenBackend, PoolEndpoint, combined_traits, kv_capacities, with_capacity
 
-_MAYBE_AGENT_FAULTS = frozenset({ErrorKind.CONNECTION, ErrorKind.SERVER})
-"""Errors that a prompt may cause on any endpoint."""
 _TRANSIENT_FAULTS = frozenset({ErrorKind.SERVER, ErrorKind.UNAVAILABLE})
 """Errors that a healthy endpoint may respond with now and then."""
 _HANG_SECONDS = 10.0
@@ -69,6 +76,10 @@ class EndpointPool:
         self._avoided: dict[str, set[int]] = {}
         """Endpoints on which an agent's last requests failed or timed out. Its next request goes to another
         endpoint."""
+        self._broken: dict[str, set[int]] = {}
+        """Proven endpoints that failed with an agent's last requests."""
+        self._empty: dict[str, list[EndpointRejection]] = {}
+        """Empty answers of each agent's last requests."""
         self._slowest_seconds = 0.0
         """Duration of the slowest response."""
         self.paces = self._pace_endpoints() if traits.reports_rate_limits else None
@@ -171,6 +182,8 @@ class EndpointPool:
         self.routing.forget_origin(agent)
         self._suspects.discard(agent)
         self._avoided.pop(agent, None)
+        self._empty.pop(agent, None)
+        self._broken.pop(agent, None)
         backends = [each.backend for each in self.members if each.backend is not None]
         if sessions := [each.leave(agent) for each in backends if each.traits.has_agent_sessions]:
             await _run_all(sessions)
@@ -274,6 +287,8 @@ class EndpointPool:
     def choose(self, request: Request, exclude: set[int], grant: Grant | None = None) -> int | None:
         """The endpoint for a request. An endpoint on which the agent failed before, or whose pace does not allow the
         request yet, is used only if there is no other. `grant`: of the pace."""
+        if self.is_contained(request.agent):
+            exclude = exclude | (set(range(len(self.members))) - self._broken[request.agent])
         avoided = self._avoided.get(request.agent, set[int]())
         early = set[int]() if self.paces is None or grant is None else self.paces.early(grant, aio.now())
         preferred = (avoided | early, early, avoided) if early else (avoided,) if avoided else ()
@@ -323,12 +338,30 @@ class EndpointPool:
         self._slowest_seconds = max(self._slowest_seconds, seconds)
         self._suspects.discard(agent)
         self._avoided.pop(agent, None)
+        self._broken.pop(agent, None)
+        self.members[index].record.on_answer()
+        for rejection in self._empty.pop(agent, ()):
+            if rejection.endpoint != index:
+                self.blame(rejection)
         self.mark_up(index)
+
+    def on_empty(self, ticket: Ticket, index: int, agent: str) -> None:
+        """The answer has neither text nor calls. If another endpoint answers the agent with more, this one is at
+        fault."""
+        is_up = self.routing.is_up(index)
+        if is_up:
+            self.routing.abandoned(ticket, aio.now())
+        else:
+            self.routing.failed(ticket, aio.now(), is_endpoint_fault=True)
+        if agent:
+            self.avoid(index, agent)
+            self._empty.setdefault(agent, []).append(EndpointRejection(index, ticket, EMPTY_ANSWER))
 
     def on_failure(self, ticket: Ticket, index: int, agent: str, error: BackendError) -> None:
         """A failure does not count against the endpoint if the agent's last request failed in the same way
         elsewhere."""
-        may_be_agent_fault = error.kind in _MAYBE_AGENT_FAULTS and bool(agent)
+        record = self.members[index].record
+        may_be_agent_fault = bool(agent) and request_may_cause(error, record)
         if may_be_agent_fault and agent in self._suspects and self.routing.is_up(index):
             self.routing.abandoned(ticket, aio.now())
         else:
@@ -336,12 +369,19 @@ class EndpointPool:
             self.mark_down(index, error)
         if may_be_agent_fault:
             self._suspects.add(agent)
+            if record.is_proven:
+                self._broken.setdefault(agent, set()).add(index)
+        record.on_miss()
         self.avoid(index, agent)
 
     def avoid(self, index: int, agent: str) -> None:
         """The agent's next request goes to another endpoint."""
         if agent:
             self._avoided.setdefault(agent, set()).add(index)
+
+    def is_contained(self, agent: str) -> bool:
+        """Whether the agent's requests broke so many endpoints that they go to no other one."""
+        return len(self._broken.get(agent, ())) >= MAX_BROKEN
 
     def is_hang(self, seconds: float) -> bool:
         """Whether an endpoint that did not respond for so long is considered to hang."""
@@ -354,7 +394,11 @@ class EndpointPool:
         member.last_error = str(error)
         if not member.is_down and index not in self.routing.available(aio.now()):
             member.is_down = True
-            problem = "rejects requests that other endpoints accept" if error.kind in REJECTIONS else "is down"
+            problem = "is down"
+            if error.kind in REJECTIONS:
+                problem = "rejects requests that other endpoints accept"
+            elif error is EMPTY_ANSWER:
+                problem = "answers with nothing where other endpoints do not"
             self._notify(f"{member.url} {problem}; its requests go to the other endpoints: {error}")
 
     def mark_up(self, index: int) -> None:
@@ -366,23 +410,42 @@ class EndpointPool:
     def unavailable(self) -> tuple[str, ...]:
         return tuple(f"{each.url}: {each.last_error}" for each in self.members if each.is_down)
 
-    def no_endpoint_error(self, errors: Sequence[BackendError], indices: Sequence[int] | None = None) -> BackendError:
-        """The error when no endpoint accepts a request. `indices`: the endpoints that were eligible."""
+    def no_endpoint_error(
+        self, failed: Mapping[int, BackendError], indices: Sequence[int] | None = None
+    ) -> BackendError:
+        """The error when no endpoint accepts a request. `failed`: its errors, by endpoint; `indices`: the endpoints
+        that were eligible."""
+        errors = list(failed.values())
         for error in errors:
             if error.kind not in ENDPOINT_FAULTS:  # the request was rejected: the server's own message
-                return error
+                return self._rejection_error(failed, error)
         kind = errors[-1].kind if errors else ErrorKind.UNAVAILABLE
         if indices is None and not self.names:
             text = "No endpoint takes requests: all of them have left, and no other one has joined yet."
             return BackendError(ErrorKind.UNAVAILABLE, text)
         candidates = [at for at, each in enumerate(self.members) if not each.has_left] if indices is None else indices
-        problems = " ".join(f"{self.members[index].url}: {self._problem(index)}" for index in candidates)
-        subject = "The endpoint" if len(candidates) == 1 else f"All {len(candidates)} endpoints"
-        message = f"{subject} rejected the request. {problems}"
+        problems = " ".join(f"{self.members[at].url}: {failed.get(at) or self._problem(at)}" for at in candidates)
+        subject = (
+            "The endpoint did not answer" if len(candidates) == 1 else f"None of {len(candidates)} endpoints answered"
+        )
+        message = f"{subject} the request. {problems}"
         if errors and all(is_overload_refusal(error) for error in errors):
             pauses = [error.retry_after for error in errors if error.retry_after is not None]
             return BackendError(kind, message, retry_after=min(pauses, default=None), status=errors[-1].status)
         return BackendError(kind, message)
+
+    def _rejection_error(self, failed: Mapping[int, BackendError], error: BackendError) -> BackendError:
+        members = [self.members[index] for index in failed]
+        if error.kind is not ErrorKind.BAD_REQUEST or any(each.record.has_answered for each in members):
+            return error
+        return rejected_by_all(error, [each.url for each in members])
+
+    def breaking_error(self, failed: Mapping[int, BackendError]) -> BackendError:
+        """The error of a request that proven endpoints did not survive."""
+        problems = " ".join(f"{self.members[index].url}: {error}" for index, error in failed.items())
+        last = list(failed.values())[-1]
+        message = f"{len(failed)} endpoints that answer others failed with this request. {problems}"
+        return BackendError(last.kind, message, status=last.status)
 
     def _problem(self, index: int) -> str:
         if self.routing.is_draining(index):
@@ -400,44 +463,53 @@ class PooledRequest:
         self._ticket: Ticket | None = None
         self._started = 0.0
         self._stream: AbstractAsyncContextManager[AsyncIterator[Delta]] | None = None
+        self._reply: _WatchedReply | None = None
 
     async def __aenter__(self) -> AsyncIterator[Delta]:
-        pool, tried, errors, rejections = self._pool, set[int](), list[BackendError](), list[EndpointRejection]()
+        pool, failed = self._pool, FailedAttempts()
+        excluded = set[int]()
         grant = None if pool.paces is None else pool.paces.take()
-        while (index := pool.choose(self._request, tried, grant)) is not None:
-            if errors and not self._may_pay_again(errors[-1]):
-                raise errors[-1]
+        while (index := pool.choose(self._request, excluded, grant)) is not None:
+            if failed.errors and not self._may_pay_again(list(failed.errors.values())[-1]):
+                raise list(failed.errors.values())[-1]
             self._index, self._ticket, self._started = index, pool.begin(index), aio.now()
+            excluded.add(index)
             try:
                 backend = pool.members[index].backend
                 if backend is None:
                     backend = await pool.members[index].get_backend(pool.traits)
                     if pool.routing.is_draining(index):  # meanwhile
-                        tried.add(index)
                         self._release()
                         continue
                 self._stream = backend.stream(self._request)
                 deltas = await self._stream.__aenter__()
             except BackendError as error:
-                tried.add(index)
-                errors.append(error)
-                if error.kind in REJECTIONS and pool.routing.is_up(index):
-                    rejections.append(EndpointRejection(index, self._ticket, error))
-                    self._release()
-                    if len(rejections) == MAX_REJECTIONS:
-                        raise rejections[0].error from None
-                    continue
-                self._fail(error)
-                if error.kind is ErrorKind.CONTEXT_OVERFLOW:
-                    raise
+                self._on_failed_attempt(failed, error)
             except BaseException:
                 self._abandon()
                 raise
             else:
-                for rejection in rejections:
+                for rejection in failed.rejections:
                     pool.blame(rejection)
-                return deltas
-        raise pool.no_endpoint_error(errors)
+                self._reply = _WatchedReply(deltas)
+                return self._reply
+        raise pool.no_endpoint_error(failed.errors)
+
+    def _on_failed_attempt(self, failed: FailedAttempts, error: BackendError) -> None:
+        """Raises the error if the request is at fault, not the endpoint."""
+        pool, index, ticket = self._pool, self._index, self._ticket
+        failed.add(index, error, pool.members[index].record)
+        if error.kind in REJECTIONS and ticket is not None and pool.routing.is_up(index):
+            failed.rejections.append(EndpointRejection(index, ticket, error))
+            self._release()
+            if failed.is_rejected:
+                raise pool.no_endpoint_error(failed.errors) from None
+            return
+        self._fail(error)
+        if error.kind is ErrorKind.CONTEXT_OVERFLOW:
+            raise error
+        if pool.is_contained(self._request.agent) and len(failed.errors) >= MAX_BROKEN:
+            raise pool.breaking_error(failed.errors) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -446,8 +518,12 @@ class PooledRequest:
             assert self._stream is not None
             await self._stream.__aexit__(kind, error, trace)
         finally:
+            agent = self._request.agent
             if error is None and self._ticket is not None:
-                self._pool.on_success(self._ticket, self._index, self._request.agent, aio.now() - self._started)
+                if self._reply is not None and self._reply.is_empty:
+                    self._pool.on_empty(self._ticket, self._index, agent)
+                else:
+                    self._pool.on_success(self._ticket, self._index, agent, aio.now() - self._started)
             elif isinstance(error, BackendError):
                 self._fail(error)
             else:
@@ -476,6 +552,26 @@ class PooledRequest:
         if self._ticket is not None:
             ticket, self._ticket = self._ticket, None
             self._pool.routing.abandoned(ticket, aio.now())
+
+
+class _WatchedReply:
+    """The deltas of a reply. Sees whether there is anything before its end."""
+
+    __slots__ = ("_deltas", "_has_begun", "is_empty")
+
+    def __init__(self, deltas: AsyncIterator[Delta]) -> None:
+        self._deltas = deltas
+        self._has_begun = False
+        self.is_empty = False
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        delta = await anext(self._deltas)
+        if not self._has_begun:
+            self._has_begun, self.is_empty = True, type(delta) is Finished
+        return delta
 
 
 def _prefixes(request: Request) -> tuple[int, ...]:

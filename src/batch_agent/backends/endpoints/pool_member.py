@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ...core.errors import BackendError, ErrorKind, SpecError
 from ...core.protocols import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
+from .failover import AnswerRecord
 
 OPEN_TIMEOUT = 15.0
 """Seconds in which an endpoint must respond to the probe, once another one has."""
@@ -23,6 +24,7 @@ class PoolEndpoint:
         """Whether users were notified that it is down."""
         self.last_error = ""
         """Message of its last failure."""
+        self.record = AnswerRecord()
         self.has_left = False
         """Whether it was drained, and its connections are closed."""
         self.on_limits: Callable[[Mapping[PaceKind, ServiceLimit]], None] | None = None
@@ -58,7 +60,7 @@ class PoolEndpoint:
 
     def rejoin(self, backend: Backend) -> None:
         """It is back, after it had left."""
-        self.backend, self.has_left, self.last_error = backend, False, ""
+        self.backend, self.has_left, self.last_error, self.record = backend, False, "", AnswerRecord()
 
     def observe_limits(self) -> None:
         if self.on_limits is not None and isinstance(self.backend, ReportsRateLimits):

@@ -139,15 +139,59 @@ async def test_requests_that_wait_for_an_endpoint_to_open_share_its_failure() ->
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-async def test_a_request_that_two_endpoints_reject_is_at_fault_itself(status: int) -> None:
+async def test_a_request_that_two_proven_endpoints_reject_is_at_fault_itself(status: int) -> None:
+    def odd(path: str, body: Any, connection: ClientConnection) -> bool:
+        return path == CHAT and "bad" in str(body) and refuse(connection, status, "no")
+
+    hosts, said = [Host(odd=odd) for _ in range(3)], list[str]()
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        while not all(host.requests() for host in hosts):
+            await say(fleet)
+        answered = sum(host.requests() for host in hosts)
+        with pytest.raises(BackendError, match=f"HTTP {status} from"):
+            await say(fleet, "bad", agent="1")
+        assert sum(host.requests() for host in hosts) == answered + 2
+        assert len(fleet.routing.available(asyncio.get_running_loop().time())) == 3
+    assert said == []
+
+
+@pytest.mark.parametrize(("status", "words"), [(400, "none has answered another request"), (404, "HTTP 404 from")])
+async def test_endpoints_that_have_answered_nothing_are_all_asked_before_a_request_is_at_fault(
+    status: int, words: str
+) -> None:
     hosts, said = [Host(odd=answering(status)) for _ in range(3)], list[str]()
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         for number in range(6):
-            with pytest.raises(BackendError, match=f"HTTP {status} from"):
+            with pytest.raises(BackendError, match=f"HTTP {status} from") as raised:
                 await say(fleet, agent=f"{number}")
-        assert sum(host.requests() for host in hosts) == 12
+        assert [host.requests() for host in hosts] == [6, 6, 6]
         assert len(fleet.routing.available(asyncio.get_running_loop().time())) == 3
+    assert words in str(raised.value)
     assert said == []
+
+
+async def test_a_request_that_crashes_engines_does_not_reach_all_of_them() -> None:
+    crashed = list[int]()
+
+    def crashing(number: int) -> Odd:
+        def odd(path: str, body: Any, connection: ClientConnection) -> bool:
+            if path != CHAT or "bad" not in str(body):
+                return False
+            crashed.append(number)
+            connection.reset()
+            return True
+
+        return odd
+
+    hosts = [Host(odd=crashing(number)) for number in range(8)]
+    async with up(*hosts), fleet_of(*hosts) as fleet:
+        while not all(host.requests() for host in hosts):
+            await say(fleet)
+        for _ in range(3):
+            with pytest.raises(BackendError, match="3 endpoints that answer others failed with this request"):
+                await say(fleet, "bad", agent="1")
+        assert len(set(crashed)) == 3
+        assert len(fleet.routing.available(asyncio.get_running_loop().time())) == 8
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
