@@ -25,28 +25,18 @@ PACKAGE = "batch_agent"
 
 # Module names that end in -ing and are nouns of the field, each with its reason.
 NOUNS_IN_ING = {
-    "batching": "request batching is the name of the technique",
     "budget_sharing": "a noun with what is shared",
-    "chunking": "splitting inputs into chunks is called chunking",
-    "command_encoding": "an encoding is a format",
-    "content_encoding": "the name of the HTTP header",
     "error_mapping": "a mapping is a table",
     "forecasting": "the name of the discipline",
-    "formatting": "the usual name for number and text formatting",
     "gc_tuning": "the usual name for setting a garbage collector",
     "kv_sharing": "a noun with what is shared",
     "limit_sharing": "a noun with what is shared",
     "masking": "replacing secrets or identifiers is called masking",
-    "parsing": "the usual name for a set of parsers",
-    "prefix_ordering": "an ordering is an order relation",
-    "rendering": "the usual name for making text out of values",
     "routing": "load balancing over endpoints is called routing",
     "ring": "not a gerund",
-    "scheduling": "the name of the discipline",
     "signing": "request signing, as AWS calls it",
     "string": "not a gerund",
     "testing": "what users import for their own tests, as in numpy.testing",
-    "throttling": "the usual name for rate limiting",
 }
 # Names that end in -ed and are not participles, and `embedded`: the embedded model, as the field says.
 NOUNS_IN_ED = {"embed", "embedded", "feed", "seed", "shed", "speed"}

@@ -275,8 +275,8 @@ TOOL_POLICIES: dict[str, Cells] = {
 
 BATCH_POLICIES: dict[str, Cells] = {
     "key_arg max_batch window": (
-        "unit/tools/test_batching.py::test_a_thousand_calls_are_ten_executions_of_a_hundred",
-        "unit/tools/test_batching.py::test_a_batch_without_callers_is_cancelled",
+        "unit/tools/test_call_batch.py::test_a_thousand_calls_are_ten_executions_of_a_hundred",
+        "unit/tools/test_call_batch.py::test_a_batch_without_callers_is_cancelled",
         _KILL_9,
         _STOPS,
         "- a tool is a function of this process",

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.supervisor import ProgramLimits, TooMuchOutput
-from batch_agent.supervisor.line_reader import LineSplitter
-from batch_agent.supervisor.output_stream import HeadTailBuffer
+from batch_agent.supervisor.output_stream import HeadTailBuffer, LineSplitter
 
 TEXT = st.lists(st.sampled_from([b"\n", b"a", b"\xff", b"long", b"\r"]), max_size=12).map(b"".join)
 

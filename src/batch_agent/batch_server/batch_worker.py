@@ -11,7 +11,6 @@ from typing import Literal
 
 from ..aio import unwrap_group
 from ..atomic_file import atomic_write
-from ..batch_api.batch_usage import BatchUsage, usage_of_line
 from ..batch_api.lines import (
     InputLine,
     cancelled_line,
@@ -20,7 +19,16 @@ from ..batch_api.lines import (
     read_line,
     response_line,
 )
-from ..batch_api.resources import Batch, BatchProblem, BatchRequest, RequestCounts, StoredFile, cannot_cancel
+from ..batch_api.resources import (
+    Batch,
+    BatchProblem,
+    BatchRequest,
+    BatchUsage,
+    RequestCounts,
+    StoredFile,
+    cannot_cancel,
+    usage_of_line,
+)
 from ..core.run_failure import RunStopped
 from ..schedule.backoff import Backoff
 from .batch_store import BatchStore, FinishedLine, new_id

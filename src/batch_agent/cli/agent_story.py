@@ -9,7 +9,7 @@ from ..core.agent_config import AgentConfig
 from ..core.facts import failure_of
 from ..observe.report.lock_probe import is_held
 from ..observe.text.agent_trace import agent_trace_lines, as_text, part
-from ..observe.text.formatting import one_line
+from ..observe.text.text_format import one_line
 from ..plan.row_keys import row_key
 from ..store.reader import StoredInput
 

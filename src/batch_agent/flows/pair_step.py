@@ -12,7 +12,7 @@ from ..core.events import Notice
 from ..core.protocols import EventSink
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
-from ..observe.text.formatting import plural
+from ..observe.text.text_format import plural
 from ..plan.candidate_pairs import Pair, TooManyPairs, clusters, pairs_by_key, similar_pairs
 from ..plan.field_paths import find
 from .callbacks import Callbacks

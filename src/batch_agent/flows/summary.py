@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..data.results import StageReport
 from ..observe.run_stats import Failures
 from ..observe.text.flow_summary import failed_count, failure_lines, model_and_backend, truncated_parts, usage_parts
-from ..observe.text.formatting import duration, plural
+from ..observe.text.text_format import duration, plural
 from .result import FlowResult, Item
 
 

@@ -4,29 +4,35 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import fmean
+from typing import Any
 
 from ..backends.prices import known_price
 from ..cluster.coordinator_address import coordinator_of
 from ..core.errors import SpecError
 from ..core.events import Event, Notice
 from ..core.fast_dataclass import dataclass
+from ..core.images import Image, ImageRef
+from ..core.images.token_estimate import estimated_tokens
 from ..core.messages import Placement
 from ..core.options import Rows
 from ..core.options.evaluation import Evaluation
 from ..core.options.price import Price
-from ..core.protocols import EventSink
+from ..core.protocols import EventSink, Traits
 from ..core.results import AgentResult
+from ..core.run_reports import PrefixReport
 from ..core.spec import BatchSpec
 from ..core.validation import at_least
 from ..data import read_inputs_async
 from ..engine.result_stream import ResultStream
+from ..media.image_files import identify
+from ..plan.template import MARK_CHARS, Template
 from ..run import runner
 from ..run.resource_opener import open_preview
 from ..run.resources import RunResources
 from ..run.setup import RunSetup
 from ..tools import Tool
 from .forecast import Behaviour, Forecast
-from .image_tokens import ImageTokens, image_basis, with_images
 
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
@@ -151,3 +157,48 @@ def _spread(rows: int, count: int) -> list[int]:
 def _price(spec: BatchSpec, preview: RunResources) -> Price | None:
     """None if it is unknown, as for a self-hosted server."""
     return known_price(preview.plan.config.model, preview.server.traits.name, spec.spending.prices)
+
+
+_MAX_INPUTS = 200
+"""Inputs whose images are read, spread over all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTokens:
+    """Tokens of images on the model of a server."""
+
+    traits: Traits
+    chars_per_token: float = 4.0
+
+    def of(self, image: ImageRef) -> int:
+        return estimated_tokens(image, self.traits.model, self.traits.name)
+
+    def of_inputs(self, template: Template, rows: Sequence[Any]) -> float:
+        """Mean tokens of the images of an input, beyond those of the marks in its text. Blocks: files are read."""
+        step = max(1, len(rows) // _MAX_INPUTS)
+        chosen = rows[::step][:_MAX_INPUTS]
+        return fmean(self._of_input(template, row) for row in chosen) if chosen else 0.0
+
+    def _of_input(self, template: Template, row: Any) -> float:
+        try:
+            return sum(map(self._beyond_mark, template.images(row).values()))
+        except ValueError:  # it gets no agent
+            return 0.0
+
+    def _beyond_mark(self, image: Image) -> float:
+        return self.of(identify(image)) - MARK_CHARS / self.chars_per_token
+
+
+def with_images(report: PrefixReport, tokens: float) -> PrefixReport:
+    """The report with so many tokens of images in a prompt, which no other prompt is taken to share."""
+    if not tokens or not report.prompt_tokens:
+        return report
+    longer = report.prompt_tokens + round(tokens)
+    predicted = None if report.predicted is None else report.predicted * report.prompt_tokens / longer
+    return replace(report, prompt_tokens=longer, predicted=predicted)
+
+
+def image_basis(tokens: float, *, canary: bool) -> tuple[str, ...]:
+    """What the forecast assumes of images, for the user."""
+    corrected = ", corrected by what the server counted for the canary" if canary else ""
+    return (f"Images of an input have about {tokens:,.0f} tokens, by their sizes and the model's formula{corrected}.",)

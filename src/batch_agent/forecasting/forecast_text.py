@@ -2,7 +2,7 @@
 
 from ..core.results import dollars
 from ..core.run_reports import SharedResults
-from ..observe.text.formatting import plural
+from ..observe.text.text_format import plural
 from .forecast import Comparison, Forecast
 
 

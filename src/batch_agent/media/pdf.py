@@ -35,11 +35,6 @@ def pdf_text(source: bytes | BinaryIO, name: str) -> str:
     return "\n\n".join(f"[page {number} of {count}]\n{text}" for number, text in enumerate(texts, 1))
 
 
-def page_count(data: bytes, name: str) -> int:
-    """Raises SpecError without pypdf, and ValueError for a file that cannot be read."""
-    return len(_reader(data, name).pages)
-
-
 def page_pixels(data: bytes, page: int, name: str, max_side: int | None) -> tuple[int, int]:
     """Width and height of a page as an image. Raises SpecError without pypdfium2, and ValueError for a page that the
     document does not have."""

@@ -4,7 +4,7 @@ import logging
 import unicodedata
 
 from ..core.safe_text import safe_text
-from .text.formatting import one_line
+from .text.text_format import one_line
 
 _INVISIBLE = frozenset({"Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Categories of direction marks, lone surrogates, and private or unassigned characters."""

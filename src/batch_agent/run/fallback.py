@@ -31,7 +31,7 @@ from ..data import read_inputs_async, result_file_writer
 from ..data.inputs import print_notice
 from ..engine.result_stream import Delivery, ResultChannel
 from ..observe.sinks import StageEvents
-from ..observe.text.formatting import plural
+from ..observe.text.text_format import plural
 from ..scores.judge import is_judge
 from ..scores.scorer import scorers_of
 from .carried_conversation import CarryingStore, LeftConversation

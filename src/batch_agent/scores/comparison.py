@@ -14,7 +14,8 @@ from ..core.requests import NO_USAGE
 from ..core.results import AgentResult, dollars
 from .intervals import Interval, mcnemar, paired_interval, t_interval, t_test, wilson
 from .metrics import count_inputs
-from .scorer import NoSuchField, field_of, text_of
+from .sample_groups import answer_text
+from .scorer import text_of
 
 _MAX_LINES = 10
 _MAX_CHARS = 60
@@ -186,7 +187,7 @@ def _by_input(results: Iterable[AgentResult], field: str | None, *, by_key: bool
         name, copy = key if by_key else _text_of_input(group[0].input), 0
         while (unique := f"{name}-{copy}") in found:  # equal inputs
             copy += 1
-        answers = [answer for result in group if (answer := _answer(result, field)) is not None]
+        answers = [answer for result in group if (answer := answer_text(result, field)) is not None]
         found[unique] = _Input(index, key, tuple(sorted(answers)), _means(group))
     return found
 
@@ -197,16 +198,6 @@ def _text_of_input(value: Any) -> str:
         return json.dumps(json.loads(text), sort_keys=True)
     except ValueError:
         return text
-
-
-def _answer(result: AgentResult, field: str | None) -> str | None:
-    if not result.ok:
-        return None
-    try:
-        answer = result.output if field is None else field_of(result.output, field)
-    except NoSuchField:
-        return None
-    return answer.strip() if isinstance(answer, str) else text_of(answer)
 
 
 def _means(group: Sequence[AgentResult]) -> dict[str, float]:

@@ -22,7 +22,7 @@ def groups_of(results: Iterable[AgentResult]) -> list[list[AgentResult]]:
 
 def votes_in(group: Group, field: str | None) -> Counter[str]:
     """How often each answer was given, as text. Failed agents do not vote."""
-    return Counter(vote for result in group if (vote := _vote(result, field)) is not None)
+    return Counter(vote for result in group if (vote := answer_text(result, field)) is not None)
 
 
 def majorities(results: Sequence[AgentResult], field: str | None) -> list[AgentResult]:
@@ -40,7 +40,7 @@ def majority_of(group: Group, field: str | None) -> AgentResult:
     if not votes:
         return group[0]
     [(winner, _)] = votes.most_common(1)
-    return next(result for result in group if _vote(result, field) == winner)
+    return next(result for result in group if answer_text(result, field) == winner)
 
 
 def best_of(group: Group, score: str | Callable[[AgentResult], Any]) -> AgentResult:
@@ -49,7 +49,8 @@ def best_of(group: Group, score: str | Callable[[AgentResult], Any]) -> AgentRes
     return max(scored, key=lambda each: each[0])[1] if scored else group[0]
 
 
-def _vote(result: AgentResult, field: str | None) -> str | None:
+def answer_text(result: AgentResult, field: str | None) -> str | None:
+    """The answer, or a field of it, as text; None for a failed agent and an answer without the field."""
     if not result.ok:
         return None
     try:

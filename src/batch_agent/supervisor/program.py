@@ -13,10 +13,8 @@ from typing import IO, Literal
 
 from ..core.fast_dataclass import dataclass
 from . import supervisor_process
-from .command import CannotStart, ExitResult, ProgramCommand, ProgramLimits, Stdin, TooMuchOutput
-from .command_codec import encode_command
-from .line_reader import LineReader, LineSplitter
-from .output_stream import OutputStream
+from .command import CannotStart, ExitResult, ProgramCommand, ProgramLimits, Stdin, TooMuchOutput, encode_command
+from .output_stream import LineReader, LineSplitter, OutputStream
 from .supervisor_channel import SupervisorChannel
 
 

@@ -13,7 +13,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement, ToolSpec
 from ..core.validation import at_least, explain_unknown_name, text_or_none
-from .batching import CallBatch, single
+from .call_batch import CallBatch, single
 from .parameters import ArgumentReader
 from .policy import Effect, ExecutionLimits, SharingPolicy
 

@@ -11,7 +11,7 @@ from ..core.coordinator import SharedCalls
 from ..core.messages import ToolSource
 from ..core.results import ToolUse
 from ..plan.fingerprint import canonical
-from .batching import Batcher
+from .call_batch import Batcher
 from .result_text import RenderedResult, as_output
 from .threads import DaemonThreads
 from .throttle import Permit, Throttle

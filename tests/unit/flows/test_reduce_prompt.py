@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from batch_agent import ErrorKind
 from batch_agent.core.results import AgentError
-from batch_agent.flows.reduce_prompt import entry_of, error_entries
+from batch_agent.flows.reduce_step import entry_of, error_entries
 from batch_agent.flows.result import Item
 
 FAILED = AgentError(ErrorKind.MAX_TURNS, "no answer in 10 turns")

@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel, RootModel
 from tests.support.forked_programs import Programs
 
-from batch_agent.flows.reduce_prompt import to_json_text
+from batch_agent.flows.reduce_step import to_json_text
 from batch_agent.flows.result import Item
 
 
@@ -88,7 +88,7 @@ def test_what_holds_itself_is_said_to_have_no_end() -> None:
 @pytest.mark.slow
 def test_sets_are_written_alike_in_every_process(programs: Programs) -> None:
     code = (
-        "from batch_agent.flows.reduce_prompt import to_json_text\n"
+        "from batch_agent.flows.reduce_step import to_json_text\n"
         "from pydantic import BaseModel\n"
         "class Found(BaseModel):\n    tags: set[str]\n"
         "print(to_json_text({'a': set('abcdefgh'), 'b': Found(tags=set('stuvwxyz'))}))"

@@ -15,7 +15,7 @@ from ...core.results import AgentResult, AgentStatus
 from ...data.columns import TableLayout
 from ...data.table_export import chat_pieces, csv_pieces, jsonl_pieces, to_parquet, write_parquet_table
 from ...observe.checkpoint_results import as_sent
-from ...observe.text.formatting import plural, status_counts
+from ...observe.text.text_format import plural, status_counts
 from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import check_is_one, open_checkpoint

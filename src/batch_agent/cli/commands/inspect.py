@@ -16,9 +16,9 @@ from ...core.results import dollars, truncation_note
 from ...core.safe_text import safe_text
 from ...observe.checkpoint_results import CheckpointSummary, answer_schema
 from ...observe.text.agent_trace import part, prompt_lines, tokens
-from ...observe.text.formatting import one_line, status_counts
 from ...observe.text.prefix import shared_results_line
 from ...observe.text.summary import cost_by_lane
+from ...observe.text.text_format import one_line, status_counts
 from ...plan.row_keys import row_key
 from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader

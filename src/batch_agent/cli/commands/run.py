@@ -28,9 +28,9 @@ from ...observe.live.progress import Progress, progress_for
 from ...observe.live.state import LiveState
 from ...observe.score_file import metric_lines
 from ...observe.text.flow_summary import flow_tool_lines, partial_flow_summary_lines, usage_parts
-from ...observe.text.formatting import plural
 from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import steered_lines, summary_lines
+from ...observe.text.text_format import plural
 from ...run.checkpoint_table import read_results
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge

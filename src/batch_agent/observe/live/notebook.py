@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from ...core.events import Event
 from ..sanitize import sanitize
-from ..text.formatting import duration
 from ..text.run_outputs import RunOutputs
+from ..text.text_format import duration
 from .redraw_loop import RedrawLoop
 from .state import LiveStage, LiveState
 from .view_rows import Row, Segment, Tone, clock, errors, progress, results, rows, title

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from ...core.events import EndpointChanged, Event, Notice, RunStarted, StageEvent, Steered, WorkerEvent
 from ...core.safe_text import safe_text
-from ..text.formatting import duration, per_time, prefix_worker
 from ..text.run_outputs import RunOutputs
+from ..text.text_format import duration, per_time, prefix_worker
 from .notebook import NotebookProgress, is_notebook
 from .state import LiveStage, LiveState
 from .terminal import LiveProgress

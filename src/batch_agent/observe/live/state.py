@@ -31,7 +31,7 @@ from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ..agent_states import AgentStates
 from ..run_stats import CapacityTotals, RateEstimator, RunStats, Tokens
-from ..text.formatting import prefix_worker
+from ..text.text_format import prefix_worker
 from ..tool_counts import ToolCounts
 
 _MAX_LATEST = 8

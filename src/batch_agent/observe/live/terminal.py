@@ -1,7 +1,8 @@
-"""Live dashboard in a terminal; printed and logged lines appear above it."""
+"""Live dashboard in a frame at the bottom of a terminal; printed and logged lines appear above it."""
 
 import io
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,8 +18,77 @@ from ..text.run_outputs import RunOutputs
 from .dashboard import render
 from .redraw_loop import RedrawLoop
 from .state import LiveState
-from .terminal_frame import Frame
 from .view_rows import stage_prefix
+
+_BEGIN, _END = "\x1b[?2026h", "\x1b[?2026l"
+"""Synchronized update: terminals that support it show nothing in between, others ignore it."""
+_HIDE_CURSOR, _SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+_NO_WRAP, _WRAP = "\x1b[?7l", "\x1b[?7h"
+"""No wrapping: a character may be wider than Python assumes."""
+_REST_OF_LINE, _REST_OF_SCREEN = "\x1b[K", "\x1b[J"
+_CLEARED = f"\r {_REST_OF_SCREEN}\r"
+"""Clears from the second cell on: some terminals copy a screen to the scrollback that is cleared from the first one."""
+_DEFAULT_SIZE = os.terminal_size((80, 24))
+
+
+class Frame:
+    """Frame on a terminal. Thread-safe. After a write error, nothing more is written."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lock = threading.RLock()
+        self._lines: Sequence[str] = ()
+        self._is_open = False
+
+    def open(self) -> None:
+        with self._lock:
+            self._is_open = True
+            self._write(_HIDE_CURSOR)
+
+    def close(self) -> None:
+        """Clears the frame."""
+        with self._lock:
+            if self._is_open:
+                self._write(f"{_CLEARED}{_WRAP}{_SHOW_CURSOR}")
+            self._is_open = False
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Lines must be shorter than the width of the terminal, and fewer than its height."""
+        with self._lock:
+            self._lines = lines
+            self._write(f"{_BEGIN}{self._drawn()}{_END}")
+
+    def above(self, text: str, stream: TextIO) -> None:
+        """Writes complete lines above the frame. `stream`: a stream to the same terminal."""
+        with self._lock:
+            self._write(f"{_BEGIN}{_CLEARED}{_WRAP}")
+            stream.write(text)
+            stream.flush()
+            self._write(f"{self._drawn()}{_END}")
+
+    @property
+    def size(self) -> os.terminal_size:
+        """Current size of the terminal."""
+        try:
+            size = os.get_terminal_size(self._stream.fileno())
+        except (OSError, ValueError):  # not a terminal, although the caller requested a dashboard
+            return _DEFAULT_SIZE
+        return size if size.columns and size.lines else _DEFAULT_SIZE
+
+    def _drawn(self) -> str:
+        if not self._lines:
+            return ""
+        body = "\r\n".join(line + _REST_OF_LINE for line in self._lines)
+        up = f"\x1b[{len(self._lines) - 1}A" if len(self._lines) > 1 else ""
+        return f"\r{_NO_WRAP}{body}{_REST_OF_SCREEN}{up}\r{_WRAP}"
+
+    def _write(self, text: str) -> None:
+        if self._is_open:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except (OSError, ValueError):
+                self._is_open = False
 
 
 class RedirectedStream:
@@ -73,19 +143,19 @@ class StreamRedirect:
                 continue  # files and pipes do not disturb the frame
             redirected = RedirectedStream(stream, self._frame)
             self._replaced.append((name, stream, redirected))
-            _replace(name, stream, cast(TextIO, redirected))
+            _replace(name, stream, cast("TextIO", redirected))
 
     def stop(self) -> None:
         while self._replaced:
             name, stream, redirected = self._replaced.pop()
-            _replace(name, cast(TextIO, redirected), stream)
+            _replace(name, cast("TextIO", redirected), stream)
             redirected.finish()
 
 
 def is_redirected() -> bool:
     """Whether a frame is being shown."""
-    return isinstance(cast(object, sys.stderr), RedirectedStream) or isinstance(
-        cast(object, sys.stdout), RedirectedStream
+    return isinstance(cast("object", sys.stderr), RedirectedStream) or isinstance(
+        cast("object", sys.stdout), RedirectedStream
     )
 
 
@@ -112,9 +182,9 @@ class LiveProgress:
     def __init__(self, console: Console, outputs: RunOutputs | None = None) -> None:
         """`outputs`: shown at the end, with the summary of the run; None: the caller prints a summary."""
         # Not `console` itself: it flushes its file, and redirects standard output to the null device if that fails.
-        colors = cast(Any, console.color_system)
+        colors = cast("Any", console.color_system)
         self._painter = Console(file=io.StringIO(), force_terminal=True, color_system=colors, no_color=console.no_color)
-        self._stream = cast(TextIO, console.file)
+        self._stream = cast("TextIO", console.file)
         self._frame = Frame(self._stream)
         self._redirect = StreamRedirect(self._stream, self._frame)
         self._redraw_loop = RedrawLoop(self._render, self._show, _UPDATES_PER_SECOND)

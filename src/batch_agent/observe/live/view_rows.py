@@ -9,8 +9,8 @@ from ...core.fast_dataclass import dataclass
 from ...core.results import AgentResult, dollars
 from ..event_codec import answer_preview
 from ..sanitize import sanitize
-from ..text.formatting import duration, per_time, plural, rounded
 from ..text.prefix import prefix_notes
+from ..text.text_format import duration, per_time, plural, rounded
 from ..tool_counts import ToolCount
 from .state import LiveStage, LiveState
 

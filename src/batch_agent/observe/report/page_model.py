@@ -10,11 +10,10 @@ from ...version import __version__
 from ..score_file import evaluation_json, score_columns
 from ..text.prefix import shared_results_line
 from ..text.summary import pace_line
-from .activity import GENERATING, TOOLS, WAITING
 from .run_view import RunView
 from .savings import savings
 from .stage_view import StageCounts, StageView
-from .timeline import ANSWERED, FAILED, IN_PROGRESS
+from .timeline import ANSWERED, FAILED, GENERATING, IN_PROGRESS, TOOLS, WAITING
 
 FORMAT = 1
 

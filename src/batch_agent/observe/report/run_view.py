@@ -38,7 +38,7 @@ from ...core.requests import NO_USAGE, Usage
 from ...core.run_reports import Scheduling
 from ...plan.row_keys import is_row_key, row_key
 from ..run_stats import CapacityTotals, RateEstimator
-from ..text.formatting import prefix_worker
+from ..text.text_format import prefix_worker
 from .distribution import Distribution
 from .result_rows import ResultRows
 from .savings import AvoidedRepeats

@@ -7,7 +7,7 @@ from typing import Any
 from ...core.fast_dataclass import dataclass
 from ...core.requests import Usage
 from ...core.run_reports import Scheduling, SharedResults
-from ..text.formatting import plural
+from ..text.text_format import plural
 from .tool_uses import ToolUsage
 
 _IDLE, _GENERATING, _ANSWERED, _CALLING, _RETRYING = range(5)

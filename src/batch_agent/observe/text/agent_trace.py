@@ -32,7 +32,7 @@ from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ...plan.row_keys import row_key
 from ..checkpoint_results import recorded_job
-from .formatting import one_line, truncate
+from .text_format import one_line, truncate
 
 _INDENT = 10
 _MAX_TEXT = 4_000

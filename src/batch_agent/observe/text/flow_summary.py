@@ -7,7 +7,6 @@ from ...core.results import dollars, truncation_note
 from ..live.state import LiveStage, LiveState
 from ..run_stats import Failures
 from .agent_trace import tokens
-from .formatting import duration, plural
 from .summary import (
     callback_lines,
     endpoint_lines,
@@ -19,6 +18,7 @@ from .summary import (
     steered_lines,
     unavailable_lines,
 )
+from .text_format import duration, plural
 
 
 def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from ...core.run_reports import PrefixReport, SharedResults
-from .formatting import plural
+from .text_format import plural
 
 _MIN_GAP = 0.1
 """Difference between the expected and the measured share of cache hits that is worth a line."""

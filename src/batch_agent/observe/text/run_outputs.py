@@ -9,8 +9,8 @@ from ...core.fast_dataclass import dataclass
 from ...core.safe_text import public_url, safe_text
 from ..live.state import LiveState
 from .flow_summary import partial_flow_summary_lines
-from .formatting import plural
 from .summary import summary_lines
+from .text_format import plural
 
 _REPORT = "report.html"
 _RUN_AGAIN = "run the same code again."

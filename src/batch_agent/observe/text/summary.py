@@ -10,8 +10,8 @@ from ...core.run_reports import Pacing, Scheduling
 from ..live.state import LiveState
 from ..run_stats import RunStats
 from ..tool_counts import ToolCounts
-from .formatting import duration, plural
 from .prefix import prefix_outcome_line, shared_results_line
+from .text_format import duration, plural
 
 _MAX_TOOLS = 5
 _MAX_STEERED = 8

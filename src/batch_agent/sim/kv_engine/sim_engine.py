@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from ..sim_config import SimConfig
 from .blocks import BlockPool
-from .exclusive_tier import ExclusiveTier
-from .host_tier import HostTier
+from .host_tier import ExclusiveTier, HostTier
 from .scheduler import Scheduler
 from .sequence import Sequence, SequenceProgress, Stride
 

@@ -5,15 +5,10 @@ import re
 from collections.abc import Iterator
 from html import unescape
 
+from ...charset import bom_encoding
+
 _SNIFFED_BYTES = 65_536
 _MAX_TAGS = 20_000
-_BOMS = {  # longer ones first, because shorter ones are their prefixes
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF8: "utf-8-sig",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
 _META = re.compile(rb"<meta[^<>]{0,200}?charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 _TAG = re.compile(r"<(!--|[!?]|/?([A-Za-z][A-Za-z0-9]*))")
 _INVISIBLE = frozenset({"iframe", "noscript", "object", "script", "style", "svg", "template"})
@@ -25,9 +20,8 @@ _INLINE = frozenset(
 def encoding_of(head: bytes, declared: str | None = None) -> str | None:
     """Encoding of data that begins with `head`; None for binary data. `declared`: the encoding that the sender
     declares."""
-    for bom, encoding in _BOMS.items():
-        if head.startswith(bom):
-            return encoding
+    if marked := bom_encoding(head):
+        return marked
     if b"\0" in head:
         return None
     if declared is not None and _is_known(declared):

@@ -1,6 +1,6 @@
 """Tools of MCP servers."""
 
 from .mcp_errors import MCPServerGone, MCPToolError
-from .provider import MCP
+from .mcp_session import MCP
 
 __all__ = ["MCP", "MCPServerGone", "MCPToolError"]

@@ -1,7 +1,11 @@
-"""Session with an MCP server, shared by all agents of a run; results of its calls as text for the model."""
+"""Session with an MCP server, shared by all agents of a run: its tools, and their results as text for the model."""
 
 import asyncio
+import os
+import shutil
 from base64 import b64decode
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -204,3 +208,44 @@ class McpSession:
             SharingPolicy("read" if reads else "write", idempotent=repeats and not reads),
             ExecutionLimits(self._config.timeout, retries=int(repeats), retry_on=(MCPServerGone,) if repeats else ()),
         )
+
+
+class MCP(McpConfig):
+    """An MCP server for a run's `tools`: a command to start, or the URL of a running server.
+
+        MCP("npx -y some-server --flag"), MCP(["python", "server.py"], env={"KEY": "..."}), MCP("https://host/mcp")
+
+    A command gets HOME, PATH and a few more variables of this process, and `env`. Tools keep their names, with `prefix`
+    in front; `include` and `exclude` select them by their names without it. Agents share the results of tools that the
+    server declares read-only. Those and idempotent tools are retried once if the server dies."""
+
+    __slots__ = ()
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Sequence[Tool]]:
+        """Starts or reaches the server and lists its tools. A started server ends with the context. Raises
+        SpecError."""
+        self.check_installed()
+        session = McpSession(self)
+        try:
+            yield await session.tools()
+        finally:
+            await session.aclose()
+
+    def check_installed(self) -> None:
+        """Raises SpecError if the package, or the program of a command, is missing."""
+        _check_installed(self)
+
+
+def _check_installed(config: McpConfig) -> None:
+    try:
+        from mcp import Client  # noqa: F401 - 1.x has none
+    except ImportError as error:
+        raise SpecError("MCP servers need a package: pip install 'batch-agent[mcp]' (mcp>=2).") from error
+    if config.is_remote:
+        return
+    program = config.command[0]
+    path = {**os.environ, **config.env}.get("PATH")
+    found = shutil.which(program if os.sep not in program else os.path.join(config.cwd or "", program), path=path)
+    if found is None:
+        raise SpecError(f"The MCP server's command {program!r} is not installed; install it, or give its full path.")

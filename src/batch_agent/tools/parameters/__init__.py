@@ -2,6 +2,8 @@
 
 from typing import Any, Protocol
 
+import orjson
+
 from ...core.schema import JsonSchema
 
 
@@ -18,3 +20,14 @@ class ArgumentReader(Protocol):
     def read(self, text: str) -> dict[str, Any]:
         """Keyword arguments, each of its declared type. Raises BadArguments."""
         ...
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """What a model wrote as arguments. Raises BadArguments unless it is a JSON object."""
+    try:
+        data = orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        raise BadArguments(f"The arguments are not valid JSON ({error}): {text[:200]!r}") from error
+    if not isinstance(data, dict):
+        raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
+    return data

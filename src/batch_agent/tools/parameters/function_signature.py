@@ -6,7 +6,6 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import orjson
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError
@@ -16,7 +15,7 @@ from ...core.errors import SpecError
 from ...core.schema import JsonSchema, without_titles
 from ..result_text import describe_error
 from ..tool_context import ToolContext
-from . import BadArguments
+from . import BadArguments, parse_object
 
 _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
@@ -41,12 +40,7 @@ class Arguments:
 
     def read(self, text: str) -> dict[str, Any]:
         """Keyword arguments, each of its declared type. Raises BadArguments."""
-        try:
-            data = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise BadArguments(f"The arguments are not valid JSON ({error}): {text[:200]!r}") from error
-        if not isinstance(data, dict):
-            raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
+        data = parse_object(text)
         try:
             checked = self._model.model_validate(data)
         except ValidationError as error:

@@ -5,11 +5,10 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import jsonschema_rs
-import orjson
 
 from ...core.errors import SpecError
 from ...core.schema import JsonSchema, without_titles
-from . import BadArguments
+from . import BadArguments, parse_object
 
 _MAX_PROBLEMS = 5
 _MAX_MESSAGE_CHARS = 300
@@ -32,12 +31,7 @@ class RawArguments:
 
     def read(self, text: str) -> dict[str, Any]:
         """Raises BadArguments."""
-        try:
-            data = orjson.loads(text)
-        except orjson.JSONDecodeError as error:
-            raise BadArguments(f"The arguments are not valid JSON ({error}): {text[:200]!r}") from error
-        if not isinstance(data, dict):
-            raise BadArguments(f"The arguments must be one JSON object, not {type(data).__name__}.")
+        data = parse_object(text)
         problems = [_problem(error) for error in self._validator.iter_errors(data)]
         if problems:
             raise BadArguments(f"The arguments do not fit: {'; '.join(problems[:_MAX_PROBLEMS])}")

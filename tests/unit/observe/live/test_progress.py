@@ -23,8 +23,8 @@ from batch_agent.observe.live.detection import progress_if_interactive
 from batch_agent.observe.live.progress import PlainProgress, progress_for
 from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.live.terminal import LiveProgress
-from batch_agent.observe.text.formatting import duration, per_time, rounded
 from batch_agent.observe.text.summary import summary_lines
+from batch_agent.observe.text.text_format import duration, per_time, rounded
 
 
 def a_board() -> LiveState:

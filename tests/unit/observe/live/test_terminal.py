@@ -25,8 +25,7 @@ from tests.support.forked_programs import Program, Programs
 
 from batch_agent.core.events import PrefixReported, RunStarted
 from batch_agent.core.run_reports import Finding, PrefixReport
-from batch_agent.observe.live.terminal import LiveProgress, StreamRedirect, is_redirected
-from batch_agent.observe.live.terminal_frame import Frame
+from batch_agent.observe.live.terminal import Frame, LiveProgress, StreamRedirect, is_redirected
 from batch_agent.sim import Script, SimConfig, SimServer
 
 BEGIN, END = b"\x1b[?2026h", b"\x1b[?2026l"
@@ -341,7 +340,7 @@ class Wired(io.StringIO):
 
 def wired(columns: int = 30, lines: int = 6) -> tuple[Screen, TextIO]:
     screen = Screen(columns, lines)
-    return screen, cast(TextIO, Wired(screen))
+    return screen, cast("TextIO", Wired(screen))
 
 
 def test_a_frame_is_drawn_in_place_below_what_is_printed() -> None:

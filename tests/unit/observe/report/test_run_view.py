@@ -43,10 +43,10 @@ from batch_agent.core.events import (
 )
 from batch_agent.core.results import CallRecord, ToolUse
 from batch_agent.observe.event_log import FILE
-from batch_agent.observe.report.activity import DONE, GENERATING, TOOLS, WAITING, Activity
 from batch_agent.observe.report.distribution import Distribution
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.series import Series
+from batch_agent.observe.report.timeline import DONE, GENERATING, TOOLS, WAITING, Activity
 from batch_agent.testing import ScriptedBackend, say
 
 GROWING = ("started", "turns", "retries", "compactions")

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.sim import SimConfig
-from batch_agent.sim.kv_engine.exclusive_tier import ExclusiveTier
+from batch_agent.sim.kv_engine.host_tier import ExclusiveTier
 from batch_agent.sim.kv_engine.sequence import Sequence
 from batch_agent.sim.kv_engine.sim_engine import SimEngine
 

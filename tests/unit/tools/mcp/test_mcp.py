@@ -77,7 +77,7 @@ def tools(request: pytest.FixtureRequest) -> Tools:
 @pytest.fixture
 def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     """For servers that do not answer to a farewell."""
-    monkeypatch.setattr("batch_agent.tools.mcp.http_client._CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("batch_agent.tools.mcp.transports._CLOSE_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -162,8 +162,7 @@ async def test_a_result_of_megabytes_arrives(tools: Tools) -> None:
 async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_kill: None
 ) -> None:
-    for module in ("transports", "http_client"):
-        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.MAX_MESSAGE_BYTES", 100_000)
+    monkeypatch.setattr("batch_agent.tools.mcp.transports.MAX_MESSAGE_BYTES", 100_000)
     async with opened(MCP(_STDIO)) as tools:
         with pytest.raises(MCPServerGone, match="a line of more than 100000 bytes"):
             await tools["echo"].function(text="x" * 200_000)

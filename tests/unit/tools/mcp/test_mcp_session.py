@@ -48,7 +48,7 @@ async def opened() -> AsyncIterator[tuple[Served, dict[str, Tool]]]:
 
 @pytest.fixture(autouse=True)
 def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batch_agent.tools.mcp.http_client._CLOSE_SECONDS", 0.1)
+    monkeypatch.setattr("batch_agent.tools.mcp.transports._CLOSE_SECONDS", 0.1)
 
 
 @pytest.mark.parametrize("refusal", _FORGOTTEN)
@@ -165,8 +165,7 @@ _LONG = '{"jsonrpc": "2.0", "id": 2, "result": {"content": [{"type": "text", "te
 async def test_a_result_without_an_end_is_not_read_to_it(
     monkeypatch: pytest.MonkeyPatch, body: str, content_type: str, says: str, is_packed: bool
 ) -> None:
-    for module in ("transports", "http_client"):
-        monkeypatch.setattr(f"batch_agent.tools.mcp.{module}.MAX_MESSAGE_BYTES", 100_000)
+    monkeypatch.setattr("batch_agent.tools.mcp.transports.MAX_MESSAGE_BYTES", 100_000)
     async with opened() as (served, tools):
         served.refused_tools["echo"] = Answer(200, body, content_type, is_packed)
         with pytest.raises(MCPToolError, match=says):
