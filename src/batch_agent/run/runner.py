@@ -17,8 +17,6 @@ from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop
 from ..engine.engine import Deliver, Engine, EngineConfig, Fit, Leave
 from ..engine.job_source import InputSource
-from ..engine.long_inputs.chunking_executor import ChunkingExecutor
-from ..engine.long_inputs.input_chunker import InputChunker
 from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner, WrappedTurnRunner
@@ -31,7 +29,7 @@ from .resources import RunResources
 from .setup import RunSetup, input_order
 
 if TYPE_CHECKING:
-    from ..engine.chunking_executor import ChunkingExecutor
+    from ..engine.long_inputs.chunking_executor import ChunkingExecutor
     from ..lanes.lane_turn_runner import LaneStats
     from ..rollouts.token_recorder import TokenRecorder
     from ..scores.score_book import ScoreBook
@@ -368,7 +366,7 @@ class _Execution:
         )
         if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
             return loop  # no input is in parts, now or in an earlier run
-        from ..engine.chunking_executor import ChunkingExecutor
+        from ..engine.long_inputs.chunking_executor import ChunkingExecutor
 
         return ChunkingExecutor(
             loop,
@@ -412,7 +410,7 @@ class _Execution:
             return None
         if self._spec.context.oversized == "refuse":
             return window.fit
-        from ..engine.input_chunker import InputChunker
+        from ..engine.long_inputs.input_chunker import InputChunker
 
         return InputChunker(window, layout.task, layout.template.fields).fit
 
