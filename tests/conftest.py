@@ -25,9 +25,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # A shell that runs the tests in the background has its children ignore Ctrl-C; those that tests start must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# The programs of tests keep their secret in a folder of the tests, and not with the user's own.
-os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="batch-agent-tests-")
-atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
+# What tests and their programs keep (a user's secret) and leave behind (checkpoints of processes that are killed, files
+# of tools) is in a folder of this process, which ends with it. What pytest keeps of failed tests stays where it was.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+_FOLDER = tempfile.mkdtemp(prefix="batch-agent-tests-")
+os.chmod(_FOLDER, 0o711)  # tests of other users pass through it
+os.environ["TMPDIR"] = tempfile.tempdir = _FOLDER
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="config-")
+atexit.register(lambda: shutil.rmtree(_FOLDER, ignore_errors=True) if os.getpid() == _WORKER else None)
 
 # What Python compiles is kept, for the next run and for the programs that tests start: else each compiles all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -48,6 +48,7 @@ def runtime(tmp_path: Path) -> ProcessRuntime:
     return ProcessRuntime([sys.executable, str(file)])
 
 
+@pytest.mark.slow
 async def test_programs_call_a_named_tool_and_then_any_by_the_responses_api(runtime: ProcessRuntime) -> None:
     with SimServer(SimConfig(zero_latency=True), Script(tool_turns=2)) as sim:
         results = await BatchAgent.run(task="Note {it}", inputs=["a", "b"], backend=sim.url, runtime=runtime)
@@ -57,6 +58,7 @@ async def test_programs_call_a_named_tool_and_then_any_by_the_responses_api(runt
         assert (result.turns, result.usage.output > 0) == (3, True)
 
 
+@pytest.mark.slow
 async def test_a_program_gets_a_5xx_of_a_failed_server_without_its_address(runtime: ProcessRuntime) -> None:
     with SimServer(SimConfig(zero_latency=True), Script()) as sim:
         [result] = await BatchAgent.run(

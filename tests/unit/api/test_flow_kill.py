@@ -1,7 +1,6 @@
 """The process may be killed in any stage of a flow: the next one repeats nothing that was finished."""
 
 import asyncio
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +13,20 @@ from batch_agent.flows.result import FlowResult
 from batch_agent.sim import Script, SimConfig, SimServer
 
 FLOW = """
-import asyncio, sys
+import asyncio, os, signal, sys
 from batch_agent import Flow
 from batch_agent.core.events import AgentFinished, StageEvent
 
-class Print:
+class PrintUntilKilled:
+    def __init__(self, agents):
+        self.left = agents
+
     def emit(self, event):
         if isinstance(event, StageEvent) and isinstance(event.event, AgentFinished):
             print(event.stage, event.event.result.key, int(event.event.resumed), flush=True)
+            self.left -= not event.event.resumed
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 def main(events, folder, url):
     flow = Flow([{"it": n} for n in range(8)], backend=url, checkpoint_dir=folder, max_inflight=4, context_tokens=650)
@@ -30,7 +35,7 @@ def main(events, folder, url):
     return flow.run(events=events)
 
 if __name__ == "__main__":
-    asyncio.run(main(Print(), *sys.argv[1:]))
+    asyncio.run(main(PrintUntilKilled(int(sys.argv[1])), *sys.argv[2:]))
 """
 
 
@@ -40,30 +45,22 @@ def slow_sim() -> Iterator[SimServer]:
         yield server
 
 
-def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: int) -> dict[tuple[str, str], bool]:
-    """Kills the flow after so many agents that it finished itself; says which were finished, and whether resumed."""
-    finished: dict[tuple[str, str], bool] = {}
-    program = programs.start(FLOW, str(folder), url, stdout=said)
-    with said.open() as lines:
-        for line in lines:
-            stage, key, resumed = line.split()
-            finished[stage, key] = resumed == "1"
-            if list(finished.values()).count(False) == after:
-                program.send_signal(signal.SIGKILL)
-                break
+def run_and_kill(programs: Programs, folder: Path, url: str, after: int) -> dict[tuple[str, str], bool]:
+    """A flow that is killed when it has finished so many agents itself: its agents, and whether they were resumed."""
+    program = programs.start(FLOW, str(after), str(folder), url)
     assert program.wait() == -signal.SIGKILL, program.stderr.read_text()
-    return finished
+    lines = [line.split() for line in program.stdout.read_text().splitlines()]
+    return {(stage, key): resumed == "1" for stage, key, resumed in lines}
 
 
 @pytest.mark.slow
 def test_a_flow_killed_repeatedly_repeats_no_finished_work(
     slow_sim: SimServer, tmp_path: Path, programs: Programs
 ) -> None:
-    said, folder = tmp_path / "said", tmp_path / "checkpoint"
-    os.mkfifo(said)
+    folder = tmp_path / "checkpoint"
     done: set[tuple[str, str]] = set()
     for after in (3, 12, 15, 3):
-        finished = run_and_kill(programs, said, folder, slow_sim.url, after)
+        finished = run_and_kill(programs, folder, slow_sim.url, after)
         assert not done & {agent for agent, resumed in finished.items() if not resumed}
         done |= finished.keys()
     assert {"plan", "do", "all"} <= {stage for stage, _ in done}

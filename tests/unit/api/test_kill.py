@@ -1,7 +1,6 @@
 """The process may be killed anywhere: the next run loses nothing, and repeats nothing that was finished."""
 
 import asyncio
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from batch_agent.sim import Script, SimConfig, SimServer
 
 AGENTS = 40
 RUN = f"""
-import asyncio, sys
+import asyncio, os, signal, sys
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.events import AgentFinished
 
@@ -24,10 +23,16 @@ async def look(key: str) -> str:
     await asyncio.sleep(0.005)
     return f"about {{key}}"
 
-class Print:
+class PrintUntilKilled:
+    def __init__(self, agents):
+        self.left = agents
+
     def emit(self, event):
         if isinstance(event, AgentFinished):
             print(event.result.index, int(event.resumed), flush=True)
+            self.left -= not event.resumed
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 def main(events, folder, url):
     return BatchAgent.run(
@@ -36,7 +41,7 @@ def main(events, folder, url):
     )
 
 if __name__ == "__main__":
-    asyncio.run(main(Print(), *sys.argv[1:]))
+    asyncio.run(main(PrintUntilKilled(int(sys.argv[1])), *sys.argv[2:]))
 """
 
 
@@ -46,28 +51,19 @@ def slow_sim() -> Iterator[SimServer]:
         yield server
 
 
-def run_and_kill(programs: Programs, said: Path, folder: Path, url: str, after: int) -> dict[int, bool]:
-    """Kills the run after so many agents that it finished itself; says which were finished, and whether resumed."""
-    finished: dict[int, bool] = {}
-    program = programs.start(RUN, str(folder), url, stdout=said)
-    with said.open() as lines:
-        for line in lines:
-            if not line.endswith("\n"):
-                break  # killed in the middle of it
-            index, resumed = line.split()
-            finished[int(index)] = resumed == "1"
-            if list(finished.values()).count(False) == after:
-                program.send_signal(signal.SIGKILL)
+def run_and_kill(programs: Programs, folder: Path, url: str, after: int) -> dict[int, bool]:
+    """A run that is killed when it has finished so many agents itself: its agents, and whether they were resumed."""
+    program = programs.start(RUN, str(after), str(folder), url)
     assert program.wait() == -signal.SIGKILL
-    return finished
+    lines = [line.split() for line in program.stdout.read_text().splitlines()]
+    return {int(index): resumed == "1" for index, resumed in lines}
 
 
 def test_a_run_killed_repeatedly_loses_no_result(slow_sim: SimServer, tmp_path: Path, programs: Programs) -> None:
-    said, folder = tmp_path / "said", tmp_path / "checkpoint"
-    os.mkfifo(said)
+    folder = tmp_path / "checkpoint"
     done: set[int] = set()
     for after in (1, 3, 8, 2, 12):
-        finished = run_and_kill(programs, said, folder, slow_sim.url, after)
+        finished = run_and_kill(programs, folder, slow_sim.url, after)
         assert not done & {index for index in finished if not finished[index]}
         done |= finished.keys()
     assert 26 <= len(done) < AGENTS

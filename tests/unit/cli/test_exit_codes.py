@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.forked_programs import Call, Programs
+from tests.support.stalls import write_inputs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -70,9 +71,10 @@ def test_the_exit_status_reflects_the_outcome_of_the_run(
 
 @pytest.mark.slow
 def test_sigterm_keeps_finished_results_like_ctrl_c(place: Path, sim_url: str, programs: Programs) -> None:
+    write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(24)], stalled=(6, 7))
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, cwd=place)
-    _wait_for_rows(place / "results.jsonl", 4)
+    _wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGTERM)
     assert program.wait() == 143
     said = program.stderr.read_text()
@@ -98,9 +100,10 @@ def _wait_for_rows(path: Path, least: int) -> None:
 
 
 def test_a_run_with_a_reduce_handles_sigterm(place: Path, sim_url: str, programs: Programs) -> None:
+    write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(24)], stalled=(6, 7))
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, "--reduce", "Sum up.", cwd=place)
-    _wait_for_rows(place / "results.jsonl", 2)
+    _wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGTERM)
     assert program.wait() == 143
     assert "Stopped by SIGTERM." in program.stderr.read_text()

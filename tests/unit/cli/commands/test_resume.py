@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.forked_programs import Call, Programs, typed
+from tests.support.stalls import write_inputs
 
 from batch_agent import BatchAgent
 from batch_agent.cli.saved_command import is_own, read_command, secret_file, sign
@@ -39,10 +40,11 @@ def prepared(place: Path, url: str, inputs: int = 4) -> list[str]:
 
 @pytest.mark.slow
 def test_a_killed_run_is_resumed_from_any_folder(tmp_path: Path, sim_url: str, programs: Programs) -> None:
-    words = prepared(tmp_path / "here", sim_url, 30)
+    words = prepared(tmp_path / "here", sim_url)
+    write_inputs(tmp_path / "here" / "in.jsonl", "name", [f"Zoë {i}" for i in range(30)], stalled=(4, 5))
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
     program = programs.start_command(*words, cwd=tmp_path / "here")
-    _wait_for_rows(tmp_path / "here" / "runs" / "out.jsonl", 2)
+    _wait_for_rows(tmp_path / "here" / "runs" / "out.jsonl", 4)
     program.send_signal(signal.SIGKILL)
     assert program.wait() == -signal.SIGKILL
     done = len(rows(tmp_path / "here" / "runs" / "out.jsonl"))

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.forked_programs import Call, Programs, typed
+from tests.support.stalls import write_inputs
 
 from batch_agent.cli.saved_command import read_command
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -125,10 +126,10 @@ def test_a_failed_reduce_keeps_the_results_and_is_retried_by_the_next_run(
 def test_ctrl_c_keeps_finished_results_and_the_same_command_resumes(
     place: Path, sim: SimServer, programs: Programs
 ) -> None:
-    (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
+    write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(60)], stalled=(6, 7))
     command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--max-inflight", "2")
     program = programs.start_command(*command, cwd=place)
-    _wait_for_rows(place / "results.jsonl", 4)
+    _wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGINT)
     assert program.wait() == 130
     said = program.stderr.read_text()
@@ -147,12 +148,12 @@ def test_ctrl_c_keeps_finished_results_and_the_same_command_resumes(
 def test_a_killed_run_with_a_reduce_is_resumed_from_any_folder(
     place: Path, sim: SimServer, programs: Programs, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
+    write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(60)], stalled=(6, 7))
     program = programs.start_command(
         *words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--summary", "sum.json", "--max-inflight", "2"),
         cwd=place,
     )
-    _wait_for_rows(place / "results.jsonl", 4)
+    _wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGKILL)
     assert program.wait() == -signal.SIGKILL
     away = tmp_path_factory.mktemp("away")
@@ -177,12 +178,12 @@ def _wait_for_rows(path: Path, least: int) -> None:
 
 
 def test_a_lost_backend_ends_the_command_with_exit_code_2(place: Path, programs: Programs) -> None:
-    (place / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(60)))
+    write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(60)], stalled=(6, 7))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=12)) as sim:
         program = programs.start_command(
             *words(sim, "--reduce", SEVEN, "--max-inflight", "2", "--max-retries", "0"), cwd=place
         )
-        _wait_for_rows(place / "results.jsonl", 4)
+        _wait_for_rows(place / "results.jsonl", 6)
     assert program.wait() == 2
     said = program.stderr.read_text()
     assert "Stopped. " in said

@@ -56,7 +56,7 @@ def note(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def sim_url() -> Iterator[str]:
-    with SimServer(SimConfig(step_base_ms=4), Script(answer_tokens=10)) as sim:
+    with SimServer(SLOW_STEPS, Script(answer_tokens=10)) as sim:
         yield sim.url
 
 

@@ -159,6 +159,7 @@ async def test_a_result_of_megabytes_arrives(tools: Tools) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 async def test_a_result_without_an_end_fails_its_call_and_the_next_one_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_kill: None
 ) -> None:
@@ -262,6 +263,7 @@ async def test_a_server_that_cannot_start_again_says_why(tmp_path: Path) -> None
             await tools["echo"].function(text="x")
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @shared
 async def test_an_http_server_that_comes_back_is_reached_again(tmp_path: Path) -> None:
