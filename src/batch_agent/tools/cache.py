@@ -1,8 +1,7 @@
 """Cache of tool results in memory, and the outcome of one execution that it stores."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable
-
-from cachetools import TLRUCache
 
 from ..core.fast_dataclass import dataclass
 from ..core.images import ImageRef
@@ -32,18 +31,36 @@ class ResultCache:
     """LRU cache, bounded in bytes, whose entries expire individually."""
 
     def __init__(self, max_bytes: int, clock: Callable[[], float]) -> None:
-        self._entries: TLRUCache[Hashable, ToolOutcome] = TLRUCache(
-            max_bytes, ttu=lambda key, outcome, now: outcome.expires, timer=clock, getsizeof=_size
-        )
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._bytes = 0
+        self._entries: OrderedDict[Hashable, ToolOutcome] = OrderedDict()
+        """The least recently used one first."""
 
     def get(self, key: Hashable) -> ToolOutcome | None:
-        return self._entries.get(key)
+        outcome = self._entries.get(key)
+        if outcome is None:
+            return None
+        if outcome.expires <= self._clock():
+            self._remove(key)
+            return None
+        self._entries.move_to_end(key)
+        return outcome
 
     def put(self, key: Hashable, outcome: ToolOutcome) -> None:
         """Stores an outcome, unless it is larger than the whole cache or older than the stored one."""
-        stored = self._entries.get(key)
-        if _size(outcome) <= self._entries.maxsize and (stored is None or stored.order < outcome.order):
-            self._entries[key] = outcome
+        stored = self.get(key)
+        if _size(outcome) > self._max_bytes or (stored is not None and stored.order >= outcome.order):
+            return
+        if stored is not None:
+            self._remove(key)
+        self._entries[key] = outcome
+        self._bytes += _size(outcome)
+        while self._bytes > self._max_bytes:
+            self._remove(next(iter(self._entries)))
+
+    def _remove(self, key: Hashable) -> None:
+        self._bytes -= _size(self._entries.pop(key))
 
 
 def _size(outcome: ToolOutcome) -> int:

@@ -75,7 +75,7 @@ class PlainConnection(asyncio.Protocol):
     async def head(self) -> ResponseHead:
         parser = self._active_parser
         while parser.head is None:
-            await self._wait_for_data()
+            await self._more_data()
         self.status = parser.head.status
         return parser.head
 
@@ -99,7 +99,7 @@ class PlainConnection(asyncio.Protocol):
         if self._is_paused:
             self._resume_reading()
         while not parser.is_complete:
-            await self._wait_for_data()
+            await self._more_data()
         return self._take_unread()
 
     async def chunk(self, limit: int = MAX_STREAM_BYTES) -> bytes:
@@ -107,7 +107,7 @@ class PlainConnection(asyncio.Protocol):
         if limit != MAX_STREAM_BYTES:
             self._set_limit(self._active_parser, limit)
         while not (self._unread or self._active_parser.is_complete):
-            await self._wait_for_data()
+            await self._more_data()
         if self._is_paused:
             self._resume_reading()
         return self._take_unread()
@@ -203,19 +203,21 @@ class PlainConnection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    async def _wait_for_data(self) -> None:
-        if self._error is None:
-            self._waiter = self._loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+    def _more_data(self) -> "asyncio.Future[None]":
+        """Completes when bytes arrive. Raises the error if the connection fails, or has failed."""
+        waiter = self._waiter = self._loop.create_future()
         if self._error is not None:
-            raise self._error
+            self._wake()
+        return waiter
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is None or waiter.done():
+            return
+        if self._error is None:
+            waiter.set_result(None)
+        else:
+            waiter.set_exception(self._error)
 
     def _fail(self, error: Exception) -> None:
         self._error = error
