@@ -41,14 +41,12 @@ def loaded_by(program: str, names: list[str], *arguments: str) -> list[str]:
 _SLOW = [
     "cachetools",
     "csv",
-    "decimal",
     "difflib",
     "email",
     "html",
     "importlib.metadata",
     "sqlite3",
     "tempfile",
-    "uuid",
 ]
 """Modules that a run of one turn, without files, tools and a checkpoint, does not need."""
 
