@@ -14,8 +14,11 @@ _CLOSE = st.integers(1, 40).map(lambda number: number * 64)
 def test_a_number_is_new_the_first_time_and_never_again(numbers: list[int]) -> None:
     seen, known = HashSet(), set[int]()
     for number in numbers:
+        assert (number in seen) is (number in known)
         assert seen.add(number) is (number not in known)
         known.add(number)
+        assert number in seen
+        assert len(seen) == len(known)
 
 
 def test_it_grows() -> None:

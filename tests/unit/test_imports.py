@@ -41,14 +41,12 @@ def loaded_by(program: str, names: list[str], *arguments: str) -> list[str]:
 _SLOW = [
     "cachetools",
     "csv",
-    "decimal",
     "difflib",
     "email",
     "html",
     "importlib.metadata",
     "sqlite3",
     "tempfile",
-    "uuid",
 ]
 """Modules that a run of one turn, without files, tools and a checkpoint, does not need."""
 
@@ -61,8 +59,8 @@ def test_the_class_loads_the_options_and_neither_the_engine_nor_asyncio() -> Non
 
 def test_a_plain_run_imports_nothing_slow_that_it_does_not_use() -> None:
     names = [
-        "engine.budget_pool", "engine.long_inputs.chunking_executor", "engine.keep_warm", "engine.residency", "engine.pool_residency", "data.input_files",
-        "data.tables", "plan.chunks", "plan.lint", "plan.prefix_order", "run.run_budget", "schedule.kv_ledger",
+        "engine.budget_pool", "engine.long_inputs.chunking_executor", "engine.keep_warm", "engine.residency",
+        "engine.pool_residency", "data.input_files", "data.tables", "plan.chunks", "plan.lint", "plan.prefix_order", "run.run_budget", "schedule.kv_ledger",
         "schedule.routing", "store.sqlite", "tools.executor", "tools.tool",
     ]  # fmt: skip
     program = (

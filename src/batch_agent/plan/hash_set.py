@@ -20,6 +20,20 @@ class HashSet:
         self._segments = [array("Q", bytes(8 * _FIRST_SIZE)) for _ in range(_SEGMENTS)]
         self._counts = [0] * _SEGMENTS
 
+    def __len__(self) -> int:
+        return sum(self._counts)
+
+    def __contains__(self, number: int) -> bool:
+        number = number or 1
+        places = self._segments[number % _SEGMENTS]
+        mask = len(places) - 1
+        at = number // _SEGMENTS & mask
+        while found := places[at]:
+            if found == number:
+                return True
+            at = at + 1 & mask
+        return False
+
     def add(self, number: int) -> bool:
         """Adds a number. False if it was there."""
         number = number or 1  # 0 marks a free place

@@ -18,6 +18,7 @@ from ..core.json import dumps, loads
 from ..core.protocols import Account, Control, Prices, Submission, SubmittedLine
 from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
 from ..core.results import AgentError
+from ..plan.hash_set import HashSet
 from ..plan.row_keys import row_key
 from .codec import MAX_INPUT_BYTES, decode, encode, encode_error, encode_input
 from .lock import DirectoryLock
@@ -97,7 +98,8 @@ class SqliteStore:
         self._lock = DirectoryLock(directory)
         self._marker = SyncMarker(directory / "run.syncs")
         self._writer: WriterThread | None = None
-        self._known: set[str] = set()
+        self._known = HashSet()
+        """Hashes of the keys that have facts: what is not among them needs no query."""
         self._rows: list[tuple[str, str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._is_sync = False
@@ -146,7 +148,7 @@ class SqliteStore:
         return str(row[0])
 
     async def facts(self, key: str) -> Sequence[Fact]:
-        if key not in self._known:
+        if _hashed(key) not in self._known:
             return ()
         rows = await self._wait(
             lambda db: db.execute("SELECT kind, data FROM facts WHERE key = ? ORDER BY seq", (key,)).fetchall()
@@ -217,13 +219,13 @@ class SqliteStore:
     def record(self, key: str, fact: Fact) -> None:
         if self._writer is None:
             raise StoreError(_NOT_OPEN)
-        self._known.add(key)
+        self._known.add(_hashed(key))
         self._rows.append((key, *encode(fact)))
         self._flush_soon()
 
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         rows = [(key, *encode(fact)) for fact in facts]
-        self._known.add(key)
+        self._known.add(_hashed(key))
         self._flush()
         self._opened.post(lambda db: _restart(db, key, rows))
 
@@ -380,9 +382,13 @@ def _restart(db: sqlite3.Connection, key: str, rows: list[tuple[str, str, bytes]
     insert_facts(db, rows)
 
 
-def prepare_tables(db: sqlite3.Connection) -> set[str]:
-    """Creates what is missing, inside a transaction. Returns the keys that have facts. Raises StoreError for a newer
-    format."""
+def _hashed(key: str) -> int:
+    return hash(key) % 2**64
+
+
+def prepare_tables(db: sqlite3.Connection) -> HashSet:
+    """Creates what is missing, inside a transaction. Returns the hashes of the keys that have facts. Raises StoreError
+    for a newer format."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise StoreError(
@@ -397,7 +403,9 @@ def prepare_tables(db: sqlite3.Connection) -> set[str]:
     for statement in filter(str.strip, _TABLES.split(";")):
         db.execute(statement)
     db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    known = {key for (key,) in db.execute("SELECT DISTINCT key FROM facts")}
+    known = HashSet()
+    for (key,) in db.execute("SELECT DISTINCT key FROM facts"):
+        known.add(_hashed(key))
     identity = (
         "" if known else secrets.token_hex(8)
     )  # an older checkpoint has no identity: its calls keep the keys that they began with

@@ -22,8 +22,7 @@ class NoTools:
     specs: tuple[ToolSpec, ...] = ()
     may_start_early = False
 
-    def __init__(self) -> None:
-        self._executor: ToolExecutor | None = None
+    _executor: "ToolExecutor | None" = None
 
     def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> "AgentToolSession":
         if self._executor is None:
