@@ -30,10 +30,10 @@ class ForcedCalls:
         self._samplings: dict[tuple[int, str], tuple[Sampling, Sampling]] = {}
 
     @classmethod
-    async def open(cls, url: str, scheme: str, call: str, calls: int = 1) -> "ForcedCalls":
+    async def open(cls, url: str, scheme: str, call: str, calls: int = 1, model: str = "smollm2") -> "ForcedCalls":
         """`call`: the pattern of a call."""
         address = f"{scheme}://{url.removeprefix('http://')}"
-        server = await connect(address, "smollm2", uses_tools=True, notify=lambda text: None)
+        server = await connect(address, model, uses_tools=True, notify=lambda text: None)
         assert isinstance(server, HttpBackend)
         return cls(server, call, calls)
 

@@ -103,7 +103,8 @@ class ServerInfo:
     kv_router: bool | None = None
     """Whether it sends requests to the worker that has most of their prompt."""
     tool_parser: bool | None = None
-    """Without a tool parser SGLang accepts tools, and returns calls as text."""
+    """Without a tool parser SGLang accepts tools, and returns calls as text; llama.cpp accepts them too where the chat
+    template of the model leaves them out of the prompt."""
     images: bool | None = None
     """Whether its model takes images."""
     plugin: KvPlugin | None = None
@@ -332,7 +333,9 @@ def has_unstable_tier(info: ServerInfo, flavor: str) -> bool:
 def _llamacpp_info(props: dict[str, Any]) -> ServerInfo:
     """Its slots divide the context that it was started with."""
     modalities, settings = props.get("modalities"), props.get("default_generation_settings")
+    template = props.get("chat_template_caps")
     return ServerInfo(
+        tool_parser=_flag(template.get("supports_tools")) if isinstance(template, dict) else None,
         images=_flag(modalities.get("vision")) if isinstance(modalities, dict) else None,
         slots=_count(props.get("total_slots")),
         context_tokens=_count(settings.get("n_ctx")) if isinstance(settings, dict) else None,

@@ -155,9 +155,11 @@ async def recorded_answers(setup: RunSetup) -> RecordedAnswers:
     """The answers that a run over a sequence of inputs has so far."""
     async with _open_record(setup) as record:
         kept = None if record is None else await record.plan()
+        if record is None or kept is None:
+            return RecordedAnswers()
         inputs, layout = await setup.layout_inputs()
-        plan = None if kept is None else setup.recorded_plan(layout, kept)
-        if record is None or kept is None or plan is None:
+        plan = setup.recorded_plan(layout, kept)
+        if plan is None:
             return RecordedAnswers()
         price = known_price(plan.config.model, kept["backend"], setup.spec.spending.prices)
         order, samples = input_order(layout, inputs), setup.spec.evaluation.samples

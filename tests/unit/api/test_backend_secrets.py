@@ -151,6 +151,44 @@ async def test_a_fallback_has_a_key_and_a_model_of_its_own(tmp_path: Path) -> No
     assert_kept_secret(*contents(tmp_path))
 
 
+async def test_redis_gets_no_secret_of_a_fallback(tmp_path: Path) -> None:
+    """Why an agent leaves a backend is written too: that of an agent, and that of an outage."""
+
+    def leaving(heard: Heard) -> web.Response | None:
+        if "1" in heard.body["messages"][-1]["content"]:
+            return None
+        return web.json_response({"error": {"message": f"refused: {heard.headers}"}}, status=404)
+
+    def denying(heard: Heard) -> web.Response:
+        return web.json_response({"error": {"message": f"denied: {heard.headers}"}}, status=401)
+
+    with redis_of_its_own(*AOF) as redis:
+        async with (
+            service_server(Service("/v1", LISTED, refuse=leaving)) as one,
+            service_server(Service("/v1", LISTED, refuse=denying)) as two,
+            service_server(Service("/openai", None, key_header="api-key")) as three,
+        ):
+            secrets: dict[str, Any] = {"api_key": KEY, "headers": {"X-Gateway": TOKEN}}
+            results = await BatchAgent.run(
+                task="Say {x}",
+                inputs=[{"x": x} for x in range(1, 6)],
+                backend=Backend("mistral://", base_url=f"{one.url}/v1", model="m", **secrets),
+                fallback=[
+                    Backend("mistral://", base_url=f"{two.url}/v1", model="m", **secrets),
+                    Backend("azure://", base_url=three.url, model="deployed", **secrets),
+                ],
+                log_requests=tmp_path / "log.jsonl",
+                max_retries=0,
+                store=redis.url,
+                run_id="secrets",
+            )
+        written = b"".join(contents(redis.folder))
+    assert [(each.ok, each.model) for each in results] == [(True, "m"), *[(True, "deployed")] * 4]
+    assert b"refused" in written
+    assert b"denied" in written
+    assert_kept_secret(written, *contents(tmp_path), *results)
+
+
 def spec(**secrets: Any) -> BatchSpec:
     return BatchSpec.of(task="Say {x}", inputs=[], backend=Backend("groq://", **secrets), cluster="ray")
 

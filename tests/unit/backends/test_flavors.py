@@ -7,7 +7,20 @@ import orjson
 import pytest
 
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.backends.flavors import BY_OWNER, BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, SGLANG, VLLM, Flavor
+from batch_agent.backends.flavors import (
+    BY_OWNER,
+    BY_SCHEME,
+    COMPATIBLE,
+    DYNAMO,
+    GROQ,
+    OLLAMA,
+    OPENAI,
+    OPENROUTER,
+    SGLANG,
+    TOGETHER,
+    VLLM,
+    Flavor,
+)
 from batch_agent.core.messages import Assistant, Prompt, Thought, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.requests import Request, Sampling
 
@@ -112,7 +125,16 @@ def test_a_request_without_agent_and_priority_has_neither_field() -> None:
 
 @pytest.mark.parametrize(
     ("flavor", "field"),
-    [(VLLM, "reasoning"), (SGLANG, "reasoning_content"), (DYNAMO, "reasoning_content"), (OPENAI, "")],
+    [
+        (VLLM, "reasoning"),
+        (SGLANG, "reasoning_content"),
+        (DYNAMO, "reasoning_content"),
+        (OLLAMA, "reasoning"),
+        (GROQ, "reasoning"),
+        (TOGETHER, "reasoning"),
+        (OPENROUTER, "reasoning"),
+        (OPENAI, ""),
+    ],
 )
 def test_reasoning_is_sent_back_to_servers_that_accept_it(flavor: Flavor, field: str) -> None:
     message = sent(flavor, replace(ASKED, messages=STORY))["messages"][2]
@@ -134,3 +156,9 @@ def test_turn_n_is_a_prefix_of_turn_n_plus_1_for_all_flavors(flavor: Flavor) -> 
     turns = [replace(ASKED, messages=STORY[: 2 * turn + 1], turn=turn, priority=turn) for turn in range(2)]
     first, second = (dialect.encode(request) for request in turns)
     assert second.startswith(first[: first.rindex(b"}]") + 1])
+
+
+@pytest.mark.parametrize("scheme", ["lmstudio", "llamacpp"])
+def test_servers_whose_tool_choice_is_a_string_are_asked_for_a_call_of_any_tool(scheme: str) -> None:
+    asked = replace(ASKED, prompt=Prompt("Be brief.", (ToolSpec("look", "", {}),)), must_call="look")
+    assert sent(BY_SCHEME[scheme], asked)["tool_choice"] == "required"

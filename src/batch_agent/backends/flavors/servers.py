@@ -56,12 +56,14 @@ LLAMACPP = Flavor(
     inflight=4,
     fixed_inflight=True,
     keep_alive=False,
+    extensions=OpenAIExtensions(named_tool_choice=False),
     tested_with="its server in xllamacpp, in each CI run",
 )
 OLLAMA = Flavor(
     "ollama",
     "http://127.0.0.1:11434/v1",
     inflight=4,
+    extensions=OpenAIExtensions(reasoning_field="reasoning"),
     tested_with="a local server with its wire format",
 )
 LMSTUDIO = Flavor(

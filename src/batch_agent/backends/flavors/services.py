@@ -133,7 +133,9 @@ GROQ = Flavor(
     rate_limit_headers=True,
     daily_requests=True,
     lanes=("standard", "flex"),
-    extensions=OpenAIExtensions(strict_schema=True, max_tokens_field="max_completion_tokens"),
+    extensions=OpenAIExtensions(
+        strict_schema=True, max_tokens_field="max_completion_tokens", reasoning_field="reasoning"
+    ),
     tested_with="a local server with its headers and refusals",
 )
 TOGETHER = Flavor(
@@ -142,6 +144,7 @@ TOGETHER = Flavor(
     "TOGETHER_API_KEY",
     needs_key=True,
     inflight=32,
+    extensions=OpenAIExtensions(reasoning_field="reasoning"),
     tested_with="a local server with its list of models",
 )
 OPENROUTER = Flavor(
@@ -150,5 +153,6 @@ OPENROUTER = Flavor(
     "OPENROUTER_API_KEY",
     needs_key=True,
     inflight=32,
+    extensions=OpenAIExtensions(reasoning_field="reasoning", stream_options=False),
     tested_with="a local server with its errors and stream comments",
 )

@@ -34,6 +34,7 @@ PUBLIC_HEADERS = frozenset(
         "x-amz-date",
         "x-dynamo-session-final",
         "x-dynamo-session-id",
+        "x-openrouter-title",
         "x-title",
     }
 )

@@ -11,10 +11,12 @@ from pathlib import Path
 import aiohttp
 import numpy as np
 import pytest
+from pydantic import BaseModel
+from scripts.engines.layout import RECIPES
 from tests.support.pictures import picture
 from tests.support.process_table import children_of
 
-from batch_agent import Backend, BatchAgent, SpecError
+from batch_agent import Backend, BatchAgent, SpecError, Tool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.embedded import EmbeddedModelError, LocalServer, add_schema_hints
 from batch_agent.backends.embedded import local_server as server
@@ -83,10 +85,17 @@ async def test_a_started_server_follows_the_schema_until_it_is_closed(running: L
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_jinja", [False, True])
-async def test_a_server_of_llama_cpp_says_its_slots_its_context_and_whether_it_takes_tools(
-    real_weights: Path, has_jinja: bool
-) -> None:
-    """Without --jinja it answers tools with an error 500."""
+async def test_agents_with_tools_and_a_schema_run_on_a_server_of_llama_cpp(real_weights: Path, has_jinja: bool) -> None:
+    """It answers tools with an error 500 without --jinja, and with it leaves them out of the prompt without a word: the
+    template of this model has no place for them. Either way agents write JSON actions."""
+    asked: list[str] = []
+
+    @Tool.define(effect="read")
+    def population(city: str) -> int:
+        """Population of a city."""
+        asked.append(city)
+        return 2_100_000
+
     path = real_weights if has_jinja else None
     async with contextlib.aclosing(await LocalServer.start(path, slots=2, notify=nothing)) as local:
         address = local.url.replace("http://", "llamacpp://")
@@ -94,11 +103,64 @@ async def test_a_server_of_llama_cpp_says_its_slots_its_context_and_whether_it_t
         async with contextlib.aclosing(backend):
             traits = backend.traits
         results = await BatchAgent.run(
-            task="What is the capital of {x}?", inputs=[{"x": "France"}], backend=address, max_tokens=12, temperature=0
+            task="How many people live in {x}? Use the tool.",
+            inputs=[{"x": "Paris"}],
+            tools=[population],
+            output_schema=City,
+            backend=address,
+            max_tokens=60,
+            max_turns=4,
+            temperature=0,
         )
     assert (traits.name, traits.inflight, traits.context_tokens) == ("llama.cpp", 2, local.context_tokens)
-    assert traits.native_tools is has_jinja
-    assert results[0].output
+    assert traits.native_tools is False
+    assert [each.error for each in results] == [None]
+    assert isinstance(results[0].output, City)
+    assert asked
+
+
+@pytest.mark.slow
+async def test_a_template_with_tools_gets_native_calls_on_a_server_of_llama_cpp(real_weights: Path) -> None:
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", SERVER_WITH_TOOLS, str(real_weights), str(RECIPES / "tools_chat_template.jinja")),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            url = (await child.stdout.readline()).decode().strip()
+        address = url.replace("http://", "llamacpp://")
+        backend = await connect(Backend(address), None, uses_tools=True, notify=nothing)
+        async with contextlib.aclosing(backend):
+            assert backend.traits.native_tools is True
+    finally:
+        child.stdin.close()
+        await child.wait()
+
+
+class City(BaseModel):
+    name: str
+    inhabitants: int
+
+
+SERVER_WITH_TOOLS = """
+import os, sys
+from xllamacpp import CommonParams, Server
+
+report = os.dup(1)
+os.dup2(2, 1)
+params = CommonParams()
+params.model.path = sys.argv[1]
+params.n_parallel, params.n_ctx, params.verbosity = 1, 2048, 1
+params.use_jinja, params.warmup, params.ui = True, False, False
+params.chat_template = open(sys.argv[2]).read()
+server = Server(params)
+os.write(report, (server.listening_address + "\\n").encode())
+os.read(0, 1)
+os._exit(0)
+"""
 
 
 @pytest.mark.engines
