@@ -43,7 +43,9 @@ def fill(root: App, commands: tuple[str, ...], arguments: ArgumentCollection) ->
         return
     options = read(file)
     print(f"Config: {file}", file=sys.stderr)
-    checked = _checked(file, options, ours if set(map(_name, options)) <= set(ours) else _all_arguments(root))
+    checked = _checked(
+        file, options, ours if {key.replace("_", "-") for key in options} <= set(ours) else _all_arguments(root)
+    )
     ready = {key: value for key, value in checked.items() if key in ours}
     # Below the command: cyclopts ignores top-level keys that are names of commands, such as score.
     Dict({commands[0]: {**ready, "config": str(file)}}, source=str(file))(root[commands[0]], commands, arguments)
@@ -134,7 +136,7 @@ def _checked(file: Path, options: Mapping[str, Any], every: Mapping[str, Argumen
     """Values by option name. Null and empty lists count as unset. Raises SpecError."""
     ready: dict[str, Any] = {}
     for key, value in options.items():
-        name = _name(key)
+        name = key.replace("_", "-")
         if name not in every or name == "config":
             raise SpecError(_unknown(file, key, value, every))
         if name in ready:
@@ -174,10 +176,6 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
 
 
 def _key(argument: Argument) -> str:
-    return _name(argument.name.lstrip("-"))
-
-
-def _name(key: str) -> str:
-    """Keys are names of flags or of the Python API: `run_id` is --run."""
-    name = key.replace("_", "-")
+    """Keys are the names of the Python API: `run_id` is --run."""
+    name = argument.name.lstrip("-")
     return "run-id" if name == "run" else name
