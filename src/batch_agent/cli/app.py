@@ -124,8 +124,7 @@ def _as_typed(message: str) -> str:
     from .options.cluster import ClusterOptions
     from .options.command_options import NAMES
 
-    said = with_flags(message, (*NAMES, *ClusterOptions.__slots__))
-    return said.replace("--run-id", "--run") if sys.argv[1] in ("worker", "template") else said
+    return with_flags(message, (*NAMES, *ClusterOptions.__slots__)).replace("--run-id", "--run")
 
 
 def _fail(message: str) -> NoReturn:

@@ -176,4 +176,6 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
 
 
 def _key(argument: Argument) -> str:
-    return argument.name.lstrip("-")
+    """Keys are the names of the Python API: `run_id` is --run."""
+    name = argument.name.lstrip("-")
+    return "run-id" if name == "run" else name

@@ -102,7 +102,7 @@ class RemoteRun:
             if await self.has_submitter(coordinator):
                 raise StoreError(
                     f"Another process is running {self.name!r} at {self.url}. Wait until it ends, or choose another "
-                    f"name with --run-id. If it was killed, its lease expires after {self._spec.distribution.lease:g} "
+                    f"name with --run. If it was killed, its lease expires after {self._spec.distribution.lease:g} "
                     "seconds."
                 )
             await coordinator.delete_run()
@@ -164,7 +164,7 @@ async def _check_known(run: RemoteRun, coordinator: Coordinator, store: str) -> 
     if (await coordinator.read(COMMAND)).data is None:
         raise SpecError(
             f"There is no run {run.name!r} at {run.url}. {await _known_runs(store)} To start it: "
-            f"batch-agent run --store {run.url} --run-id {run.name}"
+            f"batch-agent run --store {run.url} --run {run.name}"
         )
 
 

@@ -15,6 +15,7 @@ from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
 from ..observe.score_file import COMPARISONS, SCORES
 from ..store.lock import DirectoryLock
+from .checkpoint import check_is_one, checkpoints_in
 from .object_files import is_server_url, open_to_read
 from .options.cluster import STORE
 from .remote_run import COMMAND, RemoteRun
@@ -38,6 +39,17 @@ class SharedRun:
     def title(self) -> str:
         return f"run {self.name} at {public_url(self.store)}"
 
+    def stage(self, name: str) -> "SharedRun":
+        """One stage of a flow, which is a run of its own."""
+        return SharedRun(self.store, f"{self.name}.{name}")
+
+    def check_is_one(self, copy: Path, what: str) -> None:
+        """Raises StoreError for a flow, of which a command can only `what` one stage at a time."""
+        checkpoints = checkpoints_in(copy)
+        if copy not in checkpoints:
+            stages = (f"{public_url(self.store)} --run {self.name}.{each.name}" for each in checkpoints)
+            raise StoreError(f"The {self.title} has stages. Choose the one to {what}: {' or '.join(stages)}")
+
     def copy(self, folder: Path, agent: str | None = None) -> bool:
         """As `copy_run`."""
         return asyncio.run(copy_run(self.store, self.name, folder, agent=agent))
@@ -52,11 +64,22 @@ class RunSource:
     """For people: its directory or URL, or the run and its server."""
     max_retries: int | None = None
     """The value of a run on a server; None if it is in the directory, or unknown."""
+    shared: SharedRun | None = None
+    """The run on a server that the checkpoint is a copy of."""
 
     def title_of(self, checkpoint: Path) -> str:
         """Title of the checkpoint of the run, or of one of its stages."""
         stage = str(checkpoint.relative_to(self.folder))
-        return self.title if checkpoint == self.folder else f"{self.title.rstrip('/')}/{stage}"
+        if checkpoint == self.folder:
+            return self.title
+        return f"{self.title.rstrip('/')}/{stage}" if self.shared is None else self.shared.stage(stage).title
+
+    def check_is_one(self, what: str) -> None:
+        """As `checkpoint.check_is_one`."""
+        if self.shared is None:
+            check_is_one(self.folder, what, self.title)
+        else:
+            self.shared.check_is_one(self.folder, what)
 
 
 @contextmanager
@@ -85,18 +108,20 @@ def find_run(location: Path | str, run: str | None = None) -> Iterator[Path | Sh
 @contextmanager
 def _copied(shared: SharedRun) -> Iterator[RunSource]:
     with TemporaryDirectory(prefix="batch-agent-") as temporary:
-        folder = Path(temporary, shared.name)
-        lock = DirectoryLock(folder)
+        folder, locks = Path(temporary, shared.name), list[DirectoryLock]()
         try:
             if shared.copy(folder):
-                lock.take()  # as the run would hold it: its agents are running
+                locks += map(DirectoryLock, checkpoints_in(folder))
+                for lock in locks:
+                    lock.take()  # as the run would hold it: its agents are running
             if shared.folder is not None:
                 for name in _KEPT:
                     with suppress(FileNotFoundError):
                         shutil.copy(shared.folder / name, folder)
-            yield RunSource(folder, shared.title, _max_retries(shared))
+            yield RunSource(folder, shared.title, _max_retries(shared), shared)
         finally:
-            lock.release()
+            for lock in locks:
+                lock.release()
 
 
 def server_run(url: str, run: str | None) -> SharedRun:

@@ -29,6 +29,7 @@ async def record_run(shared: SharedRun, folder: Path, *, follows: bool) -> None:
     async with RemoteRun(shared.store, shared.name).connect() as coordinator:
         after = await coordinator.position()
         is_active = await copy_run(shared.store, shared.name, folder)
+        shared.check_is_one(folder, "show")
         with ExitStack() as stack:
             if is_active:
                 lock = DirectoryLock(folder)

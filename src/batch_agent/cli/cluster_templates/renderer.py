@@ -150,7 +150,7 @@ def _kubernetes(job: ClusterJob) -> dict[str, str]:
 
 def _kuberay(job: ClusterJob) -> dict[str, str]:
     command = ["batch-agent", "run", "--cluster", "ray", "--workers", str(job.workers)]
-    name = ["--run-id", job.run]
+    name = ["--run", job.run]
     # A name needs a store; without one, the checkpoint of the volume is the run.
     if job.store is not None:
         return {"entrypoint": _json(f"cd /data && {shlex.join([*command, *name])}")}

@@ -4,7 +4,7 @@
 #   sbatch FILE
 #   sbatch --array=1-100%{{workers}} FILE    # {{workers}} at a time: the next one starts when one reaches its time limit
 #
-# The run is started elsewhere, with batch-agent run --store ... --run-id {{run}}.
+# The run is started elsewhere, with batch-agent run --store ... --run {{run}}.
 #SBATCH --job-name={{name}}
 #SBATCH --array=1-{{workers}}
 #SBATCH --ntasks=1

@@ -31,7 +31,7 @@ def template(
     platform
         The scheduler that starts the workers.
     run
-        Name of the run, as --run-id of batch-agent run.
+        Name of the run, as --run of batch-agent run.
     workers
         Number of workers.
     image

@@ -18,7 +18,7 @@ from ...observe.checkpoint_results import as_sent
 from ...observe.text.text_format import plural, status_counts
 from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
-from ..checkpoint import check_is_one, open_checkpoint
+from ..checkpoint import open_checkpoint
 from ..object_files import OptionalLocation, RunLocation, open_to_write
 from ..run_source import RunSource, run_source
 from ..stdout import write_stdout
@@ -73,7 +73,7 @@ def export(
     if include_failed and kind != "chat":
         raise SpecError("--include-failed is for --format chat. Other formats have a row for failed agents too.")
     with run_source(folder, run) as source, open_to_write(out) as path:
-        check_is_one(source.folder, "export", source.title)
+        source.check_is_one("export")
         retries = source.max_retries if max_retries is None else max_retries
         if kind in ("atif", "trl", "verifiers"):
             return _export_rollouts(source, path, kind, schema, retries, shown=out)

@@ -23,7 +23,7 @@ from ...plan.row_keys import row_key
 from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
 from ..agent_story import story_lines
-from ..checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from ..checkpoint import checkpoints_in, open_checkpoint
 from ..object_files import RunLocation
 from ..run_source import run_source
 
@@ -61,7 +61,7 @@ def inspect(
     console = Console(highlight=False, soft_wrap=True)
     with run_source(folder, run) as source:
         if agent is not None or schema is not None:
-            check_is_one(source.folder, "inspect", source.title)
+            source.check_is_one("inspect")
         retries = source.max_retries if max_retries is None else max_retries
         checkpoints = checkpoints_in(source.folder)
         missing: list[SpecError] = []

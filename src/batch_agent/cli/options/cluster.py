@@ -30,7 +30,8 @@ class ClusterOptions:
         ),
     ] = None
     run_id: Annotated[
-        str | None, _option("Name of the run on that server. By default, it is derived from the task.")
+        str | None,
+        _option("Name of the run on that server. By default, it is derived from the task.", name=("--run", "--run-id")),
     ] = None
     lease: Annotated[
         float,

@@ -16,9 +16,9 @@ _RETRY_SECONDS = 10.0
 
 
 async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None) -> bool:
-    """Copies the run to a new checkpoint in the directory: everything, or only what is known of one agent. Returns
-    whether a process is working on the run. What changes meanwhile may be in the copy or not; each agent is as it was
-    at one moment.
+    """Copies the run to a new checkpoint in the directory: everything, or only what is known of one agent. A flow has
+    a directory for each stage. Returns whether a process is working on the run. What changes meanwhile may be in the
+    copy or not; each agent is as it was at one moment.
 
     Raises SpecError for an invalid URL, and StoreError for a run that the server does not have."""
     coordinator = RedisCoordinator(url, run, retry_seconds=_RETRY_SECONDS)
@@ -26,7 +26,11 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
     try:
         plan = (await coordinator.read(PLAN)).data
         if plan is None:
-            raise await _unknown(url, run, coordinator)
+            stages = [] if agent is not None else await stages_of(url, run)
+            if not stages:
+                raise await _unknown(url, run, coordinator)
+            copied = [await copy_run(url, f"{run}.{stage}", folder / stage) for stage in stages]
+            return any(copied) or await is_active(coordinator)
         identity = (await coordinator.read(IDENTITY)).data or b""
         with open_copy(folder) as copy:
             copy.save_plan(plan, identity.decode())
@@ -37,6 +41,11 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
         return await is_active(coordinator)
     finally:
         await coordinator.aclose()
+
+
+async def stages_of(url: str, run: str) -> list[str]:
+    """Names of the stages of a flow on the server; none for a run without stages. Raises StoreError."""
+    return [name.removeprefix(f"{run}.") for name in await runs_known(url) if name.startswith(f"{run}.")]
 
 
 async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None:

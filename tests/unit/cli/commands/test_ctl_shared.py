@@ -56,7 +56,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def command(place: Path, url: str, store: str, name: str, *more: str) -> list[str]:
     (place / "in.jsonl").write_text("".join(f'{{"name": "Ada {n}"}}\n' for n in range(AGENTS)))
     asked = ["run", "--task", "Who is {name}?", "--inputs", "in.jsonl", "--out", "out.jsonl", "--backend", url]
-    return [*asked, "--store", store, "--run-id", name, "--lease", "3", *more]
+    return [*asked, "--store", store, "--run", name, "--lease", "3", *more]
 
 
 async def look(store: str, name: str) -> tuple[int, int]:

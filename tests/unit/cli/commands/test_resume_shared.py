@@ -38,7 +38,7 @@ def kill_a_caller(programs: Programs, place: Path, url: str, store: str, *more: 
     (place / "in.jsonl").write_text("".join(lines))
     name = f"run-{uuid4().hex[:8]}"
     words = ["run", "--task", "Who is {name}?", "--inputs", "in.jsonl", "--where", "even = true", "--backend", url]
-    words += ["--store", store, "--run-id", name, "--max-inflight", "2", "--lease", "1", "--out", "out.jsonl", *more]
+    words += ["--store", store, "--run", name, "--max-inflight", "2", "--lease", "1", "--out", "out.jsonl", *more]
     caller = programs.start_command(*words, cwd=place)
     end = time.monotonic() + LIMIT
     while not (place / "out.jsonl").exists() or len(rows(place / "out.jsonl")) < 3:

@@ -119,14 +119,26 @@ def test_a_distributed_run_with_its_directory_in_an_object_store_is_read_from_th
     rows = [json.loads(line) for part in parts for line in MEMORY.cat_file(part).splitlines()]
     assert sorted(row["index"] for row in rows) == [0, 1, 2]
     elsewhere(monkeypatch, tmp_path)
-    stage = [redis_server.url, "--run", f"{name}.map"] if reduce else [CHECKPOINT]
-    status, found, said = call("inspect", *stage)
-    assert status == 0, said
-    assert found.startswith(f"run {name}")
-    assert "agents    3: 3 answered" in found
+    server = [redis_server.url, "--run"]
+    for whole in ([CHECKPOINT], [*server, name]):
+        status, found, said = call("inspect", *whole)
+        assert status == 0, said
+        assert found.startswith(f"run {name}{'.map' if reduce else ''} at ")
+        assert "agents    3: 3 answered" in found
+        assert (f"run {name}.reduce at " in found) == reduce
+        for command in (["export"], ["inspect", "--agent", "0"]) if reduce else ():
+            status, _, said = call(*command, *whole)
+            assert (
+                status,
+                f"{redis_server.url} --run {name}.map or {redis_server.url} --run {name}.reduce" in said,
+            ) == (
+                2,
+                True,
+            )
+    stage = [*server, f"{name}.map"] if reduce else [CHECKPOINT]
     assert len(call("export", *stage)[1].splitlines()) == 3
     if reduce:
-        assert f"{name}.map" in call("inspect", CHECKPOINT)[2]
+        assert f"--run {name}.map" in call("report", *server, name)[2]
     status, _, said = call("resume", CHECKPOINT)
     assert status == 0, said
 
