@@ -4,7 +4,7 @@ from array import array
 
 _SEGMENTS = 64
 _FIRST_SIZE = 16
-"""Places of a segment at first; always a power of two."""
+"""Cells of a segment at first; always a power of two."""
 
 
 class HashSet:
@@ -21,31 +21,31 @@ class HashSet:
 
     def add(self, number: int) -> bool:
         """Adds a number. False if it was there."""
-        number = number or 1  # 0 marks a free place
+        number = number or 1  # 0 marks a free cell
         segment = number % _SEGMENTS
-        places = self._segments[segment]
-        if not _put(places, number):
+        cells = self._segments[segment]
+        if not _put(cells, number):
             return False
         self._counts[segment] += 1
-        if 3 * self._counts[segment] > 2 * len(places):
-            self._segments[segment] = _larger(places)
+        if 3 * self._counts[segment] > 2 * len(cells):
+            self._segments[segment] = _larger(cells)
         return True
 
 
-def _put(places: "array[int]", number: int) -> bool:
-    mask = len(places) - 1
+def _put(cells: "array[int]", number: int) -> bool:
+    mask = len(cells) - 1
     at = number // _SEGMENTS & mask
-    while found := places[at]:
+    while found := cells[at]:
         if found == number:
             return False
         at = at + 1 & mask
-    places[at] = number
+    cells[at] = number
     return True
 
 
-def _larger(places: "array[int]") -> "array[int]":
-    larger = array("Q", bytes(16 * len(places)))
-    for number in places:
+def _larger(cells: "array[int]") -> "array[int]":
+    larger = array("Q", bytes(16 * len(cells)))
+    for number in cells:
         if number:
             _put(larger, number)
     return larger
