@@ -228,10 +228,10 @@ def page_of(newest_first: Sequence[R], query: Mapping[str, str], default_limit: 
         raise ApiError(f"limit must be between 1 and {largest}, got '{limit}'.", param="limit", code="invalid_value")
     start = 0
     if after := query.get("after"):
-        places = [place for place, each in enumerate(newest_first) if each.id == after]
-        if not places:
+        found = [index for index, each in enumerate(newest_first) if each.id == after]
+        if not found:
             raise not_in_list(after)
-        start = places[0] + 1
+        start = found[0] + 1
     chosen = newest_first[start : start + int(limit)]
     return {
         "object": "list",

@@ -303,3 +303,13 @@ Event = (
     | StageEvent
     | WorkerEvent
 )
+
+
+def unwrap(event: Event) -> tuple[str, str, Event]:
+    """The stage and the worker of an event, each empty if there is none, and the event that they wrap."""
+    stage = worker = ""
+    if isinstance(event, StageEvent):
+        stage, event = event.stage, event.event
+    if isinstance(event, WorkerEvent):
+        worker, event = event.worker, event.event
+    return stage, worker, event

@@ -49,7 +49,7 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """Token ids of one request, recorded before the reply (`tokens=True`). It is no part of the conversation."""
+    """Token ids of one request, recorded before the reply (`tokens=True`). It is not part of the conversation."""
 
     record: bytes
     """Encoded by rollouts/token_record.py; decoded only by those who read ids."""
@@ -114,8 +114,8 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The agent ended with an error. It is no part of the conversation: a run that retries the agent continues with the
-    facts before it, and what it appends supersedes the failure."""
+    """The agent ended with an error. It is not part of the conversation: a run that retries the agent continues with
+    the facts before it, and what it appends supersedes the failure."""
 
     error: AgentError
     seconds: float = 0.0

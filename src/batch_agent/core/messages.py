@@ -29,7 +29,7 @@ to be computed."""
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tool result that other agents may read too, and its place in the prompt. Placed first, it has the same bytes in
+    """A tool result that other agents may read too, and its position in the prompt. Put first, it has the same bytes in
     all prompts."""
 
     heading: str

@@ -295,7 +295,7 @@ class TurnTokens:
     logprobs: bytes
     """Of each sampled id, floats of 32 bits, as engines compute them."""
     finish: str
-    """Finish reason in the server's words."""
+    """Finish reason as the server names it."""
     model: str
     """Name of the model in the response."""
     version: str = ""
@@ -352,7 +352,7 @@ class Reply:
     calls: tuple[ToolCall, ...] = ()
     thoughts: tuple[Thought, ...] = ()
     tokens: TurnTokens | None = None
-    """Set if the request asks for them. They are no part of a stored reply: see `Sampled`."""
+    """Set if the request asks for them. They are not part of a stored reply: see `Sampled`."""
 
 
 @dataclass(frozen=True, slots=True)

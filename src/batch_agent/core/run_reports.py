@@ -76,7 +76,7 @@ class KeepWarmStats:
 
 @dataclass(frozen=True, slots=True)
 class SharedResults:
-    """Tool results that agents share, and what placing them before the agents' own text saves. Estimated from the
+    """Tool results that agents share, and what it saves to put them before the agents' own text. Estimated from the
     lengths of the agents' texts, for a server that keeps every prefix; of a large run from its first agents."""
 
     references: int

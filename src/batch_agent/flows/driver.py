@@ -220,7 +220,7 @@ class _Stage:
         spec = adapted(compiled.spec(inputs if self.feed is None else self.feed))
         if shared is not None:
             spec = shared.stage(spec, name)
-        if self.feed is not None:  # items of later stages are no rows of the inputs
+        if self.feed is not None:  # items of later stages are not rows of the inputs
             spec = replace(spec, rows=Rows(encoding=spec.rows.encoding, images=spec.rows.images))
         if spec.rows.images and "images" not in compiled.step.options:  # of the flow: maybe fields of other stages
             spec = replace(spec, rows=replace(spec.rows, images=_fields_among(spec.rows.images, spec.task)))

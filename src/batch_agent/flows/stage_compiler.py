@@ -61,7 +61,7 @@ class _History:
         return replace(self, stages=(*self.stages, name))
 
     def flagged(self, name: str) -> "_History":
-        """With a field that is no answer, and that a reduce does not show."""
+        """With a field that is not an answer, and that a reduce does not show."""
         return replace(self, hidden=(*self.hidden, name))
 
     def expanded(self, name: str) -> "_History":

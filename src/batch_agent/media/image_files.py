@@ -25,7 +25,7 @@ PDF = b"%PDF-"
 
 def identify(image: Image, *, downloads: bool = False) -> ImageRef:
     """The reference to an image, from its bytes; that to a URL only from the URL, which the server reads, unless
-    `downloads`. Raises ValueError for a file that cannot be read or is no image that a model takes."""
+    `downloads`. Raises ValueError for a file that cannot be read or is not an image that a model takes."""
     if image.url and downloads and not image.url.startswith("s3://"):
         return identify(Image(_download(image.url), max_side=image.max_side, page=image.page))
     if image.url:

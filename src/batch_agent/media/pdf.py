@@ -19,7 +19,7 @@ _PDFIUM = Lock()
 
 
 def pdf_text(source: bytes | BinaryIO, name: str) -> str:
-    """The text of all pages, each headed by `[page N of M]`. A page that cannot be read says so in its place. Raises
+    """The text of all pages, each headed by `[page N of M]`. A page that cannot be read is replaced by a note. Raises
     SpecError without pypdf, and ValueError for a file that is damaged or encrypted, or has no text at all."""
     reader = _reader(source, name)
     try:

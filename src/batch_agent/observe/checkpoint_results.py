@@ -20,6 +20,7 @@ from ..core.requests import NO_USAGE, Sampling
 from ..core.results import AgentError, AgentResult, AgentStatus, Timing
 from ..core.run_reports import SharedResults
 from ..core.schema import JsonSchema
+from ..plan.prefix_report import CHARS_PER_TOKEN
 from ..schedule.reference_model import MAX_READERS, Reader, ReadRecorder, reader_of
 
 DEFAULT_MAX_RETRIES = Retry().max_retries
@@ -134,7 +135,7 @@ def recorded_seconds(facts: Sequence[Fact]) -> float:
 
 
 class RecordedReads:
-    """Tool results that agents of a checkpoint read, and what placing them first saves or would save."""
+    """Tool results that agents of a checkpoint read, and what is saved by putting them first or would save."""
 
     def __init__(self, shared_chars: int = 0, shared_tools: Collection[str] | None = None) -> None:
         """`shared_chars`: of the beginning of all prompts; `shared_tools`: names of the tools whose results agents
@@ -159,13 +160,13 @@ class RecordedReads:
         assert isinstance(started, Started), "an agent's first fact is its start"
         self._readers.append(reader_of(len(started.task) - started.references_at, _tool_turns(facts), None))
 
-    def report(self, chars_per_token: float = 4.0) -> SharedResults | None:
+    def report(self) -> SharedResults | None:
         """To be called once, after the last agent."""
         for reader in self._readers:
             self._recorder.add(reader.with_shared(self._shared_tools))
         for _ in range(self._others):
             self._recorder.add(None)
-        return self._recorder.report(chars_per_token)
+        return self._recorder.report(CHARS_PER_TOKEN)
 
 
 def _tool_turns(facts: Iterable[Fact]) -> Iterator[tuple[int, Sequence[ToolResult]]]:

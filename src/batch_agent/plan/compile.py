@@ -28,7 +28,7 @@ from .template import MARK_OPEN, BadInput, without_marks
 
 _TEXT: JsonSchema = {"type": "string"}
 PLAIN = frozenset({str, int, float, bool, type(None)})
-"""Types of values that are no images, as those of nearly all inputs."""
+"""Types of values that are not images, as those of nearly all inputs."""
 
 
 class Plan:
@@ -103,7 +103,7 @@ class Plan:
             found = {mark: self._images.checked(image) for mark, image in images.items()}
         except ValueError as error:
             raise BadInput(f"{str(error).rstrip('.')}.") from error
-        text, places = without_marks(task, images)
+        text, marks = without_marks(task, images)
         before, _ = without_marks(task[:shared], images)
         return Job(
             index,
@@ -112,7 +112,7 @@ class Plan:
             text,
             shared=len(before),
             references_at=min(len(without_marks(task[: self.references_at], images)[0]), len(before)),
-            images=tuple(PlacedImage(at, found[mark]) for at, mark in places),
+            images=tuple(PlacedImage(at, found[mark]) for at, mark in marks),
         )
 
 

@@ -5,7 +5,7 @@ from hashlib import blake2b
 
 _SEGMENTS = 64
 _FIRST_SIZE = 16
-"""Places of a segment at first; always a power of two."""
+"""Cells of a segment at first; always a power of two."""
 
 
 class HashSet:
@@ -25,10 +25,10 @@ class HashSet:
 
     def __contains__(self, number: int) -> bool:
         number = number or 1
-        places = self._segments[number % _SEGMENTS]
-        mask = len(places) - 1
+        cells = self._segments[number % _SEGMENTS]
+        mask = len(cells) - 1
         at = number // _SEGMENTS & mask
-        while found := places[at]:
+        while found := cells[at]:
             if found == number:
                 return True
             at = at + 1 & mask
@@ -36,14 +36,14 @@ class HashSet:
 
     def add(self, number: int) -> bool:
         """Adds a number. False if it was there."""
-        number = number or 1  # 0 marks a free place
+        number = number or 1  # 0 marks a free cell
         segment = number % _SEGMENTS
-        places = self._segments[segment]
-        if not _put(places, number):
+        cells = self._segments[segment]
+        if not _put(cells, number):
             return False
         self._counts[segment] += 1
-        if 3 * self._counts[segment] > 2 * len(places):
-            self._segments[segment] = _larger(places)
+        if 3 * self._counts[segment] > 2 * len(cells):
+            self._segments[segment] = _larger(cells)
         return True
 
 
@@ -62,7 +62,7 @@ class DigestSet:
     def add(self, text: str) -> bool:
         """Adds a text. False if it was there."""
         digest = blake2b(text.encode(errors="surrogatepass"), digest_size=12).digest()
-        number = int.from_bytes(digest[:8]) or 1  # 0 marks a free place
+        number = int.from_bytes(digest[:8]) or 1  # 0 marks a free cell
         at = number % _SEGMENTS
         segment = self._segments[at]
         if not segment.put(number, int.from_bytes(digest[8:])):
@@ -74,7 +74,7 @@ class DigestSet:
 
 
 class DigestTable:
-    """Digests as numbers of 64 and of 32 bits, at the same places of two arrays."""
+    """Digests as numbers of 64 and of 32 bits, in the same cells of two arrays."""
 
     __slots__ = ("numbers", "rests")
 
@@ -101,20 +101,20 @@ class DigestTable:
         return larger
 
 
-def _put(places: "array[int]", number: int) -> bool:
-    mask = len(places) - 1
+def _put(cells: "array[int]", number: int) -> bool:
+    mask = len(cells) - 1
     at = number // _SEGMENTS & mask
-    while found := places[at]:
+    while found := cells[at]:
         if found == number:
             return False
         at = at + 1 & mask
-    places[at] = number
+    cells[at] = number
     return True
 
 
-def _larger(places: "array[int]") -> "array[int]":
-    larger = array("Q", bytes(16 * len(places)))
-    for number in places:
+def _larger(cells: "array[int]") -> "array[int]":
+    larger = array("Q", bytes(16 * len(cells)))
+    for number in cells:
         if number:
             _put(larger, number)
     return larger

@@ -258,15 +258,15 @@ def _mark(image: Image) -> str:
 
 
 def without_marks(text: str, images: Collection[str]) -> tuple[str, tuple[tuple[int, str], ...]]:
-    """The text without the marks of these images, and the place and digest of each mark."""
-    parts, places, end, length = list[str](), list[tuple[int, str]](), 0, 0
+    """The text without the marks of these images, and the position and digest of each mark."""
+    parts, positions, end, length = list[str](), list[tuple[int, str]](), 0, 0
     for mark in _MARK.finditer(text):
         if mark[1] in images:
             parts.append(text[end : mark.start()])
             length += mark.start() - end
             end = mark.end()
-            places.append((length, mark[1]))
-    return "".join([*parts, text[end:]]), tuple(places)
+            positions.append((length, mark[1]))
+    return "".join([*parts, text[end:]]), tuple(positions)
 
 
 def block(name: str, text: str) -> str:

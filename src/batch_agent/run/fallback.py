@@ -381,7 +381,7 @@ class _Phase:
     async def _leave(self, leaving: Set[SampleId]) -> None:
         """Keeps the conversations that other processes had, or earlier runs whose server is gone."""
         known = await recorded_answers(self._setup) if self._runs.is_shared else self._known
-        for agent in leaving & known.unfinished.keys():
+        for agent in [each for each in known.unfinished if each in leaving]:
             if known.config is not None and (self._runs.is_shared or agent not in self._runs.left):
                 self._left(agent, known.config, known.unfinished[agent])
 

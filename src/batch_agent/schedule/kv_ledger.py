@@ -195,7 +195,7 @@ class KvLedger:
         return 1 if fitting <= 1 else math.ceil(fitting)
 
     def holds_new(self, agents: int) -> bool:
-        """Whether this many new agents would fit beside the residents, as large as these are expected to become."""
+        """Whether this many new agents would fit in addition to the residents, if they grow as large."""
         if self._limit is None or not agents:
             return self.cache_misses.total == 0 or not agents
         if not self._residents:

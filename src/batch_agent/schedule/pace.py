@@ -98,7 +98,7 @@ class Pace:
         """Corrects the reservation of a request by its usage."""
         if usage == NO_USAGE:
             return
-        if reserved.output:  # else it was no turn of an agent, and says nothing about the length of replies
+        if reserved.output:  # else it was not a turn of an agent, and says nothing about the length of replies
             seen = usage.output if self._output is None else self._output
             self._output = seen + (usage.output - seen) / _AVERAGED_REPLIES
         self._correct(reserved, usage, 1.0)

@@ -11,7 +11,7 @@ from ..core.run_reports import SharedResults
 from .reference_tree import Path, ReadPaths, ReferenceTree, SizedReference
 
 MIN_SHARE = 0.1
-"""Least share of the computed tokens for which placing results first is worth advice."""
+"""Least share of the computed tokens from which advice to put results first is given."""
 MIN_CHARS = 200
 """Shorter results stand behind their calls."""
 MAX_READERS = 100
@@ -283,7 +283,7 @@ def is_worthwhile(agents: Sequence[Reader], shared: float = 0.0) -> bool:
 
 
 def possible_results(model: ReferenceModel, agents: Iterable[Reader], saved_tokens: int) -> SharedResults:
-    """Results that several agents read, with what placing them first would save."""
+    """Results that several agents read, with what it would save to put them first."""
     shared = {heading for heading, readers in model.readers.items() if readers > 1}
     return SharedResults(len(shared), _readers_of(shared, agents), 0, saved_tokens, model.saved_share)
 

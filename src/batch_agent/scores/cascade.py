@@ -112,17 +112,17 @@ def _log_choose(total: int, chosen: int) -> float:
 
 def _chances(scores: Sequence[float], known: Mapping[int, bool], order: Sequence[int]) -> list[float]:
     """The estimated chance of each row of `order` to be accepted: a logistic curve over the ranks of the scores."""
-    place = _places(scores)
+    ranks = _ranks(scores)
     bins: dict[float, tuple[int, int]] = {}
     for row, label in known.items():
-        at = round(place[row] * 8) / 8
+        at = round(ranks[row] * 8) / 8
         count, accepted = bins.get(at, (0, 0))
         bins[at] = count + 1, accepted + label
     offset, slope = _logistic([(at, *counts) for at, counts in sorted(bins.items())])
-    return [_sigmoid(offset + slope * place[row]) for row in order]
+    return [_sigmoid(offset + slope * ranks[row]) for row in order]
 
 
-def _places(scores: Sequence[float]) -> list[float]:
+def _ranks(scores: Sequence[float]) -> list[float]:
     """The log-odds of each score's rank; equal scores have equal ranks."""
     first: dict[float, int] = {}
     count: dict[float, int] = {}

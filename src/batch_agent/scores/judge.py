@@ -61,7 +61,7 @@ class Judge:
 
     @property
     def schema(self) -> dict[str, Any]:
-        """Type of a verdict: the reason comes first, so that it is no excuse."""
+        """Type of a verdict: the reason comes first, so that the verdict follows from it."""
         verdict: dict[str, Any] = {"type": "boolean"}
         if self.scale is not None:
             low, high = self.scale

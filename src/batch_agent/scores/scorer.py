@@ -13,7 +13,7 @@ from ..core.schema import is_model
 from .judge import judge
 
 Score = float | bool | None
-"""A number, or whether the answer is right; None: it cannot be told."""
+"""A number, or whether the answer is right; None: unknown."""
 
 
 class Scorer(Protocol):
@@ -167,7 +167,7 @@ def _named(function: Any) -> Scorer:
 
 
 def as_number(score: Any) -> float | None:
-    """A score as a number; None for one that is no finite number."""
+    """A score as a number; None for one that is not a finite number."""
     if isinstance(score, bool | int | float) and math.isfinite(score):
         return float(score)
     return None

@@ -40,7 +40,7 @@ class ToolDiskCache:
         self._thread = DaemonThreads(max_threads=1)
         self._db: sqlite3.Connection | None = None
         self._in_use = threading.Lock()
-        """Held by whoever uses the connection. A call that is cancelled goes on in its thread, and the next one, or the
+        """Held while the connection is used. A call that is cancelled goes on in its thread, and the next one, or the
         end, gets another thread."""
         self._is_closed = False
 

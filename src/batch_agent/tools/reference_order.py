@@ -16,7 +16,7 @@ from .tool import Tool
 
 _MAX_REFERENCES = 100_000
 _LAST_RANK = 1_000_000
-"""Rank of references that have no place in the order: they are sorted by their headings."""
+"""Rank of references that are not in the order: they are sorted by their headings."""
 _MAX_MEMOIZED = 10_000
 _MAX_HEADING_CHARS = 300
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from ...atomic_file import atomic_write
 from ...cluster.redis.redis_coordinator import RedisCoordinator
 from ...core.errors import SpecError
+from ...core.task_fields import STDIN
 from ...store.reader import CheckpointReader
 from ..checkpoint import MAP, checkpoint_of, checkpoints_in
 from ..object_files import RunLocation, is_server_url, open_to_read
 from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
-from ..options.command_options import STDIN, from_saved
+from ..options.command_options import from_saved
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import reduce_options_from_saved
 from ..remote_run import RemoteRun

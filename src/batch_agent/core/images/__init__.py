@@ -1,4 +1,4 @@
-"""Images: what a user gives, what a message refers to, and their place in a text. Nothing is read here."""
+"""Images: what a user gives, what a message refers to, and its position in a text. Nothing is read here."""
 
 import re
 import sys
@@ -168,7 +168,7 @@ def images_of(value: Any) -> tuple[Image, ...]:
 
 
 def text_with_labels(text: str, images: Sequence[PlacedImage]) -> str:
-    """The text with the label of each image in its place, for people."""
+    """The text with a label instead of each image, for people."""
     parts, end = list[str](), 0
     for placed in images:
         parts += [text[end : placed.at], f"[{placed.image.label}]"]

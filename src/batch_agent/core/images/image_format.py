@@ -20,7 +20,7 @@ _JPEG_ALONE = frozenset({0x01, *range(0xD0, 0xD9)})
 
 
 def media_type_of(head: bytes) -> str | None:
-    """Media type of data that begins with `head`; None if it is not an image. It may be one that nobody takes."""
+    """Media type of data that begins with `head`; None if it is not an image. Models may not take its format."""
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     if head[4:8] == b"ftyp":

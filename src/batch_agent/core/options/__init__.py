@@ -205,10 +205,6 @@ class SpendingLimits:
     def counts_tokens(self) -> bool:
         return (self.max_total_tokens, self.max_usd) != (None, None)
 
-    @property
-    def is_limited(self) -> bool:
-        return self.counts_tokens or self.deadline is not None
-
 
 @dataclass(frozen=True, slots=True)
 class ContextLimits:

@@ -39,7 +39,7 @@ FLAT |= {former: FLAT[name] for former, name in FORMER_SPELLINGS.items()}
 
 
 def group_options(options: Mapping[str, Any], own_fields: Set[str], known: Sequence[str]) -> dict[str, Any]:
-    """The fields of a spec from flat options. `own_fields`: those that a spec has beside its groups, and the groups;
+    """The fields of a spec from flat options. `own_fields`: those of a spec that are not in a group, and the groups;
     `known`: names of all options. Raises SpecError for an unknown option."""
     own: dict[str, Any] = {}
     grouped: dict[str, dict[str, str]] = {}

@@ -20,12 +20,11 @@ from ...core.events import (
     Paused,
     RequestRetried,
     Resumed,
-    StageEvent,
     Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
-    WorkerEvent,
+    unwrap,
 )
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
@@ -118,11 +117,7 @@ class LiveState:
         """Endpoints that joined, drained or left during the run."""
 
     def emit(self, event: Event) -> None:
-        name = worker = ""
-        if isinstance(event, StageEvent):
-            name, event = event.stage, event.event
-        if isinstance(event, WorkerEvent):
-            worker, event = event.worker, event.event
+        name, worker, event = unwrap(event)
         stage = self.stages.get(name)
         if stage is None:
             self._apply_global(worker, event)

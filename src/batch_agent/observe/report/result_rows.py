@@ -80,8 +80,8 @@ class ResultRows:
         used = dict.fromkeys(sorted(set(numbers) - {_NO_ERROR}))
         length, errors = _length(len(used)), list(self._errors)
         shown = [[kind, message[:length]] for kind, message in (errors[int(number)] for number in used)]
-        places = dict(zip(used, range(len(used)), strict=True))
-        return shown, list(map(places.get, numbers, repeat(_NO_ERROR)))
+        indices = dict(zip(used, range(len(used)), strict=True))
+        return shown, list(map(indices.get, numbers, repeat(_NO_ERROR)))
 
     def _number(self, kind: str, message: str) -> int:
         return self._errors.setdefault((str(kind), message), len(self._errors))

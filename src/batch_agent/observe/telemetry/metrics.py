@@ -20,12 +20,11 @@ from ...core.events import (
     RequestRetried,
     Resumed,
     RunStarted,
-    StageEvent,
     Steered,
     ToolsUsed,
     TurnEnded,
     TurnStarted,
-    WorkerEvent,
+    unwrap,
 )
 from ...core.requests import Usage
 from ..run_stats import CapacityTotals
@@ -116,12 +115,7 @@ class _Run:
         """Names of the paused workers."""
 
     def take(self, event: Event) -> None:
-        name = worker = ""
-        if isinstance(event, StageEvent):
-            name, event = event.stage, event.event
-        if isinstance(event, WorkerEvent):
-            worker, event = event.worker, event.event
-        self._apply(name, worker, event)
+        self._apply(*unwrap(event))
 
     def write(self) -> None:
         for stage in self._stages.values():

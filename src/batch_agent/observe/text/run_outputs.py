@@ -50,9 +50,9 @@ class RunOutputs:
     def stop_line(self, agents: str, reason: str = "Stopped.") -> str:
         """Why a run was stopped, what is kept of it, and how to resume it. `agents`: how many are done."""
         if self.store is not None:
-            place = f"on {public_url(self.store)} as run {self.run_id!r}"
+            location = f"on {public_url(self.store)} as run {self.run_id!r}"
         elif self.checkpoint is not None:
-            place = f"in {str(self.checkpoint)!r}"
+            location = f"in {str(self.checkpoint)!r}"
         elif self.out is not None:
             return (
                 f"{reason} {agents}; their results are in {str(self.out)!r}, but the next run starts over. With "
@@ -60,7 +60,7 @@ class RunOutputs:
             )
         else:
             return f"{reason} {agents}; nothing is kept. With checkpoint_dir=, the next run would resume."
-        return f"{reason} {agents}; everything so far is kept {place}. To resume: {self.resume}"
+        return f"{reason} {agents}; everything so far is kept {location}. To resume: {self.resume}"
 
 
 def agents_done(state: LiveState) -> str:

@@ -70,7 +70,7 @@ class Wave:
 
     def closes_at(self, on_their_way: int, changed: float) -> float | None:
         """When the wave is closed if nothing changes until then; None: it is empty. `on_their_way`: agents that may
-        still arrive by themselves; `changed`: when that was last counted anew."""
+        still arrive by themselves; `changed`: when that was last counted again."""
         if not self.lines:
             return None
         if self.is_full:
@@ -95,7 +95,7 @@ def divide(lines: Iterable[WaveLine], limits: SubmissionLimits, tokens: float) -
 
 
 class EnqueuedTokens:
-    """Account of the tokens that submissions have enqueued, with the limit as far as the provider has told it."""
+    """Account of the tokens that submissions have enqueued, with the limit as far as the provider has stated it."""
 
     def __init__(self) -> None:
         self.limit = float("inf")
@@ -122,7 +122,7 @@ class EnqueuedTokens:
     def refused(self, wave: str, message: str) -> None:
         """The provider refused a submission because too much is enqueued."""
         refused = self._enqueued.pop(wave, 0)
-        if (told := _ENQUEUED_LIMIT.search(message)) is not None:
-            self.limit = min(self.limit, float(told[1].replace(",", "").replace("_", "") or "inf"))
+        if (stated := _ENQUEUED_LIMIT.search(message)) is not None:
+            self.limit = min(self.limit, float(stated[1].replace(",", "").replace("_", "") or "inf"))
         if self.is_empty and 0 < refused <= self.limit:  # it counts more than the estimate, or others use the limit too
             self.limit = max(_MIN_ENQUEUED_TOKENS, min(self.limit, refused) / 2)
