@@ -26,8 +26,9 @@ larger one lets a popular prefix build a queue while other endpoints idle, and r
 _MAX_PREFIXES = 4096
 """Prefixes remembered, most recently used. Engines cache fewer than this, so older ones have been evicted. The table
 takes less than a megabyte."""
-_FEW_REQUESTS = 8
-"""Requests in flight below which an endpoint is not busy: an engine answers so many at once nearly as fast as one."""
+_FEW_REQUESTS = 16
+"""Requests in flight below which an endpoint is not busy: an engine answers so many at once nearly as fast as one. With
+8, every endpoint that joined drew agents away from their contexts (benchmarks/routing.py)."""
 _MANY_ENDPOINTS = 8
 """Among more endpoints than this, one is nearly always idle, and agents would move for nothing."""
 _MAX_CONSIDERED = 64
