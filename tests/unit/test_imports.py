@@ -60,7 +60,8 @@ def test_the_class_loads_the_options_and_neither_the_engine_nor_asyncio() -> Non
 def test_a_plain_run_imports_nothing_slow_that_it_does_not_use() -> None:
     names = [
         "engine.budget_pool", "engine.long_inputs.chunking_executor", "engine.keep_warm", "engine.residency",
-        "engine.pool_residency", "data.input_files", "data.tables", "plan.chunks", "plan.lint", "plan.prefix_order", "run.run_budget", "schedule.kv_ledger",
+        "engine.pool_residency", "data.input_files", "data.tables", "plan.chunks", "plan.lint", "plan.prefix_order",
+        "run.run_budget", "schedule.kv_ledger",
         "schedule.routing", "store.sqlite", "tools.executor", "tools.tool",
     ]  # fmt: skip
     program = (
