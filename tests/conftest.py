@@ -28,6 +28,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # What tests and their programs keep (a user's secret) and leave behind (checkpoints of processes that are killed, files
 # of tools) is in a folder of this process, which ends with it. What pytest keeps of failed tests stays where it was.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+os.environ.setdefault("RAY_TMPDIR", tempfile.gettempdir())  # with its sockets, whose paths must be short
 _FOLDER = tempfile.mkdtemp(prefix="batch-agent-tests-")
 os.chmod(_FOLDER, 0o711)  # tests of other users pass through it
 os.environ["TMPDIR"] = tempfile.tempdir = _FOLDER

@@ -9,7 +9,7 @@ _STALL = '[[sim: {"fault": "stall", "stall_s": 10, "times": 1}]]'
 
 
 def write_inputs(path: Path, field: str, values: Collection[str], stalled: Collection[int]) -> None:
-    """Writes a JSONL file. Agents of the stalled inputs wait for ten seconds: as many as run at once, none gets on."""
+    """Writes a JSONL file. Agents of the stalled inputs wait for ten seconds: with as many as run at once, all wait."""
     lines = [
         json.dumps({field: f"{value} {_STALL}" if number in stalled else value}, ensure_ascii=False)
         for number, value in enumerate(values)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.forked_programs import PROGRAM, Call, Programs, typed
+from tests.support.stalls import write_inputs
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -111,11 +112,11 @@ def test_a_run_with_failures_reports_them_and_exits_with_1(tmp_path: Path, sim_u
 def test_ctrl_c_keeps_finished_results_and_the_same_command_resumes(
     tmp_path: Path, programs: Programs, call: Call
 ) -> None:
-    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "number {i}"}}\n' for i in range(30)))
+    write_inputs(tmp_path / "in.jsonl", "text", [f"number {i}" for i in range(30)], stalled=(6, 7))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=10)) as sim:
         words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim.url, "--max-inflight", "2"]
         program = programs.start_command(*words, cwd=tmp_path)
-        _wait_for_rows(tmp_path / "results.jsonl", 4)
+        _wait_for_rows(tmp_path / "results.jsonl", 6)
         program.send_signal(signal.SIGINT)
         assert program.wait() == 130
         said = program.stderr.read_text()
