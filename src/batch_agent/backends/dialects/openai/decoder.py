@@ -275,7 +275,9 @@ def _text_only_chunk(data: bytes) -> ChunkText | None:
 def _content_of(message: Mapping[str, Any]) -> tuple[str, str]:
     """Reasoning and text of a message; either may be empty."""
     reasoning = message.get("reasoning_content") or message.get("reasoning")
-    text = _text(message.get("content")) or _text(message.get("refusal"))
+    text = message.get("content")
+    if type(text) is not str or not text:
+        text = _text(text) or _text(message.get("refusal"))
     return reasoning if type(reasoning) is str else "", text
 
 
