@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypeGuard
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -22,20 +22,6 @@ def _as_location(_: Any, tokens: Any) -> Path | str:
 Location = Annotated[Path | str, Parameter(converter=_as_location)]
 """A path, or the URL of an object store as a string."""
 OptionalLocation = Annotated[Path | str | None, Parameter(converter=_as_location)]
-
-
-def _as_run_location(_: Any, tokens: Any) -> Path | str:
-    value = str(tokens[0].value)
-    return value if "://" in value else Path(value)
-
-
-RunLocation = Annotated[Path | str, Parameter(converter=_as_run_location)]
-"""As `Location`, or the URL of a Redis server as a string: what FOLDER is, for commands that read a run."""
-
-
-def is_server_url(location: Path | str) -> TypeGuard[str]:
-    """Whether a RunLocation is the URL of a server, and not of a folder in an object store."""
-    return isinstance(location, str) and not is_object_url(location)
 
 
 @dataclass(frozen=True, slots=True)

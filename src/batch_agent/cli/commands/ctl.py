@@ -14,8 +14,8 @@ from ...core.safe_text import safe_text
 from ...data import read_inputs
 from ...run.control import inputs_to_add
 from ...run.control_socket import steer
-from ..object_files import RunLocation, folder_here, is_server_url
-from ..run_source import SharedRun, check_unnamed, server_run, submitted_run
+from ..object_files import folder_here
+from ..run_address import RunLocation, SharedRun, check_unnamed, is_server_url, server_run, submitted_run
 
 
 def ctl(

@@ -19,8 +19,8 @@ from ...observe.text.text_format import plural, status_counts
 from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import open_checkpoint
-from ..object_files import OptionalLocation, RunLocation, open_to_write
-from ..run_source import RunSource, run_source
+from ..object_files import OptionalLocation, open_to_write
+from ..run_address import RunLocation, RunSource, run_source
 from ..stdout import write_stdout
 
 Format = Literal["jsonl", "csv", "parquet", "chat", "atif", "trl", "verifiers"]

@@ -24,8 +24,7 @@ from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
 from ..agent_story import story_lines
 from ..checkpoint import checkpoints_in, open_checkpoint
-from ..object_files import RunLocation
-from ..run_source import run_source
+from ..run_address import RunLocation, run_source
 
 _MAX_LENGTH = 100
 

@@ -9,9 +9,8 @@ from tempfile import TemporaryDirectory
 from ...core.errors import StoreError
 from ...observe.event_log import FILE
 from ...observe.report.html import REPORT, write_report
-from ..object_files import OptionalLocation, RunLocation, is_server_url, open_to_write
-from ..run_source import SharedRun, find_run
-from ..shared_view import record_run
+from ..object_files import OptionalLocation, open_to_write
+from ..run_address import RunLocation, SharedRun, find_run, is_server_url, record_run
 
 _RUN_FILES = (FILE, "run.sqlite3", "run.lock", "command.json")
 

@@ -11,13 +11,13 @@ from ...core.errors import SpecError
 from ...core.task_fields import STDIN
 from ...store.reader import CheckpointReader
 from ..checkpoint import MAP, checkpoint_of, checkpoints_in
-from ..object_files import RunLocation, is_server_url, open_to_read
+from ..object_files import open_to_read
 from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
 from ..options.command_options import from_saved
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import reduce_options_from_saved
 from ..remote_run import RemoteRun
-from ..run_source import SharedRun, check_unnamed, server_run
+from ..run_address import RunLocation, SharedRun, check_unnamed, is_server_url, server_run
 from ..saved_command import SavedCommand, parse_command, remote_run_id, saved_command
 from ..signals import print_lines
 from .run import run as run_command

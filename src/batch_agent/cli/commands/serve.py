@@ -19,9 +19,8 @@ from ...run.fallback import fallback_folder
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
 from ..checkpoint import FACTS, open_checkpoint
-from ..object_files import RunLocation, folder_here, is_server_url
-from ..run_source import SharedRun, check_unnamed, server_run, submitted_run
-from ..shared_view import record_run
+from ..object_files import folder_here
+from ..run_address import RunLocation, SharedRun, check_unnamed, is_server_url, record_run, server_run, submitted_run
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 

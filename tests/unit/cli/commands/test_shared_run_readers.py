@@ -16,8 +16,7 @@ from batch_agent.cli.commands.export import export
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.cli.commands.report import report
 from batch_agent.cli.commands.serve import agent_trace
-from batch_agent.cli.run_source import SharedRun
-from batch_agent.cli.shared_view import record_run
+from batch_agent.cli.run_address import SharedRun, record_run
 from batch_agent.core.requests import Request
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.testing import ScriptedBackend, say

@@ -1,22 +1,37 @@
-"""Run that a command reads: a checkpoint, or a run on a Redis server, of which the command reads a copy."""
+"""Address of a run on a command line: a directory, a folder in an object store, or a Redis server and a name. A run on
+a server is read as a copy."""
 
 import asyncio
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated, Any, TypeGuard
+
+from cyclopts import Parameter
 
 from ..cluster.redis.run_copy import copy_run
+from ..cluster.run_observer import observe_run
+from ..core.agent_config import AgentConfig
 from ..core.errors import SpecError, StoreError
+from ..core.events import RunStarted
+from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
+from ..core.protocols import Prices
+from ..core.results import AgentResult
 from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
+from ..core.task_fields import is_object_url
+from ..observe.background_sink import BackgroundSink
+from ..observe.checkpoint_results import recorded_result
+from ..observe.event_recorder import EventRecorder
 from ..observe.score_file import COMPARISONS, SCORES
+from ..run.checkpoint_table import CheckpointTable
 from ..store.lock import DirectoryLock
-from .checkpoint import check_is_one, checkpoints_in
-from .object_files import is_server_url, open_to_read
+from .checkpoint import check_is_one, checkpoints_in, open_checkpoint
+from .object_files import open_to_read
 from .options.cluster import STORE
 from .remote_run import COMMAND, RemoteRun
 from .saved_command import read_command, remote_run_id
@@ -24,6 +39,20 @@ from .worker_manifest import WorkerManifest
 
 _KEPT = (SCORES, COMPARISONS)
 """Files in the directory of a run on a server that its exports use."""
+
+
+def _as_run_location(_: Any, tokens: Any) -> Path | str:
+    value = str(tokens[0].value)
+    return value if "://" in value else Path(value)
+
+
+RunLocation = Annotated[Path | str, Parameter(converter=_as_run_location)]
+"""What FOLDER is, for commands about a run: a path, or the URL of an object store or of a Redis server as a string."""
+
+
+def is_server_url(location: Path | str) -> TypeGuard[str]:
+    """Whether a RunLocation is the URL of a server, and not of a folder in an object store."""
+    return isinstance(location, str) and not is_object_url(location)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,3 +194,31 @@ def _max_retries(shared: SharedRun) -> int | None:
 async def _command(shared: SharedRun) -> bytes | None:
     async with RemoteRun(shared.store, shared.name).connect() as coordinator:
         return (await coordinator.read(COMMAND)).data
+
+
+async def record_run(shared: SharedRun, folder: Path, *, follows: bool) -> None:
+    """Copies the run to the directory, and writes an event log there: first of what has ended. `follows`: then of what
+    the workers do, for as long as a process works on the run. Raises SpecError and StoreError."""
+    async with RemoteRun(shared.store, shared.name).connect() as coordinator:
+        after = await coordinator.position()
+        is_active = await copy_run(shared.store, shared.name, folder)
+        shared.check_is_one(folder, "show")
+        with ExitStack() as stack:
+            if is_active:
+                lock = DirectoryLock(folder)
+                lock.take()  # as the run would hold it
+                stack.callback(lock.release)
+            config, prices, results = await asyncio.to_thread(_read, folder)
+            started = RunStarted(public_url(shared.store), config.model, 0, len(results), prices=prices)
+            ended = [result for result in results if result.status in ("answered", "failed")]
+
+            def rebuild(key: str, facts: Sequence[Fact]) -> AgentResult | None:
+                return recorded_result(config, key, facts)
+
+            events = stack.enter_context(BackgroundSink([EventRecorder(folder)]))
+            await observe_run(coordinator, after, started, ended, events, rebuild, follows=follows)
+
+
+def _read(folder: Path) -> tuple[AgentConfig, Prices | None, list[AgentResult]]:
+    with open_checkpoint(folder, None, None) as (reader, config):
+        return config, reader.prices(), [result for _, result in CheckpointTable(folder, reader, config)]
