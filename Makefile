@@ -67,7 +67,7 @@ test-engines: $(VENV)/.ray
 	$(PYTEST) -m engines tests --ignore tests/nightly --timeout 900
 
 test-nightly: $(VENV)/.dev
-	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix shellcheck
+	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix shellcheck vllm-router
 	$(PYTEST) $(call WORKERS,4) -m "nightly and not engines"
 	$(PYTEST) $(call WORKERS,4) --hypothesis-profile nightly --timeout 1200 tests/property
 	$(PYTEST) -m engines tests/nightly --timeout 900
