@@ -23,7 +23,7 @@ from benchmarks import report
 Policy = Literal["batch_agent", "least_loaded", "hash_agent", "hash_group"]
 POLICIES: tuple[Policy, ...] = ("batch_agent", "least_loaded", "hash_agent", "hash_group")
 ENDPOINTS = (16, 64, 1000)
-AGENTS_PER_ENDPOINT = 24
+AGENTS_PER_ENDPOINT = {16: 24, 64: 24, 1000: 8}
 ACTIVE_PER_ENDPOINT = 8
 TURNS, SHARED, FIRST, GROWTH = 4, 1000, 1500, 500
 PREFILL_TOKENS_PER_S, ANSWER_S, TOOL_S = 10_000.0, 1.5, (0.2, 2.0)
@@ -137,8 +137,8 @@ class Simulation:
         self._engines = {each: Engine() for each in range(endpoints)}
         self._made = endpoints
         self._churn = churn
-        self._agents = iter(range(AGENTS_PER_ENDPOINT * endpoints))
-        self._left = AGENTS_PER_ENDPOINT * endpoints
+        self._left = AGENTS_PER_ENDPOINT[endpoints] * endpoints
+        self._agents = iter(range(self._left))
         groups = 2 * endpoints
         self._groups = self._random.choices(range(groups), [1 / (1 + each) for each in range(groups)], k=self._left)
         self._events: list[tuple[float, int, str, tuple[Any, ...]]] = []
@@ -223,7 +223,7 @@ def main() -> None:
             for policy in POLICIES:
                 case[policy] = Simulation(policy, endpoints, churn).run()
                 print(endpoints, churn, policy, case[policy], flush=True)
-    print(report.write("routing", {"routing": numbers}))
+        report.write("routing", {"agents_per_endpoint": AGENTS_PER_ENDPOINT, "routing": numbers})
 
 
 if __name__ == "__main__":

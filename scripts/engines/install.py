@@ -1,8 +1,8 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
 ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode, codex or claude-code (no engines:
-coding agents that ask them), mlflow or phoenix (no engines: servers that traces are sent to), or shellcheck (a linter).
-Without any: vllm, dynamo, opencode, codex and claude-code, which `make test-engines` starts.
+coding agents that ask them), mlflow or phoenix (no engines: servers that traces are sent to), vllm-router, or
+shellcheck (a linter). Without any: vllm, dynamo, opencode, codex and claude-code, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -29,6 +29,7 @@ from scripts.engines import (
     shellcheck_env,
     vision_model,
     vllm_env,
+    vllm_router_env,
 )
 from scripts.engines.layout import (
     CLAUDE_CODE,
@@ -45,6 +46,7 @@ from scripts.engines.layout import (
     SHELLCHECK,
     VISION,
     VLLM,
+    VLLM_ROUTER,
     Part,
     engines_root,
 )
@@ -62,6 +64,7 @@ PARTS = {
     "mlflow": (MLFLOW,),
     "phoenix": (PHOENIX,),
     "shellcheck": (SHELLCHECK,),
+    "vllm-router": (VLLM_ROUTER,),
 }
 BUILDERS = {
     VLLM: vllm_env.build,
@@ -78,6 +81,7 @@ BUILDERS = {
     MLFLOW: mlflow_env.build,
     PHOENIX: phoenix_env.build,
     SHELLCHECK: shellcheck_env.build,
+    VLLM_ROUTER: vllm_router_env.build,
 }
 DEFAULT = ("vllm", "dynamo", "opencode", "codex", "claude-code")
 

@@ -27,6 +27,7 @@ from scripts.engines.layout import (
     VISION,
     VISION_PACKAGES,
     VLLM,
+    VLLM_ROUTER,
     Part,
     engines_root,
 )
@@ -183,6 +184,20 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
     ):
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/v1/models", MODEL_NAME, process, logs, DYNAMO_START_LIMIT)
+        yield url
+
+
+@contextmanager
+def vllm_router(scratch: Path, engines: Sequence[str], policy: str) -> Iterator[str]:
+    """A real vLLM Router in front of engines; yields its root address. Blocks for seconds. Raises EngineFailedError."""
+    _require(VLLM_ROUTER, install="vllm-router")
+    port, log = free_port(), scratch / "vllm-router.log"
+    command = [str(VLLM_ROUTER.folder / "bin" / "vllm-router"), "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--worker-urls", *engines, "--policy", policy]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
+    with _process_group(command, _environment(), log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/v1/models", "data", process, (log,), TRACE_SERVER_START_LIMIT)
         yield url
 
 

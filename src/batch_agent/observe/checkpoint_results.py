@@ -20,7 +20,7 @@ from ..core.requests import NO_USAGE, Sampling
 from ..core.results import AgentError, AgentResult, AgentStatus, Timing
 from ..core.run_reports import SharedResults
 from ..core.schema import JsonSchema
-from ..plan.prefix_report import CHARS_PER_TOKEN
+from ..plan.layout import CHARS_PER_TOKEN
 from ..schedule.reference_model import MAX_READERS, Reader, ReadRecorder, reader_of
 
 DEFAULT_MAX_RETRIES = Retry().max_retries

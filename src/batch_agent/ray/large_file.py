@@ -24,7 +24,7 @@ def file_dataset(files: Sequence[InputFile]) -> Dataset:
     return read_datasource(_FileRows(files), num_cpus=0, override_num_blocks=1)
 
 
-class _FileRows(Datasource):  # type: ignore[misc]  # Ray has no types
+class _FileRows(Datasource):  # type: ignore[misc]  # Ray has no types here  # type: ignore[misc]  # Ray has no types
     """One task that reads the files one after the other: agents take much longer than their rows."""
 
     def __init__(self, files: Sequence[InputFile]) -> None:
