@@ -13,11 +13,11 @@ from batch_agent import AgentResult, BatchAgent, ErrorKind, Flow, SpecError, Sto
 from batch_agent.core.events import Event, Steered
 from batch_agent.core.messages import User
 from batch_agent.core.options import SpendingLimits
+from batch_agent.core.options.control_request import KeptControls
 from batch_agent.core.protocols import Control
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.observe.event_codec import read_line
 from batch_agent.observe.event_log import FILE
-from batch_agent.run.control import KeptControls
 from batch_agent.run.control_socket import SOCKET
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.testing import ScriptedBackend, say
