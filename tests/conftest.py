@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.unfreeze()  # all are in the oldest generation now, which is hardly ever gone through
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def handlers_of_signals() -> Iterator[None]:
+    """A command that is called in this process leaves them as they are good for its end: Ctrl-C would end a worker of
+    pytest-xdist at once, in a later test."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)

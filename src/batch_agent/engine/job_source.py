@@ -147,30 +147,29 @@ class InputSource:
 
     async def take(self) -> Job | None:
         """Raises RunStopped if the user's iterator raises."""
-        while (job := await self._take()) is not None and self._without and (job.index, self._sample) in self._without:
-            pass  # its key is made all the same: those of the samples behind it follow from it
-        return job
-
-    async def _take(self) -> Job | None:
-        if self._sample < self._samples - 1:
-            self._sample += 1
-        else:
+        while True:
+            if self._sample < self._samples - 1:
+                self._sample += 1
+            else:
+                try:
+                    self._last = await self._next()
+                except StopAsyncIteration:
+                    if not self._added:
+                        return None
+                    self._last = max(self._index, self._inputs.total or 0), self._added.popleft()
+                    self._index = self._last[0] + 1
+                self._sample = 0
+            index, value = self._last
             try:
-                self._last = await self._next()
-            except StopAsyncIteration:
-                if not self._added:
-                    return None
-                self._last = max(self._index, self._inputs.total or 0), self._added.popleft()
-                self._index = self._last[0] + 1
-            self._sample = 0
-        index, value = self._last
-        try:
-            arguments = (index, value, self._sample) if self._sample else (index, value)
-            if self._blocks is not None and self._blocks(value):
-                return await asyncio.to_thread(self._job, *arguments)
-            return self._job(*arguments)
-        except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
-            return _bad_input_job(index, value, self._sample, error)
+                arguments = (index, value, self._sample) if self._sample else (index, value)
+                if self._blocks is not None and self._blocks(value):
+                    job = await asyncio.to_thread(self._job, *arguments)
+                else:
+                    job = self._job(*arguments)
+            except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
+                job = _bad_input_job(index, value, self._sample, error)
+            if not self._without or (index, self._sample) not in self._without:
+                return job  # keys are made of the others too: those of the samples behind them follow from them
 
     def release(self, job: Job) -> None:
         """Does nothing: the work is not shared."""

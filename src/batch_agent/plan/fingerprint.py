@@ -43,7 +43,7 @@ class Keys:
         elif not self._seen.add(number):
             copy = self._copies[number] = self._copies.get(number, 0) + 1
         key = f"{digest.hex()}-{copy}" if copy > 0 else digest.hex()
-        return key_of_sample(key, sample)
+        return key_of_sample(key, sample) if sample else key
 
 
 def canonical(value: Any) -> bytes:

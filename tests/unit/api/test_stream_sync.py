@@ -100,6 +100,7 @@ with SimServer(SimConfig(step_base_ms=60_000), Script()) as sim:
 def ctrl_c_in_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C arrives while the thread of a run starts: `start` waits for it to be there."""
     start = threading.Thread.start
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "else the signal would end this process"
 
     def start_interrupted(thread: threading.Thread) -> None:
         start(thread)
