@@ -1,24 +1,24 @@
 """Rows of a Ray Dataset on preemptible workers: what is lost, doubled and asked again, how fast, in how much memory.
 
-    python -m benchmarks.cluster.dataset --rows 100000 --workers 4 --kills 10
-    python -m benchmarks.cluster.dataset --rows 10000000 --workers 8 --kills 200 --endpoints 8   # 16 cores
-    python -m benchmarks.cluster.dataset --rows 20000 --workers 1,2,4 --kills 0                  # scaling
+    python -m benchmarks.cluster.dataset 100000,4,10                                     # rows, workers, kills
+    python -m benchmarks.cluster.dataset 200000,1,0 1600000,8,0 10000000,8,200           # 16 cores
 
 Needs the extras `ray` and `data`, and pyarrow. Each worker is an actor of `BatchAgent.map` on this machine, and is
-killed with SIGKILL; Ray starts it anew. The engines answer at once. The map writes Parquet files, which DuckDB counts.
-Time is from the first answer to the last file: the start of Ray and of its actors is not counted.
+killed with SIGKILL; Ray starts it anew. There is an engine for each worker, which answers at once. The map writes
+Parquet files, which DuckDB counts. Time is from the first answer to the last file: the start of Ray and of its actors
+is not counted.
 """
 
 import argparse
 import logging
 import os
 import random
-import shutil
 import signal
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,16 +32,17 @@ _INFLIGHT = 64
 """Requests in flight for each worker."""
 _ROWS_PER_BLOCK = 10_000
 _SAMPLE_S = 0.25
+_TOLD_EVERY_S = 20.0
 _NO_LATENCY = SimConfig(zero_latency=True)
 Numbers = dict[str, Any]
 
 
-def measure(rows: int, workers: int, kills: int, endpoints: int, folder: Path) -> Numbers:
+def measure(rows: int, workers: int, kills: int, folder: Path) -> Numbers:
     """One execution of the map. Ray runs already."""
     import ray
 
     with ExitStack() as stack:
-        engines = [stack.enter_context(SimServer(_NO_LATENCY)) for _ in range(endpoints)]
+        engines = [stack.enter_context(SimServer(_NO_LATENCY)) for _ in range(workers)]
         blocks = max(workers * 2, rows // _ROWS_PER_BLOCK)
         out = BatchAgent.map(
             ray.data.range(rows, override_num_blocks=blocks),
@@ -62,7 +63,6 @@ def measure(rows: int, workers: int, kills: int, endpoints: int, folder: Path) -
     return {
         "rows": rows,
         "workers": workers,
-        "endpoints": endpoints,
         "blocks": blocks,
         "kills": watch.killed,
         "seconds": round(seconds, 2),
@@ -72,6 +72,7 @@ def measure(rows: int, workers: int, kills: int, endpoints: int, folder: Path) -
         "requests_repeated_at_most": watch.killed * _INFLIGHT * workers,
         "worker_anon_mb": round(max(watch.anonymous.values(), default=0) / 1e3),
         "worker_peak_rss_mb": round(max(watch.peak_rss.values(), default=0) / 1e3),
+        "worker_cpu_us_per_row": round(sum(watch.cpu_s.values()) / rows * 1e6),
         "checkpoint_bytes_per_row": round(size_of(folder / "checkpoints") / rows),
     }
 
@@ -103,6 +104,8 @@ class Watch:
     anonymous: dict[int, int] = field(default_factory=dict)
     """Largest anonymous memory by process, in kB: without the object store, which all processes share."""
     peak_rss: dict[int, int] = field(default_factory=dict)
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    """CPU seconds by process, its start included."""
     _is_over: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
@@ -117,7 +120,7 @@ class Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        chance = random.Random(1)
+        chance, told = random.Random(1), 0.0
         while not self._is_over.wait(_SAMPLE_S):
             workers = map_workers()
             for pid in workers:
@@ -125,7 +128,10 @@ class Watch:
             with suppress(OSError):
                 answered = sum(engine.metrics()["vllm:request_success_total"] for engine in self.engines)
                 if answered and not self.first_answer:
-                    self.first_answer = time.perf_counter()
+                    self.first_answer = told = time.perf_counter()
+                if answered and time.perf_counter() - told > _TOLD_EVERY_S:
+                    told = time.perf_counter()
+                    print(f"{told - self.first_answer:.0f} s: {answered:.0f} answers, {self.killed} kills", flush=True)
                 if workers and self.killed < len(self.kill_at) and answered >= self.kill_at[self.killed]:
                     os.kill(chance.choice(workers), signal.SIGKILL)
                     self.killed += 1
@@ -136,6 +142,8 @@ class Watch:
             values = {line.split(":")[0]: line.split()[1] for line in lines if line.startswith(("VmHWM", "RssAnon"))}
             self.anonymous[pid] = max(self.anonymous.get(pid, 0), int(values.get("RssAnon", 0)))
             self.peak_rss[pid] = max(self.peak_rss.get(pid, 0), int(values.get("VmHWM", 0)))
+            user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            self.cpu_s[pid] = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def map_workers() -> list[int]:
@@ -160,36 +168,40 @@ def map_workers() -> list[int]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--rows", type=int, default=100_000)
-    options.add_argument("--workers", default="4", help="a number, or several with commas")
-    options.add_argument("--kills", type=int, default=10)
-    options.add_argument("--endpoints", type=int, default=1)
+    options.add_argument("runs", nargs="*", default=["100000,4,10"], help="ROWS,WORKERS,KILLS")
     options.add_argument("--object-store-mb", type=int, default=300)
-    options.add_argument("--write", type=Path, help="JSON file for the numbers")
+    options.add_argument("--out", type=Path, help="JSON file for the numbers")
+    options.add_argument("--commit", help="of a copy of the repository without its history")
     asked = options.parse_args()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    taken: list[Numbers] = []
+    for words in asked.runs:
+        rows, workers, kills = map(int, words.split(","))
+        with started_ray(workers, asked.object_store_mb), tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
+            taken.append(measure(rows, workers, kills, Path(folder)))
+        print(taken[-1], flush=True)
+        if asked.out:
+            numbers = {"inflight_per_worker": _INFLIGHT, "taken": taken}
+            report.write("dataset", numbers, asked.out, commit=asked.commit)
+
+
+@contextmanager
+def started_ray(workers: int, object_store_mb: int) -> Iterator[None]:
     import ray
 
-    taken = []
-    for workers in map(int, asked.workers.split(",")):
-        ray.init(
-            address="local",
-            num_cpus=max(os.cpu_count() or 1, workers),
-            object_store_memory=asked.object_store_mb * 1_000_000,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-        ray.data.DataContext.get_current().enable_progress_bars = False
-        folder = Path(tempfile.mkdtemp(prefix="batch-agent-dataset-"))
-        try:
-            taken.append(measure(asked.rows, workers, asked.kills, asked.endpoints, folder))
-            print(taken[-1], flush=True)
-        finally:
-            ray.shutdown()
-            shutil.rmtree(folder, ignore_errors=True)
-    if asked.write:
-        report.write("dataset", {"inflight_per_worker": _INFLIGHT, "taken": taken}, asked.write)
+    ray.init(
+        address="local",
+        num_cpus=max(os.cpu_count() or 1, workers),
+        object_store_memory=object_store_mb * 1_000_000,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+    )
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 if __name__ == "__main__":

