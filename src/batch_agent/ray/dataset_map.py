@@ -11,10 +11,10 @@ from ray.data import ActorPoolStrategy, Dataset
 from ..core.errors import SpecError
 from ..core.spec import BatchSpec
 from ..run.setup import RunSetup
+from ..version import __version__
 from .block_operator import BlockOperator, OperatorConfig
 from .deployment import start_coordinator
 from .serialization import serialize_spec, spec_for_workers
-from .worker_actor import own_version
 
 _OLDEST_RAY = (2, 60)
 _BLOCKS_AT_ONCE = 2
@@ -41,7 +41,7 @@ def map_dataset(
         ray.init()
     config = OperatorConfig(
         spec=serialize_spec(spec_for_workers(spec), cloudpickle.dumps),
-        version=own_version(),
+        version=__version__,
         name=secrets.token_hex(6),
         checkpoint_dir=None if spec.checkpoint_dir is None else str(spec.checkpoint_dir.absolute()),
         prefix=prefix,

@@ -5,7 +5,6 @@ import secrets
 import socket
 from collections.abc import Sequence
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 import ray
@@ -14,22 +13,19 @@ from ..cluster.coordinator_address import coordinator_of, flow_coordinators
 from ..core.errors import BatchAgentError, SpecError
 from ..run import runner
 from ..run.setup import RunSetup
+from ..version import __version__
 from .ray_coordinator import RayCoordinator
 from .serialization import RemoteError, deserialize_spec
 
 Stages = Sequence[tuple[str, bytes]]
 
 
-def own_version() -> str:
-    return version("batch-agent")
-
-
 def check_version(caller: str) -> None:
     """Raises SpecError if this node has another version of batch-agent than the submitter."""
-    if own_version() != caller:
+    if __version__ != caller:
         host = socket.gethostname()
         raise SpecError(
-            f"Node {host!r} has batch-agent {own_version()}, the submitter has {caller}. Install the same "
+            f"Node {host!r} has batch-agent {__version__}, the submitter has {caller}. Install the same "
             "version on both."
         )
 

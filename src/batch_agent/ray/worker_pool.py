@@ -12,9 +12,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.run_failure import RunStopped
+from ..version import __version__
 from .actor_calls import call_result, first_line, kill
 from .node_assignment import WORKER_CPUS, Node, crowded_worker
-from .worker_actor import WorkerActor, own_version
+from .worker_actor import WorkerActor
 
 _MAX_RESTARTS = 100
 """Restarts of one worker. Ray does not count restarts after the preemption of a node."""
@@ -124,10 +125,10 @@ class WorkerPool:
     async def _failure(self, rank: str, sent: Any) -> BatchAgentError:
         worker = self._workers[rank]
         try:
-            error = await call_result(worker.work.remote(sent, own_version()))
+            error = await call_result(worker.work.remote(sent, __version__))
             while error is None:  # there was no work: the submitter has not submitted jobs yet; or it is retired
                 await asyncio.sleep(_POLL_INTERVAL)
-                error = await call_result(worker.work.remote(sent, own_version()))
+                error = await call_result(worker.work.remote(sent, __version__))
         except RayError as lost:
             return RunStopped(ErrorKind.INTERNAL, f"Ray has lost worker {rank}: {first_line(lost)}")
         failure: BatchAgentError = error.error()
