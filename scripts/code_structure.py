@@ -25,16 +25,9 @@ PACKAGE = "batch_agent"
 
 # Module names that end in -ing and are nouns of the field, each with its reason.
 NOUNS_IN_ING = {
-    "budget_sharing": "a noun with what is shared",
-    "error_mapping": "a mapping is a table",
     "forecasting": "the name of the discipline",
-    "gc_tuning": "the usual name for setting a garbage collector",
-    "kv_sharing": "a noun with what is shared",
-    "limit_sharing": "a noun with what is shared",
-    "masking": "replacing secrets or identifiers is called masking",
     "routing": "load balancing over endpoints is called routing",
     "ring": "not a gerund",
-    "signing": "request signing, as AWS calls it",
     "string": "not a gerund",
     "testing": "what users import for their own tests, as in numpy.testing",
 }

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.cluster.kv_sharing import share_kv_caches
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_kv_cache import share_kv_caches
 from batch_agent.engine.pool_residency import PoolResidency
 from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory_store import MemoryStore

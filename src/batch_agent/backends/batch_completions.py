@@ -17,9 +17,9 @@ from .dialects.completions.decoder import (
     decode_batch_reply,
 )
 from .dialects.completions.encoder import CHATS_PATH, PATH, encode, encode_chats
-from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.transport import MAX_BODY_BYTES, MAX_STREAM_BYTES
+from .http_errors import translate_failure, translate_status
 
 _STREAM_TYPE = "text/event-stream"
 _STREAM_INTERVAL = 16

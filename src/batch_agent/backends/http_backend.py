@@ -13,10 +13,10 @@ from ..core.requests import ContextHint, Delta, EncodedRequest, Request, Request
 from ..media.image_files import has_images, with_image_data
 from .dialects.dialect import Dialect, StreamDecoder
 from .dialects.response_body import billed_lane
-from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.rate_limit_headers import read_rate_limits
 from .http.transport import Headers, StaleConnection, TransportResponse
+from .http_errors import translate_failure, translate_status
 from .session_cleanup import SessionCloser
 
 if TYPE_CHECKING:

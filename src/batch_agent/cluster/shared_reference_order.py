@@ -4,7 +4,7 @@ import asyncio
 from hashlib import blake2b
 
 from ..core.coordinator import Coordinator, Document, SharedRank
-from .limit_sharing import change
+from .shared_limits import change
 
 _NAME = "references"
 _DIGEST_BYTES = 8

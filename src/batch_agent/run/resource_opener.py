@@ -25,7 +25,7 @@ from ..core.requests import NO_USAGE
 from ..core.run_reports import Finding, PrefixReport
 from ..core.spec import BatchSpec
 from ..engine.admission import measure_chars_per_token
-from ..engine.gc_tuning import relaxed_gc
+from ..engine.gc_thresholds import relaxed_gc
 from ..engine.job_source import JobSource
 from ..engine.long_inputs.context_window import open_window
 from ..engine.summarizer import Summarizer

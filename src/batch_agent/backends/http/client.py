@@ -11,7 +11,7 @@ from yarl import URL
 from ...core.errors import BackendError
 from ...core.options.backend_settings import is_secret_header
 from ...core.safe_text import masked, masked_bytes
-from ..error_mapping import translate_failure, translate_status
+from ..http_errors import translate_failure, translate_status
 from .transport import MAX_BODY_BYTES, MAX_PAGE_BYTES, ConnectionDropped, Headers, Transport, TransportResponse
 
 _MIN_SECRET_LENGTH = 12

@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits, workers_of
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_limits import LimitSharing, change, renewal_interval, share_limits, workers_of
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
 from batch_agent.core.protocols import ServerLoad

@@ -7,10 +7,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import orjson
 import pytest
 from tests.support.virtual_time import virtual
-from tests.unit.cluster.test_limit_sharing import BEAT, FRESH, LASTS, Link, beats
+from tests.unit.cluster.test_shared_limits import BEAT, FRESH, LASTS, Link, beats
 
-from batch_agent.cluster.kv_sharing import share_kv_caches
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_kv_cache import share_kv_caches
 from batch_agent.core.errors import StoreError
 from batch_agent.core.requests import Usage
 from batch_agent.engine.residency import Residency

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.test_fair_share import LASTS, LONGEST, Link, Papers, entered, fate
 
-from batch_agent.cluster.kv_sharing import share_kv_caches
+from batch_agent.cluster.shared_kv_cache import share_kv_caches
 from batch_agent.engine.residency import Residency
 from batch_agent.schedule.kv_account import KvAccount, KvDemand, KvEntry, KvUse, grant
 from batch_agent.schedule.kv_ledger import KvLedger

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from tests.contract.coordinator_contract import Meet, meet
 from tests.support.redis_server import redis_server
 
-from batch_agent.cluster.kv_sharing import KvSharing, share_kv_caches
+from batch_agent.cluster.shared_kv_cache import KvSharing, share_kv_caches
 from batch_agent.engine.residency import Residency
 from batch_agent.schedule.kv_ledger import KvLedger
 from batch_agent.schedule.slot_queue import Priority
