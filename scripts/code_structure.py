@@ -63,7 +63,8 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @dataclass(frozen=True)
 class Import:
-    """One module importing another. `kind`: "top" (at import time), "function" (when called) or "typing" (never)."""
+    """One module importing another. `kind`: "top" (at import time), "lazy" (when first used), "function" (when called)
+    or "typing" (never)."""
 
     source: str
     target: str
@@ -160,7 +161,7 @@ class Source:
             if module.is_named and len(importers[name]) == 1
         }
 
-    def circles(self, kinds: Iterable[str] = ("top", "function", "typing")) -> list[list[str]]:
+    def circles(self, kinds: Iterable[str] = ("top", "lazy", "function", "typing")) -> list[list[str]]:
         """Groups of modules that import each other, the largest first. That a module imports the packages it is in does
         not count."""
         edges: dict[str, set[str]] = {name: set() for name in self.modules}
@@ -243,6 +244,8 @@ def _import_nodes(node: ast.AST, kind: str = "top") -> Iterator[tuple[ast.Import
             yield from _import_nodes(child, "function")
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from _import_nodes(child, "typing")
+        elif isinstance(child, ast.With) and "lazy_" in ast.unparse(child.items[0]):
+            yield from _import_nodes(child, "lazy")
         else:
             yield from _import_nodes(child, kind)
 
@@ -301,7 +304,7 @@ def measure(source: Source) -> dict[str, Any]:
             for circle in source.circles()
         ],
         "circles_at_import_time": source.circles(["top"]),
-        "circles_without_typing": source.circles(["top", "function"]),
+        "circles_without_typing": source.circles(["top", "lazy", "function"]),
         "layers": [layer for each in contracts() for layer in each.get("layers", ())],
         "ignored_imports": [ignored for each in contracts() for ignored in each.get("ignore_imports", ())],
         "readme_words": len((ROOT / "README.md").read_text(encoding="utf-8").split()),

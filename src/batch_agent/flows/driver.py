@@ -21,6 +21,7 @@ from ..core.task_fields import Fields
 from ..data import read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
+from ..lazy_imports import lazy_modules
 from ..observe.sinks import StageEvents
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
@@ -41,6 +42,9 @@ from .shared_flow import SharedFlow
 from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageRunner
 from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, Reduce
+
+with lazy_modules(globals()):
+    from .. import ray
 
 Worker = MapNode | MapInputs | CascadeNode | PairNode | ReduceNode
 
@@ -104,9 +108,7 @@ async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any
 
 
 def _coordinators(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordinators]:
-    from ..ray import open_coordinators  # only for distributed flows
-
-    return open_coordinators(setups)
+    return ray.open_coordinators(setups)
 
 
 def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:

@@ -14,12 +14,16 @@ from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
 from ..engine.result_stream import Delivery, ResultChannel
+from ..lazy_imports import lazy_modules
 from ..run.setup import RunSetup
 from .actor_calls import first_line
 from .answer_columns import WholeResult
 from .dataset_map import map_dataset
 from .packed_rows import unpack_rows
 from .serialization import RemoteError
+
+with lazy_modules(globals()):
+    from .. import data
 
 _RAYS_ADVICE = "\nFailed to apply UDF"
 """Ray Data adds this and more to the message of an exception."""
@@ -41,9 +45,7 @@ class DatasetRun:
             stack.enter_context(_in_order(mapped))  # an index is the position of a row
             write = None
             if spec.out is not None:
-                from ..data import result_file_writer
-
-                write = await stack.enter_async_context(result_file_writer(spec.out))
+                write = await stack.enter_async_context(data.result_file_writer(spec.out))
             deliver = Delivery(outbox.put, spec.on_result, write, self._setup.events).deliver
             results = self._results(mapped)
             while batch := await asyncio.to_thread(_next, results):
