@@ -31,7 +31,7 @@ _lock = allocate_lock()
 class _RecordedImports:
     """Calls `record` for each `from module import names` of the module with these `globals()`, instead of importing."""
 
-    def __init__(self, namespace: dict[str, Any], record: Callable[[str, Sequence[str]], ModuleType]) -> None:
+    def __init__(self, namespace: dict[str, Any], record: Callable[[str, Sequence[str]], "_Placeholder"]) -> None:
         self._namespace = namespace
         self._record = record
 
@@ -51,7 +51,7 @@ class _RecordedImports:
         locals: Mapping[str, object] | None = None,
         fromlist: Sequence[str] | None = (),
         level: int = 0,
-    ) -> ModuleType:
+    ) -> Any:
         if globals is not self._namespace:  # an import in another thread
             return self._import(name, globals, locals, fromlist, level)
         return self._record("." * level + name, fromlist or ())
@@ -81,9 +81,9 @@ class lazy_imports:
         self._package["__dir__"] = self._names
         self._package["__all__"] = sorted(filter(self._is_public, self._names()))
 
-    def _record(self, module: str, names: Sequence[str]) -> ModuleType:
+    def _record(self, module: str, names: Sequence[str]) -> "_Placeholder":
         self._modules.update(dict.fromkeys(names, module))
-        return _Placeholder(module, lambda name: None)
+        return _Placeholder(lambda name: None)
 
     def _import_name(self, name: str) -> Any:
         package = self._package["__name__"]
@@ -115,31 +115,34 @@ class lazy_modules:
     def __exit__(self, *_: object) -> None:
         self._imports.end()
 
-    def _record(self, package: str, names: Sequence[str]) -> ModuleType:
+    def _record(self, package: str, names: Sequence[str]) -> "_Placeholder":
         prefix = package if package.endswith(".") else f"{package}."
-        return _Placeholder(package, lambda name: _LazyModule(prefix + name, self._namespace))
+        return _Placeholder(lambda name: _LazyModule(prefix + name, self._namespace))
 
 
-class _Placeholder(ModuleType):
+class _Placeholder:
     """Stand-in for the module of a recorded import."""
 
-    def __init__(self, name: str, value_of: Callable[[str], Any]) -> None:
-        super().__init__(name)
+    __slots__ = ("_value_of",)
+
+    def __init__(self, value_of: Callable[[str], Any]) -> None:
         self._value_of = value_of
 
     def __getattr__(self, name: str) -> Any:
         return self._value_of(name)
 
 
-class _LazyModule(ModuleType):
+class _LazyModule:
     """Stand-in for a module, which imports it and gives way to it when its first attribute is used."""
 
-    def __init__(self, name: str, namespace: dict[str, Any]) -> None:
-        super().__init__(name)
+    __slots__ = ("_module", "_namespace")
+
+    def __init__(self, module: str, namespace: dict[str, Any]) -> None:
+        self._module = module
         self._namespace = namespace
 
     def __getattr__(self, name: str) -> Any:
-        module = import_module(self.__name__, self._namespace["__package__"])
+        module = import_module(self._module, self._namespace["__package__"])
         for key, value in list(self._namespace.items()):
             if value is self:
                 self._namespace[key] = module
