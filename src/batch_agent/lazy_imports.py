@@ -83,7 +83,7 @@ class lazy_imports:
 
     def _record(self, module: str, names: Sequence[str]) -> "_Placeholder":
         self._modules.update(dict.fromkeys(names, module))
-        return _Placeholder(lambda name: None)
+        return _Placeholder()
 
     def _import_name(self, name: str) -> Any:
         package = self._package["__name__"]
@@ -116,20 +116,20 @@ class lazy_modules:
         self._imports.end()
 
     def _record(self, package: str, names: Sequence[str]) -> "_Placeholder":
-        prefix = package if package.endswith(".") else f"{package}."
-        return _Placeholder(lambda name: _LazyModule(prefix + name, self._namespace))
+        return _Placeholder(package if package.endswith(".") else f"{package}.", self._namespace)
 
 
 class _Placeholder:
-    """Stand-in for the module of a recorded import."""
+    """Stand-in for the module of a recorded import. With a namespace, its attributes are stand-ins for modules."""
 
-    __slots__ = ("_value_of",)
+    __slots__ = ("_namespace", "_prefix")
 
-    def __init__(self, value_of: Callable[[str], Any]) -> None:
-        self._value_of = value_of
+    def __init__(self, prefix: str = "", namespace: dict[str, Any] | None = None) -> None:
+        self._prefix = prefix
+        self._namespace = namespace
 
     def __getattr__(self, name: str) -> Any:
-        return self._value_of(name)
+        return None if self._namespace is None else _LazyModule(self._prefix + name, self._namespace)
 
 
 class _LazyModule:

@@ -19,8 +19,8 @@ from ..core.images.image_format import SUPPORTED, media_type_of
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_object_url, is_url
 from ..lazy_imports import lazy_modules
-from .column_names import check_unique
 from .parquet import count_parquet, iter_parquet, parquet_rows
+from .plain_values import check_unique
 from .row_iterators import SizedRows, ThreadIterator
 
 with lazy_modules(globals()):

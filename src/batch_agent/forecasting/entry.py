@@ -37,7 +37,6 @@ from .forecast import Behaviour, Forecast
 
 with lazy_modules(globals()):
     from .. import forecasting
-    from . import forecast
 
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
@@ -79,7 +78,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             if _KEPT_FOR_HOUR in str(spec.sampling.extra):
                 behaviour = replace(behaviour, written_hour=1.0)
         found = await asyncio.to_thread(
-            forecast,
+            forecasting.forecast,
             report,
             behaviour,
             traits,

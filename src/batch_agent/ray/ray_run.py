@@ -19,7 +19,7 @@ from ..run import runner
 from ..run.setup import RunSetup
 
 with lazy_modules(globals()):
-    from . import dataset_run, deployment, large_file, ray_coordinator
+    from . import dataset_run, deployment, ray_coordinator
 
 MAX_ROWS = 1_000_000
 """Rows of a file that a coordinator knows one by one; more are run by blocks."""
@@ -65,7 +65,7 @@ class RayRun:
             await asyncio.to_thread(session.enter)
             rows = replace(spec.rows, input_format=None, encoding=None)  # of the file
             await dataset_run.DatasetRun(
-                replace(setup, spec=replace(spec, inputs=large_file.file_dataset(files), rows=rows))
+                replace(setup, spec=replace(spec, inputs=dataset_run.file_dataset(files), rows=rows))
             ).drive(outbox)
         finally:
             await asyncio.to_thread(session.leave)

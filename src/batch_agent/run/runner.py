@@ -31,7 +31,7 @@ from .setup import RunSetup, input_order
 
 with lazy_modules(globals()):
     from .. import data
-    from ..cluster import submitter, worker_loop
+    from ..cluster import submitter
     from ..engine.long_inputs import chunking_executor, input_chunker
     from ..lanes import batch_backend, lane_turn_runner
     from ..observe import score_file
@@ -257,7 +257,7 @@ class _Execution:
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             source = cluster.source(self._resources.admission, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            engine = self._engine(source, executor, worker_loop.complete_via(cluster), None, self._events, leave)
+            engine = self._engine(source, executor, submitter.complete_via(cluster), None, self._events, leave)
             if self._resources.live is not None:
                 self._resources.live.attach(engine)
             await engine.run()
@@ -289,7 +289,7 @@ class _Execution:
             engine = self._engine(source, executor, results.finished_here, None, cluster.events.local, leave)
             if resources.live is not None:
                 resources.live.attach(engine)
-            await worker_loop.work_and_collect(engine, source, results)
+            await submitter.work_and_collect(engine, source, results)
         else:
             await results.collect()
         self.has_all_results = cluster.has_checkpoint and results.has_all_results

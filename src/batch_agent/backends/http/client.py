@@ -145,11 +145,6 @@ class ServerClient:
         """Headers that every request carries. Those of a signer are not among them."""
         return self._transport.headers
 
-    @property
-    def is_signed(self) -> bool:
-        """Whether each request is signed."""
-        return self._signer is not None
-
     def mask(self, text: str) -> str:
         """A URL or a body without any key or password that is sent to the server."""
         return masked(text, [secret for secret in self._secrets if len(secret) >= _MIN_MASKED_LENGTH])
