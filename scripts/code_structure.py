@@ -25,16 +25,9 @@ PACKAGE = "batch_agent"
 
 # Module names that end in -ing and are nouns of the field, each with its reason.
 NOUNS_IN_ING = {
-    "budget_sharing": "a noun with what is shared",
-    "error_mapping": "a mapping is a table",
     "forecasting": "the name of the discipline",
-    "gc_tuning": "the usual name for setting a garbage collector",
-    "kv_sharing": "a noun with what is shared",
-    "limit_sharing": "a noun with what is shared",
-    "masking": "replacing secrets or identifiers is called masking",
     "routing": "load balancing over endpoints is called routing",
     "ring": "not a gerund",
-    "signing": "request signing, as AWS calls it",
     "string": "not a gerund",
     "testing": "what users import for their own tests, as in numpy.testing",
 }
@@ -70,7 +63,8 @@ _CAMEL = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 @dataclass(frozen=True)
 class Import:
-    """One module importing another. `kind`: "top" (at import time), "function" (when called) or "typing" (never)."""
+    """One module importing another. `kind`: "top" (at import time), "lazy" (when first used), "function" (when called)
+    or "typing" (never)."""
 
     source: str
     target: str
@@ -167,7 +161,7 @@ class Source:
             if module.is_named and len(importers[name]) == 1
         }
 
-    def circles(self, kinds: Iterable[str] = ("top", "function", "typing")) -> list[list[str]]:
+    def circles(self, kinds: Iterable[str] = ("top", "lazy", "function", "typing")) -> list[list[str]]:
         """Groups of modules that import each other, the largest first. That a module imports the packages it is in does
         not count."""
         edges: dict[str, set[str]] = {name: set() for name in self.modules}
@@ -250,6 +244,8 @@ def _import_nodes(node: ast.AST, kind: str = "top") -> Iterator[tuple[ast.Import
             yield from _import_nodes(child, "function")
         elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             yield from _import_nodes(child, "typing")
+        elif isinstance(child, ast.With) and "lazy_" in ast.unparse(child.items[0]):
+            yield from _import_nodes(child, "lazy")
         else:
             yield from _import_nodes(child, kind)
 
@@ -308,7 +304,7 @@ def measure(source: Source) -> dict[str, Any]:
             for circle in source.circles()
         ],
         "circles_at_import_time": source.circles(["top"]),
-        "circles_without_typing": source.circles(["top", "function"]),
+        "circles_without_typing": source.circles(["top", "lazy", "function"]),
         "layers": [layer for each in contracts() for layer in each.get("layers", ())],
         "ignored_imports": [ignored for each in contracts() for ignored in each.get("ignore_imports", ())],
         "readme_words": len((ROOT / "README.md").read_text(encoding="utf-8").split()),

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from batch_agent.cluster.limit_sharing import renewal_interval
+from batch_agent.cluster.shared_limits import renewal_interval
 from batch_agent.cluster.submitter import _MAX_OUTSTANDING
 from benchmarks import report
 from benchmarks.cluster.simulation import Cluster, Costs, Outcome, Simulation, Work

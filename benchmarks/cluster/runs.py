@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
-from batch_agent.cluster.limit_sharing import workers_of
 from batch_agent.cluster.presence import ClientPresence
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
+from batch_agent.cluster.shared_limits import workers_of
 from batch_agent.core.coordinator import Coordinator
 from batch_agent.sim import SimServer
 from benchmarks.cluster.monitor import watch

@@ -22,6 +22,18 @@ from .core.protocols import EventSink, EventSinks
 from .core.results import AgentResult
 from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec
+from .lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from . import data, entry_points, flows
+    from .cluster.redis import run_control, run_copy
+    from .core.options import control_request
+    from .data import optional_imports
+    from .engine import sync
+    from .evaluation import outcome
+    from .forecasting import entry
+    from .ray import dataset_map
+    from .run import control, control_socket, replay
 
 if TYPE_CHECKING:
     from .data.results import Results
@@ -87,8 +99,6 @@ class BatchAgent:
         is sent), for a run that cannot continue, because the backend is lost, the inputs raise or `out` cannot be
         written (RunStopped, which holds the results so far), and for a checkpoint that cannot be written
         (StoreError)."""
-        from . import entry_points
-
         return await entry_points.run(spec, **options)
 
     @overload
@@ -132,9 +142,7 @@ class BatchAgent:
         there. The summary is an instance of `reduce_schema`, or text; None if there are no results. Other options are
         those of `run`. Raises as `run` does, and RunStopped (with the results) if the reduce fails. `results.stages`
         reports each stage."""
-        from .flows import run_with_reduce
-
-        return await run_with_reduce(reduce_schema=reduce_schema, **options)
+        return await flows.run_with_reduce(reduce_schema=reduce_schema, **options)
 
     @overload
     @classmethod
@@ -170,10 +178,7 @@ class BatchAgent:
     @lists_options(SpecOptions, ReduceOptions)
     def run_with_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> "tuple[Results, Any]":
         """Blocking form of `run_with_reduce` for scripts, with the same options."""
-        from .engine.sync import run_blocking
-        from .flows import run_with_reduce
-
-        return run_blocking(lambda: run_with_reduce(reduce_schema=reduce_schema, **options))
+        return sync.run_blocking(lambda: flows.run_with_reduce(reduce_schema=reduce_schema, **options))
 
     @overload
     @classmethod
@@ -216,9 +221,7 @@ class BatchAgent:
         `reducer_model`, and the dicts `plan_options` and `reduce_options`, apply to one stage; tools, output_schema and
         on_result apply to the agents of the items. Otherwise as `run_with_reduce`; with a checkpoint_dir, a completed
         plan is reused."""
-        from .flows import run_with_map_reduce
-
-        return await run_with_map_reduce(reduce_schema=reduce_schema, **options)
+        return await flows.run_with_map_reduce(reduce_schema=reduce_schema, **options)
 
     @overload
     @classmethod
@@ -254,10 +257,7 @@ class BatchAgent:
     @lists_options(StageOptions, MapReduceOptions)
     def run_with_map_reduce_sync(cls, *, reduce_schema: Any = None, **options: Any) -> "tuple[Results, Any]":
         """Blocking form of `run_with_map_reduce` for scripts, with the same options."""
-        from .engine.sync import run_blocking
-        from .flows import run_with_map_reduce
-
-        return run_blocking(lambda: run_with_map_reduce(reduce_schema=reduce_schema, **options))
+        return sync.run_blocking(lambda: flows.run_with_map_reduce(reduce_schema=reduce_schema, **options))
 
     @classmethod
     @lists_options(ReplayOptions, default="...")
@@ -266,9 +266,7 @@ class BatchAgent:
     ) -> list[AgentResult]:
         """Runs the agents of a checkpoint again from their recorded facts, without a server and without calling tools:
         see `batch_agent.run.replay.replay`."""
-        from .run.replay import replay
-
-        return await replay(run_dir, agent, **options)
+        return await replay.replay(run_dir, agent, **options)
 
     @classmethod
     async def copy_run(cls, store: str, run_id: str, checkpoint_dir: str | Path) -> bool:
@@ -276,9 +274,7 @@ class BatchAgent:
         whatever else reads checkpoints reads it there, and `run` with this `checkpoint_dir` resumes it without the
         server. Returns whether a process was still working on the run. Raises SpecError, and StoreError for a run that
         the server does not have and for a directory that has a checkpoint already."""
-        from .cluster.redis.run_copy import copy_run
-
-        return await copy_run(store, run_id, Path(checkpoint_dir))
+        return await run_copy.copy_run(store, run_id, Path(checkpoint_dir))
 
     @classmethod
     async def control(
@@ -301,19 +297,14 @@ class BatchAgent:
         one. `deadline`: seconds from the start of the run. `pause`: True starts no more turns, False goes on. `cancel`:
         agents, by key or index. `add`: further inputs, as for `run`; they have to be JSON data. Raises SpecError with
         the reason if the run refuses, and StoreError if it is not running."""
-        from .core.options.control_request import ControlRequest
-        from .data import read_inputs_async
-        from .run.control import inputs_to_add
-        from .run.control_socket import steer
-
         agents = [cancel] if isinstance(cancel, str | int) else cancel
-        values = inputs_to_add(await read_inputs_async(add)) if add is not None else ()
-        request = ControlRequest(max_inflight, max_usd, deadline, pause, tuple(map(str, agents)), values)
+        values = control.inputs_to_add(await data.read_inputs_async(add)) if add is not None else ()
+        request = control_request.ControlRequest(
+            max_inflight, max_usd, deadline, pause, tuple(map(str, agents)), values
+        )
         if run_id is not None:
-            from .cluster.redis.run_control import steer_shared
-
-            return await steer_shared(str(run_dir), run_id, request)
-        return await steer(Path(run_dir), request)
+            return await run_control.steer_shared(str(run_dir), run_id, request)
+        return await control_socket.steer(Path(run_dir), request)
 
     @overload
     @classmethod
@@ -338,10 +329,7 @@ class BatchAgent:
     def run_sync(cls, spec: BatchSpec | None = None, /, **options: Any) -> "Results":
         """Blocking form of `run` for scripts, with the same options. In a running event loop (a notebook) it uses a
         thread of its own."""
-        from . import entry_points
-        from .engine.sync import run_blocking
-
-        return run_blocking(lambda: entry_points.run(spec, **options))
+        return sync.run_blocking(lambda: entry_points.run(spec, **options))
 
     @overload
     @classmethod
@@ -368,8 +356,6 @@ class BatchAgent:
         cancels the rest. The options are those of `run`. `events`, a sink or several, receive every event. `progress`:
         whether it is shown; None: in a terminal or a notebook, unless there are `events`. A run with a checkpoint_dir
         writes a report.html there."""
-        from . import entry_points
-
         return entry_points.open_stream(spec, **options)
 
     @overload
@@ -398,10 +384,7 @@ class BatchAgent:
         """Yields results as the agents finish: `for result in BatchAgent.stream_sync(...)`, for scripts and notebooks.
         The run has a thread of its own. Leaving the loop early, by break or Ctrl-C, cancels the rest and waits for the
         end of the run. The options are those of `run`."""
-        from . import entry_points
-        from .engine.sync import SyncResultStream
-
-        return SyncResultStream(entry_points.open_stream(spec, **options))
+        return sync.SyncResultStream(entry_points.open_stream(spec, **options))
 
     @classmethod
     @lists_options(MapOptions)
@@ -427,16 +410,11 @@ class BatchAgent:
         all actors. Each keeps the facts of its blocks on its node, in `checkpoint_dir` or a temporary directory, where
         the next actor finds them if it dies. See docs/distributed-runs.md. Raises SpecError; what raises in an actor
         ends the execution of the dataset."""
-        from .data.optional_imports import require
-
-        require("ray.data", "BatchAgent.map", "'batch-agent[ray]' 'ray[data]'")
-        from .entry_points import spec_of
-        from .ray.dataset_map import map_dataset
-
+        optional_imports.require("ray.data", "BatchAgent.map", "'batch-agent[ray]' 'ray[data]'")
         if "inputs" in options:
             raise SpecError("BatchAgent.map(dataset, ...): the dataset has the inputs. Omit inputs=.")
-        spec = spec_of(None, {"cluster": "ray", **options, "inputs": []})
-        return map_dataset(dataset, spec, column_prefix, actor_options)
+        spec = entry_points.spec_of(None, {"cluster": "ray", **options, "inputs": []})
+        return dataset_map.map_dataset(dataset, spec, column_prefix, actor_options)
 
     @overload
     @classmethod
@@ -451,8 +429,6 @@ class BatchAgent:
     async def work(cls, spec: BatchSpec | None = None, /, *, events: EventSinks = None, **options: Any) -> None:
         """Joins a run that another process has submitted with the same options and `store`, as a worker, until no
         submitter has work left. Inputs are not needed. Raises as `run` does."""
-        from . import entry_points
-
         await entry_points.work(spec, options if spec is not None else {"inputs": [], **options}, events)
 
     @overload
@@ -475,8 +451,6 @@ class BatchAgent:
         """Reports the prefix that the prompts of this run share, and what keeps them from sharing more. Sends no
         requests to a model. `exact`: opens the backend, to count tokens with its tokenizer. With the `checkpoint_dir`
         of an earlier run, `shared_results` says what its agents read."""
-        from . import entry_points
-
         return await entry_points.lint(spec, options, exact, events)
 
     @overload
@@ -500,8 +474,6 @@ class BatchAgent:
         The options are those of `run`. `count`: the number of inputs. `exact`: connects to the backend first, as a run
         does. `print(preview)` is for reading, `preview.to_dict()` for programs. Tool servers (MCP) are started, because
         their tools are part of the requests. Raises SpecError; with `exact` BackendError too."""
-        from . import entry_points
-
         return await entry_points.preview(spec, options, count, exact)
 
     @overload
@@ -520,10 +492,7 @@ class BatchAgent:
         cls, spec: BatchSpec | None = None, /, *, count: int = 3, exact: bool = False, **options: Any
     ) -> "Preview":
         """Blocking form of `preview` for scripts, with the same options."""
-        from . import entry_points
-        from .engine.sync import run_blocking
-
-        return run_blocking(lambda: entry_points.preview(spec, options, count, exact))
+        return sync.run_blocking(lambda: entry_points.preview(spec, options, count, exact))
 
     @overload
     @classmethod
@@ -543,10 +512,7 @@ class BatchAgent:
         """Forecasts this run: agents, tokens, memory, time and cost. `canary`: the number of agents that are run to
         measure time; with a `checkpoint_dir` the run reuses their results. After the run,
         `forecast.compare(results, seconds)` compares."""
-        from .entry_points import spec_of
-        from .forecasting.entry import forecast_run
-
-        return await forecast_run(spec_of(spec, options), canary, events)
+        return await entry.forecast_run(entry_points.spec_of(spec, options), canary, events)
 
     @classmethod
     async def score(
@@ -563,8 +529,6 @@ class BatchAgent:
         `score`: scorers, as `score=` of a run takes them. `output_schema`: type of the answers of a checkpoint, if
         scorers need it. `backend`, `model`: of judges without their own. Raises SpecError and StoreError, and with
         judges as `run` does."""
-        from .evaluation import outcome
-
         return await outcome.score(source, score, {"backend": backend, "model": model}, output_schema)
 
     @classmethod
@@ -577,10 +541,9 @@ class BatchAgent:
         model: str | None = None,
     ) -> "Results[Any]":
         """Blocking form of `score` for scripts."""
-        from .engine.sync import run_blocking
-        from .evaluation import outcome
-
-        return run_blocking(lambda: outcome.score(source, score, {"backend": backend, "model": model}, output_schema))
+        return sync.run_blocking(
+            lambda: outcome.score(source, score, {"backend": backend, "model": model}, output_schema)
+        )
 
 
 __all__: Sequence[str] = ["BatchAgent"]

@@ -18,10 +18,21 @@ from .core.task_fields import is_object_url
 from .data.inputs import print_notice
 from .data.results import Results
 from .engine.result_stream import ResultChannel, ResultStream
+from .lazy_imports import lazy_modules
 from .observe.live.detection import progress_if_interactive
 from .observe.sinks import combine_sinks
 from .run import runner
 from .run.setup import RunSetup
+
+with lazy_modules(globals()):
+    from . import ray
+    from .evaluation import model_runs, outcome
+    from .objects import remote_checkpoint
+    from .observe.text import run_outputs
+    from .run import fallback, prompt_lint
+    from .run import preview as run_preview
+    from .scores import judge, scorer
+    from .tools import adapters
 
 if TYPE_CHECKING:
     from .observe.live.progress import Progress
@@ -33,16 +44,12 @@ async def run(
     spec: BatchSpec | None, *, events: EventSinks = None, progress: bool | None = None, **options: Any
 ) -> Results:
     if "checkpoint_dir" in options and is_object_url(options["checkpoint_dir"]):
-        from .objects.remote_checkpoint import open_checkpoint_copy
-
-        async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
+        async with remote_checkpoint.open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
             return await run(spec, events=events, progress=progress, **{**options, "checkpoint_dir": folder})
     resolved = spec_of(spec, options)
     shown = _progress(resolved, events, progress)
     if resolved.evaluation.score:
-        from .evaluation.outcome import check_judges
-
-        check_judges(resolved)
+        outcome.check_judges(resolved)
     results: list[AgentResult] = []
     position = _position_by_model if resolved.evaluation.models is not None else _position
     began = time.monotonic()
@@ -60,8 +67,6 @@ async def run(
     found = Results(sorted(results, key=position), stream.scheduling, stream.report)
     if resolved.evaluation.models is None and not resolved.evaluation.score:
         return found
-    from .evaluation import outcome  # only for runs that are evaluated
-
     return await outcome.complete(resolved, found, began) if outcome.has_outcome(resolved) else found
 
 
@@ -76,14 +81,10 @@ def _position_by_model(result: AgentResult) -> tuple[int, str, int]:
 async def work(spec: BatchSpec | None, options: dict[str, Any], events: EventSinks) -> None:
     resolved = spec_of(spec, options)
     if resolved.evaluation.models is not None and resolved.distribution.store is not None:
-        from .evaluation.model_runs import ModelRuns
-
-        await ModelRuns(resolved, combine_sinks(events)).work()
+        await model_runs.ModelRuns(resolved, combine_sinks(events)).work()
         return
     if resolved.fallback and resolved.distribution.store is not None:
-        from .run.fallback import FallbackRuns
-
-        await FallbackRuns(resolved, combine_sinks(events)).work()
+        await fallback.FallbackRuns(resolved, combine_sinks(events)).work()
         return
     coordinator = coordinator_of(resolved)
     if coordinator is None:
@@ -92,25 +93,20 @@ async def work(spec: BatchSpec | None, options: dict[str, Any], events: EventSin
 
 
 async def lint(spec: BatchSpec | None, options: dict[str, Any], exact: bool, events: EventSink | None) -> PrefixReport:
-    from .run.prompt_lint import lint_prompts
-
-    return await lint_prompts(RunSetup.validate(_of_one_model(spec_of(spec, options)), events), exact=exact)
+    return await prompt_lint.lint_prompts(RunSetup.validate(_of_one_model(spec_of(spec, options)), events), exact=exact)
 
 
 async def preview(spec: BatchSpec | None, options: Mapping[str, Any], count: int, exact: bool) -> "Preview":
-    from .run.preview import preview_requests
-
     of_spec = {name: value for name, value in options.items() if name not in ("events", "progress")}
-    return await preview_requests(RunSetup.validate(_of_one_model(spec_of(spec, of_spec)), None), count, exact=exact)
+    setup = RunSetup.validate(_of_one_model(spec_of(spec, of_spec)), None)
+    return await run_preview.preview_requests(setup, count, exact=exact)
 
 
 def _of_one_model(spec: BatchSpec) -> BatchSpec:
     """The run of the first model, whose prompts are those of all."""
     if spec.evaluation.models is None:
         return spec
-    from .evaluation.model_runs import specs_by_model
-
-    return next(iter(specs_by_model(spec).values()))
+    return next(iter(model_runs.specs_by_model(spec).values()))
 
 
 def open_stream(
@@ -120,18 +116,13 @@ def open_stream(
         return ResultStream(partial(_drive_with_copy, spec, {**options, "events": events, "progress": progress}))
     resolved = spec_of(spec, options)
     if resolved.evaluation.score:
-        from .scores.judge import check_no_judge
-        from .scores.scorer import scorers_of
-
-        check_no_judge(scorers_of(resolved.evaluation.score))
+        judge.check_no_judge(scorer.scorers_of(resolved.evaluation.score))
     return _stream(resolved, events, _progress(resolved, events, progress))
 
 
 async def _drive_with_copy(spec: BatchSpec | None, options: dict[str, Any], channel: ResultChannel) -> None:
     """Drives a stream whose checkpoint is in an object store."""
-    from .objects.remote_checkpoint import open_checkpoint_copy
-
-    async with open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
+    async with remote_checkpoint.open_checkpoint_copy(options["checkpoint_dir"], print_notice) as folder:
         await open_stream(spec, **{**options, "checkpoint_dir": folder}).drive(channel)
 
 
@@ -139,18 +130,12 @@ def _stream(spec: BatchSpec, events: EventSinks, shown: "Progress | None") -> Re
     is_watched = events is not None or shown is not None or spec.checkpoint_dir is not None
     sink = combine_sinks(events, spec.checkpoint_dir, shown) if is_watched else None
     if spec.evaluation.models is not None:
-        from .evaluation.model_runs import ModelRuns
-
-        return ResultStream(ModelRuns(spec, sink).drive)
+        return ResultStream(model_runs.ModelRuns(spec, sink).drive)
     if spec.fallback:
-        from .run.fallback import FallbackRuns
-
-        return ResultStream(FallbackRuns(spec, sink).drive)
+        return ResultStream(fallback.FallbackRuns(spec, sink).drive)
     setup = RunSetup.validate(spec, sink)
     if spec.distribution.cluster is not None:
-        from .ray import RayRun
-
-        return ResultStream(RayRun(setup).drive)
+        return ResultStream(ray.RayRun(setup).drive)
     return ResultStream(partial(runner.run, setup, coordinator=coordinator_of(spec)))
 
 
@@ -161,16 +146,12 @@ def _progress(spec: BatchSpec, events: EventSinks, progress: bool | None) -> "Pr
 
 
 def _outputs(spec: BatchSpec) -> "RunOutputs":
-    from .observe.text.run_outputs import RunOutputs  # only for runs that are shown or stopped
-
     run_id = "" if spec.distribution.store is None else run_id_of(spec)
-    return RunOutputs(spec.checkpoint_dir, spec.distribution.store, run_id, spec.out)
+    return run_outputs.RunOutputs(spec.checkpoint_dir, spec.distribution.store, run_id, spec.out)
 
 
 def _stop_line(spec: BatchSpec, done: int, total: int | None) -> str:
-    from .observe.text.run_outputs import count_done
-
-    return _outputs(spec).stop_line(count_done(done, total))
+    return _outputs(spec).stop_line(run_outputs.count_done(done, total))
 
 
 def spec_of(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
@@ -179,6 +160,4 @@ def spec_of(spec: BatchSpec | None, options: dict[str, Any]) -> BatchSpec:
     made = spec or BatchSpec.of(**options)
     if not made.tools:
         return made
-    from .tools.adapters import locate_file_tools  # only for runs with tools
-
-    return locate_file_tools(made, made.inputs, made.rows.encoding)
+    return adapters.locate_file_tools(made, made.inputs, made.rows.encoding)

@@ -6,8 +6,8 @@ import pytest
 from tests.contract.coordinator_contract import Meet, meet
 from tests.support.redis_server import redis_server
 
-from batch_agent.cluster import shared_reference_order
-from batch_agent.cluster.shared_reference_order import SharedReferenceOrder
+from batch_agent.cluster import shared_tool_calls
+from batch_agent.cluster.shared_tool_calls import SharedReferenceOrder
 from batch_agent.core.coordinator import SharedRank
 
 __all__ = ["meet", "redis_server"]
@@ -42,7 +42,7 @@ async def test_a_worker_that_joins_later_finds_the_order(meet: Meet) -> None:
 @pytest.mark.slow
 async def test_references_beyond_the_limit_have_one_rank(meet: Meet) -> None:
     full = SharedReferenceOrder(await meet())
-    limit = shared_reference_order.MAX_REFERENCES
+    limit = shared_tool_calls.MAX_REFERENCES
     async with asyncio.TaskGroup() as group:
         asking = [group.create_task(full.rank(f"{number}")) for number in range(limit + 5)]
     ranks = [task.result().rank for task in asking]

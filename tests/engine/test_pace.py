@@ -15,7 +15,7 @@ from batch_agent.core.events import Notice
 from batch_agent.core.protocols import PaceKind, ServiceLimit
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.sim import RateLimits
-from batch_agent.sim.rate_limiter import RateLimiter
+from batch_agent.sim.routes import RateLimiter
 from batch_agent.testing import ScriptedBackend, run_virtual, say
 
 PROMPT, ANSWER = 400, 100

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.support.engine_harness import asked, now, stream, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.data.results import Results
@@ -404,11 +405,11 @@ async def test_an_agent_whose_references_are_resident_is_admitted_before_one_tha
     residency = Residency(KvLedger(1_000), 0, chars_per_token=1.0)
     started = Priority(False, 1)
     paper = {"read(A)": 400}
-    await residency.admit("reader", 100, started, references=paper)
+    await residency.admit("reader", FirstPrompt(100, references=paper), started)
     waiting = [
-        asyncio.ensure_future(residency.admit("large", 600, started)),
-        asyncio.ensure_future(residency.admit("small", 100, started, references=paper)),
-        asyncio.ensure_future(residency.admit("other", 100, started, references={"read(B)": 400})),
+        asyncio.ensure_future(residency.admit("large", FirstPrompt(600), started)),
+        asyncio.ensure_future(residency.admit("small", FirstPrompt(100, references=paper), started)),
+        asyncio.ensure_future(residency.admit("other", FirstPrompt(100, references={"read(B)": 400}), started)),
     ]
     await asyncio.sleep(0.01)
     assert [task.done() for task in waiting] == [False, True, False]
@@ -424,9 +425,11 @@ async def test_the_first_in_the_queue_is_passed_over_a_few_times_only() -> None:
     residency = Residency(KvLedger(10_000), 0, chars_per_token=1.0)
     started = Priority(False, 1)
     paper = {"read(A)": 400}
-    await residency.admit("reader", 100, started, references=paper)
-    large = asyncio.ensure_future(residency.admit("large", 9_500, started))
-    small = [asyncio.ensure_future(residency.admit(f"{at}", 10, started, references=paper)) for at in range(20)]
+    await residency.admit("reader", FirstPrompt(100, references=paper), started)
+    large = asyncio.ensure_future(residency.admit("large", FirstPrompt(9_500), started))
+    small = [
+        asyncio.ensure_future(residency.admit(f"{at}", FirstPrompt(10, references=paper), started)) for at in range(20)
+    ]
     await asyncio.sleep(0.01)
     assert not large.done()
     assert sum(task.done() for task in small) == 8

@@ -9,7 +9,7 @@ import pytest
 import tests.contract.test_coordinator_calls
 import tests.contract.test_coordinator_facts
 import tests.contract.test_coordinators
-import tests.contract.test_kv_sharing
+import tests.contract.test_shared_kv_cache
 from tests.contract.coordinator_contract import LONG, STARTED, Meet, by_key, coordinator, jobs, leased
 from tests.live.ray_cluster import ray_cluster
 
@@ -25,7 +25,7 @@ for suite in (
     tests.contract.test_coordinators,
     tests.contract.test_coordinator_calls,
     tests.contract.test_coordinator_facts,
-    tests.contract.test_kv_sharing,
+    tests.contract.test_shared_kv_cache,
 ):
     globals().update({name: test for name, test in vars(suite).items() if name.startswith("test_")})
 

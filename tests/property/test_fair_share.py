@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.cluster.budget_sharing import share_budget
-from batch_agent.cluster.limit_sharing import share_limits
+from batch_agent.cluster.shared_budget import share_budget
+from batch_agent.cluster.shared_limits import share_limits
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import BackendError, StoreError
 from batch_agent.core.options.price import Price

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.cluster.kv_sharing import share_kv_caches
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_kv_cache import share_kv_caches
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.engine.pool_residency import PoolResidency
 from batch_agent.schedule.slot_queue import Priority
 from batch_agent.store.memory_store import MemoryStore
@@ -62,7 +63,7 @@ async def live(name: str, residency: PoolResidency, pool: Pool, dice: random.Ran
     await asyncio.sleep(dice.choice([0.0, 3.0]) * dice.random())
     try:
         async with asyncio.timeout(dice.choice([None, None, 1.0])):
-            await residency.admit(name, 4 * dice.choice([300, 1000]), Priority(True))
+            await residency.admit(name, FirstPrompt(4 * dice.choice([300, 1000])), Priority(True))
     except TimeoutError:
         return
     try:
@@ -99,7 +100,7 @@ def test_agents_fit_where_they_run_and_all_of_them_end(seed: int, capacities: li
         pool = Pool(capacities, dice)
         residency = PoolResidency(pool, pool.kv_capacities, 0)
         for endpoint in residency.endpoints:
-            endpoint.ledger._finished = 1
+            endpoint.ledger._context_growth.finished = 1
         async with asyncio.timeout(1000):
             ejecting = asyncio.create_task(eject(pool, dice))
             async with asyncio.TaskGroup() as group:
@@ -138,7 +139,7 @@ async def come_and_go(pool: Pool, residency: PoolResidency, dice: random.Random)
                 pool.down.discard(int(name))
                 pool.kv_capacities[name] = dice.choice([400, 900, 1500, 4000])
                 residency.join(name, pool.kv_capacities[name])
-                residency.named_endpoints[name].ledger._finished = 1
+                residency.named_endpoints[name].ledger._context_growth.finished = 1
 
 
 @settings(max_examples=40, deadline=None)
@@ -152,7 +153,7 @@ def test_agents_fit_where_they_run_and_all_of_them_end_while_endpoints_come_and_
         pool = Pool(capacities, dice)
         residency = PoolResidency(pool, pool.kv_capacities, 0)
         for endpoint in residency.endpoints:
-            endpoint.ledger._finished = 1
+            endpoint.ledger._context_growth.finished = 1
         async with asyncio.timeout(1000):
             changing = asyncio.create_task(come_and_go(pool, residency, dice))
             async with asyncio.TaskGroup() as group:
@@ -195,7 +196,7 @@ def test_workers_that_share_a_pool_share_the_account_of_each_endpoint(seed: int,
                 residency = PoolResidency(pool, pool.kv_capacities, 0)
                 pools.append((pool, residency))
                 for endpoint in residency.endpoints:
-                    endpoint.ledger._finished = 1
+                    endpoint.ledger._context_growth.finished = 1
                 named = {"pool": residency}
                 await stack.enter_async_context(share_kv_caches(coordinator, str(worker), named, ttl=5.0))
                 for number in range(dice.choice([1, 5, 20])):

@@ -9,7 +9,7 @@ from typing import Any
 
 from batch_agent import BatchAgent, Tool
 from batch_agent.lanes import batch_backend, batch_tracker
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 
 AGENTS = 6
 

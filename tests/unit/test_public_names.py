@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import batch_agent
-from batch_agent.lazy_imports import lazy_imports
+from batch_agent.lazy_imports import lazy_imports, lazy_modules
 
 PUBLIC: list[str] = vars(batch_agent)["__all__"]  # made at run time, where a type checker does not see it
 
@@ -73,6 +73,30 @@ def test_an_import_that_fails_while_names_are_noted_leaves_python_as_it_was() ->
     with pytest.raises(ZeroDivisionError):
         exec("with lazy_imports(globals()):\n from .a import b as b\n 1 / 0", {**package, "lazy_imports": lazy_imports})
     assert builtins.__import__ is real
+
+
+def test_a_lazy_module_is_imported_when_it_is_first_used() -> None:
+    code = """
+import sys
+from batch_agent.lazy_imports import lazy_modules
+names = {"__name__": "batch_agent.some", "__package__": "batch_agent", "lazy_modules": lazy_modules}
+exec("with lazy_modules(globals()):\\n from .core import facts as kept\\n from . import channel", names)
+print("batch_agent.core.facts" in sys.modules, names["kept"].Replied.__module__)
+print(names["kept"] is sys.modules["batch_agent.core.facts"], "batch_agent.channel" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.split() == ["False", "batch_agent.core.facts", "True", "False"]
+
+
+def test_a_lazy_module_that_is_not_there_is_an_error_when_it_is_used() -> None:
+    namespace: dict[str, object] = {"__name__": "batch_agent.some", "__package__": "batch_agent"}
+    exec(
+        "with lazy_modules(globals()):\n from .core import nothing",
+        namespace | {"lazy_modules": lazy_modules},
+        namespace,
+    )
+    with pytest.raises(ModuleNotFoundError, match=r"batch_agent\.core\.nothing"):
+        getattr(namespace["nothing"], "some")  # noqa: B009 - mypy does not know the name
 
 
 def test_the_names_of_aurora_swarm_are_those_of_pools() -> None:

@@ -9,6 +9,7 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
 from ..core.requests import NO_USAGE, Request, RequestObserver, Sampling
+from ..lazy_imports import lazy_modules
 from .dialects.completions.decoder import (
     BatchStreamDecoder,
     PromptDelta,
@@ -17,9 +18,12 @@ from .dialects.completions.decoder import (
     decode_batch_reply,
 )
 from .dialects.completions.encoder import CHATS_PATH, PATH, encode, encode_chats
-from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.transport import MAX_BODY_BYTES, MAX_STREAM_BYTES
+from .http_errors import translate_failure, translate_status
+
+with lazy_modules(globals()):
+    from .http import exchange_recorder
 
 _STREAM_TYPE = "text/event-stream"
 _STREAM_INTERVAL = 16
@@ -59,10 +63,8 @@ class BatchCompletionClient:
         if self.observe is None:
             await self._send(self.server, prompts, sampling, timeout, on_event)
             return
-        from .http.exchange_recorder import ExchangeRecorder  # only for pools that log requests
-
         request = Request(Prompt(""), tuple(map(User, prompts)), self.model, sampling, index=index)
-        recorder = ExchangeRecorder(self.server, request, self.observe)
+        recorder = exchange_recorder.ExchangeRecorder(self.server, request, self.observe)
 
         def receive(event: PromptEvent) -> None:
             if isinstance(event, PromptFinished) and event.usage is not None:

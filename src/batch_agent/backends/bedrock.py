@@ -20,7 +20,7 @@ from .http.transport import Headers, Transport
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
 from .probe import ServedModel, list_models, select_model
-from .signing import SigV4
+from .sigv4 import SigV4
 
 _REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-\d+")
 _ANTHROPIC_VERSION = "2023-06-01"

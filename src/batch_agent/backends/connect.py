@@ -13,6 +13,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackend, NamedBackends, settings_of
 from ..core.protocols import Backend, Traits
 from ..core.requests import ContextHint, RequestObserver, Usage
+from ..lazy_imports import lazy_modules
 from .address import BackendAddress, address_of, parse, with_version
 from .dialects.dialect import Dialect
 from .dialects.openai.context_hints import COMPLETIONS_PATH, hint_request
@@ -35,6 +36,12 @@ from .probe import (
 )
 from .session_cleanup import SessionCloser, close_session, drop_context, final_request
 from .token_counter import prompt_renderer_for, token_counter_for
+
+with lazy_modules(globals()):
+    from . import bedrock, embedded
+    from .dialects.anthropic import encoder as anthropic_encoder
+    from .endpoints import endpoint_pool, endpoint_watcher
+    from .http import late_abort
 
 if TYPE_CHECKING:
     from .endpoints.endpoint_pool import EndpointPool
@@ -91,15 +98,13 @@ async def _open_watched_pool(
     trial: TrialRequest | None,
     observe: RequestObserver | None,
 ) -> "EndpointPool":
-    from .endpoints.endpoint_watcher import open_watched_pool
-
     async def open_one(endpoint: NamedBackend) -> Backend:
         one_trial = replace(trial or TrialRequest(), has_peers=True)
         return await _connect_one(
             endpoint, model, uses_tools=uses_tools, notify=notify, trial=one_trial, observe=observe
         )
 
-    return await open_watched_pool(given, open_one, notify)
+    return await endpoint_watcher.open_watched_pool(given, open_one, notify)
 
 
 async def open_endpoint_pool(
@@ -114,8 +119,6 @@ async def open_endpoint_pool(
 ) -> "EndpointPool":
     """`timeout`: seconds in which each endpoint must respond to the probe. Raises as `connect` does."""
 
-    from .endpoints.endpoint_pool import EndpointPool
-
     named = labelled(endpoints)
 
     async def open_one(label: str) -> Backend:
@@ -128,7 +131,7 @@ async def open_endpoint_pool(
         except TimeoutError as error:
             raise BackendError(ErrorKind.UNAVAILABLE, f"No response within {timeout:g} s.") from error
 
-    return await EndpointPool.open(list(named), open_one, notify)
+    return await endpoint_pool.EndpointPool.open(list(named), open_one, notify)
 
 
 def check_has_only_url(settings: BackendSettings) -> None:
@@ -155,9 +158,7 @@ async def _connect_one(
     if parsed.scheme == "local":
         return await _open_local(parsed, model, notify, observe)
     if parsed.scheme == "bedrock":
-        from .bedrock import open_bedrock  # imported when it is needed, as every dialect
-
-        return await open_bedrock(parsed, model, observe)
+        return await bedrock.open_bedrock(parsed, model, observe)
     address = address_of(parsed, settings)
     return (await probe_server(address, model, uses_tools=uses_tools, trial=trial, observe=observe)).backend
 
@@ -284,9 +285,7 @@ def with_session_header(flavor: Flavor, header: str) -> Flavor:
 def _late_aborts(flavor: Flavor, info: ServerInfo) -> "LateAborts | None":
     if not has_unstable_tier(info, flavor.name):
         return None
-    from .http.late_abort import LateAborts  # only one version of vLLM needs it
-
-    return LateAborts()
+    return late_abort.LateAborts()
 
 
 def detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:
@@ -304,9 +303,9 @@ def detect_flavor(address: BackendAddress, models: list[ServedModel]) -> Flavor:
 
 def _dialect(flavor: Flavor, info: ServerInfo, model: ServedModel) -> Dialect:
     if flavor.dialect == "anthropic":
-        from .dialects.anthropic.encoder import AnthropicMessages
-
-        return AnthropicMessages(max_output_tokens=model.max_output_tokens, strict_schema=flavor is ANTHROPIC)
+        return anthropic_encoder.AnthropicMessages(
+            max_output_tokens=model.max_output_tokens, strict_schema=flavor is ANTHROPIC
+        )
     return OpenAIChat(_active_extensions(flavor.extensions, info))
 
 
@@ -416,13 +415,11 @@ def parse_local(url: URL) -> tuple[Path | None, int | None]:
 
 
 async def _open_local(url: URL, model: str | None, notify: Notify, observe: RequestObserver | None = None) -> Backend:
-    from .embedded import EmbeddedModelError, LocalServer
-
     path, slots = parse_local(url)
     notify("Starting the embedded model ...")
     try:
-        local = await LocalServer.start(path, slots=slots, notify=notify)
-    except EmbeddedModelError as error:
+        local = await embedded.LocalServer.start(path, slots=slots, notify=notify)
+    except embedded.EmbeddedModelError as error:
         raise BackendError(ErrorKind.NOT_FOUND, str(error)) from error
     try:
         served = ServedModel(local.model_name, context_tokens=local.context_tokens)
@@ -442,8 +439,6 @@ def local_backend(
     observe: RequestObserver | None = None,
 ) -> HttpBackend:
     """The backend of an embedded model at `url`. `model`: the name that the user gave. Raises SpecError."""
-    from .embedded import add_schema_hints
-
     if model is not None and model != served.name:
         shown = "local://" if path is None else f"local://{path}"
         raise SpecError(f"model={model!r} is not served: {shown} serves {served.name!r}. Omit model.")
@@ -451,7 +446,7 @@ def local_backend(
     server = ServerClient(open_transport(root, {}, keep_alive=flavor.keep_alive), root)
     return HttpBackend(
         server,
-        OpenAIChat(adapt_schema=add_schema_hints if path is None else None),
+        OpenAIChat(adapt_schema=embedded.add_schema_hints if path is None else None),
         _traits(flavor, served, ServerInfo()),
         on_close=on_close,
         count_tokens=token_counter_for(server, flavor, served.name),

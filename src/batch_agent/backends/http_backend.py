@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING, Self
 from ..core.errors import BackendError
 from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
+from ..lazy_imports import lazy_modules
 from ..media.image_files import has_images, with_image_data
 from .dialects.dialect import Dialect, StreamDecoder
 from .dialects.response_body import billed_lane
-from .error_mapping import translate_failure, translate_status
 from .http.client import RequestClient, ServerClient, display_url, redact_key
 from .http.rate_limit_headers import read_rate_limits
 from .http.transport import Headers, StaleConnection, TransportResponse
+from .http_errors import translate_failure, translate_status
 from .session_cleanup import SessionCloser
+
+with lazy_modules(globals()):
+    from .http import exchange_recorder
 
 if TYPE_CHECKING:
     from .http.exchange_recorder import RecordedRequest
@@ -94,16 +98,14 @@ class HttpBackend:
 
     def encode(self, request: Request) -> EncodedRequest:
         """The request as `stream` sends it. Sends nothing."""
-        from .http.exchange_recorder import encoded
-
         sent = StreamingRequest(self.server, self.dialect, request, self._stop_streaming)
-        return encoded(self.server, sent.url, sent.body, {**self.server.headers, **(sent.headers or {})})
+        return exchange_recorder.encoded(
+            self.server, sent.url, sent.body, {**self.server.headers, **(sent.headers or {})}
+        )
 
     def _recorded(self, request: Request, observe: RequestObserver) -> "RecordedRequest":
-        from .http.exchange_recorder import ExchangeRecorder, RecordedRequest  # only for runs that log requests
-
-        recorder = ExchangeRecorder(self.server, request, observe)
-        return RecordedRequest(self._request(recorder, request), recorder)
+        recorder = exchange_recorder.ExchangeRecorder(self.server, request, observe)
+        return exchange_recorder.RecordedRequest(self._request(recorder, request), recorder)
 
     def _stop_streaming(self) -> None:
         """The server rejects streaming requests: from now on requests do not stream."""

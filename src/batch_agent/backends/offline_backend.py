@@ -16,6 +16,7 @@ from ..core.options.backend_settings import (
     has_source,
     settings_of,
 )
+from ..lazy_imports import lazy_modules
 from .address import BackendAddress, address_of, parse
 from .connect import detect_flavor, http_backend, local_backend, parse_local
 from .endpoints.endpoint_identity import backend_url, check_distinct
@@ -25,6 +26,10 @@ from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
 from .probe import ServedModel, ServerInfo
+
+with lazy_modules(globals()):
+    from . import bedrock
+    from .embedded import local_server, weights
 
 UNKNOWN_MODEL = "<the server's only model>"
 
@@ -74,19 +79,14 @@ def _offline_endpoints(given: NamedBackend) -> list[NamedBackend]:
 
 
 def _local(url: URL, model: str | None) -> OfflineBackend:
-    from .embedded.local_server import DEFAULT_SLOTS
-    from .embedded.weights import DEFAULT_MODEL
-
     path, slots = parse_local(url)
-    served = ServedModel(DEFAULT_MODEL if path is None else path.stem)
-    backend = local_backend(URL("http://127.0.0.1"), path, slots or DEFAULT_SLOTS, served, model)
+    served = ServedModel(weights.DEFAULT_MODEL if path is None else path.stem)
+    backend = local_backend(URL("http://127.0.0.1"), path, slots or local_server.DEFAULT_SLOTS, served, model)
     return OfflineBackend(backend, ("The port of the embedded model is chosen when it starts.",))
 
 
 def _bedrock(url: URL, model: str | None) -> OfflineBackend:
-    from .bedrock import offline_bedrock
-
-    backend = offline_bedrock(url, model, UNKNOWN_MODEL)
+    backend = bedrock.offline_bedrock(url, model, UNKNOWN_MODEL)
     return OfflineBackend(backend, (_MODEL,) if backend.traits.model == UNKNOWN_MODEL else ())
 
 

@@ -16,11 +16,15 @@ from ..core.images import ImageData, ImageRef, PlacedImage
 from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
-from ..schedule.backoff import Backoff
+from ..lazy_imports import lazy_modules
+from ..schedule.retry import Backoff
 from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request
 from .flavors import Flavor
 from .http.client import ServerClient, display_url
 from .http.json_body import BadJson, loads
+
+with lazy_modules(globals()):
+    from ..schedule import kv_tiers
 
 T = TypeVar("T")
 _MODELS_TIMEOUT = 60.0
@@ -299,9 +303,7 @@ async def _with_plugin(server: ServerClient, info: ServerInfo, plugin: KvPlugin)
     )
     if host_tokens is None or info.kv_tokens is None:
         return replace(info, plugin=plugin)
-    from ..schedule.kv_tiers import KvTiers  # few servers have tiers
-
-    tiers = KvTiers(info.kv_tokens, host_tokens, plugin.is_exclusive)
+    tiers = kv_tiers.KvTiers(info.kv_tokens, host_tokens, plugin.is_exclusive)
     return replace(info, plugin=plugin, kv_retained_tokens=tiers.retained)
 
 

@@ -30,7 +30,7 @@ from ..batch_api.resources import (
     usage_of_line,
 )
 from ..core.run_failure import RunStopped
-from ..schedule.backoff import Backoff
+from ..schedule.retry import Backoff
 from .batch_store import BatchStore, FinishedLine, new_id
 from .line_service import LineResponse, LineService
 

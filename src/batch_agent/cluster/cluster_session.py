@@ -14,13 +14,13 @@ from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import Amount
 from ..store.codec import encode_input, encode_inputs
-from .budget_sharing import share_budget
 from .events.relay import EventRelay
-from .kv_sharing import share_kv_caches
 from .leased_source import LeasedSource
-from .limit_sharing import LimitSharing, share_limits, workers_of
 from .membership import Membership, worker_name
 from .presence import ClientPresence
+from .shared_budget import share_budget
+from .shared_kv_cache import share_kv_caches
+from .shared_limits import LimitSharing, share_limits, workers_of
 from .shared_store import SharedStore
 from .shared_tool_calls import ClusterToolCalls
 

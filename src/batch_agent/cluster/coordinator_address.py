@@ -6,6 +6,10 @@ from hashlib import blake2b
 
 from ..core.coordinator import Coordinator
 from ..core.spec import BatchSpec
+from ..lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from .redis import redis_coordinator
 
 FlowCoordinators = tuple[Coordinator, Sequence[Coordinator]]
 """The coordinator of what the stages of a flow share, and those of its stages."""
@@ -38,6 +42,4 @@ def flow_coordinators(stages: Sequence[BatchSpec]) -> FlowCoordinators | None:
 
 
 def _at_store(store: str, run_id: str) -> Coordinator:
-    from .redis.redis_coordinator import RedisCoordinator  # an extra
-
-    return RedisCoordinator(store, run_id)
+    return redis_coordinator.RedisCoordinator(store, run_id)

@@ -15,9 +15,9 @@ from ..core.json import dumps, loads
 from ..core.options import SpendingLimits
 from ..core.options.control_request import ControlRequest, KeptControls
 from ..core.protocols import Control, EventSink
-from .limit_sharing import change, workers_of
 from .membership import Membership
 from .presence import ClientPresence
+from .shared_limits import change, workers_of
 
 _log = logging.getLogger("batch_agent")
 _CONTROL = "control"

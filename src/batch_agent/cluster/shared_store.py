@@ -156,7 +156,7 @@ class SharedStore:
         return await self._member.coordinator.spent()
 
     async def account(self) -> Account | None:
-        """None: workers share an account of their own (cluster/budget_sharing.py)."""
+        """None: workers share an account of their own (cluster/shared_budget.py)."""
         return None
 
     async def save_account(self, account: Account) -> None:

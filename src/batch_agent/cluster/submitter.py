@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
@@ -15,9 +16,10 @@ from ..core.events import AgentFinished
 from ..core.facts import Fact
 from ..core.protocols import EventSink, WorkSource
 from ..core.results import AgentError, AgentResult
-from ..engine.engine import Deliver, Fit
+from ..engine.engine import Deliver, Engine, Fit
 from ..plan.row_keys import row_key
 from .cluster_session import ClusterSession
+from .leased_source import LeasedSource
 
 _MAX_OUTSTANDING = 20_000
 """Jobs that are submitted and not delivered; later inputs are read when there is room."""
@@ -226,3 +228,23 @@ def _available(queue: "asyncio.Queue[T]") -> Iterator[T]:
     """Items that are available without waiting."""
     while not queue.empty():
         yield queue.get_nowait()
+
+
+async def work_and_collect(engine: Engine, source: LeasedSource, submitter: Submitter) -> None:
+    """Returns when every input of the submitter has its result and the agents that were started here for others have
+    ended. Raises what either raises."""
+    with aio.ungrouped():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(engine.run())
+            await submitter.collect()
+            source.stop()
+
+
+def complete_via(session: ClusterSession) -> Callable[[AgentResult], Awaitable[None]]:
+    """Reports results to the coordinator, from which their submitters collect them."""
+
+    async def end(result: AgentResult) -> None:
+        with suppress(LeaseLost):  # another worker completes it
+            await session.end(result)
+
+    return end

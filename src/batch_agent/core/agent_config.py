@@ -1,5 +1,6 @@
 """Configuration that all agents of a run share, and the job of each agent."""
 
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import Any, Literal, Protocol
 
@@ -166,3 +167,15 @@ def repeated_seed(seed: int, key: str) -> int | None:
     if not repetition:
         return None
     return int.from_bytes(blake2b(f"{seed}-{repetition}".encode(), digest_size=4).digest()) >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class FirstPrompt:
+    """Size of a new agent's first prompt, in characters: the prefix, the references, then the agent's own text."""
+
+    chars: int
+    """Of the agent's own text."""
+    shared_chars: int | None = None
+    """Of the prefix; None: the prefix of all agents."""
+    references: Mapping[str, int] | None = None
+    """Of each reference, by its heading."""

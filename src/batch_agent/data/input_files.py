@@ -18,9 +18,15 @@ from ..core.images import Image
 from ..core.images.image_format import SUPPORTED, media_type_of
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_object_url, is_url
-from .column_names import check_unique
+from ..lazy_imports import lazy_modules
 from .parquet import count_parquet, iter_parquet, parquet_rows
+from .plain_values import check_unique
 from .row_iterators import SizedRows, ThreadIterator
+
+with lazy_modules(globals()):
+    from ..media import pdf
+    from ..objects import store_client
+    from . import download
 
 if TYPE_CHECKING:
     from ..objects.store_client import RemoteFile
@@ -167,9 +173,7 @@ def _count_rows(file: InputFile, most: int) -> int:
 def _local_copy(
     source: str, input_format: str | None, notify: Callable[[str], None], encoding: str | None
 ) -> InputFile:
-    from .download import download, read_stdin  # imports urllib, which files do not need
-
-    copy = read_stdin() if source == STDIN else download(source, notify)
+    copy = download.read_stdin() if source == STDIN else download.download(source, notify)
     default = "jsonl" if source == STDIN else None
     kind = input_format or default or _format_of(copy.file_name, repr(copy.name))
     return InputFile(copy.path, copy.name, kind, copy, encoding)
@@ -218,9 +222,7 @@ def _object_rows(
     encoding: str | None,
 ) -> FileRows:
     """Rows of an object, of all that match a pattern, or of all below a folder, as of files."""
-    from ..objects.store_client import StoreClient
-
-    found = StoreClient(url, "inputs").files(url)
+    found = store_client.StoreClient(url, "inputs").files(url)
     if not found:
         raise SpecError(f"inputs: no object matches {url!r}. A folder ends in a slash, and a pattern has a '*'.")
     is_data = not url.endswith("/") and _is_of_data(url) and all(_data_format(file.name) for file in found)
@@ -448,11 +450,9 @@ def _text(file: "Path | RemoteFile", encoding: str | None) -> str:
 
 
 def _pdf(file: "Path | RemoteFile") -> str:
-    from ..media.pdf import pdf_text
-
     with translate_errors(str(file)), open_bytes(file) as opened:
         try:
-            return pdf_text(opened, str(file))
+            return pdf.pdf_text(opened, str(file))
         except ValueError as error:
             raise SpecError(f"{error}.") from error
 

@@ -13,8 +13,12 @@ from ..core.fast_dataclass import dataclass
 from ..core.options import Rows
 from ..core.safe_text import safe_text
 from ..core.task_fields import STDIN, check_inputs, is_object_url, is_path, is_url, table_library
+from ..lazy_imports import lazy_modules
 from .row_iterators import SizedRows, ThreadIterator
 from .sql_query import SqlQuery
+
+with lazy_modules(globals()):
+    from . import input_files, row_selection, tables
 
 if TYPE_CHECKING:
     from .row_selection import RowSelection
@@ -43,9 +47,7 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notic
             raise SpecError(
                 f"{str(source).partition('://')[0]}://...: for inputs from a database, use SqlQuery(url, query)."
             )
-        from .input_files import read_file
-
-        return read_file(source, select, rows.input_format, notify, rows.encoding)
+        return input_files.read_file(source, select, rows.input_format, notify, rows.encoding)
     if isinstance(source, SqlQuery):
         return _query_rows(source, select)
     library = table_library(source)
@@ -54,9 +56,7 @@ def read_inputs(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notic
 
 
 def _table_rows(source: Any, library: str) -> Inputs:
-    from .tables import read_table
-
-    return read_table(source, library)
+    return tables.read_table(source, library)
 
 
 async def read_inputs_async(source: Any, rows: Rows = ALL_ROWS, notify: Notify = print_notice) -> Inputs:
@@ -74,9 +74,7 @@ async def read_inputs_async(source: Any, rows: Rows = ALL_ROWS, notify: Notify =
 def _selection(rows: Rows) -> "RowSelection | None":
     if not rows.selects:
         return None
-    from .row_selection import RowSelection  # most runs use all inputs
-
-    return RowSelection(rows)
+    return row_selection.RowSelection(rows)
 
 
 def _selected(inputs: Inputs, select: "RowSelection") -> Inputs:
@@ -110,9 +108,7 @@ def check_output_path(inputs: Any, out: Path | str, label: str = "out") -> None:
         if is_object_url(inputs) and is_object_url(out):
             _check_objects(inputs, str(out), label)
         return
-    from .input_files import is_pattern
-
-    if is_pattern(inputs) and not Path(inputs).exists():
+    if input_files.is_pattern(inputs) and not Path(inputs).exists():
         _check_no_match(inputs, out, label)
         return
     source, target = Path(inputs).expanduser().resolve(), out.expanduser().resolve()

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..core.errors import SpecError
-from .column_names import check_unique
 from .optional_imports import require
-from .plain_values import plain_value
+from .plain_values import check_unique, plain_value
 from .row_iterators import SizedRows, ThreadIterator
 
 if TYPE_CHECKING:

@@ -1,11 +1,14 @@
-"""Conversion of table values to plain Python values, which JSON can hold and which are the same in every process."""
+"""Table values as plain Python values, which JSON can hold and which are equal in every process; column names."""
 
 import math
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+
+from ..core.errors import SpecError
 
 _PLAIN = frozenset({str, int, bool, type(None), bytes, date, time, timedelta, Decimal})
 
@@ -56,3 +59,11 @@ def _of_numpy(value: Any) -> Any:
     if isinstance(value, numpy.datetime64 | numpy.timedelta64):  # those finer than microseconds would become numbers
         value = value.astype("datetime64[us]" if isinstance(value, numpy.datetime64) else "timedelta64[us]")
     return plain_value(value.item())
+
+
+def check_unique(names: Iterable[str], where: str, remedy: str = "rename one of them") -> list[str]:
+    """The names, as a list. Raises SpecError for duplicates, with `where` they are and the `remedy`."""
+    counts = Counter(names)
+    if twice := [name for name, count in counts.items() if count > 1]:
+        raise SpecError(f"{where} has two columns named {twice[0]!r}: {remedy}.")
+    return list(counts)

@@ -14,10 +14,14 @@ from ..core.errors import SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
 from ..core.task_fields import is_object_url
+from ..lazy_imports import lazy_modules
 from .append_file import AppendFile
 from .columns import in_order, narrow_row, table_row
 from .parquet_writer import ParquetFile
 from .result_rows import as_row, csv_lines
+
+with lazy_modules(globals()):
+    from ..objects import remote_results
 
 Write = Callable[[AgentResult], None]
 
@@ -45,9 +49,7 @@ def open_results(path: str | Path, label: str = "out") -> ResultWriter:
     `label`: the option that named the file, for messages. Raises SpecError if the file cannot be written, or if another
     run writes to it."""
     if is_object_url(path):
-        from ..objects.remote_results import open_remote_results  # only for object stores
-
-        return open_remote_results(str(path), label, lambda file: open_results(file, label))
+        return remote_results.open_remote_results(str(path), label, lambda file: open_results(file, label))
     path = Path(path).expanduser()
     match path.suffix.lower():
         case ".parquet":

@@ -11,7 +11,12 @@ from ..core.fast_dataclass import dataclass
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentResult, T, dollars, truncation_note
 from ..core.run_reports import CascadeReport, PrefixReport, Scheduling
+from ..lazy_imports import lazy_modules
 from .inputs import print_notice
+
+with lazy_modules(globals()):
+    from ..scores import comparison, metrics, sample_groups, score_book, scorer
+    from . import table_export
 
 if TYPE_CHECKING:  # only runs with samples or scores need these
     from ..scores.comparison import RunComparison
@@ -95,9 +100,7 @@ class Results(list[AgentResult[T]]):
     @property
     def metrics(self) -> "dict[str, Metric]":
         """The mean of each score with its 95 % interval, by scorer. Of a run with several models, see `by_model`."""
-        from ..scores.metrics import metrics_of
-
-        return metrics_of((result.index, result.scores) for result in self)
+        return metrics.metrics_of((result.index, result.scores) for result in self)
 
     @property
     def by_model(self) -> "dict[str, Results[T]]":
@@ -108,46 +111,33 @@ class Results(list[AgentResult[T]]):
     @property
     def by_input(self) -> "list[Results[T]]":
         """The samples of each input together, and of each model where there are several."""
-        from ..scores.sample_groups import groups_of
-
-        return list(map(self._part, groups_of(self)))
+        return list(map(self._part, sample_groups.groups_of(self)))
 
     def votes(self, field: str | None = None) -> list[Counter[str]]:
         """How often each answer was given, for each input of `by_input`. `field`: of the answers; None: all of it."""
-        from ..scores.sample_groups import groups_of, votes_in
-
-        return [votes_in(group, field) for group in groups_of(self)]
+        return [sample_groups.votes_in(group, field) for group in sample_groups.groups_of(self)]
 
     def majority(self, field: str | None = None) -> "Results[T]":
         """One result for each input: the first sample with the answer that most samples gave. `field`: of the answers,
         such as "label"; None: equal as a whole. Raises SpecError if no answer has the field."""
-        from ..scores.sample_groups import majorities
-
-        return self._part(majorities(self, field))
+        return self._part(sample_groups.majorities(self, field))
 
     def best_of(self, score: str | Callable[[AgentResult[T]], Any]) -> "Results[T]":
         """One result for each input: the sample with the highest score. `score`: the name of a scorer, or a function
         of a result. Raises SpecError for an unknown name."""
-        from ..scores.sample_groups import best_of, groups_of
-
-        return self._part(best_of(group, score) for group in groups_of(self))
+        return self._part(sample_groups.best_of(group, score) for group in sample_groups.groups_of(self))
 
     def scored(self, *score: Any) -> "Results[T]":
         """The results with the scores of these scorers added, as `score=` of a run takes them, but without judges: for
         those, see `BatchAgent.score`. Raises SpecError."""
-        from ..scores.score_book import ScoreBook
-        from ..scores.scorer import scorers_of
-
-        book = ScoreBook(scorers_of(score), print_notice)
+        book = score_book.ScoreBook(scorer.scorers_of(score), print_notice)
         return self._part(map(book.add, self))
 
     def compare(self, other: "Results[Any]", field: str | None = None) -> "RunComparison":
         """What changed from these results to those of another run over the same inputs: agreement, paired differences
         of scores, cost, time and the inputs whose answers changed. `field`: of the answers; None: all of it. Raises
         SpecError if they share no input."""
-        from ..scores.comparison import compare_results
-
-        return compare_results(self, other, field=field)
+        return comparison.compare_results(self, other, field=field)
 
     def _part(self, results: Iterable[AgentResult[T]]) -> "Results[T]":
         return Results(results, self.scheduling, self._prefix)
@@ -167,41 +157,29 @@ class Results(list[AgentResult[T]]):
     def to_pandas(self, like: Any = None) -> Any:
         """A pandas DataFrame. `like`: a DataFrame of the inputs, such as `pd.read_csv` returns; columns `input.NAME`
         get the type of its column NAME, so that they can be joined."""
-        from . import table_export as export
-
-        table = export.result_table(self).to_pandas()
-        return table if like is None else export.with_types_of(table, like)
+        table = table_export.result_table(self).to_pandas()
+        return table if like is None else table_export.with_types_of(table, like)
 
     def to_polars(self) -> Any:
         """A polars DataFrame."""
-        from . import table_export as export
-
-        return export.result_table(self).to_polars()
+        return table_export.result_table(self).to_polars()
 
     def to_parquet(self, path: str | Path) -> None:
         """Parquet file. Needs the extra `data`."""
-        from . import table_export as export
-
-        export.to_parquet(self, path)
+        table_export.to_parquet(self, path)
 
     def to_csv(self, path: str | Path) -> None:
         """CSV file; lists and objects are JSON."""
-        from . import table_export as export
-
-        export.result_table(self).to_csv(path)
+        table_export.result_table(self).to_csv(path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """JSONL file: one object per result, as `batch-agent run` writes it, with the answer unflattened."""
-        from . import table_export as export
-
-        export.to_jsonl(self, path)
+        table_export.to_jsonl(self, path)
 
     def to_chat_jsonl(self, path: str | Path, *, include_failed: bool = False) -> None:
         """JSONL file for fine-tuning: the conversation of each agent that answered, as OpenAI's `messages` and `tools`,
         with tool calls and their results. `include_failed`: of agents that failed too."""
-        from . import table_export as export
-
-        export.to_chat_jsonl(self, path, include_failed=include_failed)
+        table_export.to_chat_jsonl(self, path, include_failed=include_failed)
 
     def __str__(self) -> str:
         failed, usage, cut = self.failed, self.usage, sum(result.is_truncated for result in self)
@@ -226,9 +204,7 @@ class Results(list[AgentResult[T]]):
         return f"<Results: {self}>"
 
     def _repr_html_(self) -> str:
-        from . import table_export as export
-
-        return export.as_html(self, str(self))
+        return table_export.as_html(self, str(self))
 
 
 def _count_kinds(failed: Iterable[AgentResult]) -> str:

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
-from .column_names import check_unique
 from .optional_imports import require
-from .plain_values import plain_value
+from .plain_values import check_unique, plain_value
 
 _BATCH_ROWS = 1000
 

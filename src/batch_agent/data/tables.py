@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.errors import SpecError
-from .column_names import check_unique
 from .optional_imports import require
-from .plain_values import plain_row, plain_value
+from .plain_values import check_unique, plain_row, plain_value
 from .row_iterators import SizedRows, ThreadIterator
 
 Rows = list[Any] | SizedRows | ThreadIterator

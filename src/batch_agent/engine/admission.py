@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..agent.references import PlacedReference
-from ..core.agent_config import Job
+from ..core.agent_config import FirstPrompt, Job
 from ..core.events import EndpointChanged, LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.fast_dataclass import dataclass
@@ -134,8 +134,8 @@ class AdmissionController:
             self._new.add(job.key)
         if self.residency is not None:
             own, references = _recorded_chars(facts)
-            own += job.chars
-            await self.residency.admit(job.key, own, self._new_agent_priority, self._shared_chars, references)
+            prompt = FirstPrompt(own + job.chars, self._shared_chars, references)
+            await self.residency.admit(job.key, prompt, self._new_agent_priority)
             self._update_memory_cap(self.residency)
         try:
             slot = await self.slots.acquire(

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from ..core.agent_config import FirstPrompt
 from ..core.protocols import AssignsEndpoints
 from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
@@ -44,7 +45,7 @@ class PoolResidency:
         for name, capacity in capacities.items():
             self._add(name, capacity)
         self._homes: dict[str, Residency] = {}
-        self._new: dict[str, tuple[int, int | None, Mapping[str, int] | None]] = {}
+        self._new: dict[str, FirstPrompt] = {}
         """New agents that wait, with the arguments of `Residency.register`."""
         self._pools: list[AssignsEndpoints] = []
         self._tickets = itertools.count()
@@ -73,8 +74,8 @@ class PoolResidency:
             joined = self._by_name[name]
         else:
             joined = self._add(name, capacity or min(each.capacity or 1 for each in self.endpoints))
-            for agent, waiting in self._new.items():
-                joined.register(agent, *waiting)
+            for agent, prompt in self._new.items():
+                joined.register(agent, prompt)
             if self.on_endpoint is not None:
                 self.on_endpoint(name, joined, True)
         last, self._last = self._last, None
@@ -150,20 +151,13 @@ class PoolResidency:
         for each in self.endpoints:
             each.add_shared_prefix(chars)
 
-    async def admit(
-        self,
-        agent: str,
-        chars: int,
-        priority: Priority,
-        shared_chars: int | None = None,
-        references: Mapping[str, int] | None = None,
-    ) -> None:
-        """Waits until a new agent has residency on one of the endpoints. Arguments as for `Residency.admit`."""
-        if self._admit_at_once(agent, chars, shared_chars, references):
+    async def admit(self, agent: str, prompt: FirstPrompt, priority: Priority) -> None:
+        """Waits until a new agent has residency on one of the endpoints."""
+        if self._admit_at_once(agent, prompt):
             return
-        self._new[agent] = chars, shared_chars, references
+        self._new[agent] = prompt
         for each in self._by_name.values():
-            each.register(agent, chars, shared_chars, references)
+            each.register(agent, prompt)
         granted = asyncio.get_running_loop().create_future()
         heapq.heappush(self._unassigned.queue, (priority, next(self._tickets), agent, granted))
         try:
@@ -254,15 +248,13 @@ class PoolResidency:
             for each in self.endpoints:
                 each.admit_waiting()
 
-    def _admit_at_once(
-        self, agent: str, chars: int, shared_chars: int | None, references: Mapping[str, int] | None
-    ) -> bool:
+    def _admit_at_once(self, agent: str, prompt: FirstPrompt) -> bool:
         """Of many endpoints, some are asked first, while no other agent waits."""
         if len(self._by_name) <= _MAX_CONSIDERED or self._unassigned.queue:
             return False
         considered = [each for each in self._considered() if self._is_available(each) and not each.has_waiters]
         for each in considered:
-            each.register(agent, chars, shared_chars, references)
+            each.register(agent, prompt)
         for each in sorted(considered, key=lambda each: self._preference(agent, each)):
             if each.take(agent):
                 for other in considered:

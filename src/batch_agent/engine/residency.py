@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from types import TracebackType
 
+from ..core.agent_config import FirstPrompt
 from ..core.requests import Usage
 from ..schedule.estimators import ToolWaits
 from ..schedule.kv_account import KvDemand, KvGrant, KvUse
@@ -146,30 +147,21 @@ class Residency:
         self._shared_chars += chars
         self.ledger.shared_tokens = self._shared_chars / self.chars_per_token
 
-    async def admit(
-        self,
-        agent: str,
-        chars: int,
-        priority: Priority,
-        shared_chars: int | None = None,
-        references: Mapping[str, int] | None = None,
-    ) -> None:
-        """Waits until a new agent has residency. `chars`: of its first prompt, after the `shared_chars` of the prefix
-        (None: the prefix of all agents) and the `references`, as for `on_references`."""
-        self.register(agent, chars, shared_chars, references)
+    async def admit(self, agent: str, prompt: FirstPrompt, priority: Priority) -> None:
+        """Waits until a new agent has residency."""
+        self.register(agent, prompt)
         try:
             await self._acquire(agent, priority)
         except BaseException:
             self.release(agent)
             raise
 
-    def register(
-        self, agent: str, chars: int, shared_chars: int | None = None, references: Mapping[str, int] | None = None
-    ) -> None:
-        """Registers a new agent without residency. Arguments as for `admit`."""
+    def register(self, agent: str, prompt: FirstPrompt) -> None:
+        """Registers a new agent without residency."""
+        references, shared = prompt.references, prompt.shared_chars
         placed = sum(references.values()) if references else 0
-        self._chars[agent] = chars + placed + (self._shared_chars if shared_chars is None else shared_chars)
-        self.ledger.register(agent, chars / self.chars_per_token)
+        self._chars[agent] = prompt.chars + placed + (self._shared_chars if shared is None else shared)
+        self.ledger.register(agent, prompt.chars / self.chars_per_token)
         if references:
             self.on_references(agent, references)
 

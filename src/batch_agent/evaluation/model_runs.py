@@ -23,11 +23,15 @@ from ..core.spec import BatchSpec
 from ..data import read_inputs_async, result_file_writer
 from ..data.inputs import print_notice
 from ..engine.result_stream import ResultChannel
+from ..lazy_imports import lazy_modules
 from ..observe.score_file import MODEL_PREFIX
 from ..observe.sinks import StageEvents
 from ..run.resource_opener import open_resources
 from ..run.runner import execute, work_for_flow
 from ..run.setup import RunSetup
+
+with lazy_modules(globals()):
+    from .. import ray
 
 _NOT_IN_ID = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_LEGIBLE = 40
@@ -118,9 +122,7 @@ def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
 
 
 def _meet(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordinators]:
-    from ..ray import open_coordinators  # only for distributed runs
-
-    return open_coordinators(setups)
+    return ray.open_coordinators(setups)
 
 
 def _stage_id(model: str) -> str:

@@ -15,7 +15,7 @@ from ..core.results import AgentResult
 from ..core.run_reports import CascadeReport
 from ..scores.cascade import Region, Regions, certify, propose
 from .callbacks import Callbacks
-from .map_step import task_fields
+from .map_step import select_fields, task_fields
 from .nodes import FlowNode, ItemDropped, NodeMessage, StageClosed
 from .result import Item
 from .stage_runner import StageRunner, forward_failure
@@ -116,8 +116,7 @@ class CascadeNode:
 
     def _ask(self, rows: Iterable[int]) -> None:
         for row in rows:
-            fields = self._items[row].fields
-            self._asked[self.agents.submit({name: fields[name] for name in self._fields if name in fields})] = row
+            self._asked[self.agents.submit(select_fields(self._items[row], self._fields))] = row
 
     async def _deliver(self, result: AgentResult) -> None:
         row = self._asked[result.index]

@@ -21,6 +21,7 @@ from ..core.task_fields import Fields
 from ..data import read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
+from ..lazy_imports import lazy_modules
 from ..observe.sinks import StageEvents
 from ..plan.template import template_of
 from ..run.complete_checkpoint import MAX_READ_AHEAD
@@ -32,7 +33,7 @@ from .callbacks import Callbacks
 from .cascade_filter import CascadeNode
 from .complete_checkpoints import NoEvents, marked_plans, trial_spec, with_cached_function
 from .flow_validation import check_steps
-from .map_step import EscalateNode, MapInputs, MapNode, fields_of, task_fields
+from .map_step import MapInputs, MapNode, fields_of
 from .nodes import ExpandNode, FilterNode, FlowNode, ItemDropped, ItemExpected, ResultNode, StageClosed
 from .pair_step import PairNode
 from .reduce_step import ReduceNode
@@ -42,7 +43,10 @@ from .stage_compiler import CompiledStage, compile_flow, text_name
 from .stage_runner import StageRunner
 from .steps import CascadeFilter, Dedupe, Escalate, Expand, Filter, FlowStep, Join, Map, Reduce
 
-Worker = MapNode | MapInputs | EscalateNode | CascadeNode | PairNode | ReduceNode
+with lazy_modules(globals()):
+    from .. import ray
+
+Worker = MapNode | MapInputs | CascadeNode | PairNode | ReduceNode
 
 _CAPACITY = 1024
 """Inputs that may wait between two stages; then the first one pauses if it can."""
@@ -104,9 +108,7 @@ async def work(steps: Sequence[FlowStep], inputs: Any, options: Mapping[str, Any
 
 
 def _coordinators(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordinators]:
-    from ..ray import open_coordinators  # only for distributed flows
-
-    return open_coordinators(setups)
+    return ray.open_coordinators(setups)
 
 
 def _without_selection(options: Mapping[str, Any]) -> tuple[Mapping[str, Any], Rows]:
@@ -241,12 +243,10 @@ class _Stage:
                 return CascadeNode(step, self.agents, then, callbacks, self.events)
             case Dedupe() | Join():
                 return PairNode(step, self.agents, then, callbacks, self.events)
-            case Escalate():
-                return EscalateNode(step, task_fields(step.task), self.agents, then, callbacks)
             case Map() if self.feed is None:
                 return MapInputs(step, text, self.agents, then, total)
-            case Map():
-                return MapNode(step, task_fields(step.task), self.agents, then)
+            case Map() | Escalate():
+                return MapNode(step, self.agents, then, callbacks)
 
 
 def _fields_among(names: Sequence[str], task: str | Fields) -> list[str]:

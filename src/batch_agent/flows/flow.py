@@ -16,6 +16,7 @@ from ..core.spec import BatchSpec
 from ..core.task_fields import Fields, is_object_url
 from ..data.inputs import print_notice
 from ..engine.sync import run_blocking
+from ..lazy_imports import lazy_modules
 from ..observe.live.detection import progress_if_interactive
 from ..observe.sinks import combine_sinks
 from .cascade_filter import proxy_stage
@@ -41,6 +42,10 @@ from .steps import (
     Reduce,
     Shown,
 )
+
+with lazy_modules(globals()):
+    from ..objects import remote_checkpoint
+    from ..observe.text import run_outputs
 
 if TYPE_CHECKING:
     from ..observe.text.run_outputs import RunOutputs
@@ -196,9 +201,9 @@ class Flow:
         """Raises like `BatchAgent.run`, and RunStopped for a failure in a stage with on_failure='stop'. The results so
         far are in the error's `flow`."""
         if is_object_url(self._options.get("checkpoint_dir")):
-            from ..objects.remote_checkpoint import open_checkpoint_copy
-
-            async with open_checkpoint_copy(str(self._options["checkpoint_dir"]), print_notice) as copy:
+            async with remote_checkpoint.open_checkpoint_copy(
+                str(self._options["checkpoint_dir"]), print_notice
+            ) as copy:
                 return await self._with_checkpoint(copy).run(events=events, progress=progress)
         shown = progress_if_interactive(sys.stderr, progress if events is None else bool(progress), self._outputs)
         watched = combine_sinks(events, self._options.get("checkpoint_dir"), shown)
@@ -219,13 +224,11 @@ class Flow:
         await work(self._steps, self._inputs, self._options, combine_sinks(events))
 
     def _outputs(self) -> "RunOutputs":
-        from ..observe.text.run_outputs import RunOutputs  # only for flows that are shown or stopped
-
         outs = (step.options.get("out") for step in self._steps if isinstance(step, ModelStep))
         shared = SharedFlow.of(self._steps, self._options)
         store, run_id = (None, "") if shared is None else (shared.distribution.store, shared.run_id)
         out = next((out for out in outs if out is not None), None)
-        return RunOutputs(self._options.get("checkpoint_dir"), store, run_id, out)
+        return run_outputs.RunOutputs(self._options.get("checkpoint_dir"), store, run_id, out)
 
     def _with_checkpoint(self, folder: Path) -> "Flow":
         same = Flow.__new__(Flow)

@@ -1,6 +1,6 @@
-"""Map step: an agent per item."""
+"""Map and escalate steps: an agent per item."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -17,22 +17,29 @@ from .steps import Escalate, Map
 
 
 class MapNode:
-    """Map step that receives its items from the step before it."""
+    """Map or escalate step that receives its items from the step before it.
 
-    def __init__(self, step: Map, fields: Sequence[str], agents: StageRunner, then: FlowNode) -> None:
-        """`fields`: those that the task uses. Others are not part of the agent's input."""
+    An escalate step runs agents only for the items that need one; the others pass."""
+
+    def __init__(self, step: Map | Escalate, agents: StageRunner, then: FlowNode, callbacks: Callbacks) -> None:
         self.agents = agents
         self._step = step
-        self._fields = fields
         self._then = then
+        self._callbacks = callbacks
+        self._fields = task_fields(step.task)
+        self._failed_in = step.failed_in if isinstance(step, Escalate) else ()
         self._items: dict[int, Item] = {}
 
     async def receive(self, message: NodeMessage) -> None:
         match message:
-            case Item() if message.ok:
+            case Item() if message.ok or message.stage in self._failed_in:
+                passing = self._without_agent(message)
+                if passing is not None:
+                    await self._then.receive(passing)
+                    return
                 await self.agents.wait_for_room()
-                values = {name: message.fields[name] for name in self._fields if name in message.fields}
-                self._items[self.agents.submit(values)] = message
+                index = self.agents.submit(select_fields(message, self._fields))
+                self._items[index] = Item(message.position, message.fields)
             case StageClosed():
                 self.agents.close()
             case _:
@@ -41,60 +48,23 @@ class MapNode:
     async def run(self) -> None:
         await self.agents.run(self._deliver)
         await self._then.receive(StageClosed())
+
+    def _without_agent(self, item: Item) -> Item | None:
+        """An item that passes without an agent, or None if it needs one."""
+        step = self._step
+        if isinstance(step, Map) or not item.ok:
+            return None
+        try:
+            is_escalated = step.when(item)
+        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
+            where = f"escalate({step.name!r})"
+            return item.failed(where, self._callbacks.raised(where, item, error))
+        return None if is_escalated else item.with_fields(**{step.name: False})
 
     async def _deliver(self, result: AgentResult) -> None:
         item = self._items.pop(result.index)
         self.agents.record(item.position, result)
         await forward(self._step, self.agents, item, result, self._then)
-
-
-class EscalateNode:
-    """A second agent for the items that need one; the others pass."""
-
-    def __init__(
-        self, step: Escalate, fields: Sequence[str], agents: StageRunner, then: FlowNode, callbacks: Callbacks
-    ) -> None:
-        self.agents = agents
-        self._step = step
-        self._fields = fields
-        self._then = then
-        self._callbacks = callbacks
-        self._items: dict[int, Item] = {}
-
-    async def receive(self, message: NodeMessage) -> None:
-        match message:
-            case Item() if message.ok or message.stage in self._step.failed_in:
-                await self._receive_item(message)
-            case StageClosed():
-                self.agents.close()
-            case _:
-                await self._then.receive(message)
-
-    async def run(self) -> None:
-        await self.agents.run(self._deliver)
-        await self._then.receive(StageClosed())
-
-    async def _receive_item(self, item: Item) -> None:
-        try:
-            is_escalated = self._step.when(item) if item.ok else True
-        except Exception as error:  # noqa: BLE001 - a user's function may raise anything
-            where = f"escalate({self._step.name!r})"
-            await self._then.receive(item.failed(where, self._callbacks.raised(where, item, error)))
-            return
-        if not is_escalated:
-            await self._then.receive(item.with_fields(**{self._step.name: False}))
-            return
-        await self.agents.wait_for_room()
-        values = {name: item.fields[name] for name in self._fields if name in item.fields}
-        self._items[self.agents.submit(values)] = Item(item.position, item.fields)
-
-    async def _deliver(self, result: AgentResult) -> None:
-        step, item = self._step, self._items.pop(result.index)
-        self.agents.record(item.position, result)
-        if result.error is not None:
-            await forward_failure(self.agents, item, result.error, step.on_failure, self._then)
-        else:
-            await self._then.receive(item.with_fields(**{step.of: result.output, step.name: True}))
 
 
 class MapInputs:
@@ -126,9 +96,11 @@ class MapInputs:
         await forward(self._step, self.agents, item, result, self._then)
 
 
-async def forward(step: Map, agents: StageRunner, item: Item, result: AgentResult, then: FlowNode) -> None:
+async def forward(step: Map | Escalate, agents: StageRunner, item: Item, result: AgentResult, then: FlowNode) -> None:
     if result.error is not None:
         await forward_failure(agents, item, result.error, step.on_failure, then)
+    elif isinstance(step, Escalate):
+        await then.receive(item.with_fields(**{step.of: result.output, step.name: True}))
     else:
         await then.receive(item.with_fields(**{step.name: result.output}))
 
@@ -145,3 +117,8 @@ def fields_of(value: Any, text_name: str) -> Mapping[str, Any]:
 def task_fields(task: str | Fields) -> tuple[str, ...]:
     """The fields that a task uses; a field's name may contain a dot."""
     return tuple(dict.fromkeys(name for path in template_of(task).fields for name in (path, root_of(path))))
+
+
+def select_fields(item: Item, names: Iterable[str]) -> dict[str, Any]:
+    """The input of an agent: those fields of an item that its task uses."""
+    return {name: item.fields[name] for name in names if name in item.fields}

@@ -12,6 +12,11 @@ from ..core.results import AgentError, dollars
 from ..data.columns import TableLayout, field_columns
 from ..data.result_rows import jsonable
 from ..data.results import StageReport
+from ..lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from .. import atomic_file
+    from ..data import table_export
 
 if TYPE_CHECKING:
     from ..data.table_export import ExportTable
@@ -92,15 +97,11 @@ class FlowResult:
 
     def to_parquet(self, path: str | Path) -> None:
         """The same as a Parquet file. Needs the extra `data`."""
-        from ..data.table_export import write_parquet_table
-
-        write_parquet_table(_item_rows(self.items), _ITEM_TABLE, path)
+        table_export.write_parquet_table(_item_rows(self.items), _ITEM_TABLE, path)
 
     def to_jsonl(self, path: str | Path) -> None:
         """JSONL file: one object per item, with the answers unflattened in `fields`."""
-        from ..atomic_file import atomic_write
-
-        with atomic_write(Path(path).expanduser()) as file:
+        with atomic_file.atomic_write(Path(path).expanduser()) as file:
             file.writelines(_item_lines(self.items))
 
     def _repr_html_(self) -> str:
@@ -111,9 +112,7 @@ class FlowResult:
         return self._table(_MAX_SHOWN).to_html(summary, len(self.items))
 
     def _table(self, most: int | None = None) -> "ExportTable":
-        from ..data.table_export import ExportTable
-
-        return ExportTable(_item_rows(self.items[:most]), _ITEM_TABLE)
+        return table_export.ExportTable(_item_rows(self.items[:most]), _ITEM_TABLE)
 
 
 _LEADING = ("index", "ok")

@@ -25,6 +25,7 @@ from ..core.spec import BatchSpec
 from ..core.validation import at_least
 from ..data import read_inputs_async
 from ..engine.result_stream import ResultStream
+from ..lazy_imports import lazy_modules
 from ..media.image_files import identify
 from ..plan.template import MARK_CHARS, Template
 from ..run import runner
@@ -34,14 +35,15 @@ from ..run.setup import RunSetup
 from ..tools import Tool
 from .forecast import Behaviour, Forecast
 
+with lazy_modules(globals()):
+    from .. import forecasting
+
 
 async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -> Forecast:
     """`canary`: real agents to run, spread over the inputs: the first alone, then the others concurrently. With a
     checkpoint or a store, the run reuses their answers. A distributed run is forecast as one in a single process: what
     limits it is the server, whose limits all workers share. Raises SpecError if the number of inputs is unknown, and
     for programs as agents."""
-    from . import behaviour_of, forecast, speeds_of  # imports the simulator, which a run does not need
-
     at_least("canary", canary, 0)
     if spec.runtime is not None:
         raise SpecError(
@@ -63,12 +65,12 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
         behaviour = None
         if runs:
             placements = _placements(spec, preview.tools)
-            behaviour = behaviour_of(
+            behaviour = forecasting.behaviour_of(
                 runs, report, chars_per_token=scale, lead=lead, placements=placements, image_tokens=images.of
             )
         speeds = None
         if behaviour is not None:
-            speeds = await asyncio.to_thread(speeds_of, runs, behaviour, report)
+            speeds = await asyncio.to_thread(forecasting.speeds_of, runs, behaviour, report)
         else:
             behaviour = Behaviour.assumed(
                 has_tools=bool(preview.tools), max_turns=spec.max_turns, max_tokens=spec.sampling.max_tokens
@@ -76,7 +78,7 @@ async def forecast_run(spec: BatchSpec, canary: int, events: EventSink | None) -
             if _KEPT_FOR_HOUR in str(spec.sampling.extra):
                 behaviour = replace(behaviour, written_hour=1.0)
         found = await asyncio.to_thread(
-            forecast,
+            forecasting.forecast,
             report,
             behaviour,
             traits,

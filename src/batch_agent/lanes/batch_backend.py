@@ -27,8 +27,8 @@ from ..core.protocols import (
 )
 from ..core.requests import Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver
 from ..media.image_files import with_image_data
-from ..schedule.backoff import Backoff
 from ..schedule.lanes.waves import EnqueuedTokens, Wave, WaveLine, divide
+from ..schedule.retry import Backoff
 from .batch_service import BatchLine, BatchService, BatchStatus, LineFailed, LineResult, not_processed
 from .batch_tracker import CERTAIN_SECONDS, BatchGone, BatchTracker, CreationUnknown, line_id
 from .submission_log import SubmissionLog

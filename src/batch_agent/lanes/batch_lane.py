@@ -6,10 +6,14 @@ from ..backends.dialects.openai.encoder import PATH, OpenAIChat
 from ..backends.http_backend import HttpBackend
 from ..core.errors import SpecError
 from ..core.protocols import Backend, KeepsSubmissions, Store
+from ..lazy_imports import lazy_modules
 from .anthropic_batch_service import AnthropicBatchService
 from .batch_backend import BatchBackend
 from .batch_service import BatchService, OffersBatches
 from .openai_batch_service import OpenAIBatchService
+
+with lazy_modules(globals()):
+    from ..backends.dialects.anthropic import encoder as anthropic_encoder
 
 
 async def open_batch_lane(
@@ -39,8 +43,6 @@ async def open_batch_lane(
 def _service(live: HttpBackend) -> BatchService:
     if isinstance(live.dialect, OpenAIChat):
         return OpenAIBatchService(live.server, PATH)
-    from ..backends.dialects.anthropic.encoder import AnthropicMessages
-
-    if isinstance(live.dialect, AnthropicMessages):
+    if isinstance(live.dialect, anthropic_encoder.AnthropicMessages):
         return AnthropicBatchService(live.server)
     raise SpecError(f"lane='batch': the batches of {live.traits.name} are not supported.")

@@ -24,11 +24,11 @@ from ..core.run_reports import LaneUse
 from ..engine.admission import AdmissionController
 from ..engine.slots import Slots
 from ..engine.turn_runner import LANE_FAILURES, BackendTurnRunner, OnAttempt, TurnRunner
-from ..schedule.backoff import Backoff
 from ..schedule.budget import Budget
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.health import Health
 from ..schedule.lanes.lane_choice import LanePaces, LaneSituation, choose_lane, latest_end
+from ..schedule.retry import Backoff
 
 _PATIENCE = 900.0
 """Seconds for which flex requests are refused until turns go to the lane standard."""

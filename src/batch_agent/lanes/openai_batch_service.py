@@ -6,9 +6,9 @@ from contextlib import aclosing
 from typing import Any
 
 from ..backends.dialects.response_body import list_or_empty, object_or_empty, read_object, text_or_empty
-from ..backends.error_mapping import error_message, named_error, translate_status
 from ..backends.http.client import ServerClient
 from ..backends.http.json_body import BadJson, loads
+from ..backends.http_errors import error_message, named_error, translate_status
 from ..core.errors import BackendError, ErrorKind
 from ..core.json import dumps
 from ..core.protocols import Submission

@@ -12,6 +12,10 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.images import Image, ImageData, ImageRef, PlacedImage
 from ..core.images.image_format import SUPPORTED, is_animated, media_type_of, pixels_of
 from ..core.messages import Message, ToolResults, User
+from ..lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from . import pdf, raster
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
@@ -36,11 +40,9 @@ def identify(image: Image, *, downloads: bool = False) -> ImageRef:
     path, digest = _absolute(image.path), _digest(data)
     kept = None if path else ImageData(data)
     if data.startswith(PDF):
-        from .pdf import page_pixels
-
         if image.page is None:
             raise ValueError(f"{image.name!r} is a PDF: name a page, as in Image(path, page=1), or read it as text")
-        width, height = page_pixels(data, image.page, image.name, image.max_side)
+        width, height = pdf.page_pixels(data, image.page, image.name, image.max_side)
         page = image.page
         return ImageRef(digest, "image/png", 0, width, height, path, "", image.max_side, page, kept)
     if image.page is not None:
@@ -51,9 +53,7 @@ def identify(image: Image, *, downloads: bool = False) -> ImageRef:
         raise ValueError(f"{image.name!r} is damaged: its size cannot be read")
     if image.max_side is None or max(width, height) <= image.max_side:
         return ImageRef(digest, media_type, len(data), width, height, path, data=kept)
-    from .raster import reduced_pixels
-
-    width, height = reduced_pixels(width, height, image.max_side)
+    width, height = raster.reduced_pixels(width, height, image.max_side)
     sent_as = "image/jpeg" if media_type == "image/jpeg" else "image/png"
     return ImageRef(digest, sent_as, 0, width, height, path, "", image.max_side, None, kept)
 
@@ -72,13 +72,9 @@ def read_image(image: ImageRef) -> bytes:
             f"the image {image.digest[:12]} was in the memory of a process that has ended: give the same inputs again"
         )
     if image.page is not None:
-        from .pdf import render_page
-
-        return render_page(data, image.page, image.path, image.max_side)
+        return pdf.render_page(data, image.page, image.path, image.max_side)
     if image.max_side is not None:
-        from .raster import reduce
-
-        return reduce(data, image.max_side, image.media_type)
+        return raster.reduce(data, image.max_side, image.media_type)
     return data
 
 
@@ -178,9 +174,7 @@ def _bytes_of(image: Image) -> bytes:
         return _read(image.path)
     if isinstance(image.source, bytes):
         return image.source
-    from .raster import encode_pil
-
-    return encode_pil(image.source)
+    return raster.encode_pil(image.source)
 
 
 def _download(url: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.safe_text import public_url
-from ..schedule.backoff import Backoff
+from ..schedule.retry import Backoff
 
 _INSTALL = {
     "s3": "'batch-agent[s3]'",

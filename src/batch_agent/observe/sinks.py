@@ -14,7 +14,11 @@ from ..core.events import Event, StageEvent
 from ..core.fast_dataclass import dataclass
 from ..core.protocols import EventSink, EventSinks, SlowSink
 from ..core.requests import RequestObserver
+from ..lazy_imports import lazy_modules
 from .background_sink import BackgroundSink
+
+with lazy_modules(globals()):
+    from . import event_recorder
 
 _log = logging.getLogger("batch_agent")
 
@@ -30,9 +34,7 @@ def combine_sinks(
     direct = [each for each in sinks if not isinstance(each, SlowSink)]
     slow = [each for each in sinks if isinstance(each, SlowSink)]
     if folder is not None:
-        from .event_recorder import EventRecorder  # imported only when needed: it is slow to import
-
-        slow.append(EventRecorder(Path(folder)))
+        slow.append(event_recorder.EventRecorder(Path(folder)))
     if not direct:
         return BackgroundSink(slow) if slow else None
     return FanOutSink([*direct, *([BackgroundSink(slow)] if slow else [])])

@@ -7,7 +7,11 @@ from typing import Any
 
 from ..core.fast_dataclass import dataclass
 from ..core.json import replace_surrogates
+from ..lazy_imports import lazy_modules
 from .template import BadInput, Template, block
+
+with lazy_modules(globals()):
+    from . import prefix_order
 
 _MIN_HOISTED_CHARS = 200
 """Least characters of a constant that is moved to the lead: a reference to a shorter one would save nothing."""
@@ -158,9 +162,7 @@ def _ordered(layout: Layout, fitting: list[list[str]], known: list[int], rows: i
     """The layout with an order of the rows, and of the fields if these are free."""
     is_free = layout.template.is_free and reorder
     cells = [piece for piece in layout.pieces if isinstance(piece, int)]
-    from .prefix_order import arrange  # only for inputs that can be ordered
-
-    arranged = arrange([[row[cell] for cell in cells] for row in fitting], free_fields=is_free)
+    arranged = prefix_order.arrange([[row[cell] for cell in cells] for row in fitting], free_fields=is_free)
     orders = dict.fromkeys(range(rows), layout.pieces)
     if is_free:
         orders |= {known[at]: tuple(cells[field] for field in order) for at, order in enumerate(arranged.fields)}

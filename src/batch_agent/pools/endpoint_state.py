@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import ceil, exp, inf
 
 from ..backends.endpoints.failover import EndpointRejection
-from ..schedule.backoff import Backoff
 from ..schedule.overload_detector import OverloadDetector
+from ..schedule.retry import Backoff
 
 _PACE_MEMORY = 2.0
 """Seconds over which the pace is averaged."""

@@ -24,6 +24,7 @@ from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.requests import RequestObserver, Sampling
 from ..core.safe_text import safe_text
 from ..core.validation import at_least, is_whole, path, text_or_none
+from ..lazy_imports import lazy_modules
 from .dispatcher import Dispatcher
 from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt
@@ -41,6 +42,9 @@ from .pool_settings import (
 from .prompt_queue import DispatchOptions
 from .prompt_transport import OnPrompt, PromptTransport
 from .response import NO_END, Response, response_of
+
+with lazy_modules(globals()):
+    from ..observe import request_log
 
 _log = logging.getLogger("batch_agent")
 OnResponse = Callable[[Response], Any]
@@ -149,9 +153,7 @@ class VLLMPool:
         """Observer of the requests; None if they are not logged."""
         if self._log_requests is None and not _log.isEnabledFor(logging.DEBUG):
             return None
-        from ..observe.request_log import RequestLog  # only for pools that log requests
-
-        return stack.enter_context(RequestLog(self._log_requests, _notify))
+        return stack.enter_context(request_log.RequestLog(self._log_requests, _notify))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

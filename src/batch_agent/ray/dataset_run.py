@@ -1,25 +1,34 @@
-"""Run whose inputs are a Ray Dataset: a map over it, whose results come to this process."""
+"""Run whose inputs are a Ray Dataset or a large file: a map over it, whose results come to this process."""
 
 import asyncio
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain, islice
 from typing import Any
 
+import pyarrow as pa
+from ray.data import Dataset, Datasource, ReadTask, read_datasource
+from ray.data.block import BlockMetadata
 from ray.data.exceptions import UserCodeException
 from ray.exceptions import RayError, RayTaskError
 
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
+from ..data.input_files import InputFile, iter_files
 from ..engine.result_stream import Delivery, ResultChannel
+from ..lazy_imports import lazy_modules
 from ..run.setup import RunSetup
 from .actor_calls import first_line
 from .answer_columns import WholeResult
 from .dataset_map import map_dataset
-from .packed_rows import unpack_rows
+from .packed_rows import pack_rows, unpack_rows
 from .serialization import RemoteError
+
+with lazy_modules(globals()):
+    from .. import data
 
 _RAYS_ADVICE = "\nFailed to apply UDF"
 """Ray Data adds this and more to the message of an exception."""
@@ -41,9 +50,7 @@ class DatasetRun:
             stack.enter_context(_in_order(mapped))  # an index is the position of a row
             write = None
             if spec.out is not None:
-                from ..data import result_file_writer
-
-                write = await stack.enter_async_context(result_file_writer(spec.out))
+                write = await stack.enter_async_context(data.result_file_writer(spec.out))
             deliver = Delivery(outbox.put, spec.on_result, write, self._setup.events).deliver
             results = self._results(mapped)
             while batch := await asyncio.to_thread(_next, results):
@@ -97,3 +104,43 @@ def _cause(error: BaseException) -> BaseException:
         return error
     remote = RemoteError.of(seen)
     return replace(remote, message=remote.message.partition(_RAYS_ADVICE)[0]).error()
+
+
+_BLOCK_ROWS = 10_000
+
+
+def file_dataset(files: Sequence[InputFile]) -> Dataset:
+    """The rows of the files, in their order, packed. Nothing is read before the dataset is consumed."""
+    return read_datasource(_FileRows(files), num_cpus=0, override_num_blocks=1)
+
+
+class _FileRows(Datasource):  # type: ignore[misc]  # Ray has no types here  # type: ignore[misc]  # Ray has no types
+    """One task that reads the files one after the other: agents take much longer than their rows."""
+
+    def __init__(self, files: Sequence[InputFile]) -> None:
+        super().__init__()
+        self._files = files
+
+    @property
+    def supports_distributed_reads(self) -> bool:
+        """Only the node of the caller has the files."""
+        return False
+
+    def estimate_inmemory_data_size(self) -> int | None:
+        return sum(file.size for file in self._files)
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        files, size = self._files, self.estimate_inmemory_data_size()
+        metadata = BlockMetadata(num_rows=None, size_bytes=size, exec_stats=None)
+        return [ReadTask(lambda: _blocks(files), metadata, per_task_row_limit=per_task_row_limit)]
+
+
+def _blocks(files: Sequence[InputFile]) -> Iterator[pa.Table]:
+    rows = iter_files(files)
+    try:
+        for first in rows:
+            yield pack_rows(chain([first], islice(rows, _BLOCK_ROWS - 1)))
+    except BatchAgentError as error:
+        raise RemoteError.of(error).error() from None  # the error itself may hold what cannot be pickled

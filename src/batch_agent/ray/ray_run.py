@@ -14,8 +14,12 @@ from ..core.task_fields import is_path, table_library
 from ..data.input_files import InputFile, has_more_rows, local_data_files
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
+from ..lazy_imports import lazy_modules
 from ..run import runner
 from ..run.setup import RunSetup
+
+with lazy_modules(globals()):
+    from . import dataset_run, deployment, ray_coordinator
 
 MAX_ROWS = 1_000_000
 """Rows of a file that a coordinator knows one by one; more are run by blocks."""
@@ -35,41 +39,34 @@ class RayRun:
         setup = self._setup
         await _require_ray(setup)
         if table_library(setup.spec.inputs) == "ray":
-            from .dataset_run import DatasetRun
-
-            return await DatasetRun(setup).drive(outbox)
+            return await dataset_run.DatasetRun(setup).drive(outbox)
         if files := await asyncio.to_thread(_large_files, setup.spec):
             return await self._drive_by_blocks(files, outbox)
-        from .deployment import RayDeployment  # needs the extra `ray`
-        from .ray_coordinator import RayCoordinator
-
-        deployment = RayDeployment([setup])
-        coordinator = coordinator_of(setup.spec) or RayCoordinator(deployment.coordinator)
+        opened = deployment.RayDeployment([setup])
+        coordinator = coordinator_of(setup.spec) or ray_coordinator.RayCoordinator(opened.coordinator)
         try:
             with aio.ungrouped():
                 async with asyncio.TaskGroup() as group:
-                    working = group.create_task(deployment.work())
+                    working = group.create_task(opened.work())
                     await runner.run(setup, outbox, coordinator=coordinator, runs_agents=False)
                     working.cancel()
         finally:
-            await deployment.leave()
+            await opened.leave()
 
     async def _drive_by_blocks(self, files: list[InputFile], outbox: ResultChannel) -> None:
         """Runs the rows of the files as those of a dataset."""
-        from .dataset_run import DatasetRun
-        from .deployment import RaySession
-        from .large_file import file_dataset
-
         setup, spec = self._setup, self._setup.spec
         setup.notify(
             f"{str(spec.inputs)!r} has more than {MAX_ROWS:,} rows: Ray Data runs them by blocks, as BatchAgent.map "
             "does. See docs/distributed-runs.md."
         )
-        session = RaySession("ray", spec.distribution.workers)
+        session = deployment.RaySession("ray", spec.distribution.workers)
         try:
             await asyncio.to_thread(session.enter)
             rows = replace(spec.rows, input_format=None, encoding=None)  # of the file
-            await DatasetRun(replace(setup, spec=replace(spec, inputs=file_dataset(files), rows=rows))).drive(outbox)
+            await dataset_run.DatasetRun(
+                replace(setup, spec=replace(spec, inputs=dataset_run.file_dataset(files), rows=rows))
+            ).drive(outbox)
         finally:
             await asyncio.to_thread(session.leave)
 
@@ -108,19 +105,16 @@ async def open_coordinators(setups: Sequence[RunSetup]) -> AsyncIterator[FlowCoo
         yield at_store
         return
     await _require_ray(setups[0])
-    from .deployment import RayDeployment
-    from .ray_coordinator import RayCoordinator
-
-    deployment = RayDeployment(setups)
-    in_actors = [RayCoordinator(partial(deployment.coordinator, setup.stage)) for setup in setups]
+    opened = deployment.RayDeployment(setups)
+    in_actors = [ray_coordinator.RayCoordinator(partial(opened.coordinator, setup.stage)) for setup in setups]
     try:
         with aio.ungrouped():
             async with asyncio.TaskGroup() as group:
-                working = group.create_task(deployment.work())
-                yield at_store or (RayCoordinator(deployment.coordinator), in_actors)
+                working = group.create_task(opened.work())
+                yield at_store or (ray_coordinator.RayCoordinator(opened.coordinator), in_actors)
                 working.cancel()
     finally:
-        await deployment.leave()
+        await opened.leave()
 
 
 async def _require_ray(setup: RunSetup) -> None:

@@ -15,6 +15,13 @@ from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in
 from ..core.program_runtime import Runtime
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
+from ..lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from ..programs.runtimes import command_runtime
+    from ..programs.runtimes.codex import codex_runtime
+    from ..programs.runtimes.opencode import opencode_runtime
+    from ..programs.workspace import workspace
 
 _MESSAGE_ONLY: tuple[type[BatchAgentError], ...] = (PlanMismatch, SpecError, StoreError)
 Dumps = Callable[[Any], bytes]
@@ -55,14 +62,10 @@ def _absolute(path: Path | None) -> Path | None:
 
 def _runtime_for_workers(runtime: Runtime) -> Runtime:
     """The runtime with the absolute path of the directory that its agents get copies of."""
-    from ..programs.runtimes.codex.codex_runtime import CodexRuntime  # only for runs with programs
-    from ..programs.runtimes.command_runtime import ProcessRuntime
-    from ..programs.runtimes.opencode.opencode_runtime import OpenCodeRuntime
-    from ..programs.workspace.workspace import as_path
-
-    if not isinstance(runtime, CodexRuntime | OpenCodeRuntime | ProcessRuntime) or runtime.workdir is None:
+    kinds = codex_runtime.CodexRuntime | opencode_runtime.OpenCodeRuntime | command_runtime.ProcessRuntime
+    if not isinstance(runtime, kinds) or runtime.workdir is None:
         return runtime
-    return replace(runtime, workdir=as_path(runtime.workdir))
+    return replace(runtime, workdir=workspace.as_path(runtime.workdir))
 
 
 def serialize_spec(spec: BatchSpec, dumps: Dumps) -> bytes:

@@ -18,9 +18,14 @@ from ..core.run_failure import RunStopped
 from ..engine.agent_loop import result_from_facts
 from ..engine.job_source import InputSource, JobSource
 from ..engine.long_inputs.context_window import digest, open_window
+from ..lazy_imports import lazy_modules
 from ..plan.compile import Plan
 from ..plan.layout import Layout
 from .setup import RunSetup, input_order
+
+with lazy_modules(globals()):
+    from ..cluster import coordinator_address, shared_store
+    from ..store import memory_store, sqlite
 
 if TYPE_CHECKING:
     from ..store.sqlite import SqliteStore
@@ -143,9 +148,7 @@ class RecordedAnswers:
     @property
     def store(self) -> Store:
         """A store with the answers, to run their agents again without a server."""
-        from ..store.memory_store import MemoryStore
-
-        store = MemoryStore()
+        store = memory_store.MemoryStore()
         for key, facts in self.facts.items():
             store.restart(key, facts)
         return ReadOnlyStore(store)
@@ -201,18 +204,14 @@ class _SharedRecord:
         self.fact_lists = coordinator.fact_lists
 
     async def plan(self) -> Mapping[str, Any] | None:
-        from ..cluster.shared_store import stored_plan  # only for shared runs
-
-        return await stored_plan(self._coordinator)
+        return await shared_store.stored_plan(self._coordinator)
 
 
 @asynccontextmanager
 async def _open_record(setup: RunSetup) -> AsyncIterator[_Record | None]:
     folder = setup.spec.checkpoint_dir
     if setup.spec.distribution.store is not None:
-        from ..cluster.coordinator_address import coordinator_of
-
-        coordinator = coordinator_of(setup.spec)
+        coordinator = coordinator_address.coordinator_of(setup.spec)
         assert coordinator is not None
         await coordinator.open()
         try:
@@ -220,9 +219,7 @@ async def _open_record(setup: RunSetup) -> AsyncIterator[_Record | None]:
         finally:
             await coordinator.aclose()
     elif folder is not None and (folder / "run.sqlite3").is_file():
-        from ..store.sqlite import SqliteStore  # only for runs with a checkpoint
-
-        store = SqliteStore(folder)
+        store = sqlite.SqliteStore(folder)
         await store.open()
         try:
             yield _CheckpointRecord(store)

@@ -21,10 +21,14 @@ from ..engine.budget_pool import BudgetPool
 from ..engine.engine import Engine, RunEnding
 from ..engine.job_source import InputSource, JobSource
 from ..engine.slots import Slots
+from ..lazy_imports import lazy_modules
 from ..plan.compile import Plan
 from ..plan.row_keys import agent_names, check_row_keys, row_id, row_key
 from ..plan.template import BadInput
 from .setup import input_order
+
+with lazy_modules(globals()):
+    from ..observe import checkpoint_results
 
 _log = logging.getLogger("batch_agent")
 _UNLIMITED = float("inf")
@@ -250,9 +254,7 @@ class RunControl:
             return _Target(key, "running")
         if not facts:
             return _Target(key, "not started")
-        from ..observe.checkpoint_results import recorded_result  # only for agents that do not run
-
-        result = recorded_result(run.plan.config, key, facts)
+        result = checkpoint_results.recorded_result(run.plan.config, key, facts)
         if result is None:
             return _Target(key, "interrupted")
         if result.ok or failure_of(facts) is None:

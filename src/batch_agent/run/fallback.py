@@ -30,6 +30,7 @@ from ..core.spec import BatchSpec
 from ..data import read_inputs_async, result_file_writer
 from ..data.inputs import print_notice
 from ..engine.result_stream import Delivery, ResultChannel
+from ..lazy_imports import lazy_modules
 from ..observe.sinks import StageEvents
 from ..observe.text.text_format import plural
 from ..scores.judge import is_judge
@@ -40,6 +41,9 @@ from .resource_opener import open_resources
 from .resources import RunResources
 from .runner import execute, work_on
 from .setup import RunSetup, input_order
+
+with lazy_modules(globals()):
+    from ..cluster import handover, membership, presence
 
 FALLBACK_PREFIX = "fallback-"
 """Begins the name of the directory of each fallback, in the checkpoint of a run, and that of its shared run."""
@@ -176,15 +180,12 @@ class FallbackRuns:
     async def _presence(self) -> AsyncIterator[bool]:
         """Keeps workers while this process goes from one backend to the next. Yields whether there are other callers:
         what fails at one backend then goes to the next one, and is not run again."""
-        from ..cluster.membership import worker_name  # only for shared runs
-        from ..cluster.presence import ClientPresence
-
         coordinator, ttl = self._coordinators()[0], self._spec.distribution.lease
         await coordinator.open()
         try:
-            callers = ClientPresence(coordinator, ttl)
+            callers = presence.ClientPresence(coordinator, ttl)
             is_joined = await callers.any_present()
-            async with callers.present(worker_name()):
+            async with callers.present(membership.worker_name()):
                 yield is_joined
         finally:
             await coordinator.aclose()
@@ -326,14 +327,12 @@ class _Phase:
 
     async def _withdraw(self, error: Exception) -> None:
         """Ends what the other workers of a shared run have not begun, waits for the rest, and reads its answers."""
-        from ..cluster.handover import withdraw_agents
-
         coordinator, spec = coordinator_of(self._setup.spec), self._setup.spec
         assert coordinator is not None
         kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.NOT_FOUND
         await coordinator.open()
         try:
-            await withdraw_agents(coordinator, AgentError(kind, str(error)), spec.distribution.lease)
+            await handover.withdraw_agents(coordinator, AgentError(kind, str(error)), spec.distribution.lease)
         finally:
             await coordinator.aclose()
         self._known = await recorded_answers(self._setup)
@@ -472,10 +471,8 @@ def _both(earlier: AgentResult, last: AgentResult) -> AgentResult:
 
 
 def brought_conversations(run: RunResources) -> "BroughtConversations":
-    from ..cluster.handover import BroughtConversations  # only for shared runs
-
     assert run.cluster is not None
-    return BroughtConversations(run.cluster.coordinator)
+    return handover.BroughtConversations(run.cluster.coordinator)
 
 
 def _found_in(brought: Mapping[str, Sequence[Fact]]) -> Callable[[str], Awaitable[Sequence[Fact]]]:

@@ -8,8 +8,13 @@ from ..backends.prices import known_price
 from ..core.protocols import Backend, KeepsSubmissions, Store, Traits
 from ..core.requests import Lane
 from ..core.spec import BatchSpec
+from ..lazy_imports import lazy_modules
 from .admissions import has_later_turns
 from .setup import RunSetup
+
+with lazy_modules(globals()):
+    from ..lanes import batch_lane as lane
+    from ..lanes import batch_service, lane_turn_runner
 
 if TYPE_CHECKING:
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
@@ -18,9 +23,7 @@ if TYPE_CHECKING:
 
 async def batch_lane(setup: RunSetup, server: Backend, store: Store, stack: AsyncExitStack) -> Backend:
     """The backend of a run in lane batch. The stack closes it."""
-    from ..lanes.batch_lane import open_batch_lane  # only for runs in this lane
-
-    backend = await open_batch_lane(server, store, setup.notify)
+    backend = await lane.open_batch_lane(server, store, setup.notify)
     stack.push_async_callback(backend.aclose)
     return backend
 
@@ -31,14 +34,11 @@ async def batch_of_auto(setup: RunSetup, server: Backend, store: Store, stack: A
     spec = setup.spec
     if "batch" not in server.traits.lanes or spec.runtime:
         return None
-    from ..lanes.batch_lane import open_batch_lane
-    from ..lanes.batch_service import OffersBatches
-
-    if not isinstance(server, HttpBackend | OffersBatches):
+    if not isinstance(server, HttpBackend | batch_service.OffersBatches):
         return server
     if not isinstance(store, KeepsSubmissions):
         return None
-    backend = await open_batch_lane(server, store, setup.notify, is_mixed=True)
+    backend = await lane.open_batch_lane(server, store, setup.notify, is_mixed=True)
     stack.push_async_callback(backend.aclose)
     return backend
 
@@ -65,10 +65,8 @@ def lane_stats(
         offered.append("flex")  # as cheap as batch, but with the rate limits of the lane standard
     if not offered:
         return None
-    from ..lanes.lane_turn_runner import LaneStats
-
     max_turns = setup.spec.max_turns if has_later_turns(setup.spec) else 1
-    return LaneStats((*offered, "standard"), known, deadline, max_turns)
+    return lane_turn_runner.LaneStats((*offered, "standard"), known, deadline, max_turns)
 
 
 def spending_outlook(
@@ -77,7 +75,5 @@ def spending_outlook(
     """What a run with a budget in dollars can afford in which lane."""
     if budget is None or spec.spending.max_usd is None or spec.lane in ("standard", "batch"):
         return None
-    from ..lanes.lane_turn_runner import SpendingOutlook
-
     price = known_price(model, server.traits.name, spec.spending.prices)
-    return None if price is None else SpendingOutlook(budget.pool.budget, price)
+    return None if price is None else lane_turn_runner.SpendingOutlook(budget.pool.budget, price)

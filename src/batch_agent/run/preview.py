@@ -14,11 +14,15 @@ from ..core.options.backend_settings import NAMED
 from ..core.protocols import Backend
 from ..core.validation import at_least
 from ..engine.job_source import InputSource, JobSource
+from ..lazy_imports import lazy_modules
 from ..observe.observed_backend import encoded_request
 from ..plan.compile import Plan
 from ..plan.row_keys import row_key
 from .resource_opener import offline_plan, open_preview
 from .setup import RunSetup, input_order
+
+with lazy_modules(globals()):
+    from ..backends import offline_backend
 
 _OWN_BACKEND = "The backend is an object, which sends requests in a way of its own. Shown is the data that it receives."
 _CHUNKS = "An input that exceeds the context window is split when the run starts (oversized='chunk')."
@@ -129,9 +133,7 @@ async def _opened(setup: RunSetup, *, exact: bool) -> AsyncIterator[_Opened]:
         if not isinstance(spec.backend, NAMED):
             backend = spec.backend
         else:
-            from ..backends.offline_backend import open_offline
-
-            offline = await open_offline(spec.backend, spec.model, uses_tools=setup.uses_native_tools)
+            offline = await offline_backend.open_offline(spec.backend, spec.model, uses_tools=setup.uses_native_tools)
             backend, notes = offline.backend, offline.unknowns
             stack.push_async_callback(backend.aclose)
         inputs, plan, _ = await offline_plan(setup, stack, backend.traits)

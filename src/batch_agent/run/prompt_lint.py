@@ -9,12 +9,17 @@ from pathlib import Path
 
 from ..core.errors import StoreError
 from ..core.run_reports import PrefixReport, SharedResults
+from ..lazy_imports import lazy_modules
 from ..plan.compile import Plan, prefix_chars
 from ..plan.prefix_report import prefix_report
 from ..schedule.reference_model import MAX_READERS
 from .resource_opener import inline_tools, offline_plan, open_preview
 from .resources import placeable
 from .setup import ANY_SERVER, RunSetup
+
+with lazy_modules(globals()):
+    from ..observe import checkpoint_results
+    from ..store import reader
 
 
 async def lint_prompts(setup: RunSetup, *, exact: bool = False) -> PrefixReport:
@@ -37,13 +42,10 @@ async def lint_prompts(setup: RunSetup, *, exact: bool = False) -> PrefixReport:
 
 def _recorded_reads(folder: Path, plan: Plan, shared_tools: Sequence[str]) -> SharedResults | None:
     """What agents of an earlier run with this checkpoint read; None if it cannot be read."""
-    from ..observe.checkpoint_results import RecordedReads
-    from ..store.reader import CheckpointReader
-
-    reads = RecordedReads(prefix_chars(plan.config.prompt) + plan.references_at, shared_tools)
+    reads = checkpoint_results.RecordedReads(prefix_chars(plan.config.prompt) + plan.references_at, shared_tools)
     try:
-        with CheckpointReader(folder) as reader:
-            for _, facts in islice(reader.histories(), MAX_READERS):
+        with reader.CheckpointReader(folder) as checkpoint:
+            for _, facts in islice(checkpoint.histories(), MAX_READERS):
                 reads.add(facts)
     except StoreError:
         return None

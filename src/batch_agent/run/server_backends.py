@@ -15,9 +15,13 @@ from ..core.options.backend_settings import NAMED, NamedBackends
 from ..core.protocols import Backend, Traits
 from ..core.requests import NO_USAGE, Exchange, RequestObserver, Usage
 from ..engine.job_source import JobSource
+from ..lazy_imports import lazy_modules
 from ..plan.image_rules import no_images
 from ..plan.layout import Layout
 from .setup import RunSetup
+
+with lazy_modules(globals()):
+    from ..observe import observed_backend, request_log
 
 if TYPE_CHECKING:
     from ..tools import Tool
@@ -96,11 +100,9 @@ class ServerBackends:
         observe = self._observer(setup)
         if observe is None:
             return server
-        from ..observe.observed_backend import ObservedBackend, StageBackend
-
         is_opened_here = isinstance(setup.spec.backend, NAMED)
-        backend = server if is_opened_here else ObservedBackend(server, observe)
-        return StageBackend(backend, setup.stage) if setup.stage else backend
+        backend = server if is_opened_here else observed_backend.ObservedBackend(server, observe)
+        return observed_backend.StageBackend(backend, setup.stage) if setup.stage else backend
 
     def _observer(self, setup: RunSetup) -> RequestObserver | None:
         """Observer of the requests of a run; None if they are neither logged nor traced."""
@@ -113,9 +115,7 @@ class ServerBackends:
     def _request_log(self, path: Path | None, notify: Callable[[str], None]) -> RequestObserver:
         """Log of requests in a file, or of the program. Runs with the same file share it."""
         if path not in self._request_logs:
-            from ..observe.request_log import RequestLog  # only for runs that log requests
-
-            self._request_logs[path] = self.stack.enter_context(RequestLog(path, notify))
+            self._request_logs[path] = self.stack.enter_context(request_log.RequestLog(path, notify))
         return self._request_logs[path]
 
     def _count(self, usage: Usage) -> None:

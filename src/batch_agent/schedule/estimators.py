@@ -1,5 +1,5 @@
-"""Estimators: prefill speed of the server, latency of tools, and whether agents find their contexts in the server's KV
-cache again."""
+"""Estimators: prefill speed of the server, latency of tools, growth of contexts, and whether agents find their contexts
+in the server's KV cache again."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -25,6 +25,9 @@ _MANY_MISSES = 0.15
 _FEW_MISSES = 0.02
 _AVERAGED_TURNS = 32
 _MIN_EPISODE_TURNS = 8
+_EXPECTED_GROWTH = 0.25
+"""Assumed growth of a context, as a share of its first prompt, until it has been measured."""
+_AVERAGED_AGENTS = 32
 
 
 @dataclass(slots=True)
@@ -166,3 +169,30 @@ class CacheMissTracker:
 
     def reset(self) -> None:
         self._miss_rate, self._turns = 0.0, 0
+
+
+@dataclass(slots=True)
+class ContextGrowth:
+    """Tokens by which the contexts of agents grow after their first prompt."""
+
+    finished: int = 0
+    """Agents that have ended."""
+    mean: float = 0.0
+    """Of the agents that have ended."""
+    largest: float = 0.0
+    """Of all agents so far."""
+
+    def observe(self, growth: float) -> None:
+        """An agent ended with this growth."""
+        self.finished += 1
+        self.mean += (growth - self.mean) / min(self.finished, _AVERAGED_AGENTS)
+
+    def merge(self, finished: int, mean: float, largest: float) -> None:
+        """Takes over what all workers have measured together."""
+        self.finished, self.mean, self.largest = finished, mean, max(self.largest, largest)
+
+    def expected(self, first: float, residents: int) -> float:
+        """Growth of each of so many residents, whose first prompts have `first` tokens together."""
+        if self.finished:
+            return self.mean
+        return max(_EXPECTED_GROWTH * first / residents if residents else 0.0, self.largest)

@@ -4,15 +4,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .estimators import CacheMissTracker, PrefillSpeed
+from .estimators import CacheMissTracker, ContextGrowth, PrefillSpeed
 from .kv_account import NO_USE, KvDemand, KvGrant, KvLearned, KvUse
 from .kv_tiers import HEADROOM
 from .reference_tree import Path, ReferenceTree, tokens_of
 from .residency_leases import ResidencyLeases, Resident
 
-_EXPECTED_GROWTH = 0.25
-"""Assumed growth of a context, as a share of its first prompt, until it has been measured."""
-_AVERAGED_AGENTS = 32
 _SHRINK = 0.95
 _SHRINK_UNKNOWN = 0.9
 """For an unknown capacity, which may be far below what the residents use."""
@@ -80,9 +77,7 @@ class KvLedger:
     _overcommitted_tokens: float = 0.0
     """Tokens of overcommitted residents."""
     _overcommit_changes: int = 0
-    _mean_growth: float = 0.0
-    _finished: int = 0
-    _max_growth: float = 0.0
+    _context_growth: ContextGrowth = field(default_factory=ContextGrowth)
     _registered: int = 0
     _added_references: float = 0.0
     """Tokens that references of all agents added to the tree."""
@@ -119,7 +114,7 @@ class KvLedger:
     @property
     def growth(self) -> float:
         """Tokens by which an agent's context is expected to grow."""
-        return self._growth(self._first + self.others.first, self.all_residents)
+        return self._context_growth.expected(self._first + self.others.first, self.all_residents)
 
     @property
     def may_ask_to_overcommit(self) -> bool:
@@ -141,22 +136,23 @@ class KvLedger:
 
     @property
     def learned(self) -> KvLearned:
-        growth = self._finished, self._mean_growth, self._max_growth
-        return KvLearned(self._limit, self.capacity, *self.cache_misses.episode, *growth)
+        growth = self._context_growth
+        return KvLearned(
+            self._limit, self.capacity, *self.cache_misses.episode, growth.finished, growth.mean, growth.largest
+        )
 
     def learn(self, learned: KvLearned | None, *, has_waiters: bool) -> None:
         """Learns from what all workers have learned, and then from the observations of this one. `has_waiters`: agents
         of any worker wait for residency."""
         if learned is not None:
-            self._finished, self._mean_growth = learned.finished, learned.mean_growth
-            self._max_growth = max(self._max_growth, learned.max_growth)
+            self._context_growth.merge(learned.finished, learned.mean_growth, learned.max_growth)
             self.cache_misses.set_episode(learned.reports_cache, learned.miss_rate, learned.turns)
             if learned.limit is not None:
                 scale = self.capacity / learned.capacity if self.capacity and learned.capacity else 1.0
                 self._limit = self._within_capacity(learned.limit * scale)
         if self.observations is not None:
             for growth in self.observations.growths:
-                self._learn_growth(growth)
+                self._context_growth.observe(growth)
             for is_miss in self.observations.turns:
                 self._judge(is_miss, has_waiters)
 
@@ -292,8 +288,8 @@ class KvLedger:
             self._overcommit_changes += 1
         known.own, known.first, known.prompt = own, first, prompt
         known.is_cold, known.overcommit_changes = False, self._all_overcommit_changes
-        if own - first > self._max_growth:
-            self._max_growth = own - first
+        if own - first > self._context_growth.largest:
+            self._context_growth.largest = own - first
         if self._limit is not None:
             self._evict_own_overflow()
 
@@ -349,7 +345,7 @@ class KvLedger:
         if known.prompt and self.observations is not None:
             self.observations.growths.append(known.own - known.first)
         elif known.prompt:
-            self._learn_growth(known.own - known.first)
+            self._context_growth.observe(known.own - known.first)
         if known.is_resident:
             self._subtract(known)
 
@@ -385,16 +381,8 @@ class KvLedger:
         own, first, residents = own + others.own, first + others.first, residents + others.residents
         now = self.references.tokens + others.references + new_references
         later = max(now, residents * self._new_references)
-        return self.shared_tokens + max(own + now, first + residents * self._growth(first, residents) + later)
-
-    def _learn_growth(self, growth: float) -> None:
-        self._finished += 1
-        self._mean_growth += (growth - self._mean_growth) / min(self._finished, _AVERAGED_AGENTS)
-
-    def _growth(self, first: float, residents: int) -> float:
-        if self._finished:
-            return self._mean_growth
-        return max(_EXPECTED_GROWTH * first / residents if residents else 0.0, self._max_growth)
+        growth = self._context_growth.expected(first, residents)
+        return self.shared_tokens + max(own + now, first + residents * growth + later)
 
     def _make_room(self, agent: Resident, now: float) -> bool:
         """Evicts residents with expired leases, if that is enough."""

@@ -1,8 +1,8 @@
-"""Retry policy: whether and when a failed request is sent again."""
+"""Retry policy: exponential backoff, and whether and when a failed request is sent again."""
 
 from ..core.errors import BackendError, ErrorKind
+from ..core.fast_dataclass import dataclass
 from ..core.options import Retry
-from .backoff import Backoff
 
 _MAX_RETRY_AFTER = 300.0
 _REFUSAL_RETRY_FACTOR = 10
@@ -13,6 +13,24 @@ _SPEEDUP = 5
 _RANDOM_GROWTH = 4
 """If most other requests succeed, refusals without Retry-After are random: the backoff grows to so many times its first
 value. What is refused four times in a row by chance need not wait longer."""
+_MAX_DOUBLINGS = 60
+"""Keeps the power within the range of a float for any number of failures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays in seconds that double with each failure, up to a ceiling."""
+
+    first: float
+    ceiling: float
+
+    def delay(self, failures: int) -> float:
+        """Seconds to wait after a failure with `failures` before it."""
+        return min(self.ceiling, self.first * 2.0 ** min(failures, _MAX_DOUBLINGS))
+
+    def jittered(self, failures: int, jitter: float) -> float:
+        """Half of the delay to the full delay. `jitter` is a random number in [0, 1) that spreads clients apart."""
+        return self.delay(failures) * (0.5 + jitter / 2)
 
 
 def is_overload_refusal(error: BackendError) -> bool:

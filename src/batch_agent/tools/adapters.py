@@ -14,7 +14,11 @@ from ..core.errors import SpecError
 from ..core.schema import is_model_class
 from ..core.spec import BatchSpec
 from ..core.task_fields import is_path, is_url
+from ..lazy_imports import lazy_modules
 from .tool import Tool, make_tool
+
+with lazy_modules(globals()):
+    from .parameters import json_schema
 
 
 @runtime_checkable
@@ -41,11 +45,9 @@ def from_langchain(value: Any) -> Tool | None:
     schema = _schema(value)
     if schema is None or not isinstance(value, _Invoked | _InvokedAsync):
         return None
-    from .parameters.json_schema import RawArguments, sanitize_name  # imports jsonschema_rs, which few tools need
-
-    name = sanitize_name(value.name)
+    name = json_schema.sanitize_name(value.name)
     parameters = {key: part for key, part in schema.items() if key != "description"}  # it repeats the tool's own
-    return Tool(name, value.description, _function(value), RawArguments(parameters, name))
+    return Tool(name, value.description, _function(value), json_schema.RawArguments(parameters, name))
 
 
 def _function(value: "_Invoked | _InvokedAsync") -> Any:

@@ -7,6 +7,10 @@ from ..core.agent_config import Job
 from ..core.facts import Fact
 from ..core.messages import ToolSpec
 from ..core.protocols import Journal
+from ..lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from . import executor
 
 if TYPE_CHECKING:
     from .agent_tools import AgentToolSession
@@ -26,9 +30,7 @@ class NoTools:
 
     def session(self, agent: str, journal: Journal | None = None, job: Job | None = None) -> "AgentToolSession":
         if self._executor is None:
-            from .executor import ToolExecutor
-
-            self._executor = ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
+            self._executor = executor.ToolExecutor((), timeout=None, max_tokens=_NOTICE_TOKENS)
         return self._executor.session(agent, journal)
 
     def recall(self, facts: Sequence[Fact]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from .. import aio
 from ..aio import Deadlines, DeadlineWatch, is_being_cancelled
 from ..core.coordinator import SharedCalls
-from ..schedule.backoff import Backoff
+from ..schedule.retry import Backoff
 from .policy import ExecutionLimits
 from .result_text import ToolTimeout
 from .write_claims import ClaimEntry

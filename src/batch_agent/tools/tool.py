@@ -13,9 +13,13 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement, ToolSpec
 from ..core.validation import at_least, explain_unknown_name, text_or_none
+from ..lazy_imports import lazy_modules
 from .call_batch import CallBatch, single
 from .parameters import ArgumentReader
 from .policy import Effect, ExecutionLimits, SharingPolicy
+
+with lazy_modules(globals()):
+    from .parameters import function_signature
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -232,8 +236,6 @@ def make_tool(
 ) -> Tool:
     """Makes a tool of a function. `namespace`: names that string annotations may use in addition to those of the
     function's module."""
-    from .parameters.function_signature import Arguments, context_parameter, describe
-
     chosen: dict[str, Any] = dict(options)
     name, description = chosen.pop("name", None), chosen.pop("description", None)
     if not callable(function):
@@ -250,15 +252,15 @@ def make_tool(
     for option, parameter in filled.items():
         if parameter is not None and parameter not in inspect.signature(function).parameters:
             raise SpecError(f"Tool {name!r}: {option}={parameter!r}: the function has no such parameter.")
-    context_arg = context_parameter(function, name, namespace)
+    context_arg = function_signature.context_parameter(function, name, namespace)
     if context_arg is not None:
         _check_context(name, sharing, batch)
         hidden += (context_arg,)
     return Tool(
         name,
-        describe(function) if description is None else description,
+        function_signature.describe(function) if description is None else description,
         function,
-        Arguments(function, name, namespace, hidden),
+        function_signature.Arguments(function, name, namespace, hidden),
         sharing,
         limits,
         max_tokens=chosen.pop("max_tokens", None),

@@ -14,7 +14,7 @@ from batch_agent.core.requests import NO_USAGE, Reply
 from batch_agent.programs.gateway.api_protocol import ApiProtocol, ResponseMeta
 from batch_agent.programs.gateway.gateway_error import GatewayError
 from batch_agent.programs.gateway.handlers import ANTHROPIC, OPENAI, RESPONSES
-from batch_agent.programs.gateway.masking import Mask
+from batch_agent.programs.gateway.mask import Mask
 from batch_agent.programs.gateway.sessions import ClientSession
 
 PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"]

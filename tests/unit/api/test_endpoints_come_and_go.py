@@ -18,7 +18,7 @@ from tests.support.sim_hosts import CHAT, STEPS, Host, soon, up
 from batch_agent import AgentResult, Backend, BatchAgent, Tool
 from batch_agent.backends.endpoints import endpoint_watcher
 from batch_agent.core.events import EndpointChanged, Event, LimitChanged, Notice
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import Script
 from batch_agent.sim.http import ClientConnection
 

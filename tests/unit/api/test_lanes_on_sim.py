@@ -12,8 +12,8 @@ from batch_agent.core.events import SchedulingReported
 from batch_agent.core.requests import NO_USAGE, Lane, Usage
 from batch_agent.core.run_reports import LaneUse
 from batch_agent.lanes import lane_turn_runner
-from batch_agent.schedule.backoff import Backoff
 from batch_agent.schedule.lanes import lane_choice
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import BatchConfig, FaultRates, Script, SimConfig, SimServer
 
 PRICES = {"sim": (100, 100, 100)}

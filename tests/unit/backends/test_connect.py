@@ -16,7 +16,7 @@ from batch_agent.backends.connect import connect
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend
 from batch_agent.core.requests import Request, Sampling
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import SimServer
 
 

@@ -18,10 +18,10 @@ from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
 from batch_agent.backends.dialects.openai.decoder import OpenAIStreamDecoder, decode_reply
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.dialects.response_body import billed_lane
-from batch_agent.backends.error_mapping import translate_status
 from batch_agent.backends.http.client import ServerClient
 from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.backends.http_errors import translate_status
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Finished, Lane, Request, Sampling, Usage

@@ -19,7 +19,7 @@ from batch_agent.batch_server.batch_store import BatchStore
 from batch_agent.batch_server.server import BatchServerConfig, serve_batches
 from batch_agent.core.errors import SpecError, StoreError
 from batch_agent.core.spec import BatchSpec
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import SimConfig, SimServer
 from batch_agent.tools import read_file_tool
 

@@ -33,7 +33,7 @@ def gate(
 ) -> AdmissionController:
     """Of an engine whose agents are known not to grow."""
     ledger = KvLedger(kv_tokens)
-    ledger._finished = 1
+    ledger._context_growth.finished = 1
     return AdmissionController(
         Slots(InflightLimit(inflight, fixed=fixed)), Residency(ledger, 0), device_tokens=device_tokens
     )
@@ -298,7 +298,7 @@ async def test_with_a_host_tier_no_more_contexts_run_than_the_device_holds() -> 
 @virtual
 async def test_the_last_agents_start_before_others_continue_once_there_is_a_result() -> None:
     ledger = KvLedger(100_000)
-    ledger._finished = 1
+    ledger._context_growth.finished = 1
     entered = AdmissionController(Slots(InflightLimit(1, fixed=True)), Residency(ledger, 0), agents=4)
     for number in range(2):
         slot = await entered.admit(job(number), ())

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.property.test_pool_residency import Pool
 
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.requests import Usage
 from batch_agent.engine.pool_residency import PoolResidency
 from batch_agent.schedule.slot_queue import Priority
@@ -41,7 +42,7 @@ def test_an_agent_is_admitted_where_it_fits_though_another_endpoint_serves_fewer
     async def scene() -> None:
         pool, residency = pool_of(1000, 4000)
         for agent in "abcd":
-            await residency.admit(agent, 600, NEW)
+            await residency.admit(agent, FirstPrompt(600), NEW)
         assert [pool.homes[agent] for agent in "abcd"] == [0, 1, 1, 1]
 
     run_virtual(scene())
@@ -50,9 +51,9 @@ def test_an_agent_is_admitted_where_it_fits_though_another_endpoint_serves_fewer
 def test_an_agent_that_fits_nowhere_is_admitted_by_the_first_endpoint_with_room() -> None:
     async def scene() -> None:
         pool, residency = pool_of(1000, 1000)
-        await residency.admit("a", 600, NEW)
-        await residency.admit("b", 600, NEW)
-        waits, task = await is_waiting(residency.admit("c", 600, NEW))
+        await residency.admit("a", FirstPrompt(600), NEW)
+        await residency.admit("b", FirstPrompt(600), NEW)
+        waits, task = await is_waiting(residency.admit("c", FirstPrompt(600), NEW))
         assert waits
         residency.release("b")
         await task
@@ -64,9 +65,9 @@ def test_an_agent_that_fits_nowhere_is_admitted_by_the_first_endpoint_with_room(
 def test_a_cancelled_waiter_is_forgotten_by_all_endpoints() -> None:
     async def scene() -> None:
         _, residency = pool_of(1000, 1000)
-        await residency.admit("a", 600, NEW)
-        await residency.admit("b", 600, NEW)
-        _, task = await is_waiting(residency.admit("c", 600, NEW))
+        await residency.admit("a", FirstPrompt(600), NEW)
+        await residency.admit("b", FirstPrompt(600), NEW)
+        _, task = await is_waiting(residency.admit("c", FirstPrompt(600), NEW))
         task.cancel()
         await asyncio.wait([task])
         assert all(set(endpoint.ledger._agents) <= {"a", "b"} for endpoint in residency.endpoints)
@@ -77,8 +78,8 @@ def test_a_cancelled_waiter_is_forgotten_by_all_endpoints() -> None:
 def test_an_agent_whose_endpoint_was_ejected_asks_for_residency_on_another() -> None:
     async def scene() -> None:
         pool, residency = pool_of(1000, 1000)
-        await residency.admit("a", 600, NEW)
-        await residency.admit("b", 600, NEW)
+        await residency.admit("a", FirstPrompt(600), NEW)
+        await residency.admit("b", FirstPrompt(600), NEW)
         pool.down = {1}
         waits, task = await is_waiting(residency.readmit("b", STARTED))
         assert waits
@@ -94,8 +95,8 @@ def test_an_agent_whose_endpoint_was_ejected_asks_for_residency_on_another() -> 
 def test_a_request_that_fails_over_is_not_delayed_and_its_agent_asks_before_its_next_turn() -> None:
     async def scene() -> None:
         pool, residency = pool_of(1000, 1000)
-        await residency.admit("a", 600, NEW)
-        await residency.admit("b", 600, NEW)
+        await residency.admit("a", FirstPrompt(600), NEW)
+        await residency.admit("b", FirstPrompt(600), NEW)
         residency.on_routed("b", "0")
         assert not any(endpoint.ledger.is_resident("b") for endpoint in residency.endpoints)
         residency.on_reply("b", Usage(600, 0, 10), 1.0, None)
@@ -111,7 +112,7 @@ def test_a_request_that_fails_over_is_not_delayed_and_its_agent_asks_before_its_
 def test_an_agent_leaves_an_endpoint_that_is_several_times_slower_if_another_has_room() -> None:
     async def scene() -> None:
         pool, residency = pool_of(4000, 4000)
-        await residency.admit("a", 600, NEW)
+        await residency.admit("a", FirstPrompt(600), NEW)
         pool.seconds[0] = 3.0
         await residency.readmit("a", STARTED)
         assert pool.homes["a"] == 0
@@ -127,7 +128,7 @@ def test_an_agent_moves_to_the_endpoint_whose_residents_have_its_new_references(
     async def scene() -> None:
         pool, residency = pool_of(4000, 4000)
         for agent in "abc":
-            await residency.admit(agent, 300, NEW)
+            await residency.admit(agent, FirstPrompt(300), NEW)
             residency.on_reply(agent, Usage(300, 0, 10), 1.0, None)
         assert [pool.homes[agent] for agent in "abc"] == [0, 1, 0]
         residency.on_references("b", {"manual": 500})
@@ -144,8 +145,8 @@ def test_an_agent_moves_to_the_endpoint_whose_residents_have_its_new_references(
 def test_started_agents_that_wait_for_an_ejected_endpoint_wait_for_the_other_one() -> None:
     async def scene() -> None:
         pool, residency = pool_of(1000, 1000)
-        await residency.admit("a", 600, NEW)
-        await residency.admit("b", 600, NEW)
+        await residency.admit("a", FirstPrompt(600), NEW)
+        await residency.admit("b", FirstPrompt(600), NEW)
         pool.homes["b"] = 0
         residency.on_routed("b", "0")
         waits, task = await is_waiting(residency.readmit("b", STARTED))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.virtual_time import in_virtual_time
 
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.requests import Usage
 from batch_agent.engine.residency import Residency
 from batch_agent.schedule.kv_ledger import KvLedger
@@ -36,7 +37,7 @@ def places(
     """Residents may hold so much, and a place is worth limit / speed seconds; agents are known not to grow."""
     ledger = KvLedger(limit)
     ledger._limit = None if limit is None else float(limit)
-    ledger._finished = 1
+    ledger._context_growth.finished = 1
     ledger.prefill_speed.tokens_per_second = speed
     return Watched(ledger, shared_chars, chars_per_token)
 
@@ -59,7 +60,7 @@ virtual = in_virtual_time(limit=1e6, check=no_timer_is_armed)
 
 async def enter(residency: Residency, *agents: str, tokens: int = 100) -> None:
     for agent in agents:
-        await residency.admit(agent, 4 * tokens, FRESH)
+        await residency.admit(agent, FirstPrompt(4 * tokens), FRESH)
 
 
 async def begin(asking: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -507,7 +508,7 @@ async def test_the_shared_prefix_counts_once_before_the_first_answer() -> None:
 async def test_estimates_begin_with_the_length_of_a_token_that_is_given() -> None:
     residency = places(1000, shared_chars=1200, chars_per_token=2.0)
     assert residency.ledger.shared_tokens == 600
-    await residency.admit("a", 400, FRESH)
+    await residency.admit("a", FirstPrompt(400), FRESH)
     assert residency.ledger.reserved_tokens == 800
     residency.release("a")
 
@@ -516,9 +517,9 @@ async def test_estimates_begin_with_the_length_of_a_token_that_is_given() -> Non
 async def test_estimates_follow_what_the_server_counts() -> None:
     residency = places(10**6)
     for number in range(30):
-        await residency.admit(str(number), 1000, FRESH)
+        await residency.admit(str(number), FirstPrompt(1000), FRESH)
         residency.on_reply(str(number), Usage(500, 0, 0), 0.1, None)
-    await residency.admit("next", 1000, FRESH)
+    await residency.admit("next", FirstPrompt(1000), FRESH)
     assert residency.ledger._agents["next"].own == pytest.approx(500, rel=0.01)
     for number in range(30):
         residency.release(str(number))
@@ -580,7 +581,7 @@ class Counted(Priority):
 async def cost_of_cancelling(waiting: int) -> float:
     residency = places(100)
     await enter(residency, "a")
-    tasks = [await begin(residency.admit(str(number), 400, Counted(False))) for number in range(waiting)]
+    tasks = [await begin(residency.admit(str(number), FirstPrompt(400), Counted(False))) for number in range(waiting)]
     Counted.compared = 0
     for task in reversed(tasks):
         await cancel(task)
@@ -626,7 +627,7 @@ def test_every_agent_finishes_whatever_its_size_and_its_tools(
         try:
             async with asyncio.timeout(limit):
                 try:
-                    await residency.admit(name, 4 * size, FRESH)
+                    await residency.admit(name, FirstPrompt(4 * size), FRESH)
                 finally:
                     inside.set()
                 for turn, (thinking, tools, more) in enumerate(turns):
@@ -647,7 +648,7 @@ def test_every_agent_finishes_whatever_its_size_and_its_tools(
     @virtual
     async def main() -> None:
         residency = places(capacity, speed=speed)
-        residency.ledger._finished = 0
+        residency.ledger._context_growth.finished = 0
         async with asyncio.TaskGroup() as group:
             for number in range(len(agents)):
                 inside = asyncio.Event()

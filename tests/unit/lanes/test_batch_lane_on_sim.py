@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from batch_agent import BatchAgent, Results, Tool, Traces, read_request_log
 from batch_agent.lanes import batch_backend, batch_tracker
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import BatchConfig, Script, SimConfig, SimServer
 
 AGENTS = 8

@@ -20,7 +20,7 @@ from batch_agent.objects import remote_checkpoint, remote_results, store_client
 from batch_agent.objects.part_folder import PartFolder, Totals
 from batch_agent.objects.remote_checkpoint import RemoteCheckpoint, download_checkpoint
 from batch_agent.objects.store_client import StoreClient, is_transient
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.testing import ScriptedBackend, say
 
 MEMORY: Any = fsspec.filesystem("memory")

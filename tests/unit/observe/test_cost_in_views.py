@@ -16,7 +16,7 @@ from batch_agent.lanes import lane_turn_runner
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.observe.report.page_model import model_of
 from batch_agent.observe.report.run_view import RunView
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
 
 PRICES = {"sim": (10.0, 1.0, 40.0)}

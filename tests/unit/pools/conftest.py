@@ -4,7 +4,7 @@ import pytest
 
 from batch_agent.pools import endpoint_state
 from batch_agent.schedule import circuit_breaker as standing
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """Delays after failures."""
 
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 
 
 def test_delays_double_up_to_the_longest() -> None:

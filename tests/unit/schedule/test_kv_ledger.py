@@ -21,7 +21,7 @@ def ledger(
     made._limit = None if limit is None else float(limit)
     made.prefill_speed.tokens_per_second = speed
     if grown:
-        made._finished = 1
+        made._context_growth.finished = 1
     return made
 
 

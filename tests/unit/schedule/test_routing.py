@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batch_agent.schedule.routing import Affinity, Routing, Throughput
+from batch_agent.schedule.routing import Affinity, Routing
+from batch_agent.schedule.throughput import Throughput
 
 FIRST_TWO = (0.0, 0.0)
 """Draws the first endpoint and the second; of equal ones the first is chosen."""

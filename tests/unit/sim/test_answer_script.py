@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from batch_agent.sim.answer import SimAnswer, reply_of
-from batch_agent.sim.answer_script import AnswerScript
-from batch_agent.sim.directive import DirectiveError
+from batch_agent.sim.answer_script import AnswerScript, DirectiveError
 from batch_agent.sim.faults import Kind
 from batch_agent.sim.sim_config import FaultRates, Script
 from batch_agent.sim.tokens import render_chat

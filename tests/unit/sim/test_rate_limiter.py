@@ -3,7 +3,7 @@
 import pytest
 
 from batch_agent.sim import RateLimits
-from batch_agent.sim.rate_limiter import RateLimiter
+from batch_agent.sim.routes import RateLimiter
 
 
 def test_a_request_beyond_the_limit_is_refused_until_the_bucket_has_filled() -> None:

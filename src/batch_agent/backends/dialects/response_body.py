@@ -4,8 +4,8 @@ from typing import Any
 
 from ...core.errors import BackendError, ErrorKind
 from ...core.requests import Lane, Usage
-from ..error_mapping import reported_error, web_page
 from ..http.json_body import BadJson, loads
+from ..http_errors import reported_error, web_page
 
 _MAX_TOKENS = 1_000_000_000
 """No request uses as many."""

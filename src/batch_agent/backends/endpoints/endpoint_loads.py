@@ -4,8 +4,12 @@ import asyncio
 from weakref import WeakKeyDictionary
 
 from ...core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackends
+from ...lazy_imports import lazy_modules
 from ...schedule.endpoint_load import EndpointLoads
 from .endpoint_identity import check_distinct, server_of
+
+with lazy_modules(globals()):
+    from . import endpoint_pool
 
 _LOADS: WeakKeyDictionary[asyncio.AbstractEventLoop, EndpointLoads] = WeakKeyDictionary()
 
@@ -26,7 +30,5 @@ def addresses_of(url: NamedBackends, server: object = None) -> list[str]:
 
 
 def _addresses_in_service(server: object) -> list[str]:
-    from .endpoint_pool import EndpointPool
-
-    assert isinstance(server, EndpointPool), "what a source lists is a pool"
+    assert isinstance(server, endpoint_pool.EndpointPool), "what a source lists is a pool"
     return [server_of(name.partition(" ")[0]) for name in server.names]

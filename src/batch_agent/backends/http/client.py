@@ -11,7 +11,7 @@ from yarl import URL
 from ...core.errors import BackendError
 from ...core.options.backend_settings import is_secret_header
 from ...core.safe_text import masked, masked_bytes
-from ..error_mapping import translate_failure, translate_status
+from ..http_errors import translate_failure, translate_status
 from .transport import MAX_BODY_BYTES, MAX_PAGE_BYTES, ConnectionDropped, Headers, Transport, TransportResponse
 
 _MIN_SECRET_LENGTH = 12
@@ -144,11 +144,6 @@ class ServerClient:
     def headers(self) -> Headers:
         """Headers that every request carries. Those of a signer are not among them."""
         return self._transport.headers
-
-    @property
-    def is_signed(self) -> bool:
-        """Whether each request is signed."""
-        return self._signer is not None
 
     def mask(self, text: str) -> str:
         """A URL or a body without any key or password that is sent to the server."""

@@ -7,7 +7,11 @@ from ipaddress import ip_address, ip_network
 from yarl import URL
 
 from ...core.errors import BackendError, ErrorKind
+from ...lazy_imports import lazy_modules
 from .transport import Headers, Transport
+
+with lazy_modules(globals()):
+    from . import aiohttp_transport, connection_pool
 
 _SCHEMES = ("http", "https")
 
@@ -88,9 +92,5 @@ def open_transport(root: URL, headers: Headers, *, keep_alive: bool = True) -> T
     all_headers = {"Content-Type": "application/json", "Accept-Encoding": "identity", **headers}
     proxy = proxy_of(root)
     if root.scheme == "http" and proxy is None:
-        from .connection_pool import ConnectionPool
-
-        return ConnectionPool(root, all_headers, keep_alive=keep_alive)
-    from .aiohttp_transport import AiohttpTransport  # importing aiohttp takes longer than importing all the rest
-
-    return AiohttpTransport(all_headers, keep_alive=keep_alive, proxy=proxy)
+        return connection_pool.ConnectionPool(root, all_headers, keep_alive=keep_alive)
+    return aiohttp_transport.AiohttpTransport(all_headers, keep_alive=keep_alive, proxy=proxy)

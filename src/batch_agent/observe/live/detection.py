@@ -6,6 +6,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
+from ...lazy_imports import lazy_modules
+
+with lazy_modules(globals()):
+    from . import notebook, progress
+
 if TYPE_CHECKING:
     from ..text.run_outputs import RunOutputs
     from .progress import Progress
@@ -19,14 +24,10 @@ def progress_if_interactive(
     is_shown = stream.isatty() or _is_notebook() if dashboard is None else dashboard
     if not is_shown:
         return None
-    from .progress import progress_for
-
-    return progress_for(stream, outputs=None if outputs is None else outputs())
+    return progress.progress_for(stream, outputs=None if outputs is None else outputs())
 
 
 def _is_notebook() -> bool:
     if "IPython" not in sys.modules:  # a notebook's kernel has imported it
         return False
-    from .notebook import is_notebook
-
-    return is_notebook()
+    return notebook.is_notebook()

@@ -8,7 +8,11 @@ from ...core.errors import SpecError
 from ...core.events import Event
 from ...core.requests import Exchange
 from ...core.validation import at_least
+from ...lazy_imports import lazy_modules
 from ...version import __version__
+
+with lazy_modules(globals()):
+    from . import message_content, spans
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -72,9 +76,7 @@ class Traces:
             run.end()
 
     def _start_run(self, at: float) -> "RunSpans":
-        from .spans import RunSpans
-
-        run = self._runs[threading.get_ident()] = RunSpans(
+        run = self._runs[threading.get_ident()] = spans.RunSpans(
             self._tracer, self._parent(), self._name, at, self._contents_of_run()
         )
         return run
@@ -83,9 +85,7 @@ class Traces:
         """Contents of the run of this thread: its first exchange comes before its first event."""
         if self._content_chars is None:
             return None
-        from .message_content import RunContents
-
-        return self._contents.setdefault(threading.get_ident(), RunContents(self._content_chars))
+        return self._contents.setdefault(threading.get_ident(), message_content.RunContents(self._content_chars))
 
     def _parent(self) -> "Context":
         """The context of the run, if it has a current span; else the one in which this object was created."""

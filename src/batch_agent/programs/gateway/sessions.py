@@ -11,7 +11,7 @@ from ...core.messages import Assistant, Message, Thought, ToolCall, ToolResult, 
 from ...core.program_runtime import CompletionRequest
 from ...core.requests import Reply
 from .gateway_error import GatewayError
-from .masking import Mask, TextReplacer
+from .mask import Mask, TextReplacer
 from .reply_memory import ReplyMemory
 
 

@@ -12,10 +12,8 @@ from ..request_reader import Requests
 from ..sim_config import BatchConfig
 from .anthropic_messages import anthropic_error, read_message
 from .armed_faults import ArmedFault, ArmedFaults, BatchFault
-from .batch_work import BatchWork, Outcome, WorkLine
-from .lane_counters import Billing
-from .line_runner import LineRunner, prompt_tokens_of
-from .movable_clock import MovableClock
+from .batch_work import BatchWork, MovableClock, Outcome, WorkLine
+from .line_runner import Billing, LineRunner, prompt_tokens_of
 
 _MAX_REQUESTS = 100_000
 _MAX_PAGE = 1000

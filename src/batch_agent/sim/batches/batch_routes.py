@@ -16,9 +16,8 @@ from ..sim_config import BatchConfig
 from .anthropic_batches import AnthropicBatches
 from .anthropic_messages import anthropic_error
 from .armed_faults import ArmedFault, ArmedFaults, BatchFault
-from .lane_counters import Billing
-from .line_runner import LineRunner
-from .movable_clock import MovableClock
+from .batch_work import MovableClock
+from .line_runner import Billing, LineRunner
 from .openai_batches import Files, OpenAIBatches
 
 

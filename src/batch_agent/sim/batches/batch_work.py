@@ -1,5 +1,6 @@
-"""Work of one simulated batch: its lines are executed as the clock goes on. Time is an argument."""
+"""Work of one simulated batch: its lines are executed as the clock goes on."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -126,3 +127,15 @@ class BatchWork:
 
     def _is(self, kind: BatchFault) -> bool:
         return self._fault is not None and self._fault.kind is kind
+
+
+class MovableClock:
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time() + self._ahead
+
+    def advance(self, seconds: float) -> None:
+        self._ahead += seconds

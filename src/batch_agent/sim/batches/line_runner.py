@@ -1,6 +1,7 @@
 """Execution of one line: the answer that an ordinary request with this body gets."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..faults import Faults
@@ -8,7 +9,39 @@ from ..generation import Generation
 from ..openai_responses import usage_body
 from ..request_errors import RequestError
 from .batch_work import Outcome, WorkLine
-from .lane_counters import Billing
+
+LANES = ("standard", "flex", "batch")
+
+
+@dataclass(slots=True)
+class LaneCounters:
+    """Requests that were accepted, or lines of batches that succeeded, and their tokens."""
+
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Billing:
+    def __init__(self) -> None:
+        self.lanes = {lane: LaneCounters() for lane in LANES}
+        self.submissions = {"openai": 0, "anthropic": 0}
+        """Batches that were created, including those that failed in validation."""
+
+    def count(self, lane: str, prompt_tokens: int, completion_tokens: int) -> None:
+        counters = self.lanes[lane]
+        counters.requests += 1
+        counters.prompt_tokens += prompt_tokens
+        counters.completion_tokens += completion_tokens
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        """Name, labels and value of each metric."""
+        for name in ("requests", "prompt_tokens", "completion_tokens"):
+            for lane, counters in self.lanes.items():
+                yield f"sim:lane_{name}_total", f'{{lane="{lane}"}}', getattr(counters, name)
+        for api, count in self.submissions.items():
+            yield "sim:batch_submissions_total", f'{{api="{api}"}}', count
+
 
 Read = Callable[[dict[str, Any]], Generation]
 EncodeError = Callable[[int, str, str, str | None], bytes]

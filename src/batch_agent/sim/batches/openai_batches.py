@@ -26,10 +26,8 @@ from ..openai_responses import error_body
 from ..request_reader import Requests
 from ..sim_config import BatchConfig
 from .armed_faults import ArmedFault, ArmedFaults, BatchFault
-from .batch_work import BatchWork, Outcome, WorkLine
-from .lane_counters import Billing
-from .line_runner import LineRunner, Read, prompt_tokens_of
-from .movable_clock import MovableClock
+from .batch_work import BatchWork, MovableClock, Outcome, WorkLine
+from .line_runner import Billing, LineRunner, Read, prompt_tokens_of
 
 _MAX_FILES_PAGE = 10_000
 

@@ -16,8 +16,8 @@ from batch_agent.backends.dialects.anthropic import decoder as anthropic_answers
 from batch_agent.backends.dialects.bedrock import decoder as bedrock_answers
 from batch_agent.backends.dialects.completions import decoder as completions_answers
 from batch_agent.backends.dialects.openai import decoder as openai_answers
-from batch_agent.backends.error_mapping import translate_status
 from batch_agent.backends.http.json_body import BadJson, loads
+from batch_agent.backends.http_errors import translate_status
 from batch_agent.backends.load_metrics import sglang_loads
 from batch_agent.core.requests import TextDelta
 

@@ -20,7 +20,7 @@ from batch_agent.core.protocols import Backend, Traits
 from batch_agent.core.requests import Request, Sampling, TextDelta
 from batch_agent.schedule import circuit_breaker as standing
 from batch_agent.schedule import routing
-from batch_agent.schedule.backoff import Backoff
+from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import ClientConnection
 

@@ -16,7 +16,7 @@ from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent import BatchAgent, SpecError, StoreError
 from batch_agent.cli.remote_run import RemoteRun
-from batch_agent.cluster.limit_sharing import workers_of
+from batch_agent.cluster.shared_limits import workers_of
 from batch_agent.sim import Script, SimConfig, SimServer
 
 __all__ = ["redis_server"]

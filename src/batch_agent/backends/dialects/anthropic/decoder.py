@@ -8,8 +8,8 @@ from ....core.errors import BackendError, ErrorKind
 from ....core.json import dumps
 from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, ReasoningDelta, TextDelta, Usage
-from ...error_mapping import reported_error
 from ...http.sse import SseParser
+from ...http_errors import reported_error
 from ..response_body import billed_usage, object_or_empty, parse_object, text_or_empty, token_count
 
 _FINISH: Mapping[str, FinishReason] = {

@@ -9,7 +9,7 @@ from ....core.errors import BackendError, ErrorKind
 from ....core.json import dumps
 from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, ReasoningDelta, TextDelta, Usage
-from ...error_mapping import error_message, named_error
+from ...http_errors import error_message, named_error
 from ..response_body import billed_usage, list_or_empty, object_or_empty, parse_object, text_or_empty, token_count
 
 if TYPE_CHECKING:

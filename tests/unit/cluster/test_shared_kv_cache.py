@@ -7,10 +7,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 import orjson
 import pytest
 from tests.support.virtual_time import virtual
-from tests.unit.cluster.test_limit_sharing import BEAT, FRESH, LASTS, Link, beats
+from tests.unit.cluster.test_shared_limits import BEAT, FRESH, LASTS, Link, beats
 
-from batch_agent.cluster.kv_sharing import share_kv_caches
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_kv_cache import share_kv_caches
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.errors import StoreError
 from batch_agent.core.requests import Usage
 from batch_agent.engine.residency import Residency
@@ -30,7 +31,7 @@ class Worker:
         self.link = Link(coordinator)
         self.name = name
         self.ledger = KvLedger(tokens)
-        self.ledger._finished = 1
+        self.ledger._context_growth.finished = 1
         self.residency = Residency(self.ledger, 4 * shared)
         self.waiting: dict[str, asyncio.Task[None]] = {}
 
@@ -50,7 +51,7 @@ class Worker:
     def begin(self, agents: int) -> None:
         for _ in range(agents):
             name = f"{self.name}{len(self.waiting)}"
-            self.waiting[name] = asyncio.create_task(self.residency.admit(name, 4000, FRESH))
+            self.waiting[name] = asyncio.create_task(self.residency.admit(name, FirstPrompt(4000), FRESH))
 
     def end(self, agents: int) -> None:
         residents = [name for name in self.waiting if self.ledger.is_resident(name)]
@@ -140,7 +141,7 @@ async def test_workers_take_turns_where_fewer_agents_fit_than_there_are_workers(
         async with worker.joins():
             while asyncio.get_running_loop().time() < 60:
                 agent = f"{number} {turns[number]}"
-                await worker.residency.admit(agent, 4000, FRESH)
+                await worker.residency.admit(agent, FirstPrompt(4000), FRESH)
                 assert sum(residents(*workers)) == 1
                 await asyncio.sleep(1.0)
                 turns[number] += 1
@@ -167,7 +168,7 @@ async def test_growth_is_learned_once_for_all_workers() -> None:
     coordinator = coordinated()
     first, second = Worker(coordinator, "a"), Worker(coordinator, "b")
     for worker in (first, second):
-        worker.ledger._finished = 0
+        worker.ledger._context_growth.finished = 0
     async with first.active(1), second.active(9):
         first.residency.on_reply("a0", Usage(1000, 0, 0), 1.0, None)
         first.residency.on_reply("a0", Usage(2500, 0, 0), 1.0, None)

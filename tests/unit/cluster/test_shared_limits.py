@@ -7,8 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.limit_sharing import LimitSharing, change, renewal_interval, share_limits, workers_of
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_limits import LimitSharing, change, renewal_interval, share_limits, workers_of
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
 from batch_agent.core.protocols import ServerLoad
@@ -354,13 +355,13 @@ async def test_running_contexts_of_all_workers_share_the_gpu_capacity(shared_tok
     """Of contexts of 1000 tokens, 6.3 fit beside no shared prefix. It is there once for all workers, and so is the
     context that fits only partly."""
     ledger = KvLedger(None)
-    ledger._finished = 1
+    ledger._context_growth.finished = 1
     residency = Residency(ledger, 4 * shared_tokens)
     gate = AdmissionController(Slots(InflightLimit(100, fixed=True)), residency, device_tokens=7000)
     worker = Worker(MemoryCoordinator(MemoryStore()), "a", gate)
     async with asyncio.TaskGroup() as group:
         for name in map(str, range(10)):
-            group.create_task(residency.admit(name, 4000, FRESH))
+            group.create_task(residency.admit(name, FirstPrompt(4000), FRESH))
     gate.slots.set_workers(2, 0)
     gate._update_memory_cap(residency)
     for _ in range(10):

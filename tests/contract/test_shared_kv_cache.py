@@ -6,7 +6,8 @@ from contextlib import AsyncExitStack
 from tests.contract.coordinator_contract import Meet, meet
 from tests.support.redis_server import redis_server
 
-from batch_agent.cluster.kv_sharing import KvSharing, share_kv_caches
+from batch_agent.cluster.shared_kv_cache import KvSharing, share_kv_caches
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.engine.residency import Residency
 from batch_agent.schedule.kv_ledger import KvLedger
 from batch_agent.schedule.slot_queue import Priority
@@ -20,7 +21,7 @@ PATIENCE = 20.0
 def residency() -> Residency:
     """Seven agents of 1000 tokens fit, and they are known not to grow."""
     ledger = KvLedger(8000)
-    ledger._finished = 1
+    ledger._context_growth.finished = 1
     return Residency(ledger, 0)
 
 
@@ -30,7 +31,7 @@ async def test_all_agents_of_three_workers_get_their_turn_and_never_more_than_fi
 
     async def agent(worker: Residency, name: str) -> None:
         nonlocal most
-        await worker.admit(name, 4000, FRESH)
+        await worker.admit(name, FirstPrompt(4000), FRESH)
         most = max(most, sum(each.ledger.residents for each in workers))
         await asyncio.sleep(0.01)
         worker.release(name)
@@ -51,7 +52,7 @@ async def test_the_tokens_of_a_worker_that_died_come_back(meet: Meet) -> None:
     async with asyncio.timeout(PATIENCE):
         sharing = KvSharing(await meet(), "dead", "a", dead, 0.5)
         await sharing.renew()
-        await dead.admit("1", 4 * 7000, FRESH)
+        await dead.admit("1", FirstPrompt(4 * 7000), FRESH)
         async with share_kv_caches(await meet(), "living", {"a": living}, ttl=5.0, interval=0.05):
-            await living.admit("2", 4 * 7000, FRESH)  # does not fit beside the first
+            await living.admit("2", FirstPrompt(4 * 7000), FRESH)  # does not fit beside the first
     assert living.ledger.counts.overcommitted == 0

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.property.test_fair_share import LASTS, LONGEST, Link, Papers, entered, fate
 
-from batch_agent.cluster.kv_sharing import share_kv_caches
+from batch_agent.cluster.shared_kv_cache import share_kv_caches
+from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.engine.residency import Residency
 from batch_agent.schedule.kv_account import KvAccount, KvDemand, KvEntry, KvUse, grant
 from batch_agent.schedule.kv_ledger import KvLedger
@@ -36,7 +37,7 @@ def test_residents_of_all_workers_fit_and_every_agent_gets_its_turn(seed: int, w
             await asyncio.sleep(dice.choice([0.0, 3.0]) * dice.random())
             try:
                 async with asyncio.timeout(dice.choice([None, None, 1.0])):
-                    await residency.admit(name, 4 * dice.choice([300, 1000]), Priority(True))
+                    await residency.admit(name, FirstPrompt(4 * dice.choice([300, 1000])), Priority(True))
             except TimeoutError:
                 return
             try:
@@ -52,7 +53,7 @@ def test_residents_of_all_workers_fit_and_every_agent_gets_its_turn(seed: int, w
             await asyncio.sleep(dice.choice([0.0, 8.0]) * dice.random())
             link = Link(papers, dice)
             ledger = KvLedger(capacity)
-            ledger._finished = 1
+            ledger._context_growth.finished = 1
             residency = Residency(ledger, 0)
 
             async def work() -> None:

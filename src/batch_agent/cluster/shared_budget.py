@@ -14,8 +14,8 @@ from ..core.fast_dataclass import dataclass
 from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import Amount
 from ..schedule.fair_share import BudgetClaim, lease
-from .limit_sharing import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention
 from .membership import best_effort
+from .shared_limits import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention
 
 _log = logging.getLogger("batch_agent")
 _BUDGET = "budget"

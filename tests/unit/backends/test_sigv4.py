@@ -14,7 +14,7 @@ from tests.support.bedrock_server import KEY, SECRET, TOKEN, Heard, signature, u
 from yarl import URL
 
 from batch_agent import BackendError, ErrorKind, SpecError
-from batch_agent.backends.signing import SigV4
+from batch_agent.backends.sigv4 import SigV4
 
 PLACE = URL("https://bedrock-runtime.us-east-1.amazonaws.com/model/a%3A0/converse", encoded=True)
 

@@ -15,8 +15,8 @@ from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
 from ..engine.admission import AdmissionController
 from ..engine.slots import Slots
-from ..schedule.backoff import Backoff
 from ..schedule.fair_share import SlotClaim, allocate, demand_for
+from ..schedule.retry import Backoff
 from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.programs.gateway.masking import Mask
+from batch_agent.programs.gateway.mask import Mask
 
 # The masks are of letters that are in no other text, and none is the beginning of another one.
 MASKS = ("§A", "§B", "§C")

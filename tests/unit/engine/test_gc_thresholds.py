@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from batch_agent.engine.gc_tuning import relaxed_gc
+from batch_agent.engine.gc_thresholds import relaxed_gc
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,8 @@ from ..engine.pool_residency import PoolResidency
 from ..engine.residency import Residency
 from ..schedule.kv_account import NO_GRANT, KvAccount, KvGrant, grant
 from ..schedule.kv_ledger import LedgerObservations
-from .limit_sharing import (
+from .membership import best_effort
+from .shared_limits import (
     CALM_SHARE,
     SAFETY_FACTOR,
     ContentionError,
@@ -25,7 +26,6 @@ from .limit_sharing import (
     renewal_interval,
     retry_contention,
 )
-from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")
 _DRIFT = 0.25

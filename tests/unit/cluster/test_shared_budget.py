@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from tests.support.virtual_time import virtual
-from tests.unit.cluster.test_limit_sharing import BEAT, LASTS, Link, beats
+from tests.unit.cluster.test_shared_limits import BEAT, LASTS, Link, beats
 
-from batch_agent.cluster.budget_sharing import share_budget
 from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_budget import share_budget
 from batch_agent.core.errors import BackendError, ErrorKind, StoreError
 from batch_agent.core.options.price import FREE, Price
 from batch_agent.core.requests import Usage
