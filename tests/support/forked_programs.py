@@ -22,7 +22,7 @@ _COMMAND = "from batch_agent.cli.app import main; main()"
 _PARENT = """
 import gc, json, os, sys
 import batch_agent.cli.config_file, batch_agent.forecasting.entry, batch_agent.testing, cyclopts.config, cyclopts.help
-import batch_agent.observe.report.live_builder, batch_agent.observe.report.html, batch_agent.observe.event_recorder
+import batch_agent.observe.report.run_view, batch_agent.observe.report.html, batch_agent.observe.event_recorder
 import batch_agent.backends.http.connection_pool, batch_agent.run.description, batch_agent.supervisor.supervisor_process
 import batch_agent.tools.builtin.search, batch_agent.tools.builtin.web, docstring_parser, rich.console, uvloop, yaml
 from batch_agent.cli.app import app

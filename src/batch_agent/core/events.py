@@ -6,7 +6,7 @@ from typing import Literal
 from .errors import ErrorKind
 from .fast_dataclass import dataclass
 from .messages import ToolResult
-from .options.price import PriceNumbers, price_from_numbers
+from .options.price import Price, PriceNumbers, price_from_numbers
 from .requests import NO_USAGE, FinishReason, Reply, Usage
 from .results import AgentResult, CallRecord, ToolUse
 from .run_reports import PrefixReport, RunDescription, Scheduling
@@ -36,9 +36,15 @@ class RunStarted:
     description: RunDescription | None = None
     """Task, system prompt, tools, schema and options; None in a log of an older version."""
 
+    @property
+    def price(self) -> Price | None:
+        """None if the prices are unknown."""
+        return None if self.prices is None else price_from_numbers(self.prices)
+
     def cost(self, usage: Usage) -> float | None:
         """Cost in dollars; None if the prices are unknown."""
-        return None if self.prices is None else price_from_numbers(self.prices).of(usage)
+        price = self.price
+        return None if price is None else price.of(usage)
 
 
 @dataclass(frozen=True, slots=True)

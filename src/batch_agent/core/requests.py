@@ -220,7 +220,9 @@ class Usage:
         """As numbers, for compact formats: three, or five if tokens were written; of each part, five after the number
         of its lane and its limit."""
         if not self.parts:
-            return self._five if self.written or self.written_hour else self._five[:3]
+            if self.written or self.written_hour:
+                return self._five
+            return self.input, self.cached, self.output
         parts = ((LANES.index(part.lane), part.above, *part.tokens._five) for part in self.parts)
         return (*self._five, *(number for part in parts for number in part))
 

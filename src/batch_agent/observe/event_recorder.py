@@ -15,10 +15,10 @@ from .event_codec import event_line, rounded
 from .event_log import FILE, closed_line, opened_line
 
 with lazy_modules(globals()):
-    from .report import html, live_builder
+    from .report import html, page_model, run_view
 
 if TYPE_CHECKING:
-    from .report.live_builder import LiveReportBuilder
+    from .report.run_view import RunView
 
 _log = logging.getLogger("batch_agent")
 
@@ -31,18 +31,22 @@ class EventRecorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder.absolute()
         self._pending: list[tuple[float, Event]] = []
-        self._lines: list[bytes] = []
+        self._lines = bytearray()
         self._file: FileIO | None = None
-        self._live_builder: LiveReportBuilder | None = None
-        """Builder of the report, if the whole log is written by this process."""
+        self._view: RunView | None = None
+        """For the report, if the whole log is written by this process: reading it again would take as long as writing
+        it."""
         self._opened = self._last = 0.0
         self._failed = False
 
     def take(self, at: float, event: Event) -> None:
-        if self._failed:
-            return
         if self._file is not None:
-            self._record(at, event)
+            self._last = at = round(at * 1e4) / 1e4
+            self._lines += event_line(at, event)
+            if self._view is not None:
+                self._view.take(at - self._opened, event)
+            return
+        if self._failed:
             return
         self._pending.append((at, event))
         if isinstance(event.event if isinstance(event, StageEvent) else event, RunStarted):
@@ -51,8 +55,7 @@ class EventRecorder:
     def flush(self) -> None:
         if self._file is None or not self._lines:
             return
-        left = memoryview(b"".join(self._lines))
-        self._lines.clear()
+        left, self._lines = memoryview(self._lines), bytearray()
         try:
             while left:
                 left = left[self._file.write(left) or 0 :]
@@ -62,7 +65,7 @@ class EventRecorder:
     def close(self) -> None:
         """Closes the log and writes the report, if the run has started."""
         if self._file is not None:
-            self._lines.append(closed_line(self._last, self._opened))
+            self._lines += closed_line(self._last, self._opened)
             self.flush()
         file, self._file = self._file, None
         self._pending.clear()
@@ -70,7 +73,7 @@ class EventRecorder:
         if file is not None:
             file.close()
             self._report()
-        self._live_builder = None
+        self._view = None
 
     def _open(self) -> None:
         try:
@@ -81,24 +84,17 @@ class EventRecorder:
         except OSError as error:
             self._fail(error)
             return
-        self._opened = self._pending[0][0]
-        self._lines = [b"\n"] if is_truncated else []
-        self._lines.append(opened_line(self._opened))
+        self._opened = rounded(self._pending[0][0])
+        self._lines = bytearray(b"\n" if is_truncated else b"") + opened_line(self._opened)
         if is_new:
-            self._live_builder = live_builder.LiveReportBuilder(self._folder, self._opened)
-        for each in self._pending:
-            self._record(*each)
-        self._pending.clear()
-
-    def _record(self, at: float, event: Event) -> None:
-        self._last = at = rounded(at)
-        self._lines.append(event_line(at, event))
-        if self._live_builder is not None:
-            self._live_builder.take(at, event)
+            self._view = run_view.RunView()
+        pending, self._pending = self._pending, []
+        for each in pending:
+            self.take(*each)
 
     def _fail(self, error: OSError) -> None:
         _log.warning("The event log in %r cannot be written and ends here: %s", str(self._folder), error.strerror)
-        self._failed, file, self._file, self._live_builder = True, self._file, None, None
+        self._failed, file, self._file, self._view = True, self._file, None, None
         self._pending.clear()
         if file is not None:
             with suppress(OSError):
@@ -106,8 +102,9 @@ class EventRecorder:
 
     def _report(self) -> None:
         try:
-            if self._live_builder is not None:
-                html.write_model(self._live_builder.model(), self._folder / html.REPORT)
+            if self._view is not None:
+                model = page_model.final_model(self._view, self._folder, self._opened)
+                html.write_model(model, self._folder / html.REPORT)
             else:
                 html.write_report(self._folder)
         except (BatchAgentError, OSError) as error:

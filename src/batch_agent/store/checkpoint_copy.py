@@ -13,7 +13,7 @@ from ..core.errors import StoreError
 from ..core.protocols import Prices
 from ..core.requests import Usage
 from .lock import DirectoryLock
-from .sqlite import FORGOTTEN_USAGE, TOTAL_USAGE, insert_facts, prepare_tables, sum_of_rows
+from .sqlite import FORGOTTEN_USAGE, TOTAL_USAGE, index_facts, insert_facts, prepare_tables, sum_of_rows
 
 EncodedFact = tuple[str, str, bytes]
 """Key of the agent, kind and data."""
@@ -81,6 +81,7 @@ def _committed(path: Path) -> Iterator[sqlite3.Connection]:
         database.execute("BEGIN")
         prepare_tables(database)
         yield database
+        index_facts(database)
         database.execute("COMMIT")
     except BaseException:
         database.close()

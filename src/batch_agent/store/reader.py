@@ -22,11 +22,19 @@ from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
 from ..plan.row_keys import is_of_question, key_of_row, row_id, row_key
 from .codec import decode, decode_error, encode_input
-from .sqlite import FORGOTTEN_USAGE, SCHEMA_VERSION, TOTAL_USAGE, sum_of_rows
+from .sqlite import FACT_INDEX, FORGOTTEN_USAGE, SCHEMA_VERSION, TOTAL_USAGE, sum_of_rows
 
 _AGENTS = """
 SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key, seq FROM facts
 WHERE kind = 'started' AND instr(key, '.') = 0 ORDER BY position, seq
+"""
+_FACTS = "SELECT kind, data FROM facts WHERE key = ? ORDER BY seq"
+_POSITIONS = """
+CREATE TEMP TABLE positions (key TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (key, seq)) WITHOUT ROWID
+"""
+_FACTS_BY_POSITION = """
+SELECT kind, data, seq FROM positions JOIN facts USING (key, seq) WHERE key = ?
+UNION ALL SELECT kind, data, seq FROM facts WHERE seq > ? AND key = ? ORDER BY seq
 """
 _MAX_SHOWN = 3
 
@@ -79,6 +87,8 @@ class CheckpointReader:
             raise StoreError(f"There is no checkpoint in {str(folder)!r}: it has no run.sqlite3.{hint}")
         self._folder = folder
         self._db = _open(path)
+        self._last_position: int | None = None
+        """Up to where the facts are in the reader's own index; None if it has none."""
         try:
             self._check_version()
         except BaseException:
@@ -127,14 +137,18 @@ class CheckpointReader:
 
     def facts(self, key: str) -> tuple[Fact, ...]:
         """The facts of an agent, oldest first; empty for an unknown agent."""
-        rows = self._rows("SELECT kind, data FROM facts WHERE key = ? ORDER BY seq", key)
+        if (last := self._last_position) is None or self._has(FACT_INDEX):
+            rows = self._rows(_FACTS, key)
+        else:
+            rows = self._rows(_FACTS_BY_POSITION, key, last, key)
         try:
-            return tuple(decode(kind, data) for kind, data in rows)
+            return tuple(decode(kind, data) for kind, data, *_ in rows)
         except ValueError as error:
             raise StoreError(f"{self._folder}: the facts of agent {row_key(key)} cannot be read: {error}") from error
 
     def histories(self) -> Iterator[tuple[StoredAgent, tuple[Fact, ...]]]:
         """Every agent with its facts, read one agent at a time."""
+        self._index_facts()
         for agent in self.agents():
             yield agent, self.facts(agent.key)
 
@@ -181,6 +195,7 @@ class CheckpointReader:
         raise SpecError(f"There is no agent {wanted!r} in {str(self._folder)!r}. {_suggestion(wanted, known)}")
 
     def _entries(self) -> Iterator[_Entry]:
+        self._index_facts()
         agents, keys = list(self.agents()), self._input_keys()
         samples = [
             self._entries_of_sample(number, keys, [agent for agent in agents if sample_of(agent.key) == number])
@@ -224,8 +239,17 @@ class CheckpointReader:
         if self._has(table):
             yield from self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
 
-    def _has(self, table: str) -> bool:
-        return bool(list(self._rows("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", table)))
+    def _has(self, name: str) -> bool:
+        """Whether the checkpoint has this table or index."""
+        return bool(list(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", name)))
+
+    def _index_facts(self) -> None:
+        """Before the facts of many agents are read: an index of the reader's own, while the run has not created one."""
+        if self._last_position is None and not self._has(FACT_INDEX):
+            list(self._rows(_POSITIONS))
+            list(self._rows("INSERT INTO positions SELECT key, seq FROM facts ORDER BY key, seq"))
+            [(last,)] = self._rows("SELECT coalesce(max(seq), 0) FROM positions")
+            self._last_position = last
 
     def _input_keys(self) -> dict[int, str]:
         """Key of each input by index (only its beginning, for a run with row keys); empty for one that was not kept."""
@@ -281,6 +305,7 @@ class CheckpointReader:
         return iter(sorted((agent for _, agent in latest.values()), key=lambda agent: agent.index))
 
     def _of_this_plan(self, known: list[StoredAgent]) -> list[StoredAgent]:
+        self._index_facts()
         run = fingerprint(self.plan()["question"])
         return [agent for agent in known if self._answers(run, agent)] or known
 
@@ -301,7 +326,7 @@ class CheckpointReader:
         if version < SCHEMA_VERSION:
             raise StoreError(f"The run.sqlite3 in {str(self._folder)!r} is not a checkpoint of batch-agent.")
 
-    def _rows(self, statement: str, *values: str) -> Iterator[tuple[Any, ...]]:
+    def _rows(self, statement: str, *values: str | int) -> Iterator[tuple[Any, ...]]:
         try:
             yield from self._db.execute(statement, values)
         except sqlite3.Error as error:
@@ -347,14 +372,14 @@ def _open(path: Path) -> sqlite3.Connection:
     """Opens a database for reading. SQLite creates files next to a database that it reads. If it cannot, on a read-only
     disk, and no run has left such a file, there is no writer either, and the database is opened as immutable."""
     uri = f"{path.absolute().as_uri()}?mode=ro"
-    database = sqlite3.connect(uri, uri=True)
+    database = sqlite3.connect(uri, uri=True, isolation_level=None)
     try:
         database.execute("PRAGMA user_version")
     except sqlite3.OperationalError:
         if path.with_name(f"{path.name}-wal").exists():
             return database
         database.close()
-        return sqlite3.connect(f"{uri}&immutable=1", uri=True)
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None)
     except sqlite3.Error:  # the error is raised when the database is read
         return database
     return database

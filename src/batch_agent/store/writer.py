@@ -29,8 +29,10 @@ class WriterThread:
     """Runs jobs in job. A failed batch is rolled back; its error goes to every waiter in it, and to every later one, so
     that the loss of a fact without a waiter is noticed too."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at_end: Callable[[sqlite3.Connection], None] | None = None) -> None:
+        """`at_end`: called in the thread after the last commit; what it cannot write is left out."""
         self._path = path
+        self._at_end = at_end
         self._jobs: SimpleQueue[_WriteJob] = SimpleQueue()
         self._failure: Exception | None = None
         threading.Thread(target=self._serve, name="batch-agent-store", daemon=True).start()
@@ -94,6 +96,9 @@ class WriterThread:
             except Exception as error:  # noqa: BLE001 - if the thread died, all waiters would wait for ever
                 self._fail(connection, batch, error)
         if connection is not None:
+            if self._at_end is not None and self._failure is None:
+                with suppress(sqlite3.Error):
+                    self._at_end(connection)
             connection.close()
         if stop.done:
             stop.done(None, None)

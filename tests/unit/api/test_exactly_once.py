@@ -20,7 +20,7 @@ from batch_agent.testing import Answer, ScriptedBackend, by_turn, call, calls, s
 NURSERY = """
 import asyncio, concurrent.futures.thread, gc, importlib.resources, json, os, random, signal, sys, time
 from pathlib import Path
-import batch_agent.observe.report.live_builder, batch_agent.observe.report.html  # before the fork
+import batch_agent.observe.report.run_view, batch_agent.observe.report.html  # before the fork
 import batch_agent.tools.agent_tools
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.messages import ToolCall, ToolResults

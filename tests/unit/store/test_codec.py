@@ -1,8 +1,9 @@
 """Facts as bytes and back."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,10 @@ from batch_agent.core.agent_config import Job
 from batch_agent.core.coordinator import Completion
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
-from batch_agent.core.messages import Thought, ToolCall, ToolResult
-from batch_agent.core.requests import Reply, Usage
+from batch_agent.core.images import ImageRef
+from batch_agent.core.messages import Reference, Thought, ToolCall, ToolResult
+from batch_agent.core.program_runtime import ProgramTrace
+from batch_agent.core.requests import Reply, Usage, UsagePart
 from batch_agent.core.results import AgentError
 from batch_agent.store.codec import decode, decode_completion, decode_job, encode, encode_completion, encode_job
 
@@ -47,6 +50,24 @@ facts: st.SearchStrategy[Fact] = st.one_of(
 @given(facts)
 def test_a_fact_is_read_back_equal(fact: Fact) -> None:
     assert decode(*encode(fact)) == fact
+
+
+def unset(value: Any) -> list[str]:
+    """Fields that have their defaults."""
+    return [each.name for each in fields(value) if getattr(value, each.name) == each.default]
+
+
+def test_no_field_of_a_fact_is_forgotten() -> None:
+    usage = Usage(9, 1, 2, 3, 4, (UsagePart("batch", 0, Usage(9, 1, 2)),))
+    call = ToolCall("1", "look", "{}")
+    reply = Reply("text", "calls", usage, (call,), (Thought("hm", "x", "y"),))
+    replied = Replied(reply, 0.1, 0.2, 0.3, 2, ProgramTrace(3), 100)
+    image = ImageRef("sha", "image/png", 1, 2, 3)
+    result = ToolResult(call, "text", True, 0.1, "shared", Reference("look()", 1), (image,))
+    returned = Returned((result,), 0.2)
+    assert [unset(each) for each in (usage, reply, replied, result, returned)] == [[], ["tokens"], [], [], []]
+    assert decode(*encode(replied)) == replied
+    assert decode(*encode(returned)) == returned
 
 
 def test_what_an_earlier_version_wrote_is_read() -> None:

@@ -57,6 +57,31 @@ async def test_a_run_can_be_looked_at_while_it_writes(tmp_path: Path) -> None:
             assert reader.usage() == Usage(30, 12, 3)
 
 
+async def test_facts_of_a_run_that_still_adds_some_are_found_without_its_index(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.save_plan({"question": {"task": "{it}"}})
+    facts = [(Started(number, number, f"{number}"), Replied(say(f"{number}"))) for number in range(3)]
+    for key, (started, _) in zip("cab", facts, strict=True):
+        store.record(key, started)
+    await store.settle()
+    with CheckpointReader(tmp_path) as reader:
+        histories = reader.histories()
+        assert next(histories)[1] == facts[0][:1]
+        assert reader.facts("a") == facts[1][:1]
+        for key, (_, replied) in zip("cab", facts, strict=True):  # after the reader has made its own index
+            store.record(key, replied)
+        store.record("d", replace(facts[0][0], index=3))
+        await store.settle()
+        assert [each for _, each in histories] == facts[1:]
+        assert [reader.facts(key) for key in "cd"] == [facts[0], (replace(facts[0][0], index=3),)]
+        store.restart("d", facts[2])  # the store needs its index for that
+        await store.settle()
+        assert [reader.facts(key) for key in "cd"] == [facts[0], facts[2]]
+        assert not list(tmp_path.glob("*-journal"))
+    await store.aclose()
+
+
 def test_a_run_that_was_killed_can_be_read(tmp_path: Path, programs: Programs) -> None:
     code = f"""
 import os

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from batch_agent import StoreError
 from batch_agent.core.facts import Replied
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.store.lock import DirectoryLock
-from batch_agent.store.sqlite import SqliteStore
+from batch_agent.store.sqlite import FACT_INDEX, SqliteStore
 from batch_agent.store.writer import WriterThread
 
 FACT = Replied(Reply("42", "stop", Usage(10, 0, 2)))
@@ -257,3 +259,53 @@ async def test_ten_thousand_facts_take_a_moment(tmp_path: Path) -> None:
     assert time.process_time() - started < 5
     await store.aclose()
     assert os.path.getsize(tmp_path / "run.sqlite3") > 100_000
+
+
+def has_index(folder: Path) -> bool:
+    with closing(sqlite3.connect(folder / "run.sqlite3")) as db:
+        return bool(db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (FACT_INDEX,)).fetchall())
+
+
+async def test_facts_are_indexed_at_the_end_of_a_run_or_when_one_is_looked_up(tmp_path: Path) -> None:
+    for folder, is_looked_up in ((tmp_path / "added", False), (tmp_path / "read", True)):
+        store = SqliteStore(folder)
+        await store.open()
+        store.record("a", FACT)
+        await store.settle()
+        if is_looked_up:
+            assert await store.facts("a") == (FACT,)
+        assert has_index(folder) is is_looked_up
+        await store.aclose()
+        assert has_index(folder)
+
+
+async def test_a_checkpoint_of_a_killed_run_is_indexed_when_it_is_opened(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "killed")
+    await store.open()
+    store.record("a", FACT)
+    await store.settle()
+    shutil.copytree(tmp_path / "killed", tmp_path / "left")
+    await store.aclose()
+    assert not has_index(tmp_path / "left")
+    resumed = SqliteStore(tmp_path / "left")
+    await resumed.open()
+    assert has_index(tmp_path / "left")
+    assert await resumed.facts("a") == (FACT,)
+    await resumed.aclose()
+
+
+async def test_an_index_that_cannot_be_written_costs_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(db: sqlite3.Connection) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr("batch_agent.store.sqlite.index_facts", full)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    store.record("a", FACT)
+    await store.aclose()
+    monkeypatch.undo()
+    assert not has_index(tmp_path)
+    again = SqliteStore(tmp_path)
+    await again.open()
+    assert await again.facts("a") == (FACT,)
+    await again.aclose()

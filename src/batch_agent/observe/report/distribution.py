@@ -27,7 +27,7 @@ class Distribution:
             self._most = seconds
         if seconds < self._least:
             self._least = seconds
-        self._bins[_bin(seconds)] += 1
+        self._bins[0 if seconds < _SHORTEST else _bin(seconds)] += 1
 
     def quantile(self, share: float) -> float | None:
         """The duration that this share does not exceed; None if empty."""

@@ -1,5 +1,6 @@
 """Model of the page: the view of a run as plain data."""
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -53,6 +54,13 @@ def model_of(
         "scheduling": None if view.scheduling is None else _scheduling(view.scheduling),
         "savings": [each.as_json() for each in savings(turns, tools, view.repeats, view.scheduling)],
     }
+
+
+def final_model(view: RunView, folder: Path, began: float) -> dict[str, Any]:
+    """The model at the end of the process that has written the whole log in this directory."""
+    now = time.time()
+    found = model_of(view, title=folder.name, began=began, now=now, is_running=False, is_closed=True)
+    return with_evaluation(found, view, folder)
 
 
 def with_evaluation(model: dict[str, Any], view: RunView, folder: Path) -> dict[str, Any]:

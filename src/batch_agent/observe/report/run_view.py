@@ -2,7 +2,7 @@
 
 from array import array
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, assert_never
 
 from ...core.agent_config import sample_of, without_sample
@@ -83,6 +83,15 @@ class RunView:
         """What the user changed during the run."""
         self.scheduling: Scheduling | None = None
         self._capacity = CapacityTotals()
+        self._of_agents: dict[type, Callable[[float, StageView, str, Any], None]] = {
+            AgentStarted: self._started,
+            TurnStarted: self._turn_started,
+            TurnEnded: self._turn_ended,
+            CallsStarted: self._calls_started,
+            CallsEnded: self._calls_ended,
+            AgentFinished: self._finished,
+        }
+        """Frequent events: a lookup takes less time than a match."""
 
     def start_process(self, at: float) -> None:
         """Later events come from another process, which resumes the run."""
@@ -102,12 +111,20 @@ class RunView:
         if not self.processes:
             self.start_process(0.0)
         self.seconds = at
-        stage, worker = None, ""
-        if type(event) is StageEvent:
+        stage, worker, kind = None, "", event.__class__
+        if kind is StageEvent:
+            assert isinstance(event, StageEvent)
             stage, event = self._stage(event.stage), event.event
-        if type(event) is WorkerEvent:
+            kind = event.__class__
+        if kind is WorkerEvent:
+            assert isinstance(event, WorkerEvent)
             worker, event = event.worker, event.event
-        self._apply(at, stage, worker, event)
+            kind = event.__class__
+        apply = self._of_agents.get(kind)
+        if apply is None:
+            self._apply(at, stage, worker, event)
+        else:
+            apply(at, stage or self.stages.get("") or self._stage(""), worker, event)
 
     def key(self, stage: str, index: int, sample: int = 0) -> str | None:
         """The key of the agent with this index and sample; None if there is none."""
@@ -141,29 +158,16 @@ class RunView:
         """`stage`: None for events of the whole run, and for runs without stages. `worker`: empty for the process that
         writes the log."""
         match event:
-            case TurnStarted():
-                self._turn_started(at, stage or self._stage(""), event)
-            case TurnEnded():
-                self._turn_ended(at, stage or self._stage(""), worker, event)
-            case CallsStarted():
-                self._calls_started(at, stage or self._stage(""), event)
-            case CallsEnded():
-                self._calls_ended(at, stage or self._stage(""), worker, event)
             case RequestRetried():
                 self._retried(at, stage or self._stage(""), event)
             case LoadSampled():
                 self.series.take(at, self._capacity.add(worker, event))
-            case AgentStarted():
-                self._started(at, stage or self._stage(""), worker, event)
             case AgentReassigned():
                 self._reassigned(at, stage or self._stage(""), event)
-            case AgentFinished():
-                self._finished(at, stage or self._stage(""), event)
             case ItemQueued():
                 (stage or self._stage("")).queued += 1
             case RunStarted():
-                stage = stage or self._stage("")
-                stage.began, stage.added = event, 0
+                (stage or self._stage("")).begin(event)
             case FlowStarted():
                 for name in event.stages:
                     self._stage(name)
@@ -187,38 +191,41 @@ class RunView:
                 self.scheduling = event.scheduling
             case PrefixReported():
                 (stage or self._stage("")).prefix = event.prefix
+            case AgentStarted() | TurnStarted() | TurnEnded() | CallsStarted() | CallsEnded() | AgentFinished():
+                pass  # as `_of_agents` says
             case Notice() | Resumed() | BudgetReported() | CallbackFailed() | StageEvent() | WorkerEvent():
                 pass  # not shown, or known from other events
             case _:
                 assert_never(event)
 
-    def _turn_started(self, at: float, stage: StageView, event: TurnStarted) -> None:
-        actor = self._actor(stage, event.key)
+    def _turn_started(self, at: float, stage: StageView, worker: str, event: TurnStarted) -> None:
+        actor = stage.actors.get(event.key) or self._actor(stage, event.key)
         if actor is not None:
             self.repeats.start_turn(actor, event.turn)
             self.timeline.add_generating(at, self._rows[actor], 1)
 
     def _turn_ended(self, at: float, stage: StageView, worker: str, event: TurnEnded) -> None:
-        stage.turn_ended(event.usage)
+        stage.turns += 1
+        stage.used.add(event.usage)
         self.workers.add_turn(worker, event.usage, stage.cost(event.usage))
         self.distributions["turn"].add(event.seconds)
         self.distributions["queued"].add(event.queued)
         if event.ttft is not None:
             self.distributions["ttft"].add(event.ttft)
-        actor = self._actor(stage, event.key)
+        actor = stage.actors.get(event.key) or self._actor(stage, event.key)
         if actor is not None:
             self.repeats.end_turn(actor, event.usage)
             self.timeline.add_generating(at, self._rows[actor], -1)
 
-    def _calls_started(self, at: float, stage: StageView, event: CallsStarted) -> None:
-        actor = self._actor(stage, event.key)
+    def _calls_started(self, at: float, stage: StageView, worker: str, event: CallsStarted) -> None:
+        actor = stage.actors.get(event.key) or self._actor(stage, event.key)
         if actor is not None:
             self.repeats.start_calls(actor)
             self.timeline.add_calling(at, self._rows[actor], 1)
 
     def _calls_ended(self, at: float, stage: StageView, worker: str, event: CallsEnded) -> None:
         self.tools.add_calls(event.calls, worker)
-        actor = self._actor(stage, event.key)
+        actor = stage.actors.get(event.key) or self._actor(stage, event.key)
         if actor is not None:
             self.timeline.add_calling(at, self._rows[actor], -1)
 
@@ -243,7 +250,7 @@ class RunView:
             self.workers.release(self._rows[actor])
             self.timeline.remove(at, self._rows[actor])
 
-    def _finished(self, at: float, stage: StageView, event: AgentFinished) -> None:
+    def _finished(self, at: float, stage: StageView, worker: str, event: AgentFinished) -> None:
         result, timeline = event.result, self.timeline
         actor = stage.actors.get(result.key)
         row = self._add_agent(at, stage, result.key, result.index) if actor is None else self._rows[actor]

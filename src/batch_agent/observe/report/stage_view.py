@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...core.events import AgentFinished, RunStarted
+from ...core.options.price import Price
 from ...core.requests import NO_USAGE, Usage
 from ...core.results import AgentResult
 from ...core.run_reports import PrefixReport
@@ -39,6 +40,7 @@ class StageView:
         self.name = name
         self.number = number
         self.began: RunStarted | None = None
+        self._price: Price | None = None
         self.added = 0
         """Agents of inputs that were added during the run."""
         self.queued = 0
@@ -69,6 +71,10 @@ class StageView:
         """Number of agents for the inputs; None if these are streamed, or come from another stage."""
         return None if self.began is None or self.began.total is None else self.began.total + self.added
 
+    def begin(self, event: RunStarted) -> None:
+        """A process starts its run."""
+        self.began, self.added, self._price = event, 0, event.price
+
     def finished(self, at: float, row: int, event: AgentFinished) -> None:
         """Adds the result of an agent."""
         result = event.result
@@ -78,17 +84,15 @@ class StageView:
         if event.resumed:
             return
         self._latest.append((at, result))
-        self._note_slow(row, round(result.timing.total, 3), result)
+        seconds = round(result.timing.total, 3)
+        if len(self._slowest) < _MAX_SLOWEST or seconds > self._slowest[-1][0]:
+            self._note_slow(row, seconds, result)
 
     def clear_failure(self, row: int) -> None:
         """Removes the failure of an agent that is restarted."""
         kind = self._kinds.pop(row, None)
         if kind is not None:
             self._failures[kind].pop(row, None)
-
-    def turn_ended(self, usage: Usage) -> None:
-        self.turns += 1
-        self.used.add(usage)
 
     def add_restored(self, result: AgentResult) -> None:
         """Adds the result of an agent that is not in the log."""
@@ -97,8 +101,7 @@ class StageView:
 
     def cost(self, usage: Usage) -> float | None:
         """Dollars; None if the price is unknown."""
-        cost = None if self.began is None else self.began.cost(usage)
-        return None if cost is None else round(cost, 9)
+        return None if self._price is None else round(self._price.of(usage), 9)
 
     def as_json(self, counts: StageCounts, is_shown: Callable[[int], bool]) -> dict[str, Any]:
         """`is_shown`: whether the agent of a row belongs to the current run."""
@@ -149,8 +152,6 @@ class StageView:
             examples[row] = (result.index, row_key(result.key), message)
 
     def _note_slow(self, row: int, seconds: float, result: AgentResult) -> None:
-        if len(self._slowest) == _MAX_SLOWEST and seconds <= self._slowest[-1][0]:
-            return
         shown = {
             "index": result.index,
             "key": row_key(result.key),

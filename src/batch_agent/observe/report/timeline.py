@@ -61,6 +61,8 @@ class Activity:
 FAILED, ANSWERED, IN_PROGRESS = 0, 1, 2
 _CODES = (0, 0, 1, 2, 0)
 """Segment codes of the states; 0 is a gap."""
+_ONE_BYTE = 128
+"""Varints below this have one byte."""
 
 
 class Timeline:
@@ -115,13 +117,21 @@ class Timeline:
 
     def add_generating(self, at: float, row: int, more: int) -> None:
         """A turn starts (1) or ends (-1)."""
-        self._generating[row] = max(0, self._generating[row] + more)
-        self._update(at, row)
+        turns = self._generating[row] + more
+        self._generating[row] = turns if turns > 0 else 0
+        before = self.state[row]
+        after = GENERATING if turns > 0 else TOOLS if self._calling[row] else WAITING
+        if before != after and before != DONE:  # else a late event of an agent that timed out
+            self._change(at, row, before, after)
 
     def add_calling(self, at: float, row: int, more: int) -> None:
         """Tool calls start (1) or end (-1)."""
-        self._calling[row] = max(0, self._calling[row] + more)
-        self._update(at, row)
+        calls = self._calling[row] + more
+        self._calling[row] = calls if calls > 0 else 0
+        before = self.state[row]
+        after = GENERATING if self._generating[row] else TOOLS if calls > 0 else WAITING
+        if before != after and before != DONE:
+            self._change(at, row, before, after)
 
     def finish(self, at: float, row: int, outcome: int) -> None:
         self.last_process[row], self.outcome[row] = self.process, outcome
@@ -152,7 +162,8 @@ class Timeline:
             _put(encoded, self._numbers[row] + bool(code))
             encoded += self._segments[row]
             if code:
-                self._put_segment(encoded, row, code, now)
+                since = self._since[row]
+                _put_segment(encoded, code, since - self._ended[row], now - since)
         return {
             "stage": [self.stage[row] for row in chosen],
             "index": [self.index[row] for row in chosen],
@@ -162,36 +173,36 @@ class Timeline:
             "segments": b64encode(encoded).decode(),
         }
 
-    def _update(self, at: float, row: int) -> None:
-        if self.state[row] == DONE:
-            return  # a late event of an agent that timed out
-        self._set_state(at, row, GENERATING if self._generating[row] else TOOLS if self._calling[row] else WAITING)
-
     def _set_state(self, at: float, row: int, kind: int) -> None:
         before = self.state[row]
-        if before == kind:
-            return
+        if before != kind:
+            self._change(at, row, before, kind)
+
+    def _change(self, at: float, row: int, before: int, after: int) -> None:
         now = round(at * 100)
         code = _CODES[before]
         if code:
-            self._put_segment(self._segments[row], row, code, now)
+            _put_segment(self._segments[row], code, self._since[row] - self._ended[row], now - self._since[row])
             self._numbers[row] += 1
             self._ended[row] = now
         self._since[row] = now
-        self.state[row] = kind
-        self.activity.move(at, before, kind)
+        self.state[row] = after
+        self.activity.move(at, before, after)
 
-    def _put_segment(self, into: bytearray, row: int, code: int, now: int) -> None:
-        """Appends the current segment, ending now."""
-        since = self._since[row]
+
+def _put_segment(into: bytearray, code: int, gap: int, length: int) -> None:
+    """Appends a segment: its code, the time since the one before it, and its length."""
+    if gap < _ONE_BYTE and length < _ONE_BYTE:
+        into.extend((code, gap, length))
+    else:
         into.append(code)
-        _put(into, since - self._ended[row])
-        _put(into, now - since)
+        _put(into, gap)
+        _put(into, length)
 
 
 def _put(into: bytearray, number: int) -> None:
     """Appends a varint: seven bits per byte, the lowest first."""
-    while number > 127:
+    while number >= _ONE_BYTE:
         into.append(number & 127 | 128)
         number >>= 7
     into.append(number)
