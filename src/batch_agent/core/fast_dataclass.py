@@ -2,7 +2,10 @@
 
 The standard library compiles six methods for each frozen dataclass, about a millisecond each: with two hundred classes,
 a third of the import time. Its `__init__` sets each field through object.__setattr__, 0.3 microseconds each. Here one
-method is compiled, which sets the slots directly; the others are closures."""
+method is compiled, which sets the slots directly; the others are closures.
+
+Assignments are several times faster than calls that set slots, but a frozen class refuses them. So an instance with
+more than a few fields is of a mutable class with the same slots while its `__init__` runs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,6 +24,11 @@ else:
         return _frozen if options == {"frozen": True, "slots": True} else declared
 
 
+_FEW_FIELDS = 3
+"""Up to so many fields, changing the class twice costs more than it saves."""
+_set_class = vars(object)["__class__"].__set__
+
+
 class _Made:
     """Default of a parameter whose field has a default_factory."""
 
@@ -35,23 +43,41 @@ def _frozen(cls: type[Any]) -> type[Any]:
     cls.__doc__ = doc
     params = getattr(cls, "__dataclass_params__")  # noqa: B009 - not in the type stubs
     params.init = params.repr = params.eq = params.frozen = True
-    for name, method in {"__init__": _init(cls), **_methods(cls)}.items():
+    is_long = len(fields(cls)) > _FEW_FIELDS
+    for name, method in {"__init__": _init(cls, opens=is_long), **_methods(cls)}.items():
         if name not in own:
             setattr(cls, name, method)
+    if is_long and "__init__" not in own:
+        setattr(cls, "__init_subclass__", classmethod(_inherit_init))  # noqa: B010 - mypy refuses the assignment
     return cls
 
 
-def _init(cls: type[Any]) -> Any:
+def _inherit_init(cls: type[Any]) -> None:
+    """An instance of a subclass has another layout, and stays of its class."""
+    if "__init__" not in vars(cls):
+        setattr(cls, "__init__", _init(cls.__mro__[1], opens=False))  # noqa: B010 - mypy refuses the assignment
+
+
+def _init(cls: type[Any], *, opens: bool) -> Any:
+    """`opens`: fields are assigned while the instance is of a mutable class with the same slots."""
     names: dict[str, Any] = {"made": _Made()}
     given = [field for field in fields(cls) if field.init]
     for field in fields(cls):
-        names[f"set_{field.name}"] = vars(cls)[field.name].__set__
+        if not opens:
+            names[f"set_{field.name}"] = vars(cls)[field.name].__set__
         names[f"default_{field.name}"] = field.default
         names[f"make_{field.name}"] = field.default_factory
     named = [_parameter(field) for field in given if field.kw_only]
     placed = [_parameter(field) for field in given if not field.kw_only]
     parameters = ", ".join(["self", *placed, *(["*", *named] if named else [])])
-    body = [f"set_{field.name}(self, {_value(field)})" for field in given]
+    if opens:
+        same_layout = {name: vars(cls)[name] for name in ("__slots__", "__orig_bases__") if name in vars(cls)}
+        mutable = type(cls.__name__, cls.__bases__, same_layout)
+        names |= {"class_setter": _set_class, "mutable_class": mutable, "frozen_class": cls}
+        assigned = [f"self.{field.name} = {_value(field)}" for field in given]
+        body = ["class_setter(self, mutable_class)", *assigned, "self.__class__ = frozen_class"]
+    else:
+        body = [f"set_{field.name}(self, {_value(field)})" for field in given]
     if "__post_init__" in vars(cls):
         body.append("self.__post_init__()")
     exec(f"def __init__({parameters}):\n    " + ("\n    ".join(body) or "pass"), names)  # noqa: S102 - as dataclasses do

@@ -138,3 +138,31 @@ def test_other_dataclass_options_use_the_standard_library() -> None:
     changing = Changing(1)
     changing.x = 2
     assert changing == Changing(2)
+
+
+def test_an_instance_of_a_subclass_stays_of_its_class() -> None:
+    class Inhabited(Point):
+        def double(self) -> int:
+            return 2 * self.x
+
+    inhabited = Inhabited(3, unit="km")
+    assert type(inhabited) is Inhabited
+    assert inhabited.double() == 6
+    assert (inhabited.unit, inhabited.length) == ("km", 5.0)
+
+
+def test_an_instance_is_frozen_as_soon_as_it_is_made() -> None:
+    assert type(Point(1)) is Point
+    with pytest.raises(ZeroDivisionError):
+        Late(1, 2, 3, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """More than a few fields, one of which cannot be made."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+    e: float = field(default_factory=lambda: 1 / 0)
