@@ -75,6 +75,7 @@ class AdmissionController:
         self._has_later_turns = has_later_turns
         self._device_tokens = device_tokens
         self._unstarted = agents
+        self._last_rounds = 0 if residency is None else _last_rounds()
         self._has_results = False
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
@@ -166,14 +167,15 @@ class AdmissionController:
 
     def _starts_new(self) -> bool:
         """Whether new agents go before started ones."""
-        if self.residency is None or not (self._unstarted and self._has_results):
+        unstarted = self._unstarted
+        if not unstarted or not self._has_results or unstarted > self._last_rounds * self.slots.limit:
+            return False  # more than the last rounds have left: whatever fits
+        if self.residency is None:
             return False
-        from ..schedule.kv_tiers import LAST_ROUNDS, RemainingWork, admission_order
+        from ..schedule.kv_tiers import RemainingWork, admission_order
 
-        if self._unstarted > LAST_ROUNDS * self.slots.limit:
-            return False  # whatever fits: most of a run has more left
-        fits = self.residency.holds_new(self._unstarted)
-        work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
+        fits = self.residency.holds_new(unstarted)
+        work = RemainingWork(unstarted, self.slots.effective_limit, self._has_results, fits)
         return admission_order(work) == "start_new"
 
     def hinted(self, request: Request, turns_left: int) -> Request:
@@ -337,6 +339,12 @@ class AdmissionController:
             self._hints.forget(agent)
         if self.residency is not None:
             self.residency.release(agent)
+
+
+def _last_rounds() -> int:
+    from ..schedule.kv_tiers import LAST_ROUNDS
+
+    return LAST_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
