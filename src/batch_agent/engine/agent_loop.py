@@ -100,8 +100,11 @@ class AgentLoop:
             conversation.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
-            if self.config.starts_early:
-                await agent.abandon()
+            try:
+                if self.config.starts_early:
+                    await agent.abandon()
+            finally:
+                agent.end()
         if self.reads is not None:
             self.reads.add(self._reader(conversation) if self.reads.is_open else None)
         return conversation.result(now() - started)
@@ -230,6 +233,11 @@ class _Agent:
         """Cancels calls that were started early for a reply that was not completed."""
         if self._session is not None:
             await self._session.abandon()
+
+    def end(self) -> None:
+        """Drops the session, which refers to its journal, this agent: the garbage collector would find each agent, its
+        task and its conversation in a cycle, long after the agent has ended."""
+        self._session = None
 
     def _placed(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
         """The results, of which some may stand before the agent's own text."""
