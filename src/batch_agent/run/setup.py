@@ -246,11 +246,16 @@ def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
 
 def _tools(spec: BatchSpec) -> "tuple[list[Tool], list[ToolProvider], ArtifactFolders | None]":
     """The tools of a spec, what provides more of them, and the folders of their artifacts. Raises SpecError."""
-    from ..tools import ToolProvider, as_tool, check_names
+    from ..tools import Tool, ToolProvider, as_tool, check_names
     from ..tools.tool_context import ArtifactFolders
 
-    providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
-    tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
+    providers, tools = list[ToolProvider](), list[Tool]()
+    for each in spec.tools:
+        # Not of a Tool: it suggests names for the attributes that it lacks, which takes a millisecond.
+        if not isinstance(each, Tool) and isinstance(each, ToolProvider):
+            providers.append(each)
+        else:
+            tools.append(as_tool(each))
     check_names(tools)
     takes_context = any(tool.context_arg is not None for tool in tools)
     return tools, providers, ArtifactFolders(spec.checkpoint_dir) if takes_context else None
