@@ -2,7 +2,7 @@
 
 The standard library compiles six methods for each frozen dataclass, about a millisecond each: with two hundred classes,
 a third of the import time. Its `__init__` sets each field through object.__setattr__, 0.3 microseconds each. Here one
-method is compiled, which sets the slots directly; the others are closures.
+method is compiled, when it is first used, which sets the slots directly; the others are closures.
 
 Assignments are several times faster than calls that set slots, but a frozen class refuses them. So an instance with
 more than a few fields is of a mutable class with the same slots while its `__init__` runs."""
@@ -44,12 +44,27 @@ def _frozen(cls: type[Any]) -> type[Any]:
     params = getattr(cls, "__dataclass_params__")  # noqa: B009 - not in the type stubs
     params.init = params.repr = params.eq = params.frozen = True
     is_long = len(fields(cls)) > _FEW_FIELDS
-    for name, method in {"__init__": _init(cls, opens=is_long), **_methods(cls)}.items():
+    for name, method in {"__init__": _LazyInit(cls, opens=is_long), **_methods(cls)}.items():
         if name not in own:
             setattr(cls, name, method)
     if is_long and "__init__" not in own:
         setattr(cls, "__init_subclass__", classmethod(_inherit_init))  # noqa: B010 - mypy refuses the assignment
     return cls
+
+
+class _LazyInit:
+    """Compiles an `__init__` when it is first used: two of three classes that a short run imports are never made."""
+
+    __slots__ = ("_cls", "_opens")
+
+    def __init__(self, cls: type[Any], *, opens: bool) -> None:
+        self._cls = cls
+        self._opens = opens
+
+    def __get__(self, instance: Any, owner: type[Any]) -> Any:
+        compiled = _init(self._cls, opens=self._opens)
+        setattr(self._cls, "__init__", compiled)  # noqa: B010 - mypy refuses the assignment
+        return compiled if instance is None else compiled.__get__(instance, owner)
 
 
 def _inherit_init(cls: type[Any]) -> None:
