@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.fast_dataclass import dataclass
 from .column_names import check_unique
 from .optional_imports import require
-from .plain_values import plain_value
 
 _BATCH_ROWS = 1000
 
@@ -42,6 +41,8 @@ class SqlQuery:
         return f"SqlQuery({self.url.partition('://')[0]}://..., {self.query!r})"
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
+        from .plain_values import plain_value
+
         with self._rows() as rows:
             names = check_unique(rows.keys(), "The query", "rename one of them with AS")
             for row in rows:

@@ -28,11 +28,11 @@ from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
-from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
 from .slots import HeldSlot, Slots
 
 if TYPE_CHECKING:  # most runs of one turn need none of them
+    from ..schedule.pace import Pace
     from .keep_warm import ContextHints, KeepWarm
     from .pool_residency import PoolResidency
     from .residency import Residency, ResidencyLease
@@ -510,15 +510,18 @@ def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
-def _pace(spec: BatchSpec, traits: Traits, server: object) -> Pace | None:
+def _pace(spec: BatchSpec, traits: Traits, server: object) -> "Pace | None":
     """None: nothing limits the requests per minute, and no response may do so."""
     limits: dict[PaceKind, int] = {}
     if spec.limits.rpm is not None:
         limits["requests"] = spec.limits.rpm
     if spec.limits.tpm is not None:
         limits["tokens"] = spec.limits.tpm
-    endpoints = server.paces if isinstance(server, PacesEndpoints) else None
-    return Pace(limits, endpoints=endpoints) if limits or traits.reports_rate_limits else None
+    if not limits and not traits.reports_rate_limits:
+        return None
+    from ..schedule.pace import Pace, PacesEndpoints
+
+    return Pace(limits, endpoints=server.paces if isinstance(server, PacesEndpoints) else None)
 
 
 async def measure_chars_per_token(server: Backend, text: str) -> float | None:
