@@ -1,11 +1,12 @@
 """Tasks with fields that the engine may reorder, and validation of the type of `inputs=`, without opening anything."""
 
 from collections.abc import AsyncIterable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Self
 
 from .errors import SpecError
+from .fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core.errors import SpecError
+from ..core.fast_dataclass import dataclass
+from ..lazy_imports import lazy_modules
 from .optional_imports import require
-from .plain_values import check_unique, plain_value
+
+with lazy_modules(globals()):
+    from . import plain_values
 
 _BATCH_ROWS = 1000
 
@@ -42,9 +45,9 @@ class SqlQuery:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with self._rows() as rows:
-            names = check_unique(rows.keys(), "The query", "rename one of them with AS")
+            names = plain_values.check_unique(rows.keys(), "The query", "rename one of them with AS")
             for row in rows:
-                yield {name: plain_value(value) for name, value in zip(names, row, strict=True)}
+                yield {name: plain_values.plain_value(value) for name, value in zip(names, row, strict=True)}
 
     @contextmanager
     def _rows(self) -> Iterator[Any]:

@@ -28,11 +28,11 @@ from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
 from ..schedule.concurrency_limit import InflightLimit
-from ..schedule.pace import Pace, PacesEndpoints
 from ..schedule.slot_queue import Priority
 from .slots import HeldSlot, Slots
 
 if TYPE_CHECKING:  # most runs of one turn need none of them
+    from ..schedule.pace import Pace
     from .keep_warm import ContextHints, KeepWarm
     from .pool_residency import PoolResidency
     from .residency import Residency, ResidencyLease
@@ -75,6 +75,7 @@ class AdmissionController:
         self._has_later_turns = has_later_turns
         self._device_tokens = device_tokens
         self._unstarted = agents
+        self._last_rounds = 0 if residency is None else _last_rounds()
         self._has_results = False
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
@@ -166,14 +167,15 @@ class AdmissionController:
 
     def _starts_new(self) -> bool:
         """Whether new agents go before started ones."""
-        if self.residency is None or not (self._unstarted and self._has_results):
+        unstarted = self._unstarted
+        if not unstarted or not self._has_results or unstarted > self._last_rounds * self.slots.limit:
+            return False  # more than the last rounds have left: whatever fits
+        if self.residency is None:
             return False
-        from ..schedule.kv_tiers import LAST_ROUNDS, RemainingWork, admission_order
+        from ..schedule.kv_tiers import RemainingWork, admission_order
 
-        if self._unstarted > LAST_ROUNDS * self.slots.limit:
-            return False  # whatever fits: most of a run has more left
-        fits = self.residency.holds_new(self._unstarted)
-        work = RemainingWork(self._unstarted, self.slots.effective_limit, self._has_results, fits)
+        fits = self.residency.holds_new(unstarted)
+        work = RemainingWork(unstarted, self.slots.effective_limit, self._has_results, fits)
         return admission_order(work) == "start_new"
 
     def hinted(self, request: Request, turns_left: int) -> Request:
@@ -339,6 +341,12 @@ class AdmissionController:
             self.residency.release(agent)
 
 
+def _last_rounds() -> int:
+    from ..schedule.kv_tiers import LAST_ROUNDS
+
+    return LAST_ROUNDS
+
+
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
     """Estimates the usage of requests before they are sent."""
@@ -502,15 +510,18 @@ def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
     return InflightLimit(first, traits.fixed_inflight, ceiling)
 
 
-def _pace(spec: BatchSpec, traits: Traits, server: object) -> Pace | None:
+def _pace(spec: BatchSpec, traits: Traits, server: object) -> "Pace | None":
     """None: nothing limits the requests per minute, and no response may do so."""
     limits: dict[PaceKind, int] = {}
     if spec.limits.rpm is not None:
         limits["requests"] = spec.limits.rpm
     if spec.limits.tpm is not None:
         limits["tokens"] = spec.limits.tpm
-    endpoints = server.paces if isinstance(server, PacesEndpoints) else None
-    return Pace(limits, endpoints=endpoints) if limits or traits.reports_rate_limits else None
+    if not limits and not traits.reports_rate_limits:
+        return None
+    from ..schedule.pace import Pace, PacesEndpoints
+
+    return Pace(limits, endpoints=server.paces if isinstance(server, PacesEndpoints) else None)
 
 
 async def measure_chars_per_token(server: Backend, text: str) -> float | None:

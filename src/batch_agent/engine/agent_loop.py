@@ -4,7 +4,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from .. import aio
 from ..agent.call_state import call_records
@@ -35,10 +35,12 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
-from ..schedule.reference_model import Reader, ReadRecorder, reader_of
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
 from .turn_runner import TurnRunner
+
+if TYPE_CHECKING:  # only for tools whose results are shared
+    from ..schedule.reference_model import Reader, ReadRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class AgentLoop:
     """Deadline of the run, as far as it is part of `agent_time`."""
     recorded_compaction: Callable[[str, int], Compacted | None] | None = None
     """In a replay: returns the compaction that was recorded before a turn, once."""
-    reads: ReadRecorder | None = None
+    reads: "ReadRecorder | None" = None
     """Records what agents read, if they have tools whose results they share."""
     shared_tools: frozenset[str] = frozenset()
     """Names of those tools whose results may be placed first."""
@@ -100,13 +102,18 @@ class AgentLoop:
             conversation.fail(AgentError(ErrorKind.AGENT_TIMEOUT, limit, retryable=True))
         finally:
             slot.release()
-            if self.config.starts_early:
-                await agent.abandon()
+            try:
+                if self.config.starts_early:
+                    await agent.abandon()
+            finally:
+                agent.end()
         if self.reads is not None:
             self.reads.add(self._reader(conversation) if self.reads.is_open else None)
         return conversation.result(now() - started)
 
-    def _reader(self, conversation: Conversation) -> Reader:
+    def _reader(self, conversation: Conversation) -> "Reader":
+        from ..schedule.reference_model import reader_of
+
         return reader_of(conversation.own_chars, conversation.tool_turns(), self.shared_tools)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
@@ -230,6 +237,11 @@ class _Agent:
         """Cancels calls that were started early for a reply that was not completed."""
         if self._session is not None:
             await self._session.abandon()
+
+    def end(self) -> None:
+        """Drops the session, which refers to its journal, this agent: the garbage collector would find each agent, its
+        task and its conversation in a cycle, long after the agent has ended."""
+        self._session = None
 
     def _placed(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
         """The results, of which some may stand before the agent's own text."""

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ..core.events import Event, LimitChanged, Notice, Paused, Resumed
 from ..core.protocols import EventSink, PaceKind, ServerLoad, ServiceLimit
@@ -15,8 +15,10 @@ from ..schedule.endpoint_load import EndpointLoads, EndpointMembership
 from ..schedule.fair_share import Demand
 from ..schedule.health import Health
 from ..schedule.overload_detector import OverloadDetector
-from ..schedule.pace import Pace
 from ..schedule.slot_queue import Priority, SlotQueue, Ticket
+
+if TYPE_CHECKING:  # most servers limit no rate
+    from ..schedule.pace import Pace
 
 _DEFAULT_PAUSE = 0.5
 _BUSY_SHARE = 0.75
@@ -37,7 +39,7 @@ class Slots:
         self,
         limit: InflightLimit,
         events: EventSink | None = None,
-        pace: Pace | None = None,
+        pace: "Pace | None" = None,
         *,
         awaits_limits: bool = False,
     ) -> None:

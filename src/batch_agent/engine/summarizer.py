@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ..core.errors import BackendError
+from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
 from ..core.protocols import Backend
 from ..core.requests import Request, Sampling, Usage

@@ -33,7 +33,6 @@ from ..lazy_imports import lazy_modules
 from ..observe.sinks import request_observer
 from ..plan.compile import PLAIN, Plan, prefix_chars
 from ..plan.layout import CHARS_PER_TOKEN, Layout
-from ..schedule.reference_model import ReadRecorder
 from ..store.memory_store import NoStore
 from .admissions import Admissions
 from .complete_checkpoint import ReadOnlyStore, recall_complete, recorded_stage, without_mark
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
     from ..cluster.shared_control import SharedControls
     from ..core.options.control_request import KeptControls
+    from ..schedule.reference_model import ReadRecorder
     from ..tools import Tool, ToolExecutor, ToolProvider
     from .run_budget import RunBudget
 
@@ -422,10 +422,12 @@ def inline_tools(spec: BatchSpec, tools: "Sequence[Tool]") -> tuple[str, ...]:
     return placeable(tools) if has_later_turns else ()
 
 
-def _recorder(run: RunResources) -> ReadRecorder | None:
+def _recorder(run: RunResources) -> "ReadRecorder | None":
     """None if agents of the run cannot read the same results."""
     if run.agents == 1 or not any(tool.is_shared for tool in run.tools):
         return None
+    from ..schedule.reference_model import ReadRecorder
+
     return ReadRecorder(prefix_chars(run.plan.config.prompt) + run.plan.references_at)
 
 

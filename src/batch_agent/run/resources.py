@@ -16,13 +16,13 @@ from ..engine.long_inputs.context_window import ContextWindow
 from ..engine.summarizer import Summarizer
 from ..plan.compile import Plan
 from ..schedule.health import Health
-from ..schedule.reference_model import ReadRecorder
 from ..tools.no_tools import NoTools
 from .setup import RunSetup
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
+    from ..schedule.reference_model import ReadRecorder
     from ..tools import Tool
     from .control import LiveSettings, RunControl
 
@@ -59,7 +59,7 @@ class RunResources:
     """Number of agents; None if the number of inputs is unknown."""
     counts: dict[str, int] = field(default_factory=dict)
     """Token counts of the server, by text digest; recorded if the store is durable."""
-    reads: ReadRecorder | None = None
+    reads: "ReadRecorder | None" = None
     """What agents read with tools whose results they share; None without such tools."""
     lanes: "LaneStats | None" = None
     """Set if requests may take another lane than the standard one."""

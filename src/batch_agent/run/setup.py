@@ -250,8 +250,13 @@ def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
 
 def _tools(spec: BatchSpec) -> "tuple[list[Tool], list[ToolProvider], ArtifactFolders | None]":
     """The tools of a spec, what provides more of them, and the folders of their artifacts. Raises SpecError."""
-    providers = [tool for tool in spec.tools if isinstance(tool, tool_package.ToolProvider)]
-    tools = [tool_package.as_tool(tool) for tool in spec.tools if not isinstance(tool, tool_package.ToolProvider)]
+    providers, tools = list[tool_package.ToolProvider](), list[tool_package.Tool]()
+    for each in spec.tools:
+        # Not of a Tool: it suggests names for the attributes that it lacks, which takes a millisecond.
+        if not isinstance(each, tool_package.Tool) and isinstance(each, tool_package.ToolProvider):
+            providers.append(each)
+        else:
+            tools.append(tool_package.as_tool(each))
     tool_package.check_names(tools)
     takes_context = any(tool.context_arg is not None for tool in tools)
     return tools, providers, tool_context.ArtifactFolders(spec.checkpoint_dir) if takes_context else None

@@ -10,10 +10,11 @@ The limit that was too high is remembered. It is approached in steps that become
 after several successful rounds at it. A limit that worked before and is too high later indicates a rate limit rather
 than a concurrency limit: it is lowered by a half, then by a quarter, and raised more slowly each time."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import sqrt
 from typing import NamedTuple
 
+from ..core.fast_dataclass import dataclass
 from ..core.protocols import ServerLoad
 
 _MAX_LIMIT = 1024

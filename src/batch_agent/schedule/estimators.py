@@ -4,9 +4,10 @@ in the server's KV cache again."""
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
+from ..core.fast_dataclass import dataclass
 from ..core.requests import Usage
 
 _INFINITY = float("inf")

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from ..core.fast_dataclass import dataclass
 from .estimators import CacheMissTracker, ContextGrowth, PrefillSpeed
 from .kv_account import NO_USE, KvDemand, KvGrant, KvLearned, KvUse
 from .kv_tiers import HEADROOM

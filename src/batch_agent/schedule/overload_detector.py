@@ -8,7 +8,9 @@ zero (a CUSUM test of a rate of a quarter against one of three quarters). If a f
 reaches `_THRESHOLD` once in two million requests; if all are refused, after `_THRESHOLD` requests."""
 
 from bisect import insort
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from ..core.fast_dataclass import dataclass
 
 _THRESHOLD = 10
 """Refusals in excess of other requests."""

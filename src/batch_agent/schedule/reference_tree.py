@@ -2,12 +2,12 @@
 it. And the tree of what agents ask for, which tells how many will share a reference."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
-from ..core.fast_dataclass import dataclass as frozen
+from ..core.fast_dataclass import dataclass
 
 
-@frozen(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SizedReference:
     """A reference in an agent's prompt, with its size."""
 

@@ -3,8 +3,10 @@
 import heapq
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple, NewType
+
+from ..core.fast_dataclass import dataclass
 
 _MAX_STALE = 64
 """Cancelled tickets that may stay in the heap, beyond as many as still wait, before it is rebuilt."""

@@ -130,11 +130,75 @@ def test_methods_of_the_class_are_kept() -> None:
     assert repr(Named("a")) == "somebody"
 
 
-def test_other_dataclass_options_use_the_standard_library() -> None:
+def test_a_dataclass_that_is_not_frozen_can_be_changed_and_has_no_hash() -> None:
     @dataclass(slots=True)
     class Changing:
         x: int
+        names: list[str] = field(default_factory=list)
+        count: int = field(init=False, default=7)
 
     changing = Changing(1)
     changing.x = 2
-    assert changing == Changing(2)
+    changing.names.append("a")
+    assert changing == Changing(2, ["a"])
+    assert Changing(1).names == []
+    assert repr(changing).endswith("Changing(x=2, names=['a'], count=7)")
+    assert copy.copy(changing) == changing
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(changing)
+
+
+def test_what_a_class_has_of_its_own_and_what_it_does_without_is_left() -> None:
+    @dataclass(frozen=True, slots=True, eq=False)
+    class Shared:
+        x: int
+
+    @dataclass(frozen=True, slots=True, init=False, repr=False)
+    class Special:
+        x: int
+
+        def __init__(self, text: str) -> None:
+            object.__setattr__(self, "x", int(text))
+
+    assert Shared(1) != Shared(1)
+    assert len({Shared(1), Shared(1)}) == 2
+    assert Special("3") == Special("3")
+    assert repr(Special("3")).endswith(">")
+    with pytest.raises(FrozenInstanceError):
+        Special("3").x = 4  # type: ignore[misc]
+
+
+def test_other_dataclass_options_use_the_standard_library() -> None:
+    @dataclass(order=True)
+    class Ordered:
+        x: int
+
+    assert Ordered(1) < Ordered(2)
+
+
+def test_an_instance_of_a_subclass_stays_of_its_class() -> None:
+    class Inhabited(Point):
+        def double(self) -> int:
+            return 2 * self.x
+
+    inhabited = Inhabited(3, unit="km")
+    assert type(inhabited) is Inhabited
+    assert inhabited.double() == 6
+    assert (inhabited.unit, inhabited.length) == ("km", 5.0)
+
+
+def test_an_instance_is_frozen_as_soon_as_it_is_made() -> None:
+    assert type(Point(1)) is Point
+    with pytest.raises(ZeroDivisionError):
+        Late(1, 2, 3, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """More than a few fields, one of which cannot be made."""
+
+    a: int
+    b: int
+    c: int
+    d: int
+    e: float = field(default_factory=lambda: 1 / 0)

@@ -1,6 +1,7 @@
 """Identity of endpoints: which ways to write one name the same server, and the label of each."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from yarl import URL
 
@@ -8,7 +9,9 @@ from ...core.errors import SpecError
 from ...core.options.backend_settings import NamedBackend, settings_of
 from ..address import address_of, parse
 from ..http.client import display_url
-from .hostfile import Endpoint
+
+if TYPE_CHECKING:
+    from .hostfile import Endpoint
 
 
 def check_distinct(endpoints: Sequence[NamedBackend]) -> list[NamedBackend]:
@@ -47,7 +50,7 @@ def server_of(endpoint: NamedBackend) -> str:
     return str(address_of(parsed, settings).root)
 
 
-def backend_url(endpoint: Endpoint) -> str:
+def backend_url(endpoint: "Endpoint") -> str:
     """The URL of an endpoint. An address without a path is assumed to be a vLLM server; other URLs are probed."""
     is_address = endpoint.scheme == "http" and not endpoint.base
     return endpoint.url.replace("http://", "vllm://", 1) if is_address else endpoint.url

@@ -121,23 +121,19 @@ class ResponseParser:
         return data
 
     def _parse_head(self, head: bytes) -> None:
-        first, *lines = head.decode("latin-1").split("\r\n")
-        is_cached = len(head) < _MAX_CACHED_HEAD
-        minor, status = _status(first) if is_cached else _status.__wrapped__(first)
-        headers = _fields(lines, _field if is_cached else _field.__wrapped__)
+        parsed = (_parse if len(head) < _MAX_CACHED_HEAD else _parse.__wrapped__)(head)
+        status = parsed.head.status
         if status < 200:  # the final response is still to come
             self._interim += 1
             if status == _SWITCHING_PROTOCOLS or self._interim > _MAX_INTERIM_RESPONSES:
                 raise ProtocolError(f"unexpected interim status {status}")
             return
-        self.head = ResponseHead(status, headers)
-        connection = headers["connection"].lower() if "connection" in headers else ""
-        self.keep_alive = "close" not in connection and (minor != "0" or "keep-alive" in connection)
-        if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
-            self.keep_alive = False  # RFC 9112, 6.1: bytes that follow may be smuggled
-        self._body = _body_of(status, headers)
-        if "content-encoding" in headers and status not in _WITHOUT_BODY:
-            self._decode(headers["content-encoding"])
+        self.head = parsed.head
+        self.keep_alive = parsed.keep_alive
+        length = parsed.length
+        self._body = _FixedBody(length) if length >= 0 else _ChunkedBody() if length == _CHUNKED else _UntilCloseBody()
+        if parsed.content_encoding is not None:
+            self._decode(parsed.content_encoding)
 
     def _decode(self, encoding: str) -> None:
         with _translated_content():
@@ -155,6 +151,38 @@ def _translated_content() -> Iterator[None]:
         yield
     except BadContent as error:
         raise ProtocolError(str(error)) from error
+
+
+class _ParsedHead(NamedTuple):
+    """A head, and what follows from it for the body and the connection."""
+
+    head: ResponseHead
+    keep_alive: bool
+    length: int
+    """Bytes of the body, or one of the constants."""
+    content_encoding: str | None
+
+
+_CHUNKED, _UNTIL_CLOSE = -1, -2
+
+
+# Servers send the same heads again: all but the length and the date of answers is the same as a rule.
+@lru_cache(maxsize=256)
+def _parse(head: bytes) -> _ParsedHead:
+    """Raises ProtocolError."""
+    first, *lines = head.decode("latin-1").split("\r\n")
+    is_cached = len(head) < _MAX_CACHED_HEAD
+    minor, status = _status(first) if is_cached else _status.__wrapped__(first)
+    headers = _fields(lines, _field if is_cached else _field.__wrapped__)
+    parsed = ResponseHead(status, headers)
+    if status < 200:
+        return _ParsedHead(parsed, True, 0, None)
+    connection = headers["connection"].lower() if "connection" in headers else ""
+    keep_alive = "close" not in connection and (minor != "0" or "keep-alive" in connection)
+    if "transfer-encoding" in headers and ("content-length" in headers or minor == "0"):
+        keep_alive = False  # RFC 9112, 6.1: bytes that follow may be smuggled
+    encoding = None if status in _WITHOUT_BODY else headers.get("content-encoding")
+    return _ParsedHead(parsed, keep_alive, _body_length(status, headers), encoding)
 
 
 def _fields(lines: list[str], parse: Callable[[str], tuple[str, str]]) -> dict[str, str]:
@@ -178,7 +206,7 @@ def _fields(lines: list[str], parse: Callable[[str], tuple[str, str]]) -> dict[s
     return headers
 
 
-# Servers send nearly the same lines each time, so parsed lines are cached.
+# The lines of other heads are nearly the same each time, too.
 @lru_cache(maxsize=64)
 def _status(line: str) -> tuple[str, int]:
     """Minor version and status of a status line. Raises ProtocolError."""
@@ -202,17 +230,17 @@ def _field(line: str) -> tuple[str, str]:
     return name.lower(), value.strip(" \t")
 
 
-def _body_of(status: int, headers: Mapping[str, str]) -> "_Body":
-    """Framing of the body, as the head announces it. Raises ProtocolError."""
+def _body_length(status: int, headers: Mapping[str, str]) -> int:
+    """Length of the body, or how its end is marked, as the head announces it. Raises ProtocolError."""
     if status in _WITHOUT_BODY:
-        return _FixedBody(0)
+        return 0
     coding = headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower() != "chunked":
             raise ProtocolError(f"unsupported Transfer-Encoding {coding[:40]!r}: only chunked is supported")
-        return _ChunkedBody()
+        return _CHUNKED
     length = headers.get("content-length")
-    return _UntilCloseBody() if length is None else _FixedBody(_length(length))
+    return _UNTIL_CLOSE if length is None else _length(length)
 
 
 def _length(value: str) -> int:

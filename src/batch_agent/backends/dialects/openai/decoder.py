@@ -1,10 +1,11 @@
 """Decoder of responses in the OpenAI chat completions format, including deviations of compatible servers."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 from ....core.errors import BackendError, ErrorKind
+from ....core.fast_dataclass import dataclass
 from ....core.json import dumps
 from ....core.messages import ToolCall
 from ....core.requests import CallDelta, Delta, Finished, FinishReason, Lane, ReasoningDelta, TextDelta, Usage
@@ -249,11 +250,9 @@ def _signature(call: Mapping[str, Any]) -> str:
 
 
 def _first_choice(reply: dict[str, Any]) -> dict[str, Any] | None:
-    match reply.get("choices"):
-        case [dict() as first, *_]:
-            return first
-        case _:
-            return None
+    choices = reply.get("choices")
+    first = choices[0] if type(choices) is list and choices else None
+    return first if type(first) is dict else None
 
 
 def _text_only_chunk(data: bytes) -> ChunkText | None:
@@ -277,7 +276,7 @@ def _content_of(message: Mapping[str, Any]) -> tuple[str, str]:
     reasoning = message.get("reasoning_content") or message.get("reasoning")
     text = message.get("content")
     if type(text) is not str or not text:
-        text = _text(text) or _text(message.get("refusal"))
+        text = (_text(text) if text else "") or _text(message.get("refusal"))
     return reasoning if type(reasoning) is str else "", text
 
 
