@@ -11,7 +11,8 @@ from ..core.protocols import Backend, RendersPrompts, Slot, Store
 from ..core.requests import Reply, Request, TokenRequest
 from ..engine.engine import Leave
 from ..engine.turn_runner import OnAttempt, TurnRunner, WrappedTurnRunner
-from .continuation import LastTurn, continued_prompt
+from .continuation import LastTurn
+from .joint_renderer import JointRenderer
 from .token_record import TokenRecord, encode_record
 
 MAX_ID_BYTES = 256 * 1024 * 1024
@@ -28,7 +29,7 @@ class TokenRecorder:
 
     def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
         self._store = store
-        self._render = server.render_prompt if isinstance(server, RendersPrompts) else None
+        self._renderer = JointRenderer(server.render_prompt) if isinstance(server, RendersPrompts) else None
         self._threads: dict[str, dict[str, LastTurn]] = {}
         """Conversations by agent, least recently used first."""
         self._size = 0
@@ -40,13 +41,12 @@ class TokenRecorder:
     async def continued(self, step: Generate, agent: str, thread: str = "") -> Generate:
         """The step, with a prompt of ids where it continues the turn before."""
         last, request = self._last(agent, thread), step.request
-        if last is None or self._render is None or not last.is_continued_by(request):
+        if last is None or self._renderer is None or not last.is_continued_by(request):
             return step
-        rendered = await self._render(request)
-        prompt = None if rendered is None else continued_prompt(last, rendered)
-        if prompt is None:
+        added = await self._renderer.addition(last, request)
+        if added is None:
             return step
-        return Generate(request.with_tokens(TokenRequest(prompt)), step.turns_left)
+        return Generate(request.with_tokens(TokenRequest(last.tokens.sequence + added)), step.turns_left)
 
     def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
         """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
@@ -57,7 +57,7 @@ class TokenRecorder:
         sent = request.tokens.prompt_ids if request.tokens is not None else b""
         as_ids = bool(sent) and sent == tokens.prompt
         if sent and not as_ids:
-            self._render = None  # the server does not take ids: what it rendered itself is in the record
+            self._renderer = None  # the server does not take ids: what it rendered itself is in the record
         last = self._last(agent, thread)
         previous = last.tokens.sequence if last is not None and last.number < request.turn else b""
         record = TokenRecord(tokens, request.turn, attempt, thread, sent_as_ids=as_ids)
