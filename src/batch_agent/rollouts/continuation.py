@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 
 from ..core.fast_dataclass import dataclass
-from ..core.messages import Assistant, Message
+from ..core.messages import Assistant, Message, ToolResults, User
 from ..core.requests import ID_BYTES, Reply, Request, TurnTokens
 
 
@@ -38,7 +38,7 @@ class LastTurn:
         """Whether the request only adds messages to this turn. One that compacts, replaces or rewrites some of them
         does not, and neither does one with images, whose ids are not known before they are encoded."""
         count, messages = len(self.messages), request.messages
-        if len(messages) < count + 2 or any(getattr(message, "images", ()) for message in messages):
+        if len(messages) < count + 2 or any(map(_has_images, messages)):
             return False
         answer = messages[count]
         return isinstance(answer, Assistant) and _is_same(answer, self.reply) and messages[:count] == self.messages
@@ -95,6 +95,12 @@ def count_ids(ids: bytes, wanted: bytes) -> int:
     """How often an id occurs."""
     [one] = array("I", wanted)
     return array("I", ids).count(one)
+
+
+def _has_images(message: Message) -> bool:
+    if isinstance(message, ToolResults):
+        return any(result.images for result in message.results)
+    return isinstance(message, User) and bool(message.images)
 
 
 def _is_same(message: Assistant, reply: Reply) -> bool:

@@ -16,7 +16,7 @@ Render = Callable[[Request], Awaitable[bytes | None]]
 
 _MAX_JOINT = 32
 _MAX_TEXT = 65_536
-"""Characters of the tool results in one exchange, besides the first."""
+"""Characters of the tool results in one exchange of several."""
 _CHECKED = 4
 """Turns whose parts are compared with renderings of their own, before parts are used."""
 _MAX_GROUPS = 64
@@ -121,7 +121,7 @@ class _Group:
         self.is_busy = True
         batch: list[_Waiting] = [(first, None)]
         most = 1 if not self.ends_in_each else _MAX_JOINT if self.is_checked else _CHECKED
-        text = 0
+        text = _text_length(first)
         while self._waiting and len(batch) < most:
             turn, future = self._waiting[0]
             text += _text_length(turn)

@@ -65,7 +65,7 @@ class TokenRecorder:
         self.turns += 1
         self.breaks += not tokens.prompt.startswith(previous)
         rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
-        self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered))
+        self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered), last)
         return Replied(reply, fact.queued, fact.seconds, fact.ttft, fact.attempts, fact.work, fact.cut_at)
 
     def forget(self, agent: str) -> None:
@@ -108,14 +108,13 @@ class TokenRecorder:
         )
 
     def _last(self, agent: str, thread: str) -> LastTurn | None:
-        return self._threads[agent].get(thread) if agent in self._threads else None
+        threads = self._threads.get(agent)
+        return None if threads is None else threads.get(thread)
 
-    def _remember(self, agent: str, thread: str, turn: LastTurn) -> None:
+    def _remember(self, agent: str, thread: str, turn: LastTurn, last: LastTurn | None) -> None:
         threads = self._threads.pop(agent, {})
-        if thread in threads:
-            self._size -= threads[thread].size
         threads[thread] = turn
         self._threads[agent] = threads
-        self._size += turn.size
+        self._size += turn.size - (0 if last is None else last.size)
         while self._size > self._max_bytes:
             self.forget(next(iter(self._threads)))
