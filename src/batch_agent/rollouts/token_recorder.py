@@ -82,12 +82,13 @@ class TokenRecorder:
             task: "asyncio.Task[Any]",
             on_attempt: OnAttempt | None = None,
         ) -> Replied:
-            try:
-                step = await self.continued(step, job.key)
-            except BaseException:
-                if slot is not None:
-                    slot.release()
-                raise
+            if job.key in self._threads:
+                try:
+                    step = await self.continued(step, job.key)
+                except BaseException:
+                    if slot is not None:
+                        slot.release()
+                    raise
             fact = await turns.turn(job, step, slot, task, on_attempt)
             return self.keep(job.key, step.request, fact)
 

@@ -100,6 +100,8 @@ class SqliteStore:
         self._writer: WriterThread | None = None
         self._known = HashSet()
         """Hashes of the keys that have facts: what is not among them needs no query."""
+        self._last_key: str | None = None
+        """The key whose hash was added last."""
         self._rows: list[tuple[str, str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._is_sync = False
@@ -113,7 +115,7 @@ class SqliteStore:
             is_new = not self._path.exists()
             os.close(open_private(self._path, os.O_RDWR))  # SQLite creates its other files with the same mode
             self._writer = WriterThread(self._path)
-            self._known = await self._writer.wait(prepare_tables)
+            self._known, self._last_key = await self._writer.wait(prepare_tables), None
             self._marker.open(await self._writer.wait(_syncs), is_new=is_new)
         except (sqlite3.Error, OSError) as error:
             await self.aclose()
@@ -219,7 +221,9 @@ class SqliteStore:
     def record(self, key: str, fact: Fact) -> None:
         if self._writer is None:
             raise StoreError(_NOT_OPEN)
-        self._known.add(_hashed(key))
+        if key != self._last_key:  # the facts of a turn come one after the other
+            self._known.add(_hashed(key))
+            self._last_key = key
         self._rows.append((key, *encode(fact)))
         self._flush_soon()
 
