@@ -50,22 +50,24 @@ class TokenRecorder:
 
     def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
         """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
-        full = fact.reply
-        tokens, reply = full.tokens, Reply(full.text, full.finish, full.usage, full.calls, full.thoughts)
+        full, turn = fact.reply, request.turn
+        tokens = full.tokens
         if tokens is None:
             raise BackendError(ErrorKind.BAD_REQUEST, _NO_IDS)
+        reply = Reply(full.text, full.finish, full.usage, full.calls, full.thoughts)
         sent = request.tokens.prompt_ids if request.tokens is not None else b""
         as_ids = bool(sent) and sent == tokens.prompt
         if sent and not as_ids:
             self._renderer = None  # the server does not take ids: what it rendered itself is in the record
         last = self._last(agent, thread)
-        previous = last.tokens.sequence if last is not None and last.number < request.turn else b""
-        record = TokenRecord(tokens, request.turn, attempt, thread, sent_as_ids=as_ids)
+        previous = last.tokens.sequence if last is not None and last.number < turn else b""
+        record = TokenRecord(tokens, turn, attempt, thread, 0, as_ids)
         self._store.record(agent, Sampled(encode_record(record, previous)))
         self.turns += 1
-        self.breaks += not tokens.prompt.startswith(previous)
+        if previous and not tokens.prompt.startswith(previous):
+            self.breaks += 1
         rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
-        self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered), last)
+        self._remember(agent, thread, LastTurn(turn, request.messages, reply, tokens, rendered), last)
         return Replied(reply, fact.queued, fact.seconds, fact.ttft, fact.attempts, fact.work, fact.cut_at)
 
     def forget(self, agent: str) -> None:
