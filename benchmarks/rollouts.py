@@ -105,8 +105,8 @@ def berth_of(ship: str) -> str:
     return f"{ship} lies at berth {len(ship)}, pier <{ship[:2]}>."
 
 
-async def agents(url: str, kind: str, count: int, folder: Path, *, tokens: bool) -> dict[str, Any]:
-    backend = await ForcedCalls.open(url, kind, call_of("berth_of", "ship", NAME))
+async def agents(url: str, kind: str, count: int, calls: int, folder: Path, *, tokens: bool) -> dict[str, Any]:
+    backend = await ForcedCalls.open(url, kind, call_of("berth_of", "ship", NAME), calls)
     started, used = time.perf_counter(), time.process_time()
     try:
         results: Results[str] = await BatchAgent.run(
@@ -129,6 +129,7 @@ async def agents(url: str, kind: str, count: int, folder: Path, *, tokens: bool)
         "turns": turns,
         "cpu_ms_per_turn": round(1000 * cpu / turns, 3),
         "tool_calls": sum(len(result.tool_calls) for result in results),
+        "renderings": backend.renderings,
         "wall_s": round(time.perf_counter() - started, 1),
     }
 
@@ -194,11 +195,12 @@ async def measure(kind: str, options: argparse.Namespace, scratch: Path) -> dict
             print(json.dumps(found["programs"]), flush=True)
         if options.program == DEFAULT_PROGRAM:
             start, folder = log.stat().st_size, scratch / "agents"
-            ran = await agents(url, kind, options.agents, folder, tokens=True)
+            ran = await agents(url, kind, options.agents, options.calls, folder, tokens=True)
             found["agents"] = ran | compared(kept(folder), logged(kind, scratch, start))
             print(json.dumps(found["agents"]), flush=True)
         if options.without:
-            found["without_tokens"] = await agents(url, kind, options.without, scratch / "without", tokens=False)
+            ran = await agents(url, kind, options.without, options.calls, scratch / "without", tokens=False)
+            found["without_tokens"] = ran
             print(json.dumps(found["without_tokens"]), flush=True)
     return found
 
@@ -207,6 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("engine", choices=("vllm", "sglang"))
     parser.add_argument("--agents", type=int, default=200)
+    parser.add_argument("--calls", type=int, default=1, help="turns of an agent that call the tool, before its answer")
     parser.add_argument("--programs", type=int, default=8)
     parser.add_argument("--program", choices=tuple(PROGRAMS), default=DEFAULT_PROGRAM, help="others: no agents")
     parser.add_argument("--without", type=int, default=0, help="agents of a run without the option, for its CPU")

@@ -4,8 +4,8 @@
 
 Each agent calls a tool and answers, with a checkpoint in both cases. The server is a process of its own that answers at
 once, in the format of vLLM 0.32: with prompts of 203 and 276 ids, 36 and 14 sampled ids and their log probabilities, as
-the agents of benchmarks/rollouts.py have them. It also renders prompts, which runs with the option ask for before each
-later turn. Runs alternate; CPU is that of this process, user and system.
+the agents of benchmarks/rollouts.py have them. It also renders prompts, which runs with the option ask for before a later
+turn, and each agent has a tool result of its own. Runs alternate; CPU is that of this process, user and system.
 """
 
 import argparse
@@ -18,30 +18,37 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 from aiohttp import web
 
 from batch_agent import BatchAgent
 from benchmarks import report
 
-END = 2
-SYSTEM = list(range(100, 240))
-CALL = '{"ship": "Alewyns Spice"}'
+END, NEWLINE, OPEN = 2, 10, 11
+SYSTEM = [OPEN, *range(100, 238), END, NEWLINE]
+LENGTHS = {"user": 58, "assistant": 35, "tool": 32}
+"""Of messages as the template renders them, without the ids around."""
 CALL_IDS, ANSWER_IDS = [*range(400, 435), END], [*range(500, 513), END]
 
 
-def prompt_ids(turn: int) -> list[int]:
-    """As a template renders it: a first prompt of 203 ids, and 276 with the call and its result."""
-    first = [*SYSTEM, END, 10, *range(300, 358), END, 10, 11]
-    return first if not turn else [*first, *range(600, 635), END, 10, *range(700, 733), END, 10, 11]
+def prompt_ids(messages: list[dict[str, Any]]) -> list[int]:
+    """As a template renders them: 203 ids for a first prompt, and 276 with the call and its result. What the model
+    sampled is rendered in other ids, as it is if the model spells a call in another way than the template."""
+    ids = list(SYSTEM)
+    for message in messages:
+        word = 1000 + crc32(json.dumps(message).encode()) % 30_000
+        ids += [OPEN, *[word] * LENGTHS[message["role"]], END, NEWLINE]
+    return [*ids, OPEN]
 
 
 def reply(body: dict[str, Any]) -> dict[str, Any]:
     turn = int(body["messages"][-1]["role"] == "tool")
     sampled = ANSWER_IDS if turn else CALL_IDS
     given = (body.get("kv_transfer_params") or {}).get("prompt_token_ids")
-    prompt = given or prompt_ids(turn)
-    call = {"id": "c1", "type": "function", "function": {"name": "berth_of", "arguments": CALL}}
+    prompt = given or prompt_ids(body["messages"])
+    arguments = json.dumps({"ship": body["messages"][-1]["content"]})
+    call = {"id": "c1", "type": "function", "function": {"name": "berth_of", "arguments": arguments}}
     message: dict[str, Any] = {"role": "assistant", "content": "The ship lies at berth two, pier It." if turn else None}
     if not turn:
         message["tool_calls"] = [call]
@@ -67,14 +74,19 @@ def reply(body: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def compact(value: Any) -> str:
+    """As vLLM writes JSON."""
+    return json.dumps(value, separators=(",", ":"))
+
+
 def serve(ready: Connection) -> None:
     async def chat(request: web.Request) -> web.Response:
-        return web.json_response(reply(await request.json()))
+        return web.json_response(reply(await request.json()), dumps=compact)
 
     async def tokenize(request: web.Request) -> web.Response:
         body = await request.json()
-        ids = prompt_ids(int(body["messages"][-1]["role"] == "tool")) if "messages" in body else [1]
-        return web.json_response({"count": len(ids), "max_model_len": 4096, "tokens": ids})
+        ids = prompt_ids(body["messages"]) if "messages" in body else [1]
+        return web.json_response({"count": len(ids), "max_model_len": 4096, "tokens": ids}, dumps=compact)
 
     async def models(request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}]})

@@ -27,6 +27,8 @@ class ForcedCalls:
         self.server = server
         self._call = call
         self._calls = calls
+        self.renderings = 0
+        """Prompts that the server was asked to render."""
         self._samplings: dict[tuple[int, str], tuple[Sampling, Sampling]] = {}
 
     @classmethod
@@ -45,6 +47,7 @@ class ForcedCalls:
         return self.server.stream(self._forced(request))
 
     async def render_prompt(self, request: Request) -> bytes | None:
+        self.renderings += 1
         return await self.server.render_prompt(request)
 
     async def leave(self, agent: str) -> None:

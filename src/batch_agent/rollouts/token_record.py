@@ -6,6 +6,7 @@ the conversation."""
 
 import zlib
 from dataclasses import replace
+from functools import lru_cache
 
 import orjson
 
@@ -51,22 +52,27 @@ def encode_record(record: TokenRecord, previous: bytes = b"") -> bytes:
     """`previous`: the sequence of the record before it, if there is one in the same conversation."""
     tokens = record.tokens
     kept = len(previous) if previous and tokens.prompt.startswith(previous) else 0
-    head = {
-        "turn": record.turn,
-        "attempt": record.attempt,
-        "thread": record.thread,
-        "as_ids": record.sent_as_ids,
-        "finish": tokens.finish,
-        "model": tokens.model,
-        "version": tokens.version,
-        "continues": kept // ID_BYTES,
-        "prompt": (len(tokens.prompt) - kept) // ID_BYTES,
-        "sampled": len(tokens.sampled) // ID_BYTES,
-    }
-    body = b"".join((tokens.prompt[kept:], tokens.sampled, tokens.logprobs))
+    body, zipped = b"".join((tokens.prompt[kept:], tokens.sampled, tokens.logprobs)), b""
     if len(body) >= _MIN_COMPRESSED:
-        body, head["zlib"] = zlib.compress(body, _LEVEL), True
-    return orjson.dumps(head) + b"\n" + body
+        body, zipped = zlib.compress(body, _LEVEL), b',"zlib":true'
+    lengths = kept // ID_BYTES, (len(tokens.prompt) - kept) // ID_BYTES, len(tokens.sampled) // ID_BYTES
+    names = _names(record.attempt, record.thread, record.sent_as_ids, tokens.finish, tokens.model, tokens.version)
+    head = b'{"turn":%d,"continues":%d,"prompt":%d,"sampled":%d,' % (record.turn, *lengths)
+    return b"".join((head, names, zipped, b"}\n", body))
+
+
+@lru_cache(256)
+def _names(attempt: str, thread: str, as_ids: bool, finish: str, model: str, version: str) -> bytes:
+    """What many records have in common, as fields of JSON."""
+    fields = {
+        "attempt": attempt,
+        "thread": thread,
+        "as_ids": as_ids,
+        "finish": finish,
+        "model": model,
+        "version": version,
+    }
+    return orjson.dumps(fields)[1:-1]
 
 
 def decode_record(data: bytes) -> TokenRecord:

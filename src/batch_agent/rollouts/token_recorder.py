@@ -11,7 +11,8 @@ from ..core.protocols import Backend, RendersPrompts, Slot, Store
 from ..core.requests import Reply, Request, TokenRequest
 from ..engine.engine import Leave
 from ..engine.turn_runner import OnAttempt, TurnRunner, WrappedTurnRunner
-from .continuation import LastTurn, continued_prompt
+from .continuation import LastTurn
+from .joint_renderer import JointRenderer
 from .token_record import TokenRecord, encode_record
 
 MAX_ID_BYTES = 256 * 1024 * 1024
@@ -28,7 +29,7 @@ class TokenRecorder:
 
     def __init__(self, store: Store, server: Backend, max_bytes: int = MAX_ID_BYTES) -> None:
         self._store = store
-        self._render = server.render_prompt if isinstance(server, RendersPrompts) else None
+        self._renderer = JointRenderer(server.render_prompt) if isinstance(server, RendersPrompts) else None
         self._threads: dict[str, dict[str, LastTurn]] = {}
         """Conversations by agent, least recently used first."""
         self._size = 0
@@ -40,32 +41,33 @@ class TokenRecorder:
     async def continued(self, step: Generate, agent: str, thread: str = "") -> Generate:
         """The step, with a prompt of ids where it continues the turn before."""
         last, request = self._last(agent, thread), step.request
-        if last is None or self._render is None or not last.is_continued_by(request):
+        if last is None or self._renderer is None or not last.is_continued_by(request):
             return step
-        rendered = await self._render(request)
-        prompt = None if rendered is None else continued_prompt(last, rendered)
-        if prompt is None:
+        added = await self._renderer.addition(last, request)
+        if added is None:
             return step
-        return Generate(request.with_tokens(TokenRequest(prompt)), step.turns_left)
+        return Generate(request.with_tokens(TokenRequest(last.tokens.sequence + added)), step.turns_left)
 
     def keep(self, agent: str, request: Request, fact: Replied, attempt: str = "", thread: str = "") -> Replied:
         """Records the tokens of a turn, and returns the reply without them. Raises BackendError if it has none."""
-        full = fact.reply
-        tokens, reply = full.tokens, Reply(full.text, full.finish, full.usage, full.calls, full.thoughts)
+        full, turn = fact.reply, request.turn
+        tokens = full.tokens
         if tokens is None:
             raise BackendError(ErrorKind.BAD_REQUEST, _NO_IDS)
+        reply = Reply(full.text, full.finish, full.usage, full.calls, full.thoughts)
         sent = request.tokens.prompt_ids if request.tokens is not None else b""
         as_ids = bool(sent) and sent == tokens.prompt
         if sent and not as_ids:
-            self._render = None  # the server does not take ids: what it rendered itself is in the record
+            self._renderer = None  # the server does not take ids: what it rendered itself is in the record
         last = self._last(agent, thread)
-        previous = last.tokens.sequence if last is not None and last.number < request.turn else b""
-        record = TokenRecord(tokens, request.turn, attempt, thread, sent_as_ids=as_ids)
+        previous = last.tokens.sequence if last is not None and last.number < turn else b""
+        record = TokenRecord(tokens, turn, attempt, thread, 0, as_ids)
         self._store.record(agent, Sampled(encode_record(record, previous)))
         self.turns += 1
-        self.breaks += not tokens.prompt.startswith(previous)
+        if previous and not tokens.prompt.startswith(previous):
+            self.breaks += 1
         rendered = last.rendered if last is not None and as_ids else len(tokens.prompt)
-        self._remember(agent, thread, LastTurn(request.turn, request.messages, reply, tokens, rendered))
+        self._remember(agent, thread, LastTurn(turn, request.messages, reply, tokens, rendered), last)
         return Replied(reply, fact.queued, fact.seconds, fact.ttft, fact.attempts, fact.work, fact.cut_at)
 
     def forget(self, agent: str) -> None:
@@ -82,12 +84,13 @@ class TokenRecorder:
             task: "asyncio.Task[Any]",
             on_attempt: OnAttempt | None = None,
         ) -> Replied:
-            try:
-                step = await self.continued(step, job.key)
-            except BaseException:
-                if slot is not None:
-                    slot.release()
-                raise
+            if job.key in self._threads:
+                try:
+                    step = await self.continued(step, job.key)
+                except BaseException:
+                    if slot is not None:
+                        slot.release()
+                    raise
             fact = await turns.turn(job, step, slot, task, on_attempt)
             return self.keep(job.key, step.request, fact)
 
@@ -108,14 +111,13 @@ class TokenRecorder:
         )
 
     def _last(self, agent: str, thread: str) -> LastTurn | None:
-        return self._threads[agent].get(thread) if agent in self._threads else None
+        threads = self._threads.get(agent)
+        return None if threads is None else threads.get(thread)
 
-    def _remember(self, agent: str, thread: str, turn: LastTurn) -> None:
+    def _remember(self, agent: str, thread: str, turn: LastTurn, last: LastTurn | None) -> None:
         threads = self._threads.pop(agent, {})
-        if thread in threads:
-            self._size -= threads[thread].size
         threads[thread] = turn
         self._threads[agent] = threads
-        self._size += turn.size
+        self._size += turn.size - (0 if last is None else last.size)
         while self._size > self._max_bytes:
             self.forget(next(iter(self._threads)))

@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 from openai import AsyncAzureOpenAI, AsyncOpenAI
+from openai.types.chat.completion_create_params import (
+    CompletionCreateParamsNonStreaming,
+    CompletionCreateParamsStreaming,
+)
+from pydantic import TypeAdapter
 from tests.support import service_server as services
 from tests.support.service_server import KEY, Heard, Service, ServiceServer, service_server
 
@@ -66,21 +71,25 @@ async def said(backend: HttpBackend, request: Request) -> tuple[str, Finished]:
     return text, finished
 
 
+def requests_of_each_kind(backend: HttpBackend) -> list[Request]:
+    with_tools = replace(ASKED, prompt=Prompt("Be brief.", TOOLS))
+    return [
+        ASKED,
+        replace(ASKED, stream=True),
+        with_tools,
+        replace(with_tools, must_call=""),
+        replace(with_tools, must_call="look"),
+        replace(with_tools, may_call_tools=False),
+        replace(ASKED, answer_schema={"type": "object"}) if backend.traits.json_schema else ASKED,
+    ]
+
+
 @pytest.mark.parametrize("scheme", SERVICES)
 async def test_each_service_accepts_every_kind_of_request(scheme: str) -> None:
     async with service_server(SERVICES[scheme]) as server:
         backend = await opened(at(scheme, server), uses_tools=True)
         try:
-            with_tools = replace(ASKED, prompt=Prompt("Be brief.", TOOLS))
-            for request in (
-                ASKED,
-                replace(ASKED, stream=True),
-                with_tools,
-                replace(with_tools, must_call=""),
-                replace(with_tools, must_call="look"),
-                replace(with_tools, may_call_tools=False),
-                replace(ASKED, answer_schema={"type": "object"}) if backend.traits.json_schema else ASKED,
-            ):
+            for request in requests_of_each_kind(backend):
                 text, finished = await said(backend, request)
                 assert text or finished.reason == "calls"
                 assert finished.usage.input == 7
@@ -127,6 +136,57 @@ async def test_azure_gets_what_its_own_client_sends(version: str | None, path: s
     assert ours.headers["api-key"] == reference.headers["api-key"] == KEY
     assert ours.body == reference.body
     assert "authorization" not in ours.headers
+
+
+def official_client(scheme: str, server: ServiceServer, version: str | None) -> AsyncOpenAI:
+    """Microsoft and Google document the client of OpenAI for these services."""
+    if version is not None:
+        return AsyncAzureOpenAI(azure_endpoint=server.url, api_key=KEY, api_version=version)
+    root = "/openai/v1" if scheme == "azure" else SERVICES[scheme].root
+    return AsyncOpenAI(base_url=server.url + root, api_key=KEY, default_headers={"api-key": KEY})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "version"),
+    [("azure", None), ("azure", "2024-10-21"), ("azure", "2025-04-01-preview"), ("gemini", None)],
+)
+async def test_every_request_is_one_that_the_official_client_sends(scheme: str, version: str | None) -> None:
+    """What we send is passed to the client as arguments, and checked by its types: both send the same."""
+
+    @Tool.define(effect="read")
+    def look() -> str:
+        """Looks."""
+        return "seen"
+
+    types = TypeAdapter[Any](CompletionCreateParamsNonStreaming | CompletionCreateParamsStreaming)
+    async with service_server(SERVICES[scheme]) as server:
+        settings = at(scheme, server, api_version=version)
+        backend = await opened(settings, uses_tools=True)
+        try:
+            for request in requests_of_each_kind(backend):
+                await said(backend, replace(request, lane="flex"))
+        finally:
+            await backend.aclose()
+        await BatchAgent.run(
+            task="Look for {it}", inputs=["it"], tools=[look], backend=settings, seed=1, progress=False
+        )
+        ours = list(server.requests)
+        async with official_client(scheme, server, version) as sdk:
+            for each in ours:
+                checked = types.validate_python(each.body)
+                assert len(list(checked["messages"])) == len(each.body["messages"])  # they are checked as they are read
+                assert len(list(checked.get("tools", ()))) == len(each.body.get("tools", ()))
+                reply = await sdk.chat.completions.create(**each.body)
+                if each.body.get("stream"):
+                    async for _ in reply:
+                        pass
+    theirs = server.requests[len(ours) :]
+    assert any(message["role"] == "tool" for each in ours for message in each.body["messages"])
+    assert [(each.path, each.query, each.body) for each in ours] == [
+        (each.path, each.query, each.body) for each in theirs
+    ]
+    key = SERVICES[scheme].key_header
+    assert {each.headers[key] for each in ours} == {each.headers[key] for each in theirs}
 
 
 @pytest.mark.parametrize("scheme", [name for name in SERVICES if name != "azure"])

@@ -110,7 +110,7 @@ GEMINI = Flavor(
     model_prefix="models/",
     extensions=OpenAIExtensions(seed_field="", signed_calls=True),
     images=True,
-    tested_with="a local server with its responses",
+    tested_with="a local server with its responses, checked with the openai SDK",
 )
 MISTRAL = Flavor(
     "mistral",

@@ -8,13 +8,13 @@ from urllib.parse import quote
 from ....core.images import ImageRef, split_at_images
 from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, ToolResults, User, chat_tools
-from ....core.requests import PRIORITY_STEP, Delta, Lane, Request
+from ....core.requests import PRIORITY_STEP, Delta, Lane, Request, unpacked_ids
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
 from ..dialect import EncodingCache, base64_of
 from .context_hints import PARAMETERS, hint_fields
 from .decoder import OpenAIStreamDecoder, decode_reply
-from .token_ids import token_fields
+from .token_ids import PROMPT_IDS, TOKEN_FIELDS
 
 PATH = "/chat/completions"
 
@@ -108,7 +108,9 @@ class OpenAIChat:
             tail += b',"stream_options":{"include_usage":true}' if self._extensions.stream_options else b""
         metadata = self._metadata(request) if self._has_metadata else None
         if request.tokens is not None:
-            metadata = _with_token_fields(metadata or {}, request, self._extensions.prompt_ids)
+            tail += TOKEN_FIELDS
+            if request.tokens.prompt_ids or PARAMETERS in request.sampling.extra:
+                metadata = _with_prompt_ids(metadata or {}, request, self._extensions.prompt_ids)
         return tail + (b"," + dumps(metadata)[1:] if metadata else b"}")
 
     def _tool_choice(self, name: str) -> Any:
@@ -221,13 +223,16 @@ def _kv_parameters(request: Request) -> dict[str, Any]:
     return dict(extra) if request.hint is None else {**extra, **hint_fields(request.hint, request.turn)}
 
 
-def _with_token_fields(metadata: dict[str, Any], request: Request, input_field: str) -> dict[str, Any]:
-    """The fields about a request and its tokens. vLLM takes ids among the parameters of the KV transfer."""
+def _with_prompt_ids(metadata: dict[str, Any], request: Request, input_field: str) -> dict[str, Any]:
+    """The fields about a request, with a prompt of ids. vLLM takes it among the parameters of the KV transfer."""
     assert request.tokens is not None
-    metadata |= token_fields(request.tokens, input_field)
-    if input_field == PARAMETERS and (parameters := {**_kv_parameters(request), **metadata.get(PARAMETERS, {})}):
-        metadata[PARAMETERS] = parameters
-    return metadata
+    ids = unpacked_ids(request.tokens.prompt_ids)
+    if input_field != PARAMETERS:
+        return {**metadata, input_field: ids} if ids else metadata
+    parameters = _kv_parameters(request)
+    if ids:
+        parameters[PROMPT_IDS] = ids
+    return {**metadata, PARAMETERS: parameters} if parameters else metadata
 
 
 def _cache_key(prompt: Prompt) -> str:
