@@ -121,6 +121,8 @@ async def execute(
             from ..observe.score_file import save_scores
 
             await asyncio.to_thread(save_scores, spec.checkpoint_dir, execution.scores.scores)
+        if execution.scores is not None and resources.cluster is not None:
+            await resources.cluster.save_scores(execution.scores.scores)
         if resources.events is not None:
             execution.report(resources.events)
 

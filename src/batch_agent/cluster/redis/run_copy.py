@@ -3,11 +3,13 @@
 import asyncio
 from pathlib import Path
 
+from ...atomic_file import atomic_write
 from ...core.errors import StoreError
 from ...core.facts import Started
 from ...store.checkpoint_copy import CheckpointCopy, EncodedFact, InputRow, open_copy
 from ...store.codec import decode_job, encode, encode_input
 from ..memory_coordinator import IDENTITY, PLAN
+from ..run_files import RUN_FILES
 from ..shared_control import is_active
 from .redis_coordinator import RedisCoordinator, runs_known
 from .stored_run import StoredRun
@@ -38,6 +40,10 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
                 copy.add_facts(await coordinator.stored.facts([agent]))
             else:
                 await _copy_all(coordinator, copy)
+        for name in RUN_FILES if agent is None else ():
+            if (data := (await coordinator.read(name)).data) is not None:
+                with atomic_write(folder / name, is_private=True) as file:
+                    file.write(data)
         return await is_active(coordinator)
     finally:
         await coordinator.aclose()

@@ -15,7 +15,7 @@ from tests.support.forked_programs import Program, Programs, typed
 from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent import BatchAgent, SpecError, StoreError
-from batch_agent.cli.remote_run import RemoteRun
+from batch_agent.cli.shared_run import SharedRun
 from batch_agent.cluster.limit_sharing import workers_of
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -61,7 +61,7 @@ def command(place: Path, url: str, store: str, name: str, *more: str) -> list[st
 
 async def look(store: str, name: str) -> tuple[int, int]:
     """Agents that have ended, and processes that run agents."""
-    async with RemoteRun(store, name).connect() as coordinator:
+    async with SharedRun(store, name).connect() as coordinator:
         return AGENTS - await coordinator.pending_count(), len(await workers_of(coordinator))
 
 
@@ -73,7 +73,7 @@ def until(is_so: Callable[[], bool], *processes: Program) -> None:
 
 
 @dataclass
-class SharedRun:
+class StartedRun:
     """A run of a caller and two workers. It is paused at once, as commands take a second to be imported."""
 
     place: Path
@@ -97,7 +97,7 @@ class SharedRun:
         return [each.wait() for each in self.processes]
 
 
-Start = Callable[..., SharedRun]
+Start = Callable[..., StartedRun]
 
 
 @pytest.fixture
@@ -110,12 +110,12 @@ def start(
     third: Programs,
     terminal: Programs,
 ) -> Start:
-    def started(*more: str) -> SharedRun:
+    def started(*more: str) -> StartedRun:
         store, name = redis_server.url, f"run-{uuid4().hex[:8]}"
         words = command(tmp_path, sim.url, store, name, "--prices", "sim=1,1,1", *more)
         caller = programs.start_command(*words, cwd=tmp_path)
         works = ("worker", "--store", store, "--run", name)
-        run = SharedRun(tmp_path, store, name, [caller], terminal)
+        run = StartedRun(tmp_path, store, name, [caller], terminal)
         run.processes += [each.start_command(*works, cwd=tmp_path) for each in (second, third)]
         until(lambda: asyncio.run(look(store, name))[1] == 3, *run.processes)
         assert str(*asyncio.run(BatchAgent.control(store, run_id=name, pause=True))) == "pause: no -> yes"
