@@ -142,7 +142,7 @@ async def _recorded_inputs(shared: SharedRun) -> dict[int, bytes | None]:
     async with shared.connect() as coordinator:
         assert isinstance(coordinator, RedisCoordinator)
         async for page in coordinator.inputs.pages():
-            rows |= {each.index: each.data for each in page if each.error is None or each.index not in rows}
+            rows |= {each.index: each.data for each in page if each.error is None}
     return rows
 
 
