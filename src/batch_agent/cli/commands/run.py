@@ -33,6 +33,7 @@ from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import steered_lines, summary_lines
 from ...observe.text.text_format import plural
 from ...run.checkpoint_table import read_results
+from ...run.fallback import stage_names
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint
@@ -178,7 +179,8 @@ def run(
     if reduce is not None:
         options.check_output_path(reduce.summary, "--summary")
     check_judges(BatchSpec.of(**kwargs, checkpoint_dir=Path("-"), **cluster.to_dict()))  # before a run is deleted
-    remote = _remote_run(kwargs["task"], cluster, () if reduce is None else (MAP, REDUCE))
+    fallbacks = stage_names(len(kwargs["fallback"])) if kwargs["fallback"] else ()
+    remote = _remote_run(kwargs["task"], cluster, fallbacks if reduce is None else (MAP, REDUCE))
     if remote is not None and any(map(is_judge, kwargs["score"])):
         raise SpecError(
             f"A judge scores answers after the last one, which --store does not wait for. Run without it, then: "
@@ -193,11 +195,6 @@ def run(
         raise SpecError(
             "--models cannot be used with --store: workers would have to know the backends of all models. In Python, "
             "pass models= to BatchAgent.run and to BatchAgent.work; or use --cluster ray."
-        )
-    if remote is not None and kwargs["fallback"]:
-        raise SpecError(
-            "--fallback cannot be used with --store: workers would have to know all backends, and their keys. In "
-            "Python, pass fallback= to BatchAgent.run and to BatchAgent.work."
         )
     with open_folder(location) as opened:
         folder = opened.folder

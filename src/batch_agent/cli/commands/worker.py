@@ -22,6 +22,7 @@ from ...observe.sinks import combine_sinks
 from ...observe.text.flow_summary import partial_flow_summary_lines
 from ...observe.text.summary import summary_lines
 from ...run import runner
+from ...run.fallback import FallbackRuns
 from ...run.setup import RunSetup
 from ..config_file import backend_of
 from ..options.cluster import STORE
@@ -42,6 +43,7 @@ def worker(
     store: Annotated[str, Parameter(env_var=STORE)],
     run: str,
     backend: str | None = None,
+    fallback: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     max_inflight: int | None = None,
     lease: float | None = None,
     patience: float = 60.0,
@@ -64,6 +66,9 @@ def worker(
         The model server's URL from this machine, or the name of a backend in the batch.toml of the current directory.
         By default, as for the run. Required if the backend uses an API key of this machine or a file, or if its URL
         contained a password.
+    fallback
+        The fallbacks of the run from this machine, one for each, in the same order. By default, as for the run.
+        Required if one of them uses an API key of this machine, or if its URL contained a password.
     max_inflight
         Concurrent requests. By default, as for the run.
     lease
@@ -83,7 +88,7 @@ def worker(
         raise SpecError(f"--patience must be a number of seconds >= 0, got {patience!r}.")
     files = {"checkpoint_dir": checkpoint, "log_requests": log_requests}
     named = None if backend is None else backend_of(backend)
-    options = {"backend": named, "max_inflight": max_inflight, "lease": lease, **files}
+    options = {"backend": named, "fallback": fallback, "max_inflight": max_inflight, "lease": lease, **files}
     overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     BatchSpec.of(task="none", inputs=[], **overrides)  # validated before the worker waits for work
     job = WorkerJob(remote, overrides, trust or [])
@@ -126,6 +131,9 @@ class WorkerJob:
                 await flow.work(events=events)
                 return
             spec = self.spec(manifest)
+            if spec.fallback:
+                await FallbackRuns(spec, events).work()
+                return
             coordinator = coordinator_of(spec)
             assert coordinator is not None
             await runner.work(RunSetup.validate(spec, events), coordinator)
@@ -147,6 +155,8 @@ class WorkerJob:
     def _options(self, manifest: WorkerManifest) -> dict[str, Any]:
         if "backend" not in self._overrides:
             manifest.check_backend()
+        given = self._overrides.get("fallback")
+        manifest.check_fallback(given if isinstance(given, list) else None)
         try:
             kwargs = manifest.to_kwargs(TrustPolicy(self._trust))
         except SpecError as error:

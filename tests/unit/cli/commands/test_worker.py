@@ -378,7 +378,6 @@ def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_p
     alone = asks[: asks.index("--store")]
     for words, problem in (
         ((*asks, "--models", "a", "b"), "--models cannot be used with --store"),
-        ((*asks, "--fallback", "a"), "--fallback cannot be used with --store"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "--workers needs --cluster 'ray'"),
     ):
@@ -476,7 +475,7 @@ ONLY_SUBMITTER = {
     "strict_prefix": "checks the inputs",
     "samples models": "jobs arrive one for each sample; models= is refused with --store",
     "score": "answers are scored where they arrive",
-    "fallback tokens": "refused with --store",
+    "tokens": "refused with --store",
     "log_requests": "a file of the submitter's machine; a worker has a --log-requests of its own",
 }
 """Options that workers do not get, and why."""
