@@ -19,7 +19,7 @@ from ..store.lock import DirectoryLock
 from .checkpoint import check_is_one, checkpoints_in, report_lines
 from .options.cluster import STORE
 from .saved_command import read_command, remote_run_id
-from .shared_run import SharedRun
+from .shared_run import SharedRun, stage_of
 
 
 def _as_run_location(_: Any, tokens: Any) -> Path | str:
@@ -46,10 +46,11 @@ class OpenRun:
 
     def title_of(self, checkpoint: Path) -> str:
         """Title of the checkpoint of the run, or of one of its stages."""
-        stage = str(checkpoint.relative_to(self.folder))
         if checkpoint == self.folder:
             return self.title
-        return f"{self.title.rstrip('/')}/{stage}" if self.shared is None else self.shared.stage(stage).title
+        if self.shared is not None:
+            return self.shared.stage(stage_of(checkpoint)).title
+        return f"{self.title.rstrip('/')}/{checkpoint.relative_to(self.folder)}"
 
     def check_is_one(self, what: str) -> None:
         """As `checkpoint.check_is_one`."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import unquote
 
 from ..atomic_file import atomic_write
 from ..cluster.coordinator_address import coordinator_of
@@ -23,12 +24,15 @@ from ..core.protocols import Prices
 from ..core.results import AgentResult
 from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
+from ..evaluation.model_runs import model_folder, model_stage
 from ..observe.background_sink import BackgroundSink
-from ..observe.checkpoint_results import recorded_result
+from ..observe.checkpoint_results import recorded_config, recorded_result
 from ..observe.event_recorder import EventRecorder
+from ..observe.score_file import MODEL_PREFIX
 from ..run.checkpoint_table import CheckpointTable
 from ..store.lock import DirectoryLock
-from .checkpoint import checkpoints_in, open_checkpoint
+from ..store.reader import CheckpointReader
+from .checkpoint import checkpoints_in, model_checkpoints, open_checkpoint
 from .options.cluster import STORE
 from .saved_command import read_command
 from .worker_manifest import WorkerManifest
@@ -147,26 +151,32 @@ class SharedRun:
         """Raises StoreError for a flow, of which a command can only `what` one stage at a time."""
         checkpoints = checkpoints_in(copy)
         if copy not in checkpoints:
-            stages = (f"{self.url} --run {self.name}.{each.name}" for each in checkpoints)
+            stages = (f"{self.url} --run {self.name}.{stage_of(each)}" for each in checkpoints)
             raise StoreError(f"The {self.title} has stages. Choose the one to {what}: {' or '.join(stages)}")
 
     def copy(self, folder: Path, agent: str | None = None) -> bool:
-        """As `copy_run`."""
-        return asyncio.run(copy_run(self.store, self.name, folder, agent=agent))
+        """As `copy_run`. The models of a run with `models=` have directories as in its checkpoint."""
+        is_active = asyncio.run(copy_run(self.store, self.name, folder, agent=agent))
+        if agent is None:
+            _name_models(folder)
+        return is_active
 
     def save_files(self, copy: Path) -> None:
         """Keeps the scores and comparisons that were written to a copy: at the server, and where its caller's report
         is, if that is on this machine."""
-        asyncio.run(self._save_files(copy))
-        if self.folder is not None and self.folder.is_dir():
-            for path in filter(Path.exists, (copy / name for name in RUN_FILES)):
-                with atomic_write(self.folder / path.name, is_private=True) as file:
-                    file.write(path.read_bytes())
+        for folder in (copy, *model_checkpoints(copy)):
+            run = self if folder == copy else self.stage(stage_of(folder))
+            files = {name: (folder / name).read_bytes() for name in RUN_FILES if (folder / name).exists()}
+            asyncio.run(run._save(files))
+            if self.folder is not None and (here := self.folder / folder.relative_to(copy)).is_dir():
+                for name, data in files.items():
+                    with atomic_write(here / name, is_private=True) as file:
+                        file.write(data)
 
-    async def _save_files(self, copy: Path) -> None:
+    async def _save(self, files: Mapping[str, bytes]) -> None:
         async with self.connect() as coordinator:
-            for path in filter(Path.exists, (copy / name for name in RUN_FILES)):
-                await save_file(coordinator, path.name, path.read_bytes())
+            for name, data in files.items():
+                await save_file(coordinator, name, data)
 
     def max_retries(self) -> int | None:
         """The value in the command of the run; None if it was not started by `batch-agent run`."""
@@ -201,6 +211,21 @@ class SharedRun:
 
                 events = stack.enter_context(BackgroundSink([EventRecorder(folder)]))
                 await observe_run(coordinator, after, started, ended, events, rebuild, follows=follows)
+
+
+def stage_of(checkpoint: Path) -> str:
+    """Name of the stage that has its copy in this directory."""
+    name = checkpoint.name
+    return model_stage(unquote(name.removeprefix(MODEL_PREFIX))) if name.startswith(MODEL_PREFIX) else name
+
+
+def _name_models(folder: Path) -> None:
+    for checkpoint in checkpoints_in(folder):
+        if checkpoint != folder:
+            with CheckpointReader(checkpoint) as reader:
+                model = recorded_config(reader.plan(), None, None).model
+            if checkpoint.name == model_stage(model):
+                checkpoint.rename(model_folder(folder, model))
 
 
 def _read(folder: Path) -> tuple[AgentConfig, Prices | None, list[AgentResult]]:

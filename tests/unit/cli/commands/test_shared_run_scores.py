@@ -103,6 +103,27 @@ async def test_a_comparison_is_in_the_report_of_the_run_on_the_server(
     assert f"run {name} at" in (tmp_path / "report.html").read_text()
 
 
+async def test_the_models_of_a_run_on_a_server_are_scored_and_compared(
+    redis_server: RedisServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(request: Request) -> Any:
+        text = str(getattr(request.messages[0], "text", ""))
+        return say("?" if request.model == "small" and text == "b" else text.upper())
+
+    name, url = await finished(redis_server, ScriptedBackend(answer), models=["small", "a/large"]), redis_server.url
+    await asyncio.to_thread(score, url, run=name, score=["exact:label"])
+    said = capsys.readouterr().out.splitlines()
+    assert [line.partition(" [")[0] for line in said] == ["Score a/large exact: 1.000", "Score small exact: 0.500"]
+    await asyncio.to_thread(compare, url, run=[name])
+    compared = capsys.readouterr().out
+    assert "exact: 1.000 -> 0.500" in compared or "exact: 0.500 -> 1.000" in compared
+    with pytest.raises(StoreError, match=rf"Choose the one to export: .*--run {name}\.small-") as error:
+        await asyncio.to_thread(export, url, run=name)
+    small = next(word for word in str(error.value).split() if word.startswith(f"{name}.small"))
+    rows = await asyncio.to_thread(exported, redis_server, small, tmp_path)
+    assert [row["scores"] for row in rows] == [{"exact": 1.0}, {"exact": 0.0}]
+
+
 @pytest.mark.parametrize("names", [[], ["a"], ["a", "b", "c"]])
 def test_each_server_needs_the_name_of_its_run(names: list[str]) -> None:
     with pytest.raises(SpecError, match="compare needs the name of the run at each Redis server"):
