@@ -49,7 +49,7 @@ class AddedInputs:
         """Inputs that were added before the submitter takes any."""
 
     def observe_added(self, on_added: Callable[[int], None]) -> None:
-        """Has this called with the number of inputs that are taken."""
+        """Has this called with the number of inputs that are added from now on."""
         self._on_added.append(on_added)
 
     async def update(self, controls: SharedControls) -> None:
@@ -62,8 +62,8 @@ class AddedInputs:
                     self.known += values
                 else:
                     self._take(values)
-                    for on_added in self._on_added:
-                        on_added(len(values))
+                for on_added in self._on_added:
+                    on_added(len(values))
 
     async def open(self, take: Take) -> None:
         """Has inputs added from now on, until `close` or `leave`. Raises StoreError."""
