@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.redis_server import RedisServer, redis_server
 
-from batch_agent import BatchAgent, ProcessRuntime, Results, SpecError
+from batch_agent import AgentResult, BatchAgent, ProcessRuntime, Results, SpecError
 from batch_agent.sim import Script, SimConfig, SimServer
 
 __all__ = ["redis_server"]
@@ -52,7 +52,7 @@ async def run(program: list[str], small: SimServer, large: str, **options: Any) 
         progress=False,
         **{"runtime": ProcessRuntime(program), "max_agents": 2, **options},
     )
-    results = []
+    results = list[AgentResult]()
     async with stream:
         async for result in stream:
             if not results:
