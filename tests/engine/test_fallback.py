@@ -365,8 +365,8 @@ async def test_events_name_the_run_of_each_backend() -> None:
             "an answer of another one would count for the model that failed",
         ),
         (
-            {"fallback": ["large"], "runtime": CodexRuntime()},
-            "a program keeps its conversation itself",
+            {"fallback": ["large"], "runtime": CodexRuntime(gateway=False)},
+            "needs a runtime whose requests go through the gateway",
         ),
         ({"fallback": ["large"], "cluster": "ray"}, "the caller of a run on Ray sends no requests"),
     ],

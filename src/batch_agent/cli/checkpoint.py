@@ -93,6 +93,11 @@ def check_is_one(folder: Path, what: str, name: str) -> None:
         raise StoreError(f"The run in {name!r} has stages. Choose the one to {what}: {stages}")
 
 
+def report_lines(folder: Path, name: str) -> list[str]:
+    """A line with the path of the report, if there is one. `name`: the directory as the user gave it."""
+    return [f"Report: {name.rstrip('/')}/{REPORT}"] if (folder / REPORT).exists() else []
+
+
 def delete_checkpoint(folder: Path) -> None:
     """Removes the files of a run and those that its tools made, and nothing else: the directory may contain other
     files. Raises StoreError if the run is active."""

@@ -118,8 +118,8 @@ COMMANDS = (
     Command(
         "score",
         "batch_agent.cli.commands.score:score",
-        "Score the answers of a checkpoint, without new answers.\n\n"
-        "The scores are kept in the checkpoint: its exports, its report and comparisons have them.",
+        "Score the answers of a run, without new answers.\n\n"
+        "The scores are kept with the run: its exports, its report and comparisons have them.",
         ("batch-agent score results.jsonl.checkpoint --score exact:label",),
     ),
     Command(
@@ -127,7 +127,7 @@ COMMANDS = (
         "batch_agent.cli.commands.compare:compare",
         "Compare two runs, or the models of one run.\n\n"
         "Shows agreement, paired differences of scores with intervals, cost, time, and the inputs whose answers "
-        "changed. A run is a checkpoint, or a .jsonl file of results.",
+        "changed. A run is a checkpoint, a run on a Redis server, or a .jsonl file of results.",
         ("batch-agent compare before.jsonl.checkpoint after.jsonl.checkpoint --field label",),
     ),
     Command(

@@ -1,44 +1,25 @@
-"""Address of a run on a command line: a directory, a folder in an object store, or a Redis server and a name. A run on
-a server is read as a copy."""
+"""Address of a run on a command line: a directory, a folder in an object store, or a Redis server and a name. All
+commands open a run here, whichever it is; a run on a server is opened as a copy."""
 
-import asyncio
 import os
-import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any, TypeGuard
 
 from cyclopts import Parameter
 
-from ..cluster.redis.run_copy import copy_run
-from ..cluster.run_observer import observe_run
-from ..core.agent_config import AgentConfig
-from ..core.errors import SpecError, StoreError
-from ..core.events import RunStarted
-from ..core.facts import Fact
+from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Prices
-from ..core.results import AgentResult
 from ..core.safe_text import public_url
-from ..core.spec import BatchSpec
 from ..core.task_fields import is_object_url
-from ..observe.background_sink import BackgroundSink
-from ..observe.checkpoint_results import recorded_result
-from ..observe.event_recorder import EventRecorder
-from ..observe.score_file import COMPARISONS, SCORES
-from ..run.checkpoint_table import CheckpointTable
+from ..data.inputs import print_notice
 from ..store.lock import DirectoryLock
-from .checkpoint import check_is_one, checkpoints_in, open_checkpoint
-from .object_files import open_to_read
+from .checkpoint import check_is_one, checkpoints_in, report_lines
 from .options.cluster import STORE
-from .remote_run import COMMAND, RemoteRun
 from .saved_command import read_command, remote_run_id
-from .worker_manifest import WorkerManifest
-
-_KEPT = (SCORES, COMPARISONS)
-"""Files in the directory of a run on a server that its exports use."""
+from .shared_run import SharedRun, stage_of
 
 
 def _as_run_location(_: Any, tokens: Any) -> Path | str:
@@ -48,60 +29,28 @@ def _as_run_location(_: Any, tokens: Any) -> Path | str:
 
 RunLocation = Annotated[Path | str, Parameter(converter=_as_run_location)]
 """What FOLDER is, for commands about a run: a path, or the URL of an object store or of a Redis server as a string."""
-
-
-def is_server_url(location: Path | str) -> TypeGuard[str]:
-    """Whether a RunLocation is the URL of a server, and not of a folder in an object store."""
-    return isinstance(location, str) and not is_object_url(location)
+OptionalRunLocation = Annotated[Path | str | None, Parameter(converter=_as_run_location)]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedRun:
-    """A run on a Redis server."""
-
-    store: str
-    name: str
-    folder: Path | None = None
-    """Directory of the process that submitted it, if that is on this machine."""
-
-    @property
-    def title(self) -> str:
-        return f"run {self.name} at {public_url(self.store)}"
-
-    def stage(self, name: str) -> "SharedRun":
-        """One stage of a flow, which is a run of its own."""
-        return SharedRun(self.store, f"{self.name}.{name}")
-
-    def check_is_one(self, copy: Path, what: str) -> None:
-        """Raises StoreError for a flow, of which a command can only `what` one stage at a time."""
-        checkpoints = checkpoints_in(copy)
-        if copy not in checkpoints:
-            stages = (f"{public_url(self.store)} --run {self.name}.{each.name}" for each in checkpoints)
-            raise StoreError(f"The {self.title} has stages. Choose the one to {what}: {' or '.join(stages)}")
-
-    def copy(self, folder: Path, agent: str | None = None) -> bool:
-        """As `copy_run`."""
-        return asyncio.run(copy_run(self.store, self.name, folder, agent=agent))
-
-
-@dataclass(frozen=True, slots=True)
-class RunSource:
-    """A checkpoint to read."""
+class OpenRun:
+    """The checkpoint of a run in a directory on this machine, which may be a copy."""
 
     folder: Path
     title: str
-    """For people: its directory or URL, or the run and its server."""
-    max_retries: int | None = None
-    """The value of a run on a server; None if it is in the directory, or unknown."""
+    """For people: its directory or URL as it was given, or the run and its server."""
+    guard: AbstractAsyncContextManager[None]
+    """Ends a run that this process drives if another one takes its checkpoint."""
     shared: SharedRun | None = None
     """The run on a server that the checkpoint is a copy of."""
 
     def title_of(self, checkpoint: Path) -> str:
         """Title of the checkpoint of the run, or of one of its stages."""
-        stage = str(checkpoint.relative_to(self.folder))
         if checkpoint == self.folder:
             return self.title
-        return f"{self.title.rstrip('/')}/{stage}" if self.shared is None else self.shared.stage(stage).title
+        if self.shared is not None:
+            return self.shared.stage(stage_of(checkpoint)).title
+        return f"{self.title.rstrip('/')}/{checkpoint.relative_to(self.folder)}"
 
     def check_is_one(self, what: str) -> None:
         """As `checkpoint.check_is_one`."""
@@ -110,54 +59,92 @@ class RunSource:
         else:
             self.shared.check_is_one(self.folder, what)
 
+    def max_retries(self) -> int | None:
+        """The value of a run on a server; None if it is in the directory, or unknown."""
+        return None if self.shared is None else self.shared.max_retries()
+
+    def report_lines(self) -> list[str]:
+        """As `report_lines`. In an object store, the report is uploaded at the end."""
+        return report_lines(self.folder, self.title)
+
 
 @contextmanager
-def run_source(location: Path | str, run: str | None = None) -> Iterator[RunSource]:
-    """The checkpoint of a run, for the duration of the block. Raises SpecError and StoreError."""
+def open_run(location: Path | str, run: str | None = None) -> Iterator[OpenRun]:
+    """The run to read, for the duration of the block. Raises SpecError and StoreError."""
     with find_run(location, run) as found:
         if isinstance(found, Path):
-            yield RunSource(found, str(location))
+            yield OpenRun(found, str(location), nullcontext())
         else:
-            with _copied(found) as source:
-                yield source
+            with _copied(found) as copy:
+                yield copy
+
+
+@contextmanager
+def open_run_to_score(location: Path | str, run: str | None = None) -> Iterator[OpenRun]:
+    """As `open_run`. Scores and comparisons that are written to its directory are kept, wherever the run is."""
+    shared = _submitted(location, run)
+    if shared is None:
+        with open_folder(location) as folder:
+            yield folder
+        return
+    with _copied(shared) as copy:
+        yield copy
+        shared.save_files(copy.folder)
+
+
+@contextmanager
+def open_folder(location: Path | str) -> Iterator[OpenRun]:
+    """The checkpoint directory of a run that this process drives; of one in an object store, the copy on this machine,
+    which is uploaded meanwhile. Raises SpecError and StoreError."""
+    if isinstance(location, Path):
+        yield OpenRun(location, str(location), nullcontext())
+        return
+    from ..objects.remote_checkpoint import RemoteCheckpoint  # only for object stores
+
+    with RemoteCheckpoint(location, print_notice, "--checkpoint") as copy:
+        yield OpenRun(copy.directory, location, copy.guard())
 
 
 @contextmanager
 def find_run(location: Path | str, run: str | None = None) -> Iterator[Path | SharedRun]:
-    """The run that a command line names: the directory of its checkpoint, a copy of that in an object store, or the run
-    on a server. Raises SpecError and StoreError."""
+    """The run that a command line names: the directory of its checkpoint, a temporary copy of that in an object store,
+    or the run on a server. Raises SpecError and StoreError."""
     if is_server_url(location):
         yield server_run(location, run)
         return
     check_unnamed(run)
-    with open_to_read(location) as folder:
-        yield submitted_run(folder) or folder
+    with download_folder(location) as folder:
+        yield _submitted_from(folder) or folder
+
+
+def find_live_run(location: Path | str, run: str | None = None) -> Path | SharedRun:
+    """As `find_run`, for a run that goes on. Of one with a checkpoint in an object store, the directory is that of its
+    process on this machine."""
+    return _submitted(location, run) or _folder_here(location)
 
 
 @contextmanager
-def _copied(shared: SharedRun) -> Iterator[RunSource]:
-    with TemporaryDirectory(prefix="batch-agent-") as temporary:
-        folder, locks = Path(temporary, shared.name), list[DirectoryLock]()
-        try:
-            if shared.copy(folder):
-                locks += map(DirectoryLock, checkpoints_in(folder))
-                for lock in locks:
-                    lock.take()  # as the run would hold it: its agents are running
-            if shared.folder is not None:
-                for name in _KEPT:
-                    with suppress(FileNotFoundError):
-                        shutil.copy(shared.folder / name, folder)
-            yield RunSource(folder, shared.title, _max_retries(shared), shared)
-        finally:
-            for lock in locks:
-                lock.release()
+def download_folder(location: Path | str) -> Iterator[Path]:
+    """The checkpoint, or that of a stage; of one in an object store, a temporary copy of what was uploaded last. Raises
+    SpecError and StoreError."""
+    if isinstance(location, Path):
+        yield location
+        return
+    from ..objects.remote_checkpoint import download_checkpoint
+
+    with tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
+        yield download_checkpoint(location, Path(folder))
+
+
+def is_server_url(location: Path | str) -> TypeGuard[str]:
+    """Whether a RunLocation is the URL of a server, and not of a folder in an object store."""
+    return isinstance(location, str) and not is_object_url(location)
 
 
 def server_run(url: str, run: str | None) -> SharedRun:
     """The run of this name on a server. Raises SpecError."""
     if run is None:
         raise SpecError(f"{public_url(url)!r} may have several runs. Add --run NAME.")
-    BatchSpec.of(task="none", inputs=[], store=url, run_id=run)  # validated
     return SharedRun(url, run)
 
 
@@ -167,7 +154,15 @@ def check_unnamed(run: str | None) -> None:
         raise SpecError("--run is for a run on a server: pass its URL, such as redis://host:6379/0, instead of FOLDER.")
 
 
-def submitted_run(folder: Path) -> SharedRun | None:
+def _submitted(location: Path | str, run: str | None) -> SharedRun | None:
+    """The run on a server, if the command line names one, or the directory here of a process that submitted it."""
+    if is_server_url(location):
+        return server_run(location, run)
+    check_unnamed(run)
+    return _submitted_from(_folder_here(location))
+
+
+def _submitted_from(folder: Path) -> SharedRun | None:
     """The run on a server that a process with this directory submitted. None for a run whose checkpoint is in the
     directory. Raises SpecError."""
     name = remote_run_id(folder)
@@ -182,43 +177,22 @@ def submitted_run(folder: Path) -> SharedRun | None:
     return SharedRun(str(store), name, folder)
 
 
-def _max_retries(shared: SharedRun) -> int | None:
-    """The value in the command of the run; None if it was not started by `batch-agent run`."""
-    if shared.folder is not None:
-        with suppress(StoreError, KeyError):
-            return int(read_command(shared.folder)[1]["max_retries"])
-    command = asyncio.run(_command(shared))
-    return None if command is None else WorkerManifest.from_json(command).options.get("max_retries")
+def _folder_here(location: Path | str) -> Path:
+    """The checkpoint of a live run on this machine; of one in an object store, the copy here."""
+    if isinstance(location, Path):
+        return location
+    from ..objects.remote_checkpoint import local_directory
+
+    return local_directory(location)
 
 
-async def _command(shared: SharedRun) -> bytes | None:
-    async with RemoteRun(shared.store, shared.name).connect() as coordinator:
-        return (await coordinator.read(COMMAND)).data
-
-
-async def record_run(shared: SharedRun, folder: Path, *, follows: bool) -> None:
-    """Copies the run to the directory, and writes an event log there: first of what has ended. `follows`: then of what
-    the workers do, for as long as a process works on the run. Raises SpecError and StoreError."""
-    async with RemoteRun(shared.store, shared.name).connect() as coordinator:
-        after = await coordinator.position()
-        is_active = await copy_run(shared.store, shared.name, folder)
-        shared.check_is_one(folder, "show")
-        with ExitStack() as stack:
-            if is_active:
-                lock = DirectoryLock(folder)
-                lock.take()  # as the run would hold it
-                stack.callback(lock.release)
-            config, prices, results = await asyncio.to_thread(_read, folder)
-            started = RunStarted(public_url(shared.store), config.model, 0, len(results), prices=prices)
-            ended = [result for result in results if result.status in ("answered", "failed")]
-
-            def rebuild(key: str, facts: Sequence[Fact]) -> AgentResult | None:
-                return recorded_result(config, key, facts)
-
-            events = stack.enter_context(BackgroundSink([EventRecorder(folder)]))
-            await observe_run(coordinator, after, started, ended, events, rebuild, follows=follows)
-
-
-def _read(folder: Path) -> tuple[AgentConfig, Prices | None, list[AgentResult]]:
-    with open_checkpoint(folder, None, None) as (reader, config):
-        return config, reader.prices(), [result for _, result in CheckpointTable(folder, reader, config)]
+@contextmanager
+def _copied(shared: SharedRun) -> Iterator[OpenRun]:
+    with tempfile.TemporaryDirectory(prefix="batch-agent-") as temporary, ExitStack() as locks:
+        folder = Path(temporary, shared.name)
+        if shared.copy(folder):
+            for checkpoint in checkpoints_in(folder):
+                lock = DirectoryLock(checkpoint)
+                lock.take()  # as the run would hold it: its agents are running
+                locks.callback(lock.release)
+        yield OpenRun(folder, shared.title, nullcontext(), shared)

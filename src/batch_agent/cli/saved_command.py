@@ -253,14 +253,18 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def stored_urls(entries: list[str] | None) -> list[str] | None:
+    """Entries of --models or --fallback; `[NOT_STORED]` if one contains a secret."""
+    return [NOT_STORED] if any(_SECRETS["backend"].search(each) for each in entries or ()) else entries
+
+
 def command_json(options: Mapping[str, Any]) -> bytes:
     """The command with these options as it is saved: signed, without secrets. Raises SpecError."""
     saved = without_secrets(options)
     if any(_SECRETS["mcp"].search(server) for server in saved.get("mcp") or ()):
         saved["mcp"] = [NOT_STORED]
     for name in ("models", "fallback"):
-        if any(_SECRETS["backend"].search(model) for model in saved.get(name) or ()):
-            saved[name] = [NOT_STORED]
+        saved[name] = stored_urls(saved.get(name))
     for name in ("schema", "reduce_schema"):
         if (saved[name] or "").endswith(".json"):
             saved[name] = str(Path(saved[name]).absolute())

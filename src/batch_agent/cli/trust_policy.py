@@ -11,6 +11,7 @@ from typing import Any
 from ..backends.address import credential_for
 from ..core.errors import SpecError
 from ..core.options.backend_settings import NamedBackend, settings_of
+from ..run.fallback import parse_fallback
 from ..tools import Tool
 from ..tools.adapters import from_langchain
 
@@ -87,6 +88,21 @@ def check_backend(backend: NamedBackend, name: str | None = None) -> None:
         f"The run's backend is {label}, for which this worker would use {credential}. To allow it, {where}add "
         f"--backend {flag}"
     )
+
+
+def fallback_credential(entry: str) -> str | None:
+    """What a worker would use for the backend of an entry of --fallback; None if it needs nothing of its machine."""
+    _, backend = parse_fallback(entry)
+    return None if backend is None else credential_for(backend)
+
+
+def check_fallback(entry: str, entries: Sequence[str]) -> None:
+    """As `check_backend`, for an entry of --fallback."""
+    if (credential := fallback_credential(entry)) is not None:
+        raise SpecError(
+            f"A fallback of the run is {entry}, for which this worker would use {credential}. To allow it, add "
+            f"--fallback {shlex.join(entries)}"
+        )
 
 
 def _is_folder(name: str) -> bool:

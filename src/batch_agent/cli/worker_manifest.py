@@ -1,5 +1,6 @@
 """Manifest of a distributed run, stored on the server for its workers: all options except the inputs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,15 @@ from ..backends.address import credential_for
 from ..core.errors import SpecError, StoreError
 from ..core.options.backend_settings import BackendSettings, NamedBackend, backend_from_table, is_backend_url
 from ..core.task_fields import Fields
+from ..observe.text.text_format import plural
 from .import_by_name import FILE_TOOLS, PROGRAMS, TOOLS, load_runtime, load_schema, load_tools
-from .options.command_options import PARSED, PASSED_THROUGH, CommandOptions
+from .options.command_options import NOT_STORED, PARSED, PASSED_THROUGH, CommandOptions
 from .options.reduce import ReduceArguments, stage_options
-from .saved_command import without_secrets
-from .trust_policy import TrustPolicy, check_backend
+from .saved_command import stored_urls, without_secrets
+from .trust_policy import TrustPolicy, check_backend, check_fallback, fallback_credential
 
-_FORMAT = 2
-"""2: of a run with a reduce, which earlier versions do not know."""
+_FORMAT = 3
+"""2: of a run with a reduce, 3: with a fallback, which earlier versions do not know."""
 _NO_REDUCE = ReduceArguments()
 _FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests", "tokens"}
 """Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
@@ -45,6 +47,7 @@ class WorkerManifest:
     options: dict[str, Any]
     backend_name: str | None = None
     """Name of the backend in the file of the command."""
+    fallback: list[str] | None = None
     reduce: str | None = None
     """Task of the reduce, if there is one."""
     reduce_schema_name: str | None = None
@@ -57,7 +60,7 @@ class WorkerManifest:
         schema_name, schema = _named_schema(options.schema)
         reduce_schema_name, reduce_schema = _named_schema(reducer.reduce_schema)
         return cls(
-            format=1 if reducer.reduce is None else _FORMAT,
+            format=3 if options.fallback else 1 if reducer.reduce is None else 2,
             folder=str(Path.cwd()),
             root=str(options.root.absolute()),
             task=options.task,
@@ -70,6 +73,7 @@ class WorkerManifest:
             lease=lease,
             options=without_secrets(_options(options)),
             backend_name=None if is_backend_url(options.backend) else options.backend,
+            fallback=stored_urls(options.fallback) or None,
             reduce=reducer.reduce,
             reduce_schema_name=reduce_schema_name,
             reduce_schema=reduce_schema,
@@ -116,6 +120,7 @@ class WorkerManifest:
             "inputs": [],
             "tools": load_tools(self.tools, Path(self.root), trusted.check_tool, encoding=self.options.get("encoding")),
             "output_schema": self._schema(),
+            "fallback": self.fallback or [],
             "runtime": load_runtime(self.runtime, None if self.workdir is None else Path(self.workdir)),
             "lease": self.lease,
         }
@@ -146,6 +151,19 @@ class WorkerManifest:
             raise SpecError("The backend URL contained a password, which is not stored. Add --backend URL.")
         check_backend(self._backend(), self.backend_name)
 
+    def check_fallback(self, given: Sequence[str] | None) -> None:
+        """`given`: what the worker names with --fallback. Raises SpecError for backends that are not stored, or that it
+        must name."""
+        known = self.fallback or []
+        if given is not None and len(given) != len(known) and known != [NOT_STORED]:
+            raise SpecError(
+                f"The run has {plural(len(known), 'fallback')}, and --fallback names {len(given)}: name one for each."
+            )
+        if given is None and known == [NOT_STORED]:
+            raise SpecError("The URL of a fallback contained a password, which is not stored. Add --fallback URL ...")
+        for entry in known if given is None else ():
+            check_fallback(entry, known)
+
     def _backend(self) -> NamedBackend:
         backend = self.options["backend"]
         return backend_from_table(self.backend_name or "run", backend) if isinstance(backend, dict) else str(backend)
@@ -155,6 +173,8 @@ class WorkerManifest:
         backend = self._backend() if "backend" in self.options else None
         has_credential = backend is not None and credential_for(backend) is not None
         flags = ["--backend", self.backend_name or str(backend)] if has_credential else []
+        if self.fallback and (self.fallback == [NOT_STORED] or any(map(fallback_credential, self.fallback))):
+            flags += ["--fallback", *self.fallback]
         named = [*self._names(), *self._folders()]
         return [*flags, *(["--trust", *dict.fromkeys(named)] if named else [])]
 

@@ -13,11 +13,13 @@ from ..core.results import AgentResult
 from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import Amount
+from ..scores.score_book import AnswerScores
 from ..store.codec import encode_input, encode_inputs
 from .events.relay import EventRelay
 from .leased_source import LeasedSource
-from .membership import Membership, worker_name
+from .membership import Membership, best_effort, worker_name
 from .presence import ClientPresence
+from .run_files import add_scores
 from .shared_budget import share_budget
 from .shared_kv_cache import share_kv_caches
 from .shared_limits import LimitSharing, share_limits, workers_of
@@ -119,6 +121,11 @@ class ClusterSession:
         """Records all inputs and the prices of the model, for readers. Raises StoreError."""
         if self._keeps_inputs:
             await self.coordinator.save_run(await asyncio.to_thread(encode_inputs, inputs), prices)
+
+    async def save_scores(self, scores: AnswerScores) -> None:
+        """Keeps the scores with the run, for readers on any machine."""
+        if self.coordinator.is_durable:
+            await best_effort(add_scores(self.coordinator, scores))
 
     async def reject(self, failed: Sequence[AgentResult]) -> None:
         """Records why agents were not started, for readers. Raises StoreError."""

@@ -45,6 +45,13 @@ async def share_budget(
         await sharing.leave()
 
 
+async def shared_spending(coordinator: Documents) -> Amount:
+    """What all workers together have spent, as they reported it last: within a second, or up to a lease for one that
+    died. Raises StoreError."""
+    account = _decode(await coordinator.read(_BUDGET))
+    return sum((share.at_least for share in account.shares.values()), account.before)
+
+
 async def _renew_forever(sharing: "_BudgetSharing", requested: asyncio.Event, interval: float, ttl: float) -> None:
     while True:  # until it is cancelled with the run
         with suppress(TimeoutError):

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple, replace
 from typing import Any, Protocol
@@ -17,10 +17,12 @@ from ..core.options.control_request import ControlRequest, KeptControls
 from ..core.protocols import Control, EventSink
 from .membership import Membership
 from .presence import ClientPresence
+from .shared_budget import shared_spending
 from .shared_limits import change, workers_of
 
 _log = logging.getLogger("batch_agent")
-_CONTROL = "control"
+CONTROL = "control"
+"""Name of the document."""
 _CHANGED = b"control"
 """Message that the document has changed."""
 _OF_PROCESSES = ("max_inflight", "pause")
@@ -43,12 +45,14 @@ class SharedControls:
     """All changes of a distributed run, and what it was started with."""
 
     given: Mapping[str, float | None]
-    """Options of the submitter: `max_inflight`, `max_usd`, `deadline`."""
+    """Options of the submitter: `max_inflight`, `max_usd`, `deadline`, `samples`; and its number of `inputs`."""
     began: float
     """When the submitter started, by the coordinator's clock."""
     is_flow: bool = False
     changes: tuple[SharedChange, ...] = ()
     last_number: int = 0
+    callers: tuple[str, ...] = ()
+    """Submitters that take inputs which are added."""
 
     def value(self, name: str) -> Any:
         """The last value of an option: as changed, or as given."""
@@ -56,8 +60,24 @@ class SharedControls:
         return found[-1] if found else self.given.get(name)
 
     def kept(self, given: SpendingLimits) -> KeptControls:
-        """As `KeptControls.of`, for a process with these options."""
-        return KeptControls.of([each.control for each in self.changes], given)
+        """As `KeptControls.of`, for a process with these options; without additions, which are recorded elsewhere."""
+        return KeptControls.of([each.control for each in self.changes if each.control.name != "add"], given)
+
+    def additions(self, after: int = 0) -> list[SharedChange]:
+        """Changes that add inputs, behind that of a number."""
+        return [each for each in self.changes if each.control.name == "add" and each.number > after]
+
+    @property
+    def inputs(self) -> int | None:
+        """Number of inputs with those that were added; None if unknown."""
+        own = self.given.get("inputs")
+        return None if own is None else int(own) + sum(each.control.value[1] for each in self.additions())
+
+    def with_caller(self, name: str) -> "SharedControls":
+        return replace(self, callers=(*self.without_caller(name).callers, name))
+
+    def without_caller(self, name: str) -> "SharedControls":
+        return replace(self, callers=tuple(each for each in self.callers if each != name))
 
     def time_left(self, deadline: float, now: float) -> float:
         return self.began + deadline - now
@@ -67,11 +87,8 @@ class SharedControls:
         return replace(self, changes=(*self.changes, *added), last_number=self.last_number + len(added))
 
     def encode(self) -> bytes:
-        changes = [
-            (each.number, *astuple(each.control), each.steered.name, each.steered.before, each.steered.after)
-            for each in self.changes
-        ]
-        return dumps([dict(self.given), self.began, self.is_flow, self.last_number, changes])
+        changes = [(each.number, *astuple(each.control), *astuple(each.steered)) for each in self.changes]
+        return dumps([dict(self.given), self.began, self.is_flow, self.last_number, changes, self.callers])
 
     @classmethod
     def decode(cls, data: bytes | None) -> "SharedControls | None":
@@ -79,12 +96,12 @@ class SharedControls:
         if data is None:
             return None
         try:
-            given, began, is_flow, last_number, changes = loads(data)
+            given, began, is_flow, last_number, changes, *more = loads(data)
             decoded = tuple(
                 SharedChange(number, Control(name, value, was), Steered(*shown))
                 for number, name, value, was, *shown in changes
             )
-            return cls(given, began, is_flow, decoded, last_number)
+            return cls(given, began, is_flow, decoded, last_number, tuple(more[0]) if more else ())
         except (ValueError, TypeError) as error:
             raise StoreError(
                 "The changes of the run cannot be read. All processes of a run need the same version of batch_agent."
@@ -93,7 +110,7 @@ class SharedControls:
 
 async def read_controls(coordinator: Coordinator) -> tuple[SharedControls | None, float]:
     """The changes of a run, and the time by the coordinator's clock. Raises StoreError."""
-    document = await coordinator.read(_CONTROL)
+    document = await coordinator.read(CONTROL)
     return SharedControls.decode(document.data), document.now
 
 
@@ -114,31 +131,39 @@ async def begin_controls(coordinator: Coordinator, given: Mapping[str, float | N
         if not is_alone:
             return None
         lasting = tuple(each for each in known.changes if each.control.name not in _OF_PROCESSES)
-        return replace(known, given=given, began=document.now, is_flow=is_flow, changes=lasting).encode()
+        begun = replace(known, given=given, began=document.now, is_flow=is_flow, changes=lasting, callers=())
+        return begun.encode()
 
-    await change(coordinator, _CONTROL, edit)
+    await change(coordinator, CONTROL, edit)
 
 
 async def change_run(
-    coordinator: Coordinator, request: ControlRequest, cancelled: Mapping[str, Steered]
+    coordinator: Coordinator, request: ControlRequest, cancelled: Mapping[str, Steered], added: Control | None = None
 ) -> list[Steered]:
-    """Records the changes and tells all processes of the run. `cancelled`: agents to cancel, by key. Raises SpecError
-    for what the run refuses, and StoreError."""
+    """Records the changes and tells all processes of the run. `cancelled`: agents to cancel, by key; `added`: recorded
+    inputs to add. Raises SpecError for what the run refuses, and StoreError."""
     made: list[tuple[Control, Steered]] = []
+    spent = 0.0 if request.max_usd is None else (await shared_spending(coordinator)).usd
+
+    has_caller = added is None or await ClientPresence(coordinator, ttl=0.0).any_present()
 
     async def edit(document: Document) -> bytes:
         known = SharedControls.decode(document.data)
         if known is None:
             raise StoreError("The run has been deleted meanwhile.")
-        made[:] = [*_limits(known, request, document.now), *((Control("cancel", k), s) for k, s in cancelled.items())]
+        made[:] = [
+            *_limits(known, request, document.now, spent),
+            *((Control("cancel", k), s) for k, s in cancelled.items()),
+            *(() if added is None else [(added, _addition(known, added, has_caller=has_caller))]),
+        ]
         return known.with_changes(made).encode()
 
-    await change(coordinator, _CONTROL, edit)
+    await change(coordinator, CONTROL, edit)
     await coordinator.publish(_CHANGED)
     return [steered for _, steered in made]
 
 
-def _limits(known: SharedControls, request: ControlRequest, now: float) -> list[tuple[Control, Steered]]:
+def _limits(known: SharedControls, request: ControlRequest, now: float, spent: float) -> list[tuple[Control, Steered]]:
     if request.max_usd is not None and known.given.get("max_usd") is None:
         raise SpecError(
             "The run was started without max_usd, so it does not count dollars. Stop the process that submitted it "
@@ -150,7 +175,7 @@ def _limits(known: SharedControls, request: ControlRequest, now: float) -> list[
         shown = Steered("max_inflight", "adaptive" if was is None else f"{was:,}", f"{request.max_inflight:,}")
         made.append((Control("max_inflight", request.max_inflight), shown))
     if request.max_usd is not None:
-        shown = Steered("max_usd", f"{known.value('max_usd'):g}", f"{request.max_usd:g}")
+        shown = Steered("max_usd", f"{known.value('max_usd'):g}", f"{request.max_usd:g} ({spent:.4g} spent)")
         made.append((Control("max_usd", request.max_usd, known.given["max_usd"]), shown))
     if request.deadline is not None:
         was, left = known.value("deadline"), max(0.0, known.time_left(request.deadline, now))
@@ -164,8 +189,23 @@ def _limits(known: SharedControls, request: ControlRequest, now: float) -> list[
     return made
 
 
+def _addition(known: SharedControls, added: Control, *, has_caller: bool) -> Steered:
+    """Raises SpecError."""
+    if known.is_flow:
+        raise SpecError("Inputs cannot be added to a run with stages or several models: start another run.")
+    if not known.callers:
+        raise SpecError("The run takes no inputs now: it is starting or ending. Add them later, or to its next run.")
+    count, total = added.value[1], known.inputs
+    before, after = ("unknown", f"{count:,} more") if total is None else (f"{total:,}", f"{total + count:,}")
+    later = "" if has_caller else " (when the run is resumed: it has no caller)"
+    return Steered("inputs", before, f"{after}{later}", count * int(known.given.get("samples") or 1))
+
+
 def _yes_or_no(value: bool | None) -> str:
     return "yes" if value else "no"
+
+
+UpdateInputs = Callable[[SharedControls], Awaitable[None]]
 
 
 class Apply(Protocol):
@@ -227,12 +267,15 @@ class ControlFollower:
 
 
 @asynccontextmanager
-async def follow_controls(member: Membership, follower: ControlFollower) -> AsyncIterator[None]:
-    """Applies the changes of the run, and while the block runs those that are made then. Raises StoreError."""
+async def follow_controls(
+    member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None = None
+) -> AsyncIterator[None]:
+    """Applies the changes of the run, and while the block runs those that are made then. `update_inputs`: takes what
+    is added. Raises StoreError."""
     changed = asyncio.Event()
     member.on_updates(lambda updates: changed.set() if is_control(updates) else None)
-    await _update(member, follower)
-    following = asyncio.get_running_loop().create_task(_follow(member, follower, changed))
+    await _update(member, follower, update_inputs)
+    following = asyncio.get_running_loop().create_task(_follow(member, follower, update_inputs, changed))
     try:
         yield
     finally:
@@ -245,19 +288,23 @@ def is_control(updates: Updates) -> bool:
     return _CHANGED in updates.published
 
 
-async def _follow(member: Membership, follower: ControlFollower, changed: asyncio.Event) -> None:
+async def _follow(
+    member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None, changed: asyncio.Event
+) -> None:
     while True:  # until it is cancelled with the run
         with suppress(TimeoutError):  # a message may be lost
             async with asyncio.timeout(member.ttl):
                 await changed.wait()
         changed.clear()
         try:
-            await _update(member, follower)
+            await _update(member, follower, update_inputs)
         except StoreError as error:  # retried
             _log.debug("The changes of the run could not be read: %s", error)
 
 
-async def _update(member: Membership, follower: ControlFollower) -> None:
+async def _update(member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None) -> None:
     controls, now = await read_controls(member.coordinator)
     if controls is not None:
         follower.update(controls, now)
+        if update_inputs is not None:
+            await update_inputs(controls)

@@ -45,8 +45,11 @@ class Submitter:
         deliver: Deliver,
         events: EventSink | None,
         deadline: RunDeadline,
+        close: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        """`close`: called when every input has its result; False if there are more inputs, after `read_more`."""
         self._session = session
+        self._close = close
         self._deadline = deadline
         self._waiting: asyncio.Timeout | None = None
         """What ends at the deadline."""
@@ -62,8 +65,13 @@ class Submitter:
         """Results of agents that ended in this process, until the coordinator reports them."""
         self._to_submit: asyncio.Queue[Job] = asyncio.Queue()
         self._ended: asyncio.Queue[tuple[Completion, bool] | None] = asyncio.Queue()
-        """With whether it had ended before this run. None: no more inputs."""
+        """With whether it had ended before this run. None: all inputs are read."""
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
+        self._is_read = False
+        """Whether the inputs have no more, or have raised."""
+        self._failure: Exception | None = None
+        """What they raised."""
+        self._has_more = asyncio.Event()
         self.has_all_results = False
         """Whether every input has the result of its agent. False if the deadline came first."""
 
@@ -76,6 +84,11 @@ class Submitter:
         except LeaseLost:
             self._local_results.pop(result.key, None)
 
+    def read_more(self) -> None:
+        """The inputs have more."""
+        self._is_read = self._failure is not None
+        self._has_more.set()
+
     async def collect(self) -> None:
         """Returns when every input has its result. Raises StoreError and, after the outstanding results are delivered,
         what the inputs raised."""
@@ -87,25 +100,28 @@ class Submitter:
                 submitting = group.create_task(self._submit_all())
                 is_done = await self._deliver_all()
                 submitting.cancel()
-                if not is_done:
-                    reading.cancel()
+                reading.cancel()
         if not is_done:
             await self._fail_remaining()
-        elif (failure := reading.result()) is not None:
-            raise failure
+        elif self._failure is not None:
+            raise self._failure
         self.has_all_results = is_done
 
-    async def _read_all(self) -> Exception | None:
-        """Reads inputs while there is room; returns what they raised."""
-        failure = None
-        while failure is None:
+    async def _read_all(self) -> None:
+        """Reads inputs while there is room, also those that are added later, until they raise."""
+        while self._failure is None:
             await self._room.acquire()
             try:
                 job = await self._inputs.take()
             except Exception as error:  # noqa: BLE001 - the user's iterator; outstanding agents are finished first
-                job, failure = None, error
+                job, self._failure = None, error
             if job is None:
-                break
+                self._is_read = True
+                self._has_more.clear()
+                self._room.release()
+                self._ended.put_nowait(None)
+                await self._has_more.wait()
+                continue
             if self._fit is not None and job.problem is None:
                 job = await self._fit(job)
             if job.problem is not None:
@@ -115,8 +131,6 @@ class Submitter:
             else:
                 self._outstanding[job.key] = job
                 self._to_submit.put_nowait(job)
-        self._ended.put_nowait(None)
-        return failure
 
     async def _submit_all(self) -> None:
         """Submits in batches what has arrived meanwhile."""
@@ -127,8 +141,7 @@ class Submitter:
 
     async def _deliver_all(self) -> bool:
         """False if the deadline came first."""
-        has_all = False
-        while self._outstanding or not has_all:
+        while self._outstanding or not self._is_read or not await self._is_closed():
             try:
                 async with asyncio.timeout_at(self._gives_up_at) as clock:
                     self._waiting = clock
@@ -139,7 +152,6 @@ class Submitter:
                 return False
             finally:
                 self._waiting = None
-            has_all = has_all or None in ended
             ours = {each[0].key: each for each in ended if each is not None and each[0].key in self._outstanding}
             facts = await self._facts_of([completion for completion, _ in ours.values()])
             for key, (completion, resumed) in ours.items():
@@ -150,6 +162,10 @@ class Submitter:
                 del self._outstanding[key]
                 await self._finish(result, resumed=resumed)
         return True
+
+    async def _is_closed(self) -> bool:
+        """Whether the run takes no more inputs."""
+        return self._close is None or self._failure is not None or await self._close()
 
     @property
     def _gives_up_at(self) -> float | None:

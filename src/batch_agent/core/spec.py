@@ -163,15 +163,16 @@ class BatchSpec:
                 ".escalate(...) runs failed items again: Flow(inputs, cluster='ray').map('answer', task).escalate("
                 "when=lambda item: False, model=...)."
             )
-        if self.runtime is not None:
+        if self.runtime is not None and not self.runtime.gateway:
             raise SpecError(
-                "fallback= is for agents without a runtime: a program keeps its conversation itself, and cannot hand "
-                "it to another model. Omit one of them; several servers of one model are backend=[...]."
+                "fallback= needs a runtime whose requests go through the gateway: with gateway=False, it is not known "
+                "whether a program failed because of its model. Set gateway=True."
             )
         if self.evaluation.models is not None:
             raise SpecError(
                 "fallback= and models= exclude each other: models= compares models, and an answer of another one would "
-                "count for the model that failed. Omit one of them."
+                "count for the model that failed. Omit one of them; servers of one model that stand in for each other "
+                "are models={'NAME': 'hostfile://PATH'}."
             )
 
     def _check_models(self) -> None:

@@ -111,7 +111,7 @@ def specs_by_model(spec: BatchSpec) -> dict[str, BatchSpec]:
     backends = models if isinstance(models, Mapping) else {}
     return {
         model: replace(
-            stage_spec(spec, run_id_of(spec), _stage_id(model)),
+            stage_spec(spec, run_id_of(spec), model_stage(model)),
             model=_model_of(backends.get(model), model),
             backend=backends.get(model, spec.backend),
             checkpoint_dir=None if spec.checkpoint_dir is None else model_folder(spec.checkpoint_dir, model),
@@ -125,7 +125,7 @@ def _meet(setups: Sequence[RunSetup]) -> AbstractAsyncContextManager[FlowCoordin
     return ray.open_coordinators(setups)
 
 
-def _stage_id(model: str) -> str:
+def model_stage(model: str) -> str:
     """Name of a model's run within that of all: legible, and different for each model."""
     digest = blake2b(model.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{_NOT_IN_ID.sub('-', model)[:_MAX_LEGIBLE]}-{digest}"

@@ -19,22 +19,33 @@ _MAX_CHANGED = 200
 
 
 def save_scores(folder: Path, scores: AnswerScores) -> None:
-    """Replaces the scores of these scorers in a checkpoint, and keeps those of others. Raises SpecError for a file that
-    cannot be written."""
+    """Replaces the scores of these scorers in a checkpoint, and keeps those of others. Raises StoreError for a file
+    that cannot be read, and SpecError for one that cannot be written."""
+    path = folder / SCORES
+    data = merge_scores(_read(path), scores, str(path))
+    with atomic_write(path, is_private=True) as file:
+        file.write(data)
+
+
+def merge_scores(known: bytes | None, scores: AnswerScores, name: str = SCORES) -> bytes:
+    """A score file with these scores, and what else it has. `known`: the file so far. Raises StoreError."""
     names = {name for found in scores.values() for name in found}
     merged: dict[tuple[str, int], dict[str, float | None]] = {}
-    for answer, found in load_scores(folder).items():
+    for answer, found in _scores(_parse(known, name)).items():
         merged[answer] = {name: score for name, score in found.items() if name not in names}
     for answer, found in scores.items():
         merged[answer] = {**merged.get(answer, {}), **found}
     rows = [[key, sample, found] for (key, sample), found in merged.items() if found]
-    with atomic_write(folder / SCORES, is_private=True) as file:
-        file.write(dumps({"format": 1, "scores": rows}))
+    return dumps({"format": 1, "scores": rows})
 
 
 def load_scores(folder: Path) -> AnswerScores:
     """The scores of a checkpoint; none if it has no file. Raises StoreError for a file that cannot be read."""
-    return {(key, sample): found for key, sample, found in _load(folder / SCORES).get("scores", ())}
+    return _scores(_load(folder / SCORES))
+
+
+def _scores(found: Mapping[str, Any]) -> AnswerScores:
+    return {(key, sample): scores for key, sample, scores in found.get("scores", ())}
 
 
 def scores_by_model(folder: Path) -> dict[str, AnswerScores]:
@@ -111,14 +122,23 @@ def _evaluation(folder: Path) -> dict[str, Any]:
 
 
 def _load(path: Path) -> dict[str, Any]:
+    return _parse(_read(path), str(path))
+
+
+def _read(path: Path) -> bytes | None:
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except FileNotFoundError:
-        return {}
+        return None
     except OSError as error:
         raise StoreError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+
+
+def _parse(data: bytes | None, name: str) -> dict[str, Any]:
+    if data is None:
+        return {}
     try:
         found = loads(data)
     except ValueError as error:
-        raise StoreError(f"{str(path)!r} cannot be read: {error}.") from error
+        raise StoreError(f"{name!r} cannot be read: {error}.") from error
     return found if isinstance(found, dict) else {}

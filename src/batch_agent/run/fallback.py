@@ -2,17 +2,18 @@
 
 Each backend is a run of its own over the agents that are left, with its own checkpoint, model and prices. An agent that
 changes over goes on with its conversation, unless the other backend cannot continue it: then it starts again with its
-first turn. Agents that any backend has answered are not sent to another one, also not after a resume. With `samples=`,
-each sample of an input is an agent: one backend may answer the first, and another the second."""
+first turn, as programs always do. Agents that any backend has answered are not sent to another one, also not after a
+resume. With `samples=`, each sample of an input is an agent: one backend may answer the first, and another the
+second."""
 
 import asyncio
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..aio import exit_in_thread, now, ungrouped
 from ..cluster.coordinator_address import FlowCoordinators, coordinator_of, flow_coordinators, run_id_of, stage_spec
@@ -22,6 +23,7 @@ from ..core.events import FlowStarted, Notice
 from ..core.facts import Fact
 from ..core.options import Distributed, SpendingLimits
 from ..core.options.backend_settings import BackendSettings
+from ..core.program_runtime import Runtime
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
@@ -200,7 +202,9 @@ class FallbackRuns:
 
     def may_start_again(self, agent: SampleId) -> bool:
         """Whether an agent may start with its first turn: not if it has failed, and may have changed something with its
-        tools. What tools of MCP servers do is unknown."""
+        tools. What tools of MCP servers do is unknown. A program starts again in a new copy of its directory."""
+        if self._spec.runtime is not None:
+            return True
         failed = self.failed.get(agent)
         return failed is None or all(call.name in self._repeatable for call in failed.tool_calls)
 
@@ -364,7 +368,7 @@ class _Phase:
         """Facts with which an agent goes on, and those with which it starts again."""
         index = agent[0]
         left, value = self._runs.left.get(agent), self._setup.spec.inputs[index]
-        if left is None or run.plan.reads_images(value):
+        if left is None or self._setup.spec.runtime is not None or run.plan.reads_images(value):
             return (), ()
         job = Job(index, "", value, run.plan.layout.task(index, value)[0])
         return left.facts_for(run.plan.config, run.server.traits.name, job), left.facts_of_restart(job)
@@ -416,8 +420,26 @@ def specs_of(spec: BatchSpec) -> list[BatchSpec]:
             same = spec.backend
             backend = replace(same, model=None) if isinstance(same, BackendSettings) else same
         stage = stage_spec(alone, run_id, f"{FALLBACK_PREFIX}{number}")
-        found.append(replace(stage, model=model, backend=backend, checkpoint_dir=own))
+        runtime = _without_backend(spec.runtime)
+        found.append(replace(stage, model=model, backend=backend, checkpoint_dir=own, runtime=runtime))
     return found
+
+
+def _without_backend(runtime: Runtime | None) -> Runtime | None:
+    """The runtime for another backend than its own. Raises SpecError."""
+    if runtime is None or (runtime.backend is None and runtime.model is None):
+        return runtime
+    if not is_dataclass(runtime):
+        raise SpecError(
+            f"fallback= needs the backend and the model as options of the run: {runtime!r} has its own, which would be "
+            "used for all backends."
+        )
+    return cast("Runtime", replace(runtime, backend=None, model=None))
+
+
+def stage_names(fallbacks: int) -> list[str]:
+    """Names of the shared runs of all backends, within that of all."""
+    return [FIRST_STAGE, *(f"{FALLBACK_PREFIX}{number}" for number in range(1, fallbacks + 1))]
 
 
 def parse_fallback(entry: Any) -> tuple[str | None, Any]:

@@ -44,13 +44,14 @@ from .setup import RunSetup, check_lane, check_tokens
 
 with lazy_modules(globals()):
     from .. import tools as tool_package
-    from ..cluster import cluster_session, shared_control
+    from ..cluster import added_inputs, cluster_session, shared_control
     from ..core.options import control_request
     from ..plan import prefix_report
     from ..store import sqlite
     from . import control, control_socket, run_budget
 
 if TYPE_CHECKING:
+    from ..cluster.added_inputs import AddedInputs
     from ..cluster.cluster_session import ClusterSession
     from ..cluster.shared_control import SharedControls
     from ..core.options.control_request import KeptControls
@@ -134,6 +135,8 @@ class _Opener:
         """The same of a distributed run, which can be changed."""
         self._added: Sequence[Any] = ()
         """Inputs that were added then."""
+        self._additions: AddedInputs | None = None
+        """Takes those that are added to a distributed run."""
         self._provided: dict[int, Sequence[Tool]] = {}
 
     async def open(
@@ -170,7 +173,7 @@ class _Opener:
             stores = list(map(ReadOnlyStore, stores))
         spending = setups[0].spec.spending
         if self._cluster is not None:
-            spending = await self._shared_limits(self._cluster, spending, submits=submits)
+            spending = await self._shared_limits(self._cluster, spending, layouts[0][0], submits=submits)
         elif not isinstance(stores[0], NoStore):
             spending = await self._steered_limits(stores[0], spending)
         if spending.counts_tokens:
@@ -212,23 +215,30 @@ class _Opener:
         return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
 
     async def _shared_limits(
-        self, cluster: "ClusterSession", spending: SpendingLimits, *, submits: bool
+        self, cluster: "ClusterSession", spending: SpendingLimits, inputs: JobSource, *, submits: bool
     ) -> SpendingLimits:
         """As `_steered_limits`, of a distributed run whose changes are on a server."""
         coordinator, setup = cluster.coordinator, self._setups[0]
         if not coordinator.is_durable:
             return spending
         spending = self._given = replace(spending, deadline=self._deadline.seconds)
+        is_flow = cluster.stages != [cluster]
         if submits:
             given = {
                 "max_inflight": setup.spec.limits.max_inflight,
                 "max_usd": spending.max_usd,
                 "deadline": spending.deadline,
+                "samples": setup.spec.evaluation.samples,
+                "inputs": inputs.total,
             }
-            await shared_control.begin_controls(coordinator, given, is_flow=bool(setup.stage))
+            await shared_control.begin_controls(coordinator, given, is_flow=is_flow)
         self._shared, now = await shared_control.read_controls(coordinator)
         if self._shared is None:
             return spending
+        if submits and not is_flow:
+            self._additions = added_inputs.AddedInputs(coordinator, cluster.member.name)
+            await self._additions.update(self._shared)
+            self._added = self._additions.known
         kept = self._shared.kept(spending)
         if kept.deadline is not None and kept.deadline != spending.deadline:
             self._deadline.set(kept.deadline, self._shared.time_left(kept.deadline, now))
@@ -239,10 +249,11 @@ class _Opener:
         pool = None if self._budget is None else self._budget.pool
         live = control.LiveSettings(self._deadline, pool, self._admissions.controllers)
         follower = shared_control.ControlFollower(self._given, live.set, live.cancel, self._events, self._shared)
-        await self._stack.enter_async_context(shared_control.follow_controls(cluster.member, follower))
+        update_inputs = None if self._additions is None else self._additions.update
+        await self._stack.enter_async_context(shared_control.follow_controls(cluster.member, follower, update_inputs))
         if self._shared is not None and self._shared.value("pause"):
             self._setups[0].notify("The run is paused. To go on: batch-agent ctl URL --run NAME --resume")
-        return [replace(run, live=live) for run in runs]
+        return [replace(run, live=live, added=self._additions) for run in runs]
 
     async def _controlled(self, runs: list[RunResources], kept: "KeptControls") -> list[RunResources]:
         """The runs with their control, which the user can reach from now on."""

@@ -20,6 +20,7 @@ from ..tools.no_tools import NoTools
 from .setup import RunSetup
 
 if TYPE_CHECKING:
+    from ..cluster.added_inputs import AddedInputs
     from ..cluster.cluster_session import ClusterSession
     from ..lanes.lane_turn_runner import LaneStats, SpendingOutlook
     from ..schedule.reference_model import ReadRecorder
@@ -71,6 +72,8 @@ class RunResources:
     """Set if the user can change the run while it is running: it has a checkpoint, here or on a server."""
     control: "RunControl | None" = None
     """Set if that is done in this process alone: the run is not distributed."""
+    added: "AddedInputs | None" = None
+    """Takes inputs that are added to a distributed run, in the process that submits it."""
 
     @property
     def shared_tools(self) -> frozenset[str]:

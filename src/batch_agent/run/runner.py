@@ -41,6 +41,8 @@ with lazy_modules(globals()):
     from . import description
 
 if TYPE_CHECKING:
+    from ..cluster.added_inputs import AddedInputs
+    from ..cluster.submitter import Submitter
     from ..engine.long_inputs.chunking_executor import ChunkingExecutor
     from ..lanes.lane_turn_runner import LaneStats
     from ..rollouts.token_recorder import TokenRecorder
@@ -67,6 +69,9 @@ async def run(
         channel.total = resources.agents
         if resources.control is not None:
             resources.control.observe_added(channel.add_total)
+        elif resources.added is not None:
+            samples = setup.spec.evaluation.samples
+            resources.added.observe_added(lambda inputs: channel.add_total(inputs * samples))
         try:
             await execute(resources, channel.put, only=only, runs_agents=runs_agents)
         finally:
@@ -129,6 +134,8 @@ async def execute(
     finally:
         if execution.scores is not None and spec.checkpoint_dir is not None:
             await asyncio.to_thread(score_file.save_scores, spec.checkpoint_dir, execution.scores.scores)
+        if execution.scores is not None and resources.cluster is not None:
+            await resources.cluster.save_scores(execution.scores.scores)
         if resources.events is not None:
             execution.report(resources.events)
 
@@ -217,7 +224,8 @@ class _Execution:
                     resources.control.attach(engine, source, resources.inputs, plan, samples)
                 await engine.run()
             else:
-                await self._share(source, executor, deliver, fit, leave, runs_agents=runs_agents)
+                added = resources.added if only is None else None
+                await self._share(source, executor, deliver, fit, leave, added, runs_agents=runs_agents)
 
         await self._with_turns(run_agents, runs_agents=runs_agents)
 
@@ -275,24 +283,47 @@ class _Execution:
         deliver: Deliver,
         fit: Fit | None,
         leave: Leave | None,
+        added: "AddedInputs | None",
         *,
         runs_agents: bool,
     ) -> None:
-        """Submits the inputs to all workers of the run, and collects the results."""
+        """Submits the inputs to all workers of the run, and collects the results. `added`: inputs that are added
+        meanwhile."""
         resources, cluster = self._resources, self._resources.cluster
         assert cluster is not None
-        results = submitter.Submitter(
-            cluster, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline
-        )
-        if runs_agents:
-            source = cluster.source(resources.admission)
-            engine = self._engine(source, executor, results.finished_here, None, cluster.events.local, leave)
-            if resources.live is not None:
-                resources.live.attach(engine)
-            await submitter.work_and_collect(engine, source, results)
-        else:
-            await results.collect()
+        rebuild, close = executor.from_remote, None if added is None else added.close
+        results = submitter.Submitter(cluster, inputs, fit, rebuild, deliver, self._events, resources.deadline, close)
+        if added is not None:
+            await self._open_additions(added, inputs, results)
+        try:
+            if runs_agents:
+                source = cluster.source(resources.admission)
+                engine = self._engine(source, executor, results.finished_here, None, cluster.events.local, leave)
+                if resources.live is not None:
+                    resources.live.attach(engine)
+                await submitter.work_and_collect(engine, source, results)
+            else:
+                await results.collect()
+        finally:
+            if added is not None:
+                await added.leave()
         self.has_all_results = cluster.has_checkpoint and results.has_all_results
+
+    async def _open_additions(self, added: "AddedInputs", inputs: InputSource, results: "Submitter") -> None:
+        live, samples, lanes = self._resources.live, self._spec.evaluation.samples, self._resources.lanes
+
+        def take(values: Sequence[Any]) -> None:
+            inputs.add(values)
+            results.read_more()
+
+        def expect(values: int) -> None:
+            if live is not None:
+                live.expect(values * samples)
+            if lanes is not None:
+                lanes.expect(values * samples)
+
+        added.observe_added(expect)
+        await added.open(take)
 
     async def _with_turns(
         self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]], *, runs_agents: bool = True

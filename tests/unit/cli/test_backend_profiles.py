@@ -12,8 +12,8 @@ from batch_agent.cli.commands.worker import WorkerJob
 from batch_agent.cli.config_file import backend_of
 from batch_agent.cli.options.command_options import CommandOptions
 from batch_agent.cli.options.json_values import parse_backends
-from batch_agent.cli.remote_run import RemoteRun
 from batch_agent.cli.saved_command import read_command
+from batch_agent.cli.shared_run import SharedRun
 from batch_agent.cli.worker_manifest import WorkerManifest
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -110,7 +110,7 @@ def manifest(backend: str, tables: dict[str, object]) -> WorkerManifest:
 
 def test_a_worker_gets_the_settings_of_the_run_without_a_key() -> None:
     run = manifest("gpu", {"gpu": {"url": "vllm://gpu1:8000", "rpm": 60, "headers": {"X-Title": "reviews"}}})
-    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, []).spec(run)
+    spec = WorkerJob(SharedRun("redis://there", "x"), {}, []).spec(run)
     assert spec.backend == Backend("vllm://gpu1:8000", rpm=60, headers={"X-Title": "reviews"})
     assert spec.limits.rpm == 60
     assert run.flags() == []
@@ -124,10 +124,10 @@ def test_a_worker_reads_its_key_only_for_a_backend_of_its_own_file(
     assert run.flags() == ["--backend", "prod"]
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SpecError) as refused:
-        WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, []).spec(run)
+        WorkerJob(SharedRun("redis://there", "x"), {}, []).spec(run)
     assert "would use your AWS_SECRET_ACCESS_KEY" in str(refused.value)
     assert "as [backends.prod], and add --backend prod" in str(refused.value)
     (tmp_path / "batch.toml").write_text('[backends.prod]\nurl = "groq://"\napi_key = "${MY_KEY}"\n')
     own = backend_of("prod")
-    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {"backend": own}, []).spec(run)
+    spec = WorkerJob(SharedRun("redis://there", "x"), {"backend": own}, []).spec(run)
     assert spec.backend == Backend("groq://", api_key="${MY_KEY}")

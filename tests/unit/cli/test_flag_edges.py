@@ -81,6 +81,7 @@ WORKS: dict[str, str] = {
     "--tokens": "zero one",
     "--exact": "zero",
     "--checkpoint": TEXT,  # not written
+    "--run": "",  # not of a server
 }
 
 USUAL_MISTAKES = ("negative", "empty", "spaces")

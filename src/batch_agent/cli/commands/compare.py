@@ -1,5 +1,6 @@
 """batch-agent compare."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,22 +14,28 @@ from ...core.results import AgentError, AgentResult, Timing
 from ...core.safe_text import safe_text
 from ...data.results import Results
 from ...evaluation.outcome import compare_models
-from ...observe.report.html import write_report
 from ...observe.score_file import save_comparisons
+from ...observe.text.text_format import plural
 from ...run.checkpoint_table import read_results
 from ...scores.comparison import RunComparison, compare_results, comparison_lines
 from ...scores.judge import is_judge
-from ..checkpoint import check_is_one, model_checkpoints
+from ..checkpoint import model_checkpoints
 from ..import_by_name import load_schema, load_scorers
+from ..run_address import OptionalRunLocation, RunLocation, is_server_url, open_run, open_run_to_score
 from ..stdout import write_stdout
 from .report import check_is_run
+from .report import report as write_report
+
+Address = tuple[Path | str, str | None]
+"""A directory, a file of results or a URL, and the name of the run at a server."""
 
 
 def compare(
-    before: Path,
-    after: Path | None = None,
+    before: RunLocation,
+    after: OptionalRunLocation = None,
     /,
     *,
+    run: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     field: str | None = None,
     score: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     schema: str | None = None,
@@ -41,9 +48,12 @@ def compare(
     Parameters
     ----------
     before
-        Checkpoint directory, or .jsonl file of results. Of a run with --models: alone, to compare its models.
+        Checkpoint directory, also in an object store, the URL of a Redis server, or .jsonl file of results. Of a run
+        with --models: alone, to compare its models.
     after
         The same of the other run.
+    run
+        Names of the runs at Redis servers, in the order of their URLs. Two names and one URL: both runs are there.
     field
         Field of the answers to compare. By default, whole answers.
     score
@@ -61,37 +71,52 @@ def compare(
     if any(map(is_judge, scorers)):
         raise SpecError("compare asks no model: score both runs with batch-agent score --score judge:RUBRIC first.")
     output = load_schema(schema) if schema else None
-    comparisons = _comparisons(before, after, scorers, output, field)
+    addresses = _addresses([before] if after is None else [before, after], run or [])
+    comparisons = _comparisons(addresses, scorers, output, field)
     if json:
         write_stdout([orjson.dumps([each.as_json() for each in comparisons], option=orjson.OPT_INDENT_2), b"\n"])
     else:
         for line in (line for each in comparisons for line in comparison_lines(each, changed)):
             print(safe_text(line))
     if report:
-        _add_to_report(after or before, comparisons)
+        _add_to_report(addresses[-1], comparisons)
+
+
+def _addresses(locations: Sequence[Path | str], names: Sequence[str]) -> list[Address]:
+    """Raises SpecError."""
+    servers = [each for each in locations if is_server_url(each)]
+    if len(locations) == len(servers) == 1 and len(names) == 2:
+        return [(servers[0], name) for name in names]
+    if len(names) != len(servers):
+        given = f"{plural(len(servers), 'URL')} of Redis servers, and {plural(len(names), 'name')}"
+        raise SpecError(f"compare needs the name of the run at each Redis server: --run NAME. Got {given}.")
+    named = iter(names)
+    return [(each, next(named) if is_server_url(each) else None) for each in locations]
 
 
 def _comparisons(
-    before: Path, after: Path | None, scorers: list[Any], output: Any, field: str | None
+    addresses: Sequence[Address], scorers: list[Any], output: Any, field: str | None
 ) -> list[RunComparison]:
-    first = _scored(before, scorers, output)
-    if after is not None:
-        names = str(before), str(after)
-        return [compare_results(first, _scored(after, scorers, output), names=names, field=field)]
+    title, first = _scored(addresses[0], scorers, output)
+    if len(addresses) == 2:
+        other, last = _scored(addresses[1], scorers, output)
+        return [compare_results(first, last, names=(title, other), field=field)]
     if len(first.by_model) < 2:
-        raise SpecError(f"{str(before)!r} has answers of one model only: name the run to compare it with.")
+        raise SpecError(f"{title!r} has answers of one model only: name the run to compare it with.")
     return compare_models(first, field)
 
 
-def _scored(run: Path, scorers: list[Any], output: Any) -> Results[Any]:
-    results = _read_file(run) if run.is_file() else _read_checkpoint(run, output)
-    return results.scored(*scorers) if scorers else results
-
-
-def _read_checkpoint(folder: Path, output: Any) -> Results[Any]:
-    if not model_checkpoints(folder):
-        check_is_one(folder, "compare", str(folder))
-    return read_results(folder, output)
+def _scored(address: Address, scorers: list[Any], output: Any) -> tuple[str, Results[Any]]:
+    """The run's title and its results."""
+    location, run = address
+    if isinstance(location, Path) and location.is_file():
+        title, results = str(location), _read_file(location)
+    else:
+        with open_run(location, run) as opened:
+            if not model_checkpoints(opened.folder):
+                opened.check_is_one("compare")
+            title, results = opened.title, read_results(opened.folder, output, opened.max_retries())
+    return title, results.scored(*scorers) if scorers else results
 
 
 def _read_file(path: Path) -> Results[Any]:
@@ -121,9 +146,12 @@ def _result(row: dict[str, Any]) -> AgentResult[Any]:
     )
 
 
-def _add_to_report(folder: Path, comparisons: list[RunComparison]) -> None:
-    if folder.is_file():
+def _add_to_report(address: Address, comparisons: list[RunComparison]) -> None:
+    location, run = address
+    if isinstance(location, Path) and location.is_file():
         raise SpecError("--report needs the checkpoint of the second run, which has a report; got a file.")
-    check_is_run(folder)
-    save_comparisons(folder, [each.as_json() for each in comparisons])
-    print(f"Report: {write_report(folder)}")
+    with open_run_to_score(location, run) as opened:
+        if opened.shared is None:
+            check_is_run(opened.folder)
+        save_comparisons(opened.folder, [each.as_json() for each in comparisons])
+    write_report(location, run=run)

@@ -14,8 +14,7 @@ from ...core.safe_text import safe_text
 from ...data import read_inputs
 from ...run.control import inputs_to_add
 from ...run.control_socket import steer
-from ..object_files import folder_here
-from ..run_address import RunLocation, SharedRun, check_unnamed, is_server_url, server_run, submitted_run
+from ..run_address import RunLocation, find_live_run
 
 
 def ctl(
@@ -75,13 +74,9 @@ def ctl(
 
 
 async def _steer(location: Path | str, run: str | None, request: ControlRequest) -> list[Steered]:
-    if is_server_url(location):
-        shared: SharedRun | None = server_run(location, run)
-    else:
-        check_unnamed(run)
-        shared = submitted_run(folder_here(location))
-    if shared is None:
-        return await steer(folder_here(location), request)
+    found = find_live_run(location, run)
+    if isinstance(found, Path):
+        return await steer(found, request)
     from ...cluster.redis.run_control import steer_shared  # needs an extra
 
-    return await steer_shared(shared.store, shared.name, request)
+    return await steer_shared(found.store, found.name, request)

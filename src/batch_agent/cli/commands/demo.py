@@ -24,8 +24,7 @@ from ...data.results import Results
 from ...observe.live.progress import progress_for
 from ...observe.text.summary import summary_lines
 from ...tools import Tool
-from ..checkpoint import delete_checkpoint
-from ..object_files import report_lines
+from ..checkpoint import delete_checkpoint, report_lines
 from ..options.observability import Dashboard
 from ..signals import interruptible
 

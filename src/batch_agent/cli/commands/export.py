@@ -20,7 +20,7 @@ from ...rollouts.formats import TRL_COLUMNS, RolloutFormat, rollout_rows
 from ...run.checkpoint_table import CheckpointTable
 from ..checkpoint import open_checkpoint
 from ..object_files import OptionalLocation, open_to_write
-from ..run_address import RunLocation, RunSource, run_source
+from ..run_address import OpenRun, RunLocation, open_run
 from ..stdout import write_stdout
 
 Format = Literal["jsonl", "csv", "parquet", "chat", "atif", "trl", "verifiers"]
@@ -72,9 +72,9 @@ def export(
         raise SpecError("A Parquet file cannot be written to standard output. Choose a file with --out.")
     if include_failed and kind != "chat":
         raise SpecError("--include-failed is for --format chat. Other formats have a row for failed agents too.")
-    with run_source(folder, run) as source, open_to_write(out) as path:
+    with open_run(folder, run) as source, open_to_write(out) as path:
         source.check_is_one("export")
-        retries = source.max_retries if max_retries is None else max_retries
+        retries = source.max_retries() if max_retries is None else max_retries
         if kind in ("atif", "trl", "verifiers"):
             return _export_rollouts(source, path, kind, schema, retries, shown=out)
         statuses: Sequence[AgentStatus] = ("answered", "failed") if include_failed else ("answered",)
@@ -114,7 +114,7 @@ def _export_rows(
 
 
 def _export_rollouts(
-    source: RunSource,
+    source: OpenRun,
     out: Path | None,
     kind: RolloutFormat,
     schema: str | None,

@@ -24,7 +24,7 @@ from ...run.checkpoint_table import CheckpointTable
 from ...store.reader import CheckpointReader
 from ..agent_story import story_lines
 from ..checkpoint import checkpoints_in, open_checkpoint
-from ..run_address import RunLocation, run_source
+from ..run_address import RunLocation, open_run
 
 _MAX_LENGTH = 100
 
@@ -58,10 +58,10 @@ def inspect(
         The run's value, if it was started from Python with a value other than 3.
     """
     console = Console(highlight=False, soft_wrap=True)
-    with run_source(folder, run) as source:
+    with open_run(folder, run) as source:
         if agent is not None or schema is not None:
             source.check_is_one("inspect")
-        retries = source.max_retries if max_retries is None else max_retries
+        retries = source.max_retries() if max_retries is None else max_retries
         checkpoints = checkpoints_in(source.folder)
         missing: list[SpecError] = []
         for checkpoint in checkpoints:

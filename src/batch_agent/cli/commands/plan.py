@@ -14,9 +14,10 @@ from ...forecasting.forecast_text import compared_lines, forecast_lines
 from ...observe.live.progress import PlainProgress
 from ...observe.run_stats import RunStats
 from ..checkpoint import checkpoint_of
-from ..object_files import Location, OptionalLocation, open_run_folder
+from ..object_files import Location, OptionalLocation
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
+from ..run_address import open_folder
 from ..signals import interruptible
 
 _FORECAST: TypeAdapter[Forecast] = TypeAdapter(Forecast)
@@ -44,12 +45,12 @@ def plan(
     checkpoint
         Checkpoint directory, as for run.
     """
-    with open_run_folder(checkpoint or checkpoint_of(out)) as opened:
-        kwargs = {**options.to_kwargs(), **cluster.to_dict(), "checkpoint_dir": opened.path if canary else None}
+    with open_folder(checkpoint or checkpoint_of(out)) as opened:
+        kwargs = {**options.to_kwargs(), **cluster.to_dict(), "checkpoint_dir": opened.folder if canary else None}
         forecast = interruptible(BatchAgent.plan(canary=canary, events=PlainProgress(sys.stderr), **kwargs))
         for line in forecast_lines(forecast):
             print(safe_text(line))
-        _save(forecast, opened.path)
+        _save(forecast, opened.folder)
     return 0
 
 

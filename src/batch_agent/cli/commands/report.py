@@ -10,7 +10,8 @@ from ...core.errors import StoreError
 from ...observe.event_log import FILE
 from ...observe.report.html import REPORT, write_report
 from ..object_files import OptionalLocation, open_to_write
-from ..run_address import RunLocation, SharedRun, find_run, is_server_url, record_run
+from ..run_address import RunLocation, find_run, is_server_url
+from ..shared_run import SharedRun
 
 _RUN_FILES = (FILE, "run.sqlite3", "run.lock", "command.json")
 
@@ -51,7 +52,7 @@ def _log_folder(found: Path | SharedRun) -> Iterator[Path]:
     else:
         with TemporaryDirectory(prefix="batch-agent-") as temporary:
             copy = Path(temporary, found.name)
-            asyncio.run(record_run(found, copy, follows=False))
+            asyncio.run(found.record(copy, follows=False))
             yield copy
 
 

@@ -11,14 +11,13 @@ from ...core.errors import SpecError
 from ...core.task_fields import STDIN
 from ...store.reader import CheckpointReader
 from ..checkpoint import MAP, checkpoint_of, checkpoints_in
-from ..object_files import open_to_read
 from ..options.cluster import STORE, ClusterOptions, cluster_options_from_saved
 from ..options.command_options import from_saved
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import reduce_options_from_saved
-from ..remote_run import RemoteRun
-from ..run_address import RunLocation, SharedRun, check_unnamed, is_server_url, server_run
+from ..run_address import RunLocation, check_unnamed, download_folder, is_server_url, server_run
 from ..saved_command import SavedCommand, parse_command, remote_run_id, saved_command
+from ..shared_run import SharedRun
 from ..signals import print_lines
 from .run import run as run_command
 
@@ -62,7 +61,7 @@ def resume(
     else:
         check_unnamed(run)
         location = folder.absolute() if isinstance(folder, Path) else folder
-        with open_to_read(location) as read:
+        with download_folder(location) as read:
             if remote_run_id(read) is None:
                 for each in checkpoints_in(read):
                     CheckpointReader(each).close()
@@ -96,7 +95,7 @@ def _enter(directory: Path) -> None:
 def _command_of(shared: SharedRun, *, trust: bool) -> tuple[SavedCommand, Path | str]:
     """The command of a run on a server, and its checkpoint directory. Where the machine of the caller is not this one,
     the results are written here, and the inputs are those on the server. Raises SpecError and StoreError."""
-    data = asyncio.run(RemoteRun(shared.store, shared.name).saved_command())
+    data = asyncio.run(shared.saved_command())
     command = parse_command(data, f"The command of {shared.title}")
     if not trust:
         command.check_is_own(shared.title)
@@ -123,7 +122,7 @@ def _has_inputs(inputs: Path | str | None) -> bool:
 def _save_inputs(shared: SharedRun, *, is_reduced: bool) -> Path:
     """Writes the inputs of the run, as the server has them, to a file here. Raises SpecError if they are not complete,
     and StoreError."""
-    rows = asyncio.run(_recorded_inputs(shared.store, f"{shared.name}.{MAP}" if is_reduced else shared.name))
+    rows = asyncio.run(_recorded_inputs(shared.stage(MAP) if is_reduced else shared))
     values = [rows.get(index) for index in range(len(rows))]
     if not values or None in values:
         raise SpecError(
@@ -137,13 +136,13 @@ def _save_inputs(shared: SharedRun, *, is_reduced: bool) -> Path:
     return path
 
 
-async def _recorded_inputs(store: str, run: str) -> dict[int, bytes | None]:
+async def _recorded_inputs(shared: SharedRun) -> dict[int, bytes | None]:
     """Inputs on the server by index, as JSON; None for one that JSON cannot hold."""
     rows: dict[int, bytes | None] = {}
-    async with RemoteRun(store, run).connect() as coordinator:
+    async with shared.connect() as coordinator:
         assert isinstance(coordinator, RedisCoordinator)
         async for page in coordinator.inputs.pages():
-            rows |= {each.index: each.data for each in page if each.error is None or each.index not in rows}
+            rows |= {each.index: each.data for each in page if each.error is None}
     return rows
 
 

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from ...api import BatchAgent
 from ...atomic_file import atomic_write
+from ...cluster.coordinator_address import run_id_of
 from ...core.errors import ErrorKind, SpecError
 from ...core.fast_dataclass import dataclass
 from ...core.protocols import EventSinks
@@ -32,16 +33,18 @@ from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import steered_lines, summary_lines
 from ...observe.text.text_format import plural
 from ...run.checkpoint_table import read_results
+from ...run.fallback import stage_names
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint
-from ..object_files import Location, OptionalLocation, RunFolder, open_run_folder
+from ..object_files import Location, OptionalLocation
 from ..options.cluster import ClusterOptions
 from ..options.command_options import CommandOptions
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import ReduceArguments, ReduceSettings, reduced_flow
-from ..remote_run import RemoteRun
+from ..run_address import OpenRun, open_folder
 from ..saved_command import CommandSaver, check_same_location, command_json
+from ..shared_run import SharedRun
 from ..signals import StoppedBySignal, exit_status, print_lines, run_until_signal
 from ..worker_manifest import WorkerManifest
 from .plan import compare
@@ -54,13 +57,13 @@ def run_reduced(
     progress: Progress,
     events: EventSinks,
     published: "_PublishedRun | None",
-    opened: RunFolder,
+    opened: OpenRun,
 ) -> int:
     """Runs both stages, and returns the exit status. Raises SpecError, BackendError and StoreError.
 
     `options`: of the map stage. `events`: all event sinks, including `progress`. `published`: for workers.
     """
-    started, folder = time.monotonic(), opened.path
+    started, folder = time.monotonic(), opened.folder
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
     ended = run_until_signal(_flow(options, reduce, out, events, published, opened))
@@ -103,7 +106,7 @@ async def _flow(
     out: Path | str,
     events: EventSinks,
     published: "_PublishedRun | None",
-    opened: RunFolder,
+    opened: OpenRun,
 ) -> tuple[FlowResult, SpecError | None]:
     """The result of the flow, and the error of writing results, if any. Unlike in `BatchAgent.run_with_reduce`, a
     failed reduce counts as a failed agent."""
@@ -113,7 +116,7 @@ async def _flow(
             return await reduced_flow(options, reduce.options, callback).run(events=events), callback.error
 
 
-def _finish(outcome: FlowResult, reduce: ReduceSettings, opened: RunFolder, state: LiveState) -> int:
+def _finish(outcome: FlowResult, reduce: ReduceSettings, opened: OpenRun, state: LiveState) -> int:
     """Writes the summary and returns the exit status. Only the answer goes to standard output, after all messages."""
     [item] = outcome.items
     any_failed = any(map(_has_failed, outcome.stages[MAP].results))
@@ -176,9 +179,13 @@ def run(
     if reduce is not None:
         options.check_output_path(reduce.summary, "--summary")
     check_judges(BatchSpec.of(**kwargs, checkpoint_dir=Path("-"), **cluster.to_dict()))  # before a run is deleted
-    remote = _remote_run(kwargs["task"], cluster, () if reduce is None else (MAP, REDUCE))
+    fallbacks = stage_names(len(kwargs["fallback"])) if kwargs["fallback"] else ()
+    remote = _remote_run(kwargs["task"], cluster, fallbacks if reduce is None else (MAP, REDUCE))
     if remote is not None and any(map(is_judge, kwargs["score"])):
-        raise SpecError("A judge reads the checkpoint, which is on a server with --store: score the results in Python.")
+        raise SpecError(
+            f"A judge scores answers after the last one, which --store does not wait for. Run without it, then: "
+            f"batch-agent score {remote.url} --run {remote.name} --score judge:..."
+        )
     if remote is not None and options.mcp:
         raise SpecError(
             "--mcp cannot be used with --store: workers would have to start the same servers. In Python, pass "
@@ -189,13 +196,8 @@ def run(
             "--models cannot be used with --store: workers would have to know the backends of all models. In Python, "
             "pass models= to BatchAgent.run and to BatchAgent.work; or use --cluster ray."
         )
-    if remote is not None and kwargs["fallback"]:
-        raise SpecError(
-            "--fallback cannot be used with --store: workers would have to know all backends, and their keys. In "
-            "Python, pass fallback= to BatchAgent.run and to BatchAgent.work."
-        )
-    with open_run_folder(location) as opened:
-        folder = opened.path
+    with open_folder(location) as opened:
+        folder = opened.folder
         if fresh:
             if remote is not None:
                 asyncio.run(remote.delete())
@@ -226,14 +228,17 @@ def run(
 class _PublishedRun:
     """A run that workers can join."""
 
-    run: RemoteRun
+    run: SharedRun
     manifest: WorkerManifest
     command: bytes
     """The whole command, for `batch-agent resume`."""
 
 
-def _remote_run(task: Any, cluster: ClusterOptions, stages: Sequence[str]) -> RemoteRun | None:
-    return None if cluster.store is None else RemoteRun(cluster.store, cluster.run_id, task, cluster.lease, stages)
+def _remote_run(task: Any, cluster: ClusterOptions, stages: Sequence[str]) -> SharedRun | None:
+    if cluster.store is None:
+        return None
+    name = run_id_of(BatchSpec.of(task=task, inputs=[], store=cluster.store, run_id=cluster.run_id))
+    return SharedRun(cluster.store, name, lease=cluster.lease, stages=stages)
 
 
 def _publication(published: _PublishedRun | None) -> AbstractAsyncContextManager[None]:
@@ -248,9 +253,9 @@ def _run(
     progress: Progress,
     events: EventSinks,
     published: _PublishedRun | None,
-    opened: RunFolder,
+    opened: OpenRun,
 ) -> int:
-    started, folder = time.monotonic(), opened.path
+    started, folder = time.monotonic(), opened.folder
     if published is not None:
         print_lines(published.run.join_hint(published.manifest.flags()))
     failed: list[int] = []
@@ -272,10 +277,10 @@ def _run(
     return exit_status(stopped, _outputs(opened, published), progress.state, any_failed=bool(failed))
 
 
-def _outputs(opened: RunFolder, published: _PublishedRun | None = None) -> RunOutputs:
-    resume = f"run the same command again, or batch-agent resume {shlex.quote(opened.name)}"
+def _outputs(opened: OpenRun, published: _PublishedRun | None = None) -> RunOutputs:
+    resume = f"run the same command again, or batch-agent resume {shlex.quote(opened.title)}"
     store, name = (None, "") if published is None else (published.run.url, published.run.name)
-    return RunOutputs(opened.name, store, name, resume=resume)
+    return RunOutputs(opened.title, store, name, resume=resume)
 
 
 async def _stream(
@@ -284,7 +289,7 @@ async def _stream(
     events: EventSinks,
     published: _PublishedRun | None,
     failed: list[int],
-    opened: RunFolder,
+    opened: OpenRun,
 ) -> list[str]:
     """Runs the agents, then judges. Returns lines about what came after the last answer. `failed`: receives the indices
     of failed results, without those that a fallback has answered and those that the user has cancelled."""

@@ -9,15 +9,16 @@ from cyclopts import Parameter
 from ...evaluation.outcome import score as score_results
 from ...observe.score_file import metric_lines
 from ...observe.text.flow_summary import usage_parts
-from ..checkpoint import check_is_one, model_checkpoints
+from ..checkpoint import model_checkpoints
 from ..import_by_name import load_schema, load_scorers
-from ..object_files import Location, open_run_folder
+from ..run_address import RunLocation, open_run_to_score
 from ..signals import print_lines
 
 
 def score(
-    folder: Location,
+    folder: RunLocation,
     *,
+    run: str | None = None,
     score: Annotated[list[str], Parameter(consume_multiple=True)],
     schema: str | None = None,
     backend: str | None = None,
@@ -28,7 +29,9 @@ def score(
     Parameters
     ----------
     folder
-        Checkpoint directory.
+        Checkpoint directory, also in an object store, or the URL of a Redis server, which then keeps the scores.
+    run
+        Name of the run, if FOLDER is the URL of a Redis server.
     score
         exact:FIELD, contains:FIELD, numeric:FIELD, regex:PATTERN, json_fields:FIELD, judge:RUBRIC (text or a file), or
         your own as module:function.
@@ -39,13 +42,13 @@ def score(
     model
         Model of judges.
     """
-    with open_run_folder(folder) as opened:
-        if not model_checkpoints(opened.path):
-            check_is_one(opened.path, "score", opened.name)
+    with open_run_to_score(folder, run) as opened:
+        if not model_checkpoints(opened.folder):
+            opened.check_is_one("score")
         scorers = load_scorers(score, Path.cwd())
         options = {"backend": backend, "model": model}
-        results = asyncio.run(score_results(opened.path, scorers, options, load_schema(schema) if schema else None))
-        for line in metric_lines(opened.path):
+        results = asyncio.run(score_results(opened.folder, scorers, options, load_schema(schema) if schema else None))
+        for line in metric_lines(opened.folder):
             print(line)
     print_lines(
         f"Judge {name}: {'; '.join(usage_parts(verdicts.usage, verdicts.cost))}."

@@ -19,8 +19,8 @@ from ...run.fallback import fallback_folder
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
 from ..checkpoint import FACTS, open_checkpoint
-from ..object_files import folder_here
-from ..run_address import RunLocation, SharedRun, check_unnamed, is_server_url, record_run, server_run, submitted_run
+from ..run_address import RunLocation, find_live_run
+from ..shared_run import SharedRun
 from ..signals import interruptible, print_lines
 from .report import check_is_run
 
@@ -45,24 +45,22 @@ def serve(
         Open the page in a browser.
     """
     check_port("--port", port)
-    if is_server_url(folder):
-        shared = server_run(folder, run)
+    found = find_live_run(folder, run)
+    here, shared = (found, None) if isinstance(found, Path) else (found.folder, found)
+    if here is not None:
+        check_is_run(here)
+        title = str(folder) if shared is None else shared.title
+        interruptible(_serve(here, shared, title, host, port, opens=open))
+    elif shared is not None:
         with TemporaryDirectory(prefix="batch-agent-") as temporary:
             interruptible(_serve_shared(Path(temporary, shared.name), shared, host, port, opens=open))
-        return
-    check_unnamed(run)
-    here = folder_here(folder)
-    check_is_run(here)
-    submitted = submitted_run(here)
-    title = str(folder) if submitted is None else submitted.title
-    interruptible(_serve(here, submitted, title, host, port, opens=open))
 
 
 async def _serve_shared(folder: Path, shared: SharedRun, host: str, port: int, *, opens: bool) -> None:
     """Makes the event log of the run, which is in the directory of the process that submitted it, in another one."""
     with aio.ungrouped():
         async with asyncio.TaskGroup() as group:
-            group.create_task(record_run(shared, folder, follows=True))
+            group.create_task(shared.record(folder, follows=True))
             await _serve(folder, shared, shared.title, host, port, opens=opens)
 
 

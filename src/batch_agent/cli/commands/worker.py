@@ -1,14 +1,19 @@
 """batch-agent worker."""
 
+import asyncio
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from ...cluster.coordinator_address import coordinator_of
-from ...core.errors import PlanMismatch, SpecError
+from ...cluster.redis.redis_coordinator import runs_known
+from ...core.coordinator import Coordinator
+from ...core.errors import PlanMismatch, SpecError, StoreError
 from ...core.protocols import EventSink
 from ...core.spec import BatchSpec
 from ...flows import Flow
@@ -17,17 +22,20 @@ from ...observe.sinks import combine_sinks
 from ...observe.text.flow_summary import partial_flow_summary_lines
 from ...observe.text.summary import summary_lines
 from ...run import runner
+from ...run.fallback import FallbackRuns
 from ...run.setup import RunSetup
 from ..config_file import backend_of
 from ..options.cluster import STORE
 from ..options.observability import Dashboard, TelemetryOptions
 from ..options.reduce import reduced_flow
-from ..remote_run import RemoteRun, wait_for_command
+from ..shared_run import COMMAND, SharedRun
 from ..signals import StoppedBySignal, print_lines, run_until_signal
 from ..trust_policy import TrustPolicy
 from ..worker_manifest import WorkerManifest
 
 _NO_TELEMETRY = TelemetryOptions()
+_POLL_SECONDS = 1.0
+"""Interval at which the server is queried while there are no notifications."""
 
 
 def worker(
@@ -35,6 +43,7 @@ def worker(
     store: Annotated[str, Parameter(env_var=STORE)],
     run: str,
     backend: str | None = None,
+    fallback: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
     max_inflight: int | None = None,
     lease: float | None = None,
     patience: float = 60.0,
@@ -57,6 +66,9 @@ def worker(
         The model server's URL from this machine, or the name of a backend in the batch.toml of the current directory.
         By default, as for the run. Required if the backend uses an API key of this machine or a file, or if its URL
         contained a password.
+    fallback
+        The fallbacks of the run from this machine, one for each, in the same order. By default, as for the run.
+        Required if one of them uses an API key of this machine, or if its URL contained a password.
     max_inflight
         Concurrent requests. By default, as for the run.
     lease
@@ -71,15 +83,15 @@ def worker(
     log_requests
         Append each request of this worker to the model and its raw response to this .jsonl file. API keys are masked.
     """
-    remote = RemoteRun(store, run)
+    remote = SharedRun(store, run)
     if not patience >= 0:
         raise SpecError(f"--patience must be a number of seconds >= 0, got {patience!r}.")
     files = {"checkpoint_dir": checkpoint, "log_requests": log_requests}
     named = None if backend is None else backend_of(backend)
-    options = {"backend": named, "max_inflight": max_inflight, "lease": lease, **files}
+    options = {"backend": named, "fallback": fallback, "max_inflight": max_inflight, "lease": lease, **files}
     overrides: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     BatchSpec.of(task="none", inputs=[], **overrides)  # validated before the worker waits for work
-    job = WorkerJob(remote, store, overrides, trust or [])
+    job = WorkerJob(remote, overrides, trust or [])
     progress = progress_for(sys.stderr, dashboard)
     events = combine_sinks([progress, *telemetry.sinks()])
     ended = run_until_signal(job.run(patience, events))
@@ -99,10 +111,9 @@ def worker(
 class WorkerJob:
     """The work of one worker in a run."""
 
-    def __init__(self, run: RemoteRun, store: str, overrides: dict[str, object], trust: list[str]) -> None:
+    def __init__(self, run: SharedRun, overrides: dict[str, object], trust: list[str]) -> None:
         """`overrides`: options of this worker that override those of the run."""
         self._run = run
-        self._store = store
         self._overrides = overrides
         self._trust = trust
         self.started = time.monotonic()
@@ -110,7 +121,7 @@ class WorkerJob:
 
     async def run(self, patience: float, events: EventSink | None) -> None:
         """Waits for work and runs it. Raises SpecError, BackendError, StoreError and RunStopped."""
-        command = await wait_for_command(self._run, self._store, patience, lambda text: print_lines([text]))
+        command = await wait_for_command(self._run, patience, lambda text: print_lines([text]))
         if command is None:
             return
         self.started = time.monotonic()
@@ -120,6 +131,9 @@ class WorkerJob:
                 await flow.work(events=events)
                 return
             spec = self.spec(manifest)
+            if spec.fallback:
+                await FallbackRuns(spec, events).work()
+                return
             coordinator = coordinator_of(spec)
             assert coordinator is not None
             await runner.work(RunSetup.validate(spec, events), coordinator)
@@ -141,8 +155,62 @@ class WorkerJob:
     def _options(self, manifest: WorkerManifest) -> dict[str, Any]:
         if "backend" not in self._overrides:
             manifest.check_backend()
+        given = self._overrides.get("fallback")
+        manifest.check_fallback(given if isinstance(given, list) else None)
         try:
             kwargs = manifest.to_kwargs(TrustPolicy(self._trust))
         except SpecError as error:
             raise SpecError(f"{error} (The run was started in {manifest.folder!r}.)") from error
-        return {**kwargs, **self._overrides, "store": self._store, "run_id": self._run.name}
+        return {**kwargs, **self._overrides, "store": self._run.store, "run_id": self._run.name}
+
+
+async def wait_for_command(run: SharedRun, patience: float, notify: Callable[[str], None]) -> bytes | None:
+    """The command of the run, as soon as there is work; None if a finished run gets no new work in `patience` seconds.
+
+    Raises SpecError for a run that does not exist by then, or that was not started by `batch-agent run`.
+    """
+    now = asyncio.get_running_loop().time
+    until = now() + patience
+    async with run.connect() as coordinator:
+        after, is_notified = await coordinator.position(), False
+        while not await _has_work(run, coordinator):
+            if (left := until - now()) <= 0:
+                await _check_known(run, coordinator)
+                return None
+            if not is_notified:
+                notify(await _waiting(run, coordinator, patience))
+                is_notified = True
+            after = (await coordinator.poll(after, wait=min(left, _POLL_SECONDS))).after
+        command = (await coordinator.read(COMMAND)).data
+    if command is None:
+        raise SpecError(
+            f"Run {run.name!r} at {run.url} was not started by `batch-agent run`. To join it, start the same "
+            "Python program here, with the same store= and run_id=."
+        )
+    return command
+
+
+async def _has_work(run: SharedRun, coordinator: Coordinator) -> bool:
+    return await run.has_submitter(coordinator) or await coordinator.pending_count() > 0
+
+
+async def _waiting(run: SharedRun, coordinator: Coordinator, patience: float) -> str:
+    if (await coordinator.read(COMMAND)).data is not None:
+        return f"Run {run.name} at {run.url} has no work. Waiting up to {patience:g} s ..."
+    return f"Waiting up to {patience:g} s for run {run.name} at {run.url} ... {await _known_runs(run.store)}"
+
+
+async def _check_known(run: SharedRun, coordinator: Coordinator) -> None:
+    """Raises SpecError."""
+    if (await coordinator.read(COMMAND)).data is None:
+        raise SpecError(
+            f"There is no run {run.name!r} at {run.url}. {await _known_runs(run.store)} To start it: "
+            f"batch-agent run --store {run.url} --run {run.name}"
+        )
+
+
+async def _known_runs(store: str) -> str:
+    known: list[str] = []
+    with suppress(StoreError):  # the list is only a hint
+        known = await runs_known(store)
+    return f"Existing runs: {', '.join(known)}." if known else "The server has no runs."

@@ -8,6 +8,7 @@ from ...core.events import Steered
 from ...core.options.control_request import ControlRequest
 from ...plan.row_keys import agent_names, row_key
 from ...store.codec import decode_job
+from ..added_inputs import record_inputs
 from ..shared_control import change_run, is_active, read_controls
 from .redis_coordinator import RedisCoordinator, runs_known
 
@@ -19,16 +20,12 @@ async def steer_shared(url: str, run: str, request: ControlRequest) -> list[Stee
     message about it, within a fraction of a second. Raises SpecError for what the run refuses, and StoreError if it is
     not running."""
     request.check()
-    if request.add:
-        raise SpecError(
-            "Inputs cannot be added to a distributed run: its caller has them. Start another run with the new inputs; "
-            "its agents get the same workers if they join it."
-        )
     coordinator = RedisCoordinator(url, run, retry_seconds=_RETRY_SECONDS)
     await coordinator.open()
     try:
         await _check_live(coordinator, url, run, wants_agents=bool(request.cancel))
-        return await change_run(coordinator, request, await _find_agents(coordinator, request.cancel))
+        added = await record_inputs(coordinator, request.add) if request.add else None
+        return await change_run(coordinator, request, await _find_agents(coordinator, request.cancel), added)
     finally:
         await coordinator.aclose()
 

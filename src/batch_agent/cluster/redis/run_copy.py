@@ -3,11 +3,13 @@
 import asyncio
 from pathlib import Path
 
+from ...atomic_file import atomic_write
 from ...core.errors import StoreError
 from ...core.facts import Started
 from ...store.checkpoint_copy import CheckpointCopy, EncodedFact, InputRow, open_copy
 from ...store.codec import decode_job, encode, encode_input
 from ..memory_coordinator import IDENTITY, PLAN
+from ..run_files import RUN_FILES
 from ..shared_control import is_active
 from .redis_coordinator import RedisCoordinator, runs_known
 from .stored_run import StoredRun
@@ -30,6 +32,7 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
             if not stages:
                 raise await _unknown(url, run, coordinator)
             copied = [await copy_run(url, f"{run}.{stage}", folder / stage) for stage in stages]
+            await _copy_files(coordinator, folder)
             return any(copied) or await is_active(coordinator)
         identity = (await coordinator.read(IDENTITY)).data or b""
         with open_copy(folder) as copy:
@@ -38,6 +41,8 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
                 copy.add_facts(await coordinator.stored.facts([agent]))
             else:
                 await _copy_all(coordinator, copy)
+        if agent is None:
+            await _copy_files(coordinator, folder)
         return await is_active(coordinator)
     finally:
         await coordinator.aclose()
@@ -61,6 +66,13 @@ async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None
         await asyncio.to_thread(copy.add_facts, await coordinator.stored.facts(new))
     await asyncio.to_thread(copy.add_facts, [fact for fact in started if fact[0] not in seen])
     await asyncio.to_thread(copy.save_discarded, spent)
+
+
+async def _copy_files(coordinator: RedisCoordinator, folder: Path) -> None:
+    for name in RUN_FILES:
+        if (data := (await coordinator.read(name)).data) is not None:
+            with atomic_write(folder / name, is_private=True) as file:
+                file.write(data)
 
 
 async def _unfinished(stored: StoredRun) -> tuple[list[InputRow], list[EncodedFact]]:

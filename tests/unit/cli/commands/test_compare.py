@@ -140,7 +140,10 @@ def test_several_models_are_compared_in_one_run(call: Call, sims: dict[str, str]
         (("run", *TASK, "--score", "missing:function"), "--score 'missing:function'"),
         (("run", *TASK, "--models", "a=x", "b"), "name the backend of each model"),
         (("run", *TASK, "--models", "a", "--model", "b"), "--model and --models are both given"),
-        (("run", *TASK, "--score", "judge:x", "--store", "redis://127.0.0.1:1"), "judge reads the checkpoint"),
+        (
+            ("run", *TASK, "--score", "judge:x", "--store", "redis://127.0.0.1:1"),
+            "A judge scores answers after the last one",
+        ),
     ],
 )
 def test_mistakes_are_one_line(call: Call, words: tuple[str, ...], problem: str) -> None:

@@ -2,13 +2,24 @@
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from tests.support.forked_programs import Program, Programs
+from tests.support.redis_server import RedisServer, redis_server
 
+from batch_agent import SpecError
 from batch_agent.cli.app import main
+from batch_agent.cli.commands.worker import WorkerJob
+from batch_agent.cli.options.command_options import CommandOptions
+from batch_agent.cli.shared_run import SharedRun
+from batch_agent.cli.worker_manifest import WorkerManifest
 from batch_agent.sim import Script, SimConfig, SimServer
+
+__all__ = ["redis_server"]
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -76,3 +87,89 @@ out = "out.jsonl"
     status, _, said = call("run")
     assert status == 0, said
     assert models("out.jsonl") == ["large"]
+
+
+def until(is_so: Callable[[], bool], *running: Program) -> None:
+    end = time.monotonic() + 60.0
+    while not is_so():
+        assert time.monotonic() < end, "\n".join(each.stderr.read_text() for each in running)
+        time.sleep(0.02)
+
+
+def _answers(folder: Path) -> int:
+    out = folder / "results.jsonl"
+    return len(out.read_text().splitlines()) if out.exists() else 0
+
+
+def spec(options: CommandOptions, **overrides: object) -> list[object]:
+    """The fallbacks of a worker."""
+    manifest = WorkerManifest.from_json(WorkerManifest.of(options, 15.0).to_json())
+    return list(WorkerJob(SharedRun("redis://there", "x"), overrides, []).spec(manifest).fallback)
+
+
+def options(*fallback: str) -> CommandOptions:
+    return CommandOptions(task="{it}", backend="http://first", fallback=list(fallback))
+
+
+def test_a_worker_has_the_fallbacks_of_the_run_unless_they_need_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-this-machine")
+    plain = options("large", "http://second", "m=http://third")
+    assert spec(plain) == ["large", "http://second", "m=http://third"]
+    assert "--fallback" not in WorkerManifest.of(plain, 15.0).flags()
+    keyed = options("large", "gpt=openai://")
+    assert WorkerManifest.of(keyed, 15.0).flags()[-3:] == ["--fallback", "large", "gpt=openai://"]
+    with pytest.raises(SpecError, match=r"would use your OPENAI_API_KEY.* add --fallback large gpt=openai://"):
+        spec(keyed)
+    assert spec(keyed, fallback=["large", "gpt=openai://"]) == ["large", "gpt=openai://"]
+    with pytest.raises(SpecError, match="The run has 2 fallbacks, and --fallback names 1"):
+        spec(keyed, fallback=["gpt=openai://"])
+
+
+def test_a_fallback_with_a_password_is_not_stored() -> None:
+    secret = options("http://user:hunter2@second")
+    assert b"hunter2" not in WorkerManifest.of(secret, 15.0).to_json()
+    with pytest.raises(SpecError, match=r"contained a password, which is not stored. Add --fallback"):
+        spec(secret)
+    assert spec(secret, fallback=["http://user:hunter2@second"]) == ["http://user:hunter2@second"]
+
+
+@pytest.fixture
+def terminal() -> Iterator[Programs]:
+    with Programs() as started:
+        yield started
+
+
+@pytest.fixture
+def helper() -> Iterator[Programs]:
+    with Programs() as started:
+        yield started
+
+
+@pytest.mark.slow
+def test_a_shared_run_with_two_workers_changes_over_when_its_server_goes_down(
+    redis_server: RedisServer, programs: Programs, helper: Programs, terminal: Programs, tmp_path: Path
+) -> None:
+    name, agents = f"run-{uuid4().hex[:8]}", 60
+    (tmp_path / "in.jsonl").write_text("".join(f'{{"text": "note {n}"}}\n' for n in range(agents)))
+    store = ("--store", redis_server.url, "--run", name)
+    with (
+        SimServer(SimConfig(model="small", step_base_ms=20), Script(answer_tokens=8)) as small,
+        SimServer(SimConfig(model="large", zero_latency=True), Script(answer_tokens=8)) as large,
+    ):
+        words = ("run", "in.jsonl", "--task", "Rate {text}", "--backend", small.url, "--fallback", large.url, *store)
+        caller = programs.start_command(
+            *words, "--max-inflight", "3", "--max-retries", "1", "--lease", "3", cwd=tmp_path
+        )
+        workers = [each.start_command("worker", *store, cwd=tmp_path) for each in (helper, terminal)]
+        until(lambda: _answers(tmp_path) >= 6, caller, *workers)
+        small.stop()
+        assert [each.wait() for each in (caller, *workers)] == [0, 0, 0], caller.stderr.read_text()
+    said = caller.stderr.read_text()
+    found = models(str(tmp_path / "results.jsonl"))
+    assert len(found) == agents
+    assert set(found) == {"small", "large"}
+    assert "fallback 1" in said
+    assert "This worker ran" in workers[0].stderr.read_text()
+    again = programs.start_command("resume", "results.jsonl.checkpoint", cwd=tmp_path)
+    assert again.wait() == 0, again.stderr.read_text()
+    assert models(str(tmp_path / "results.jsonl")) == found

@@ -16,7 +16,7 @@ from batch_agent.cli.commands.export import export
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.cli.commands.report import report
 from batch_agent.cli.commands.serve import agent_trace
-from batch_agent.cli.run_address import SharedRun, record_run
+from batch_agent.cli.shared_run import SharedRun
 from batch_agent.core.requests import Request
 from batch_agent.observe.report.log_follower import LogFollower
 from batch_agent.testing import ScriptedBackend, say
@@ -183,7 +183,7 @@ async def test_the_live_page_of_a_run_shows_what_other_processes_do_until_its_en
     follower = LogFollower(folder := tmp_path / name)
     async with asyncio.TaskGroup() as group, stream:
         await anext(stream)
-        recording = group.create_task(record_run(shared, folder, follows=True))
+        recording = group.create_task(shared.record(folder, follows=True))
         await until(follower, lambda model: bool(model["stages"]) and model["stages"][0]["answered"] == 1)
         assert follower.is_running
         go.set()

@@ -18,7 +18,7 @@ from tests.support.forked_programs import Programs
 from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent.cli.cluster_templates.renderer import Platform, render_template
-from batch_agent.cli.remote_run import RemoteRun
+from batch_agent.cli.shared_run import SharedRun
 from batch_agent.sim import Script, SimConfig, SimServer
 
 __all__ = ["redis_server"]
@@ -48,7 +48,7 @@ class SubmittedRun:
 
     def left(self) -> int:
         async def pending() -> int:
-            async with RemoteRun(self.store, self.name).connect() as coordinator:
+            async with SharedRun(self.store, self.name).connect() as coordinator:
                 return await coordinator.pending_count()
 
         return asyncio.run(pending())

@@ -23,7 +23,7 @@ from batch_agent import SpecError, StoreError, read_request_log
 from batch_agent.cli.app import main
 from batch_agent.cli.commands.worker import WorkerJob
 from batch_agent.cli.options.command_options import CommandOptions
-from batch_agent.cli.remote_run import COMMAND, RemoteRun
+from batch_agent.cli.shared_run import COMMAND, SharedRun
 from batch_agent.cli.trust_policy import TrustPolicy
 from batch_agent.cli.worker_manifest import WorkerManifest
 from batch_agent.cluster.presence import ClientPresence
@@ -262,7 +262,7 @@ def test_a_stopped_process_loses_nothing_and_other_processes_continue(
 
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
-        async with RemoteRun(url, name).connect() as coordinator:
+        async with SharedRun(url, name).connect() as coordinator:
             return await coordinator.pending_count()
 
     return asyncio.run(look())
@@ -280,7 +280,7 @@ def test_an_unknown_run_is_an_error_that_lists_known_runs(tmp_path: Path, redis_
 
 async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str] | None = None) -> None:
     """As if a run had been started and its caller were gone."""
-    async with RemoteRun(url, name).connect() as coordinator:
+    async with SharedRun(url, name).connect() as coordinator:
         if command is not None:
             assert await coordinator.compare_and_set(COMMAND, None, command)
         if plan is not None:
@@ -346,7 +346,7 @@ def test_a_redis_password_is_neither_shown_nor_stored(
 
 
 async def kept_at(url: str, name: str) -> str:
-    async with RemoteRun(url, name).connect() as coordinator:
+    async with SharedRun(url, name).connect() as coordinator:
         data = (await coordinator.read(COMMAND)).data
         assert data is not None
         return data.decode()
@@ -359,7 +359,7 @@ async def test_fresh_removes_the_shared_run_unless_it_is_active(
     place, words = quick_place, quick_place.asks
     assert call(*words, cwd=place.run).returncode == 0
     async with (
-        RemoteRun(redis_server.url, name).connect() as coordinator,
+        SharedRun(redis_server.url, name).connect() as coordinator,
         ClientPresence(coordinator, 15.0).present("another"),
     ):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
@@ -378,7 +378,6 @@ def test_options_that_a_shared_run_does_not_support_are_a_one_line_error(quick_p
     alone = asks[: asks.index("--store")]
     for words, problem in (
         ((*asks, "--models", "a", "b"), "--models cannot be used with --store"),
-        ((*asks, "--fallback", "a"), "--fallback cannot be used with --store"),
         ((*asks, "--lease", "0"), "lease must be at least 1 second"),
         ((*alone, "--workers", "2"), "--workers needs --cluster 'ray'"),
     ):
@@ -403,7 +402,7 @@ def test_a_checkpoint_elsewhere_is_not_started_over_by_mistake(
 
 
 async def test_a_rejected_command_is_removed_from_the_coordinator(redis_server: RedisServer, name: str) -> None:
-    run = RemoteRun(redis_server.url, name)
+    run = SharedRun(redis_server.url, name)
     async with run.publish(b"first", b"whole"):
         pass
     with suppress(PlanMismatch):
@@ -446,7 +445,7 @@ def test_a_worker_sends_the_same_requests_as_the_run(tmp_path: Path, monkeypatch
     (tmp_path / "schema.json").unlink()
     trust = command.flags()[1:]
     assert trust == ["http_get", str(tmp_path)]
-    ours = WorkerJob(RemoteRun("redis://there", "reviews"), "redis://there", {}, trust).spec(command)
+    ours = WorkerJob(SharedRun("redis://there", "reviews"), {}, trust).spec(command)
     own = {name: said[name] for name in said.keys() - {"task", "fields", "tools", "schema"}}
     theirs = BatchSpec.of(
         task=Fields("Sum up.", "title", "text"), inputs=[], output_schema={"type": "integer"}, tools=ours.tools,
@@ -461,7 +460,7 @@ def test_file_tools_of_a_worker_read_files_in_the_encoding_of_the_run(tmp_path: 
     (tmp_path / "old.txt").write_bytes(text.encode("cp1251"))
     options = {"inputs": str(tmp_path), "tools": ["read_file", "grep"], "encoding": "cp1251"}
     command = WorkerManifest.from_json(asked(**options).to_json())
-    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, [str(tmp_path)]).spec(command)
+    spec = WorkerJob(SharedRun("redis://there", "x"), {}, [str(tmp_path)]).spec(command)
     read, grep = (as_tool(tool) for tool in spec.tools)
     assert read.function(path="old.txt") == text
     assert text in str(grep.function(pattern="мир"))
@@ -476,7 +475,7 @@ ONLY_SUBMITTER = {
     "strict_prefix": "checks the inputs",
     "samples models": "jobs arrive one for each sample; models= is refused with --store",
     "score": "answers are scored where they arrive",
-    "fallback tokens": "refused with --store",
+    "tokens": "refused with --store",
     "log_requests": "a file of the submitter's machine; a worker has a --log-requests of its own",
 }
 """Options that workers do not get, and why."""
@@ -494,19 +493,17 @@ def test_every_option_of_a_run_reaches_its_workers_or_is_only_the_submitters() -
 
 def test_options_of_the_worker_override_those_of_the_run() -> None:
     said = {"backend": "vllm://here:8000", "max_inflight": 3, "lease": 5.0}
-    spec = WorkerJob(RemoteRun("redis://there", "x"), "redis://there", said, []).spec(
-        asked(backend="vllm://there:8000")
-    )
+    spec = WorkerJob(SharedRun("redis://there", "x"), said, []).spec(asked(backend="vllm://there:8000"))
     assert (spec.backend, spec.limits.max_inflight, spec.distribution.lease) == ("vllm://here:8000", 3, 5.0)
 
 
 def test_a_backend_url_with_a_password_must_be_given_to_the_worker() -> None:
-    run = RemoteRun("redis://there", "x")
+    run = SharedRun("redis://there", "x")
     command = asked(backend="vllm://me:s3cret@there:8000")
     assert b"s3cret" not in command.to_json()
     with pytest.raises(SpecError, match="--backend URL"):
-        WorkerJob(run, "redis://there", {}, []).spec(command)
-    assert WorkerJob(run, "redis://there", {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
+        WorkerJob(run, {}, []).spec(command)
+    assert WorkerJob(run, {"backend": "vllm://here"}, []).spec(command).backend == "vllm://here"
 
 
 @pytest.mark.parametrize(
@@ -558,10 +555,10 @@ def test_only_tools_are_imported_from_a_trusted_module(tmp_path: Path, monkeypat
     lines = ["from os import system", "from batch_agent import Tool", "", "def plain(x: str) -> str:", "    return x"]
     lines += ["", "@Tool.define", "def look(x: str) -> str:", "    return x", ""]
     (tmp_path / f"{name}.py").write_text("\n".join(lines))
-    run = RemoteRun("redis://there", "x")
+    run = SharedRun("redis://there", "x")
 
     def tools_of(tool: str, *trust: str) -> list[Any]:
-        return list(WorkerJob(run, "redis://there", {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
+        return list(WorkerJob(run, {}, list(trust)).spec(asked(tools=[f"{name}:{tool}"])).tools)
 
     for tool in ("system", "plain"):
         with pytest.raises(SpecError, match=f"not defined with @Tool.define.*--trust {name}:{tool}"):
@@ -575,7 +572,7 @@ def test_only_tools_are_imported_from_a_trusted_module(tmp_path: Path, monkeypat
 def test_a_refused_run_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "cleanup.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
-    run = RemoteRun("redis://there", "x")
+    run = SharedRun("redis://there", "x")
     for options in (
         {"tools": ["cleanup:nothing"]},
         {"schema": "cleanup:Model"},
@@ -583,7 +580,7 @@ def test_a_refused_run_imports_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         {"tools": ["good:tool"], "schema": "cleanup:Model"},
     ):
         with pytest.raises(SpecError, match="code that this worker does not trust"):
-            WorkerJob(run, "redis://there", {}, ["good"]).spec(asked(**options))
+            WorkerJob(run, {}, ["good"]).spec(asked(**options))
     assert not (tmp_path / "ran").exists()
 
 
@@ -606,19 +603,19 @@ def test_an_api_key_is_not_sent_to_a_backend_named_only_by_the_run(
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "VLLM_API_KEY"):
         monkeypatch.setenv(name, "sk-of-the-worker")
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-    command, run = asked(backend=backend), RemoteRun("redis://there", "x")
+    command, run = asked(backend=backend), SharedRun("redis://there", "x")
     with pytest.raises(SpecError, match=f"would use .*{variable}.*--backend {re.escape(backend)}"):
-        WorkerJob(run, "redis://there", {}, []).spec(command)
+        WorkerJob(run, {}, []).spec(command)
     said = command.flags()
     assert said == ["--backend", backend]
-    assert WorkerJob(run, "redis://there", {"backend": backend}, []).spec(command).backend == backend
+    assert WorkerJob(run, {"backend": backend}, []).spec(command).backend == backend
 
 
 def test_a_backend_without_a_key_need_not_be_given_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("OPENAI_API_KEY", "VLLM_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     for backend in ("vllm://there:8000", "http://there:8000", "local://"):
-        assert WorkerJob(RemoteRun("redis://there", "x"), "redis://there", {}, []).spec(asked(backend=backend))
+        assert WorkerJob(SharedRun("redis://there", "x"), {}, []).spec(asked(backend=backend))
         assert asked(backend=backend).flags() == []
 
 

@@ -1,0 +1,112 @@
+"""Inputs that are added to a distributed run while it is running.
+
+Each addition is a document at the coordinator, recorded before the control document refers to it. The submitter takes
+the additions in the order of their numbers, behind its own inputs; one that starts again takes them all again, and gets
+the same keys, so that nothing is lost or run twice."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from ..core.coordinator import Coordinator, Document
+from ..core.errors import SpecError, StoreError
+from ..core.json import dumps, loads
+from ..core.protocols import Control
+from .membership import best_effort
+from .shared_control import CONTROL, SharedControls, read_controls
+from .shared_limits import change
+
+_MAX_BYTES = 64 * 2**20
+"""Of one addition."""
+
+Take = Callable[[Sequence[Any]], None]
+
+
+async def record_inputs(coordinator: Coordinator, values: Sequence[Any]) -> Control:
+    """Records inputs to add, and returns the change. Raises SpecError for too many of them, and StoreError."""
+    data = dumps(list(values))
+    if len(data) > _MAX_BYTES:
+        raise SpecError(f"The inputs to add have more than {_MAX_BYTES // 2**20} MiB: add them in several steps.")
+    name = f"inputs added {uuid4().hex}"
+    await coordinator.compare_and_set(name, None, data)
+    return Control("add", [name, len(values)])
+
+
+class AddedInputs:
+    """Additions as one submitter takes them."""
+
+    def __init__(self, coordinator: Coordinator, caller: str) -> None:
+        """`caller`: name of the submitter."""
+        self._coordinator = coordinator
+        self._caller = caller
+        self._taken = 0
+        """Number of the last change whose inputs are taken."""
+        self._take: Take | None = None
+        self._on_added: list[Callable[[int], None]] = []
+        self._lock = asyncio.Lock()
+        self.known: list[Any] = []
+        """Inputs that were added before the submitter takes any."""
+
+    def observe_added(self, on_added: Callable[[int], None]) -> None:
+        """Has this called with the number of inputs that are added from now on."""
+        self._on_added.append(on_added)
+
+    async def update(self, controls: SharedControls) -> None:
+        """Takes the additions among these changes that are not taken yet. Raises StoreError."""
+        async with self._lock:
+            for each in controls.additions(after=self._taken):
+                values = await self._read(each.control)
+                self._taken = each.number
+                if self._take is None:
+                    self.known += values
+                else:
+                    self._take(values)
+                for on_added in self._on_added:
+                    on_added(len(values))
+
+    async def open(self, take: Take) -> None:
+        """Has inputs added from now on, until `close` or `leave`. Raises StoreError."""
+
+        async def join(document: Document) -> bytes | None:
+            known = SharedControls.decode(document.data)
+            return None if known is None else known.with_caller(self._caller).encode()
+
+        await change(self._coordinator, CONTROL, join)
+        take(self.known)
+        self._take = take
+
+    async def close(self) -> bool:
+        """Ends the additions; False if there are more, which are taken instead. Raises StoreError."""
+        before, is_closed = self._taken, True
+        controls, _ = await read_controls(self._coordinator)
+        if controls is not None:
+            await self.update(controls)
+        if self._taken != before:
+            return False
+
+        async def leave(document: Document) -> bytes | None:
+            nonlocal is_closed
+            known = SharedControls.decode(document.data)
+            is_closed = known is None or not known.additions(after=self._taken)
+            return known.without_caller(self._caller).encode() if known is not None and is_closed else None
+
+        await change(self._coordinator, CONTROL, leave)
+        return is_closed
+
+    async def leave(self) -> None:
+        """As `close`, at the end of a run that does not take the rest: they wait for the next one."""
+
+        async def leave(document: Document) -> bytes | None:
+            known = SharedControls.decode(document.data)
+            return None if known is None else known.without_caller(self._caller).encode()
+
+        await best_effort(change(self._coordinator, CONTROL, leave))
+
+    async def _read(self, control: Control) -> list[Any]:
+        name, count = control.value
+        data = (await self._coordinator.read(name)).data
+        if data is None:
+            raise StoreError(f"The server has lost {count:,} inputs that were added to the run.")
+        values: list[Any] = loads(data)
+        return values
