@@ -407,6 +407,11 @@ class Routing:
         """False for an endpoint that was ejected, until a probe succeeds."""
         return self._endpoints[endpoint].breaker.is_closed
 
+    @property
+    def is_any_up(self) -> bool:
+        """Whether any endpoint in service is up and not draining."""
+        return any(endpoint.is_healthy for endpoint in self._in_service.values())
+
     def is_healthy(self, endpoint: int) -> bool:
         """Whether the endpoint is up and not draining."""
         return self._endpoints[endpoint].is_healthy
