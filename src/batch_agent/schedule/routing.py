@@ -42,6 +42,7 @@ _AVERAGED_REQUESTS = 8
 _ROUND_SHARE = 0.5
 """Share of the work in flight that must be answered before the speed is known. Until then, a server that processes many
 requests concurrently looks far slower than it is, since most of its work is started but not finished."""
+_INFINITE = float("inf")
 _TICK = 1e-6
 """Seconds. Shorter times are rounded up to this, the resolution of the clock, so that no speed is infinite."""
 
@@ -55,7 +56,10 @@ class Throughput:
     """Weight in flight."""
     requests: int = 0
     """Requests in flight."""
-    _is_known: bool = False
+    speed: float | None = None
+    """None while unknown."""
+    usual_work: float | None = None
+    """Mean weight in flight while the speed was measured."""
     _answered: float = 0.0
     _seconds: float = 0.0
     _work_seconds: float = 0.0
@@ -67,20 +71,18 @@ class Throughput:
     """Seconds with work in flight since the last answer."""
     _silent_work: float = 0.0
 
-    @property
-    def speed(self) -> float | None:
-        return self._answered / max(_TICK, self._seconds) if self._is_known else None
-
-    @property
-    def usual_work(self) -> float | None:
-        """Mean weight in flight while the speed was measured."""
-        return self._work_seconds / max(_TICK, self._seconds) if self._is_known else None
-
     def max_speed(self, now: float) -> float:
         """Upper bound of the speed: if it were faster, more would have been answered by now. Infinite if unknown."""
-        silent = self._silence(now)
-        answered, seconds = (0.0, silent) if self._is_known else (self._answered, self._seconds + silent)
-        return (answered + self.work) / seconds if self.work > 0 and seconds > 0 else float("inf")
+        if self.work <= 0:
+            return _INFINITE
+        answered = seconds = 0.0
+        if self.requests:
+            seconds = self._silent
+            if now > self._updated_at:
+                seconds += now - self._updated_at
+        if self.speed is None:
+            answered, seconds = self._answered, self._seconds + seconds
+        return (answered + self.work) / seconds if seconds > 0 else _INFINITE
 
     def began(self, weight: float, now: float) -> None:
         self._advance(now)
@@ -99,10 +101,16 @@ class Throughput:
         self._seconds = self._seconds * kept + self._silent
         self._work_seconds = self._work_seconds * kept + self._silent_work
         self._silent = self._silent_work = 0.0
-        if self._seconds > 0 and self._answered > 0:
-            is_round_over = self._answered * self._seconds >= _ROUND_SHARE * self._work_seconds
-            self._is_known = self._is_known or is_round_over
+        if self.speed is not None or self._is_round_over:
+            seconds = max(_TICK, self._seconds)
+            self.speed, self.usual_work = self._answered / seconds, self._work_seconds / seconds
         self.ended(weight, now)
+
+    @property
+    def _is_round_over(self) -> bool:
+        if self._seconds <= 0 or self._answered <= 0:
+            return False
+        return self._answered * self._seconds >= _ROUND_SHARE * self._work_seconds
 
     def ended(self, weight: float, now: float) -> None:
         """A request ended without information about the speed. Time with only such requests does not count."""
@@ -117,9 +125,6 @@ class Throughput:
         self._silent += passed
         self._silent_work += passed * self.work
         self._updated_at = max(self._updated_at, now)
-
-    def _silence(self, now: float) -> float:
-        return self._silent + max(0.0, now - self._updated_at) if self.requests else 0.0
 
 
 _MAX_CORRECTION = 2.0
@@ -146,13 +151,14 @@ class EndpointStats:
 
     def expected_wait(self, load: Throughput, weight: float, now: float) -> float:
         """Seconds until further work of this weight would be done at the endpoint."""
-        speed = self._observed_speed(load)
-        if load.usual_work:
-            speed *= min(_MAX_CORRECTION, max(1.0, self.usual_work / load.usual_work))
-        return (load.work + weight) / min(speed, load.max_speed(now))
-
-    def _observed_speed(self, load: Throughput) -> float:
-        return self.speed if load.speed is None else load.speed
+        speed, usual_work = load.speed, load.usual_work  # no calls: this is computed for 64 endpoints per request
+        if speed is None:
+            speed = self.speed
+        elif usual_work and self.usual_work > usual_work:
+            correction = self.usual_work / usual_work
+            speed *= correction if correction < _MAX_CORRECTION else _MAX_CORRECTION
+        max_speed = load.max_speed(now)
+        return (load.work + weight) / (speed if speed < max_speed else max_speed)
 
 
 @dataclass(slots=True)
@@ -208,7 +214,8 @@ class Affinity:
         if origin is not None:
             self._homes[origin] = endpoint, _longest(prefixes)
         for prefix in prefixes:
-            self._holders[prefix] = self._holders.pop(prefix, set()) | {endpoint}
+            holders = self._holders[prefix] = self._holders.pop(prefix, set())
+            holders.add(endpoint)
             if len(self._holders) > _MAX_PREFIXES:
                 del self._holders[next(iter(self._holders))]
 
@@ -220,8 +227,9 @@ class Affinity:
         """Its KV cache is gone."""
         self._homes = {origin: home for origin, home in self._homes.items() if home[0] != endpoint}
         self._assigned &= self._homes.keys()
-        held = {prefix: holders - {endpoint} for prefix, holders in self._holders.items()}
-        self._holders = {prefix: holders for prefix, holders in held.items() if holders}
+        for holders in self._holders.values():
+            holders.discard(endpoint)
+        self._holders = {prefix: holders for prefix, holders in self._holders.items() if holders}
 
 
 Ticket = NewType("Ticket", int)
@@ -451,8 +459,9 @@ class Routing:
         """Whether an endpoint of many has little work, and is not several times slower than another one."""
         if len(waits) <= _MANY_ENDPOINTS or self._endpoints[home].load.requests >= _FEW_REQUESTS:
             return False
-        speeds = {each: (self._endpoints[each].load.work + weight) / wait for each, wait in waits.items() if wait}
-        return max(speeds.values(), default=0.0) <= MAX_WAIT_RATIO * speeds.get(home, 0.0)
+        endpoints, wait = self._endpoints, waits[home]
+        limit = MAX_WAIT_RATIO * (endpoints[home].load.work + weight) / wait if wait else 0.0
+        return all(endpoints[each].load.work + weight <= limit * wait for each, wait in waits.items() if wait)
 
     def _assigned_home(self, origin: Hashable | None, now: float) -> int | None:
         """The endpoint where room is reserved for the agent, if it takes work."""
@@ -476,11 +485,13 @@ class Routing:
             self._answers, self._stats = 0, EndpointStats.of(self._known.values())
 
     def _waits(self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]) -> dict[int, float]:
-        stats, known = self._stats, self._endpoints
+        expected_wait, known = self._stats.expected_wait, self._endpoints
+        if exclude:
+            endpoints = (each for each in endpoints if each not in exclude)
         return {
-            each: stats.expected_wait(known[each].load, weight, now)
+            each: expected_wait(endpoint.load, weight, now)
             for each in endpoints
-            if each not in exclude and known[each].allows(now)
+            if (endpoint := known[each]).allows(now)
         }
 
     def _considered(
@@ -492,7 +503,9 @@ class Routing:
         if count <= _MAX_CONSIDERED:
             return self._order
         first, step = int(draw[0] * count), count // _MAX_CONSIDERED
-        found = dict.fromkeys(self._order[(first + step * each) % count] for each in range(_MAX_CONSIDERED))
+        some = self._order[first::step]
+        some += self._order[(first + step * len(some)) % count :: step]
+        found = dict.fromkeys(some[:_MAX_CONSIDERED])
         home = self._affinity.home(origin)
         near = [*([] if home is None else [home]), *self._affinity.holders(prefixes, _MAX_CONSIDERED)]
         return found | dict.fromkeys(each for each in near if each in self._in_service)
