@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -19,7 +20,9 @@ from scripts.engines.layout import (
     MLFLOW,
     MODEL,
     MODEL_NAME,
+    OBJECT_STORES,
     PHOENIX,
+    RAY_SERVE,
     RECIPES,
     REPLAY,
     SGLANG,
@@ -31,6 +34,7 @@ from scripts.engines.layout import (
     Part,
     engines_root,
 )
+from scripts.engines.object_stores_env import AZURITE, GCS_EMULATOR
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
@@ -39,6 +43,7 @@ SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
 TRACE_SERVER_START_LIMIT = 300.0
+RAY_SERVE_START_LIMIT = 120.0
 _VLLM_OPTIONS = (
     *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
     *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
@@ -202,6 +207,44 @@ def vllm_router(scratch: Path, engines: Sequence[str], policy: str) -> Iterator[
 
 
 @contextmanager
+def ray_serve(scratch: Path, engine: str) -> Iterator[tuple[str, Path]]:
+    """A real Ray Serve with two replicas that pass requests on to an engine; yields its root address, and a folder with
+    a file for each replica that was started, named by its process id. Blocks for seconds. Raises EngineFailedError."""
+    _require(RAY_SERVE, install="ray-serve")
+    port, log, replicas = free_port(), scratch / "ray-serve.log", scratch / "replicas"
+    replicas.mkdir()
+    command = [str(RAY_SERVE.python), str(RECIPES / "ray_serve_app.py"), str(port), engine, str(replicas)]
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with _process_group(command, _environment() | variables, log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/v1/models", "data", process, (log,), RAY_SERVE_START_LIMIT)
+        yield url, replicas
+
+
+@contextmanager
+def azure_emulator(scratch: Path) -> Iterator[int]:
+    """Azurite, Microsoft's emulator of Azure's blobs; yields its port. Blocks for seconds. Raises EngineFailedError."""
+    _require(OBJECT_STORES, install="object-stores")
+    port, log = free_port(), scratch / "azurite.log"
+    command = [str(OBJECT_STORES.folder / AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command += ["--location", str(scratch), "--skipApiVersionCheck", "--disableTelemetry"]
+    with _process_group(command, _environment(), log) as process:
+        _wait_until_open(port, process, log)
+        yield port
+
+
+@contextmanager
+def gcs_emulator(scratch: Path) -> Iterator[int]:
+    """Emulator of Google Cloud Storage; yields its port. Blocks for seconds. Raises EngineFailedError."""
+    _require(OBJECT_STORES, install="object-stores")
+    port, log = free_port(), scratch / "gcs.log"
+    command = [str(OBJECT_STORES.python), str(OBJECT_STORES.folder / GCS_EMULATOR), "start", "--host=127.0.0.1"]
+    with _process_group([*command, f"--port={port}", "--in-memory"], _environment(), log) as process:
+        _wait_until_open(port, process, log)
+        yield port
+
+
+@contextmanager
 def mlflow_server(scratch: Path) -> Iterator[str]:
     """A real MLflow with an SQLite database; yields its root address. Blocks for seconds. Raises EngineFailedError."""
     _require(MLFLOW, install="mlflow")
@@ -302,6 +345,18 @@ def _wait_until_ready(
             raise EngineFailedError(f"The engine ended before {url} answered. {_last_lines(logs)}")
         time.sleep(0.25)
     raise EngineFailedError(f"{url} did not answer in {limit:.0f} s. {_last_lines(logs)}")
+
+
+def _wait_until_open(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + TRACE_SERVER_START_LIMIT
+    while time.monotonic() < deadline:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None:
+            raise EngineFailedError(f"The server ended before it listened. {_last_lines((log,))}")
+        time.sleep(0.25)
+    raise EngineFailedError(f"The server does not listen at port {port}. {_last_lines((log,))}")
 
 
 def _answers(url: str, expected: str) -> bool:
