@@ -3,13 +3,15 @@
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 
@@ -173,23 +175,43 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
     Mocker tokens are random, unless a request is annotated with an output_replay_id of scripts/engines/write_replay.py.
     Blocks a few seconds. Raises EngineFailedError.
     """
+    with _dynamo(scratch, [workers], ["--router-mode", router, *arguments]) as (url, _):
+        yield url
+
+
+@contextmanager
+def dynamo_fleet(scratch: Path, workers: int, *mocker: str) -> Iterator[tuple[str, list[Callable[[], None]]]]:
+    """Like `dynamo_server`, with a process for each worker; yields also a function for each that kills it. `mocker`:
+    further options of the workers."""
+    with _dynamo(scratch, [1] * workers, ["--router-mode", "kv"], mocker) as (url, processes):
+        yield url, [partial(os.killpg, process.pid, signal.SIGKILL) for process in processes]
+
+
+@contextmanager
+def _dynamo(
+    scratch: Path, workers: Sequence[int], options: Sequence[str], more: Sequence[str] = ()
+) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """`workers`: of each process of mockers."""
     _require(DYNAMO, MODEL, REPLAY)
     port = free_port()
     mocker = [str(DYNAMO.python), str(RECIPES / "mocker_with_tools.py"), "--model-path", str(MODEL.folder)]
-    mocker += ["--model-name", MODEL_NAME, "--num-workers", str(workers), "--block-size", "16", "--max-num-seqs", "64"]
+    mocker += ["--model-name", MODEL_NAME, "--block-size", "16", "--max-num-seqs", "64"]
     mocker += ["--max-model-len", "4096", "--num-gpu-blocks-override", "4096"]
-    mocker += ["--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE)]
+    mocker += ["--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE), *more]
     frontend = [str(DYNAMO.python), "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
-    frontend += ["--router-mode", router, "--enable-streaming-tool-dispatch", *arguments]
+    frontend += ["--enable-streaming-tool-dispatch", *options]
     environment = _environment() | _dynamo_without_services(scratch / "discovery")
-    logs = scratch / "mocker.log", scratch / "frontend.log"
-    with (
-        _process_group(mocker, environment, logs[0]),
-        _process_group(frontend, environment, logs[1]) as process,
-    ):
+    logs = [scratch / f"mocker-{number}.log" for number in range(len(workers))]
+    with ExitStack() as stack:
+        mockers = [
+            stack.enter_context(_process_group([*mocker, "--num-workers", str(count)], environment, log))
+            for count, log in zip(workers, logs, strict=True)
+        ]
+        logs.append(scratch / "frontend.log")
+        process = stack.enter_context(_process_group(frontend, environment, logs[-1]))
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/v1/models", MODEL_NAME, process, logs, DYNAMO_START_LIMIT)
-        yield url
+        yield url, mockers
 
 
 @contextmanager
