@@ -46,7 +46,8 @@ async def _chunks(answer: Any) -> AsyncIterator[bytes]:
 def main(port: int, engine: str, folder: str) -> None:
     ray.init(address="local", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
     serve.start(http_options={"host": "127.0.0.1", "port": port})
-    serve.run(Proxy.bind(engine, folder))
+    deployment: Any = Proxy  # the decorator is not typed
+    serve.run(deployment.bind(engine, folder))
     signal.pause()
 
 

@@ -45,6 +45,18 @@ class FaultyHttpProxy:
             return fault
 
 
+def request_body(request: BaseHTTPRequestHandler) -> bytes:
+    """The body of a request, also if it comes in chunks."""
+    if "chunked" not in request.headers.get("Transfer-Encoding", ""):
+        return request.rfile.read(int(request.headers.get("Content-Length") or 0))
+    chunks = list[bytes]()
+    while size := int(request.rfile.readline().partition(b";")[0], 16):
+        chunks.append(request.rfile.read(size))
+        request.rfile.readline()
+    request.rfile.readline()
+    return b"".join(chunks)
+
+
 def _handler(proxy: FaultyHttpProxy, port: int) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -58,7 +70,7 @@ def _handler(proxy: FaultyHttpProxy, port: int) -> type[BaseHTTPRequestHandler]:
             raise AttributeError(name)
 
         def _forward(self) -> None:
-            body, fault = self._body(), proxy.next_fault()
+            body, fault = request_body(self), proxy.next_fault()
             if fault == "busy":
                 self.send_response(503)
                 self.send_header("Content-Length", "0")
@@ -79,16 +91,6 @@ def _handler(proxy: FaultyHttpProxy, port: int) -> type[BaseHTTPRequestHandler]:
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             self._answer(answer, data)
-
-        def _body(self) -> bytes:
-            if "chunked" not in self.headers.get("Transfer-Encoding", ""):
-                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            chunks = list[bytes]()
-            while size := int(self.rfile.readline().partition(b";")[0], 16):
-                chunks.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(chunks)
 
         def _answer(self, answer: HTTPResponse, data: bytes) -> None:
             self.send_response_only(answer.status, answer.reason)

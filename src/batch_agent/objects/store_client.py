@@ -31,6 +31,7 @@ _LOGIN = {
     "hf": "Set HF_TOKEN, or run hf auth login.",
 }
 _FAMILY = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
+_BUCKET_NAMES = {"az": "container", "hf": "dataset"}
 _DEFINITE = (
     FileNotFoundError,
     FileExistsError,
@@ -239,7 +240,7 @@ class StoreClient:
             case _ if isinstance(error, PermissionError) or status in _DENIED:
                 advice = "Check the credentials and their permissions."
             case _ if is_missing and verb in ("write", "list"):
-                kind = "container" if self._family == "az" else "bucket"
+                kind = _BUCKET_NAMES.get(self._family, "bucket")
                 advice = f"Create the {kind} {_bucket(url)!r} first, or check its name."
             case _ if is_missing:
                 advice = "It does not exist."
@@ -261,7 +262,9 @@ def is_transient(error: Exception) -> bool:
 
 
 def _bucket(url: str) -> str:
-    return url.partition("://")[2].partition("/")[0]
+    """Name of the bucket; of a dataset on Hugging Face, `user/name`."""
+    scheme, _, path = url.partition("://")
+    return "/".join(path.split("/")[1:3]) if scheme == "hf" else path.partition("/")[0]
 
 
 def _status(error: Exception) -> int | None:
