@@ -68,7 +68,7 @@ test-engines: $(VENV)/.ray
 
 test-nightly: $(VENV)/.ray
 	bash scripts/engines/install.sh
-	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix shellcheck vllm-router
+	$(BIN)/python -m scripts.engines.install sglang mlflow phoenix shellcheck vllm-router ray-serve object-stores
 	$(PYTEST) $(call WORKERS,4) -m "nightly and not engines"
 	$(PYTEST) $(call WORKERS,4) --hypothesis-profile nightly --timeout 1200 tests/property
 	$(PYTEST) -m "engines and nightly" tests --timeout 900

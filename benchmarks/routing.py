@@ -6,7 +6,7 @@ The real routing with simulated engines, in virtual time. An engine computes the
 request after the other, and generates all answers at once. Its cache holds 40 contexts, the least recently used go
 first. Agents have four turns of 1,500 to 3,000 tokens and share 1,000 tokens with others of their group; groups are of
 unequal size. With churn, 2 % of the endpoints (one of 16) are replaced each second of the run, at once and without
-draining.
+draining: their requests fail, and are sent again. `cpu_s` is that of the whole simulation.
 """
 
 import heapq
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 from statistics import mean
+from time import process_time
 from typing import Any, Literal, Protocol
 
 from batch_agent.schedule.routing import Routing
@@ -114,6 +115,8 @@ class Engine:
     free_at: float = 0.0
     computed: int = 0
     cached: "OrderedDict[tuple[str, int], int]" = field(default_factory=OrderedDict)
+    in_flight: dict[int, tuple[int, int, int, float]] = field(default_factory=dict)
+    """Agent, turn, ticket and start of each request."""
 
     def answer_at(self, agent: int, group: int, tokens: int, now: float) -> tuple[float, int]:
         """When the answer is complete, and the prompt tokens that were in the cache."""
@@ -148,7 +151,7 @@ class Simulation:
         self._latencies: list[float] = []
 
     def run(self) -> dict[str, Any]:
-        now = 0.0
+        now, cpu = 0.0, process_time()
         for _ in range(ACTIVE_PER_ENDPOINT * len(self._engines)):
             self._start(now)
         if self._churn:
@@ -166,6 +169,7 @@ class Simulation:
             "most_work_to_mean": round(max(computed) / mean(computed), 2),
             "moved": round(self._moved / len(latencies), 3),
             "repeated": self._repeated,
+            "cpu_s": round(process_time() - cpu, 1),
         }
 
     def _at(self, when: float, name: str, *given: Any) -> None:
@@ -183,18 +187,19 @@ class Simulation:
         self._homes[agent] = endpoint
         ticket = self._chooser.sent(endpoint, now)
         tokens = FIRST + turn * GROWTH
-        done, hit = self._engines[endpoint].answer_at(agent, group, tokens, now)
+        engine, number = self._engines[endpoint], next(self._order)
+        done, hit = engine.answer_at(agent, group, tokens, now)
+        engine.in_flight[number] = agent, turn, ticket, since
         self._prompt += tokens
         self._hit += hit
-        self._at(done, "answered", agent, turn, endpoint, ticket, since)
+        self._at(done, "answered", endpoint, number)
 
-    def _answered(self, now: float, agent: int, turn: int, endpoint: int, ticket: int, since: float) -> None:
-        is_answered = endpoint in self._engines
-        self._chooser.ended(ticket, endpoint, now, is_answered=is_answered)
-        if not is_answered:  # it died meanwhile
-            self._repeated += 1
-            self._send(now, agent, turn, since)
+    def _answered(self, now: float, endpoint: int, number: int) -> None:
+        engine = self._engines.get(endpoint)
+        if engine is None:  # it died meanwhile
             return
+        agent, turn, ticket, since = engine.in_flight.pop(number)
+        self._chooser.ended(ticket, endpoint, now, is_answered=True)
         self._latencies.append(now - since)
         if turn + 1 < TURNS:
             wait = self._random.uniform(*TOOL_S)
@@ -206,11 +211,16 @@ class Simulation:
     def _replace(self, now: float) -> None:
         for _ in range(max(1, round(self._churn * len(self._engines)))):
             gone = self._random.choice(list(self._engines))
-            del self._engines[gone]
+            lost = self._engines.pop(gone).in_flight.values()
+            for _, _, ticket, _ in lost:
+                self._chooser.ended(ticket, gone, now, is_answered=False)
             self._chooser.left(gone)
+            self._repeated += len(lost)
             self._engines[self._made] = Engine()
             self._chooser.joined(self._made)
             self._made += 1
+            for agent, turn, _, since in lost:
+                self._send(now, agent, turn, since)
         self._at(now + 1.0, "replace")
 
 

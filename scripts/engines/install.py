@@ -1,8 +1,9 @@
 """python -m scripts.engines.install [ENGINE...]: real engines for the tests that need them, a few minutes once.
 
 ENGINE is vllm (CPU), dynamo (mocker), sglang (CPU), lmcache (CPU), opencode, codex or claude-code (no engines:
-coding agents that ask them), mlflow or phoenix (no engines: servers that traces are sent to), vllm-router, or
-shellcheck (a linter). Without any: vllm, dynamo, opencode, codex and claude-code, which `make test-engines` starts.
+coding agents that ask them), mlflow or phoenix (no engines: servers that traces are sent to), vllm-router, ray-serve,
+object-stores (emulators of Azure's and Google's), or shellcheck (a linter). Without any: vllm, dynamo, opencode, codex
+and claude-code, which `make test-engines` starts.
 Parts that are ready are left alone. An interrupted install is redone; a second one, started meanwhile, waits.
 """
 
@@ -21,8 +22,10 @@ from scripts.engines import (
     lmcache_env,
     mlflow_env,
     model,
+    object_stores_env,
     opencode_env,
     phoenix_env,
+    ray_serve_env,
     replay,
     sglang_env,
     sglang_vision_model,
@@ -38,8 +41,10 @@ from scripts.engines.layout import (
     LMCACHE,
     MLFLOW,
     MODEL,
+    OBJECT_STORES,
     OPENCODE,
     PHOENIX,
+    RAY_SERVE,
     REPLAY,
     SGLANG,
     SGLANG_VISION,
@@ -65,6 +70,8 @@ PARTS = {
     "phoenix": (PHOENIX,),
     "shellcheck": (SHELLCHECK,),
     "vllm-router": (VLLM_ROUTER,),
+    "object-stores": (OBJECT_STORES,),
+    "ray-serve": (RAY_SERVE,),
 }
 BUILDERS = {
     VLLM: vllm_env.build,
@@ -82,6 +89,8 @@ BUILDERS = {
     PHOENIX: phoenix_env.build,
     SHELLCHECK: shellcheck_env.build,
     VLLM_ROUTER: vllm_router_env.build,
+    OBJECT_STORES: object_stores_env.build,
+    RAY_SERVE: ray_serve_env.build,
 }
 DEFAULT = ("vllm", "dynamo", "opencode", "codex", "claude-code")
 

@@ -1,5 +1,7 @@
 """A backend that is gone, refuses or comes back: one explanation, nothing lost."""
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -7,7 +9,7 @@ from tests.support.engine_harness import EventLog, asked, now, run, stream
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped
 from batch_agent.core.events import Paused
-from batch_agent.core.requests import Request
+from batch_agent.core.requests import Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, say
 
 
@@ -111,3 +113,47 @@ async def test_backend_leave_is_called_for_every_agent_that_ends() -> None:
     backend = ScriptedBackend(lambda request: say("fine"), has_agent_sessions=True)
     results = await BatchAgent.run(task="{it}", inputs=["a", "b"], backend=backend)
     assert sorted(backend.left) == sorted(result.key for result in results)
+
+
+def rejecting(is_bad: Callable[[str], bool]) -> ScriptedBackend:
+    """Answers after a second, and rejects some requests at once."""
+
+    async def answer(request: Request) -> Answer:
+        if is_bad(asked(request)):
+            return BackendError(ErrorKind.BAD_REQUEST, "unknown option", status=400)
+        await asyncio.sleep(1.0)
+        return say(asked(request), Usage(5, 0, 1))
+
+    return ScriptedBackend(answer)
+
+
+async def test_a_backend_that_rejects_everything_stops_the_run_and_the_mended_one_resumes_it(tmp_path: Path) -> None:
+    inputs = [str(n) for n in range(1000)]
+    bad = rejecting(lambda text: True)
+    with pytest.raises(RunStopped, match=r"rejects every request: .* unknown option .*resumes") as stopped:
+        await run(bad, inputs, max_inflight=8, checkpoint_dir=str(tmp_path / "checkpoint"))
+    assert stopped.value.kind is ErrorKind.BAD_REQUEST
+    assert len(bad.requests) < 70
+    good = rejecting(lambda text: False)
+    results = await run(good, inputs, max_inflight=8, checkpoint_dir=str(tmp_path / "checkpoint"))
+    assert [result.output for result in results] == inputs
+    assert len(good.requests) == 1000
+
+
+async def test_bad_prompts_at_the_beginning_are_left_out_by_a_resume_without_them(tmp_path: Path) -> None:
+    options = {"max_inflight": 8, "checkpoint_dir": str(tmp_path / "checkpoint")}
+    inputs, backend = [str(n) for n in range(200)], rejecting(lambda text: int(text) < 70)
+    with pytest.raises(RunStopped, match="retry_failed=False"):
+        await run(backend, inputs, **options)
+    results = await run(backend, inputs, retry_failed=False, **options)
+    assert [result.index for result in results if not result.ok] == list(range(70))
+
+
+async def test_bad_prompts_among_good_ones_do_not_stop_a_run_nor_its_repetition(tmp_path: Path) -> None:
+    options = {"max_inflight": 8, "checkpoint_dir": str(tmp_path / "checkpoint")}
+    inputs, backend = [str(n) for n in range(300)], rejecting(lambda text: int(text) >= 100)
+    first = await run(backend, inputs, **options)
+    assert [result.index for result in first if not result.ok] == list(range(100, 300))
+    again = await run(backend, inputs, **options)  # the rejected ones are tried again, and nobody else
+    assert [result.ok for result in again] == [result.ok for result in first]
+    assert len(backend.requests) == 300 + 200

@@ -2,13 +2,16 @@
 
 import json
 import os
+import secrets
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.error import URLError
 
@@ -19,7 +22,9 @@ from scripts.engines.layout import (
     MLFLOW,
     MODEL,
     MODEL_NAME,
+    OBJECT_STORES,
     PHOENIX,
+    RAY_SERVE,
     RECIPES,
     REPLAY,
     SGLANG,
@@ -31,6 +36,7 @@ from scripts.engines.layout import (
     Part,
     engines_root,
 )
+from scripts.engines.object_stores_env import AZURITE, GCS_EMULATOR
 from scripts.engines.replay import FILE_NAME as REPLAY_FILE
 
 VLLM_START_LIMIT = 300.0
@@ -39,6 +45,7 @@ SGLANG_START_LIMIT = 300.0
 LMCACHE_START_LIMIT = 120.0
 DYNAMO_START_LIMIT = 60.0
 TRACE_SERVER_START_LIMIT = 300.0
+RAY_SERVE_START_LIMIT = 120.0
 _VLLM_OPTIONS = (
     *("--served-model-name", MODEL_NAME, "--max-model-len", "4096", "--max-num-seqs", "64"),
     *("--dtype", "float32", "--enforce-eager", "--enable-prompt-tokens-details"),
@@ -168,23 +175,43 @@ def dynamo_server(scratch: Path, *arguments: str, workers: int = 2, router: str 
     Mocker tokens are random, unless a request is annotated with an output_replay_id of scripts/engines/write_replay.py.
     Blocks a few seconds. Raises EngineFailedError.
     """
+    with _dynamo(scratch, [workers], ["--router-mode", router, *arguments]) as (url, _):
+        yield url
+
+
+@contextmanager
+def dynamo_fleet(scratch: Path, workers: int, *mocker: str) -> Iterator[tuple[str, list[Callable[[], None]]]]:
+    """Like `dynamo_server`, with a process for each worker; yields also a function for each that kills it. `mocker`:
+    further options of the workers."""
+    with _dynamo(scratch, [1] * workers, ["--router-mode", "kv"], mocker) as (url, processes):
+        yield url, [partial(os.killpg, process.pid, signal.SIGKILL) for process in processes]
+
+
+@contextmanager
+def _dynamo(
+    scratch: Path, workers: Sequence[int], options: Sequence[str], more: Sequence[str] = ()
+) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """`workers`: of each process of mockers."""
     _require(DYNAMO, MODEL, REPLAY)
     port = free_port()
     mocker = [str(DYNAMO.python), str(RECIPES / "mocker_with_tools.py"), "--model-path", str(MODEL.folder)]
-    mocker += ["--model-name", MODEL_NAME, "--num-workers", str(workers), "--block-size", "16", "--max-num-seqs", "64"]
+    mocker += ["--model-name", MODEL_NAME, "--block-size", "16", "--max-num-seqs", "64"]
     mocker += ["--max-model-len", "4096", "--num-gpu-blocks-override", "4096"]
-    mocker += ["--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE)]
+    mocker += ["--response-replay-trace-path", str(REPLAY.folder / REPLAY_FILE), *more]
     frontend = [str(DYNAMO.python), "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(port)]
-    frontend += ["--router-mode", router, "--enable-streaming-tool-dispatch", *arguments]
+    frontend += ["--enable-streaming-tool-dispatch", *options]
     environment = _environment() | _dynamo_without_services(scratch / "discovery")
-    logs = scratch / "mocker.log", scratch / "frontend.log"
-    with (
-        _process_group(mocker, environment, logs[0]),
-        _process_group(frontend, environment, logs[1]) as process,
-    ):
+    logs = [scratch / f"mocker-{number}.log" for number in range(len(workers))]
+    with ExitStack() as stack:
+        mockers = [
+            stack.enter_context(_process_group([*mocker, "--num-workers", str(count)], environment, log))
+            for count, log in zip(workers, logs, strict=True)
+        ]
+        logs.append(scratch / "frontend.log")
+        process = stack.enter_context(_process_group(frontend, environment, logs[-1]))
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/v1/models", MODEL_NAME, process, logs, DYNAMO_START_LIMIT)
-        yield url
+        yield url, mockers
 
 
 @contextmanager
@@ -199,6 +226,44 @@ def vllm_router(scratch: Path, engines: Sequence[str], policy: str) -> Iterator[
         url = f"http://127.0.0.1:{port}"
         _wait_until_ready(f"{url}/v1/models", "data", process, (log,), TRACE_SERVER_START_LIMIT)
         yield url
+
+
+@contextmanager
+def ray_serve(scratch: Path, engine: str) -> Iterator[tuple[str, Path]]:
+    """A real Ray Serve with two replicas that pass requests on to an engine; yields its root address, and a folder with
+    a file for each replica that was started, named by its process id. Blocks for seconds. Raises EngineFailedError."""
+    _require(RAY_SERVE, install="ray-serve")
+    port, log, replicas = free_port(), scratch / "ray-serve.log", scratch / "replicas"
+    replicas.mkdir()
+    command = [str(RAY_SERVE.python), str(RECIPES / "ray_serve_app.py"), str(port), engine, str(replicas)]
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    with _process_group(command, _environment() | variables, log) as process:
+        url = f"http://127.0.0.1:{port}"
+        _wait_until_ready(f"{url}/v1/models", "data", process, (log,), RAY_SERVE_START_LIMIT)
+        yield url, replicas
+
+
+@contextmanager
+def azure_emulator(scratch: Path) -> Iterator[int]:
+    """Azurite, Microsoft's emulator of Azure's blobs; yields its port. Blocks for seconds. Raises EngineFailedError."""
+    _require(OBJECT_STORES, install="object-stores")
+    port, log = free_port(), scratch / "azurite.log"
+    command = [str(OBJECT_STORES.folder / AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port)]
+    command += ["--location", str(scratch), "--skipApiVersionCheck", "--disableTelemetry"]
+    with _process_group(command, _environment(), log) as process:
+        _wait_until_open(port, process, log)
+        yield port
+
+
+@contextmanager
+def gcs_emulator(scratch: Path) -> Iterator[int]:
+    """Emulator of Google Cloud Storage; yields its port. Blocks for seconds. Raises EngineFailedError."""
+    _require(OBJECT_STORES, install="object-stores")
+    port, log = free_port(), scratch / "gcs.log"
+    command = [str(OBJECT_STORES.python), str(OBJECT_STORES.folder / GCS_EMULATOR), "start", "--host=127.0.0.1"]
+    with _process_group([*command, f"--port={port}", "--in-memory"], _environment(), log) as process:
+        _wait_until_open(port, process, log)
+        yield port
 
 
 @contextmanager
@@ -302,6 +367,18 @@ def _wait_until_ready(
             raise EngineFailedError(f"The engine ended before {url} answered. {_last_lines(logs)}")
         time.sleep(0.25)
     raise EngineFailedError(f"{url} did not answer in {limit:.0f} s. {_last_lines(logs)}")
+
+
+def _wait_until_open(port: int, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    deadline = time.monotonic() + TRACE_SERVER_START_LIMIT
+    while time.monotonic() < deadline:
+        with socket.socket() as connection:
+            if connection.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if process.poll() is not None:
+            raise EngineFailedError(f"The server ended before it listened. {_last_lines((log,))}")
+        time.sleep(0.25)
+    raise EngineFailedError(f"The server does not listen at port {port}. {_last_lines((log,))}")
 
 
 def _answers(url: str, expected: str) -> bool:

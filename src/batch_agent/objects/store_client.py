@@ -31,6 +31,7 @@ _LOGIN = {
     "hf": "Set HF_TOKEN, or run hf auth login.",
 }
 _FAMILY = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az"}
+_BUCKET_NAMES = {"az": "container", "hf": "dataset"}
 _DEFINITE = (
     FileNotFoundError,
     FileExistsError,
@@ -43,6 +44,8 @@ _DEFINITE = (
 )
 """Errors that another try does not change."""
 _DEFINITE_NUMBERS = frozenset({errno.EINVAL, errno.ENOSPC, errno.EROFS})
+_TRANSIENT_STATUSES = frozenset({408, 425, 429})
+_DENIED, _MISSING = (401, 403), 404
 _BACKOFF = Backoff(0.2, 15.0)
 _TRIES = 8
 """Half a minute in all, on top of what the client library of the store tries itself."""
@@ -110,6 +113,7 @@ class StoreClient:
     def __init__(self, url: str, label: str = "", tries: int = _TRIES) -> None:
         """`label`: the option that has the URL, for messages. `tries`: of each operation that fails for a while."""
         self._scheme = url.partition("://")[0].lower()
+        self._family = _FAMILY.get(self._scheme, self._scheme)
         self._label = f"{label} " if label else ""
         self._tries = tries
         self.filesystem = self._open(url)
@@ -124,6 +128,8 @@ class StoreClient:
             else:
                 found = self.filesystem.glob(url, detail=True)
             infos = [info for info in found.values() if info["type"] == "file" and not info["name"].endswith("/")]
+            if not infos:
+                self._check_bucket(url)
             return [self._file(info) for info in sorted(infos, key=lambda info: str(info["name"]))]
 
         return self._retried(find, url, "list")
@@ -196,6 +202,12 @@ class StoreClient:
     def _file(self, info: dict[str, Any]) -> RemoteFile:
         return RemoteFile(self, f"{self._scheme}://{info['name'].lstrip('/')}", info["size"] or 0)
 
+    def _check_bucket(self, url: str) -> None:
+        """adlfs lists a container that does not exist as an empty one."""
+        bucket = _bucket(url)
+        if self._family == "az" and not self.filesystem.exists(f"{self._scheme}://{bucket}"):
+            raise FileNotFoundError(f"there is no container {bucket!r}")
+
     def _delete(self, url: str) -> None:
         try:
             self.filesystem.rm_file(url)
@@ -216,18 +228,21 @@ class StoreClient:
 
     def _explain(self, url: str, verb: str, error: Exception) -> str:
         what = f"{self._label}{public_url(url)!r}"
-        family = _FAMILY.get(self._scheme, self._scheme)
         past = {"list": "listed", "read": "read", "write": "written", "delete": "deleted", "open": "opened"}[verb]
         if _lacks_credentials(error):
-            return f"{what} cannot be {past}: there are no credentials. {_LOGIN.get(family, '')}".rstrip()
-        reason = " ".join(str(error).split()).removesuffix(".") or type(error).__name__
+            return f"{what} cannot be {past}: there are no credentials. {_LOGIN.get(self._family, '')}".rstrip()
+        status, text = _status(error), str(error)
+        if status is not None and text:  # Azure's has the whole response after the first line
+            text = text.splitlines()[0]
+        reason = " ".join(text.split()).removesuffix(".") or type(error).__name__
+        is_missing = isinstance(error, FileNotFoundError) or status == _MISSING
         match error:
-            case PermissionError():
+            case _ if isinstance(error, PermissionError) or status in _DENIED:
                 advice = "Check the credentials and their permissions."
-            case FileNotFoundError() if verb in ("write", "list"):
-                bucket = url.partition("://")[2].partition("/")[0]
-                advice = f"Create the bucket {bucket!r} first, or check its name."
-            case FileNotFoundError():
+            case _ if is_missing and verb in ("write", "list"):
+                kind = _BUCKET_NAMES.get(self._family, "bucket")
+                advice = f"Create the {kind} {_bucket(url)!r} first, or check its name."
+            case _ if is_missing:
                 advice = "It does not exist."
             case _ if is_transient(error):
                 advice = "The store did not answer for a while: try again later."
@@ -240,7 +255,23 @@ def is_transient(error: Exception) -> bool:
     """Whether another try may help: timeouts, lost connections, and a store that is too busy."""
     if isinstance(error, _DEFINITE) or _lacks_credentials(error):
         return False
+    status = _status(error)
+    if status is not None and 400 <= status < 500 and status not in _TRANSIENT_STATUSES:
+        return False
     return not (isinstance(error, OSError) and error.errno in _DEFINITE_NUMBERS)
+
+
+def _bucket(url: str) -> str:
+    """Name of the bucket; of a dataset on Hugging Face, `user/name`."""
+    scheme, _, path = url.partition("://")
+    return "/".join(path.split("/")[1:3]) if scheme == "hf" else path.partition("/")[0]
+
+
+def _status(error: Exception) -> int | None:
+    """HTTP status of an error; each library has it elsewhere: azure-core, gcsfs, and huggingface_hub."""
+    response = getattr(error, "response", None)
+    found = (getattr(error, "status_code", None), getattr(error, "code", None), getattr(response, "status_code", None))
+    return next((each for each in found if isinstance(each, int) and each >= 100), None)
 
 
 def _lacks_credentials(error: BaseException) -> bool:

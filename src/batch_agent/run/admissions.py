@@ -17,7 +17,7 @@ from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
-from ..schedule.health import Health
+from ..schedule.health import REJECTED_AGENTS, Health
 from .endpoint_changes import follow_endpoints
 from .resources import RunResources
 from .setup import RunSetup
@@ -71,7 +71,8 @@ class Admissions:
             agents=agents if is_alone else None,
             server=server,
         )
-        health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY)
+        max_rejected = None if spec.runtime else REJECTED_AGENTS  # programs try what a server accepts
+        health = Health(spec.retry.max_retries * _OUTAGE_SECONDS_PER_RETRY, max_rejected)
         self._by_address[address] = admission, health
         return admission, health
 

@@ -324,6 +324,8 @@ class _Opener:
         scale = scale or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admissions.admission(setup, shared_chars, backend, server, scale, depth, agents)
+        if store.is_durable and found is None and (await store.spent()) != NO_USAGE:
+            health.answered_before()
         for each in (server, batch):
             if isinstance(each, CollectsRequests):
                 admission.observe(each, self._waiting_for_budget)

@@ -43,6 +43,9 @@ _CERTAIN_AGENTS = 3
 _REFUSED_AGENTS = 10
 _BROKEN_AGENTS = 20
 """Agents, for failures that their prompts may have caused."""
+REJECTED_AGENTS = 50
+"""Agents of a run whose rejection stops it, while no request was ever answered. More than a few bad prompts that happen
+to be the first; rejections cost nothing and come at once."""
 _TIMED_OUT_ROUNDS = 2
 """Rounds of requests that all time out."""
 _MIN_PAUSE = 0.5
@@ -53,6 +56,7 @@ _AVERAGED_RETRIES = 16
 """Retries over which the share that succeeded is averaged."""
 
 _REFUSALS = frozenset({ErrorKind.AUTH, ErrorKind.NOT_FOUND, ErrorKind.TLS})
+_REJECTIONS = _REFUSALS | {ErrorKind.BAD_REQUEST}
 _BREAKDOWNS = {
     ErrorKind.UNAVAILABLE: "is unavailable",
     ErrorKind.CONNECTION: "drops every connection",
@@ -91,10 +95,15 @@ _TRANSIENT = frozenset({ErrorKind.SERVER, ErrorKind.CONNECTION})
 
 
 class Health:
-    """Judges each failure. `max_outage`: seconds after which a run stops if its backend stays unavailable."""
+    """Judges each failure. `max_outage`: seconds after which a run stops if its backend stays unavailable.
+    `max_rejected`: agents whose requests are rejected before a run stops, if no request was ever answered; None: a
+    rejection only concerns its request."""
 
-    def __init__(self, max_outage: float) -> None:
+    def __init__(self, max_outage: float, max_rejected: int | None = None) -> None:
         self._max_outage = max_outage
+        self._max_rejected = max_rejected
+        self._rejected: set[str] = set()
+        self._rejected_since: float | None = None
         self._has_answered = False
         self._in_flight: dict[int, float] = {}
         self._last = 0
@@ -130,6 +139,10 @@ class Health:
         self._since = None
         self._outcomes.record_success()
 
+    def answered_before(self) -> None:
+        """The backend has answered requests of an earlier run: what it rejects now may be the prompts that are left."""
+        self._max_rejected = None
+
     def retried(self, *, helped: bool) -> None:
         """A retry ended. If retries usually succeed, failures are caused by the server rather than by prompts, and
         agents may retry more often."""
@@ -143,6 +156,8 @@ class Health:
     def failed(self, request: int, agent: str, error: BackendError, now: float) -> Verdict:
         del self._in_flight[request]
         self._outcomes.record_failure()
+        if error.kind in _REJECTIONS and self._rejects_all(agent, now):
+            return StopRun(_rejects_all_reason(len(self._rejected), error))
         if error.kind in _REFUSALS:
             self._count(agent, error, now)
             return self._refused(error)
@@ -168,6 +183,15 @@ class Health:
         self._max_in_flight = max(self._max_in_flight, len(self._in_flight) + 1)
         if error.kind is ErrorKind.UNAVAILABLE:
             self._unavailable.add(agent)
+
+    def _rejects_all(self, agent: str, now: float) -> bool:
+        """Whether so many agents were rejected, with none answered, that it is not their prompts."""
+        if self._max_rejected is None or self._has_answered:
+            return False
+        if self._rejected_since is None:
+            self._rejected_since = now
+        self._rejected.add(agent)
+        return len(self._rejected) >= self._max_rejected and not self._was_sent_by(self._rejected_since)
 
     def _refused(self, error: BackendError) -> Verdict:
         is_certain = not self._has_answered and (error.status == 401 or error.kind is ErrorKind.TLS)
@@ -204,5 +228,17 @@ class Health:
     @property
     def _has_earlier_request(self) -> bool:
         """Whether a request that was sent before the first failure may still be answered."""
+        return self._since is not None and self._was_sent_by(self._since)
+
+    def _was_sent_by(self, when: float) -> bool:
+        """Whether a request is in flight that was sent until then."""
         oldest = next(iter(self._in_flight.values()), None)
-        return oldest is not None and self._since is not None and oldest <= self._since
+        return oldest is not None and oldest <= when
+
+
+def _rejects_all_reason(agents: int, error: BackendError) -> str:
+    return (
+        f"The backend rejects every request: {agents} agents were rejected, and none was answered. {error} "
+        "Mend the options or the server, and start the run again: with a checkpoint it resumes. If the first inputs "
+        "are at fault, retry_failed=False leaves them out when it resumes."
+    )

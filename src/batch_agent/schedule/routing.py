@@ -89,7 +89,8 @@ class Affinity:
         if origin is not None:
             self._homes[origin] = endpoint, _longest(prefixes)
         for prefix in prefixes:
-            self._holders[prefix] = self._holders.pop(prefix, set()) | {endpoint}
+            holders = self._holders[prefix] = self._holders.pop(prefix, set())
+            holders.add(endpoint)
             if len(self._holders) > _MAX_PREFIXES:
                 del self._holders[next(iter(self._holders))]
 
@@ -101,8 +102,9 @@ class Affinity:
         """Its KV cache is gone."""
         self._homes = {origin: home for origin, home in self._homes.items() if home[0] != endpoint}
         self._assigned &= self._homes.keys()
-        held = {prefix: holders - {endpoint} for prefix, holders in self._holders.items()}
-        self._holders = {prefix: holders for prefix, holders in held.items() if holders}
+        for holders in self._holders.values():
+            holders.discard(endpoint)
+        self._holders = {prefix: holders for prefix, holders in self._holders.items() if holders}
 
 
 Ticket = NewType("Ticket", int)
@@ -288,6 +290,11 @@ class Routing:
         """False for an endpoint that was ejected, until a probe succeeds."""
         return self._endpoints[endpoint].breaker.is_closed
 
+    @property
+    def is_any_up(self) -> bool:
+        """Whether any endpoint in service is up and not draining."""
+        return any(endpoint.is_healthy for endpoint in self._in_service.values())
+
     def is_healthy(self, endpoint: int) -> bool:
         """Whether the endpoint is up and not draining."""
         return self._endpoints[endpoint].is_healthy
@@ -327,8 +334,9 @@ class Routing:
         """Whether an endpoint of many has little work, and is not several times slower than another one."""
         if len(waits) <= _MANY_ENDPOINTS or self._endpoints[home].load.requests >= _FEW_REQUESTS:
             return False
-        speeds = {each: (self._endpoints[each].load.work + weight) / wait for each, wait in waits.items() if wait}
-        return max(speeds.values(), default=0.0) <= MAX_WAIT_RATIO * speeds.get(home, 0.0)
+        endpoints, wait = self._endpoints, waits[home]
+        limit = MAX_WAIT_RATIO * (endpoints[home].load.work + weight) / wait if wait else 0.0
+        return all(endpoints[each].load.work + weight <= limit * wait for each, wait in waits.items() if wait)
 
     def _assigned_home(self, origin: Hashable | None, now: float) -> int | None:
         """The endpoint where room is reserved for the agent, if it takes work."""
@@ -352,11 +360,13 @@ class Routing:
             self._answers, self._stats = 0, EndpointStats.of(self._known.values())
 
     def _waits(self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]) -> dict[int, float]:
-        stats, known = self._stats, self._endpoints
+        expected_wait, known = self._stats.expected_wait, self._endpoints
+        if exclude:
+            endpoints = (each for each in endpoints if each not in exclude)
         return {
-            each: stats.expected_wait(known[each].load, weight, now)
+            each: expected_wait(endpoint.load, weight, now)
             for each in endpoints
-            if each not in exclude and known[each].allows(now)
+            if (endpoint := known[each]).allows(now)
         }
 
     def _considered(
@@ -368,7 +378,9 @@ class Routing:
         if count <= _MAX_CONSIDERED:
             return self._order
         first, step = int(draw[0] * count), count // _MAX_CONSIDERED
-        found = dict.fromkeys(self._order[(first + step * each) % count] for each in range(_MAX_CONSIDERED))
+        some = self._order[first::step]
+        some += self._order[(first + step * len(some)) % count :: step]
+        found = dict.fromkeys(some[:_MAX_CONSIDERED])
         home = self._affinity.home(origin)
         near = [*([] if home is None else [home]), *self._affinity.holders(prefixes, _MAX_CONSIDERED)]
         return found | dict.fromkeys(each for each in near if each in self._in_service)

@@ -13,6 +13,7 @@ _AVERAGED_REQUESTS = 8
 _ROUND_SHARE = 0.5
 """Share of the work in flight that must be answered before the speed is known. Until then, a server that processes many
 requests concurrently looks far slower than it is, since most of its work is started but not finished."""
+_INFINITE = float("inf")
 _TICK = 1e-6
 """Seconds. Shorter times are rounded up to this, the resolution of the clock, so that no speed is infinite."""
 _MAX_CORRECTION = 2.0
@@ -31,7 +32,10 @@ class Throughput:
     """Weight in flight."""
     requests: int = 0
     """Requests in flight."""
-    _is_known: bool = False
+    speed: float | None = None
+    """None while unknown."""
+    usual_work: float | None = None
+    """Mean weight in flight while the speed was measured."""
     _answered: float = 0.0
     _seconds: float = 0.0
     _work_seconds: float = 0.0
@@ -43,20 +47,18 @@ class Throughput:
     """Seconds with work in flight since the last answer."""
     _silent_work: float = 0.0
 
-    @property
-    def speed(self) -> float | None:
-        return self._answered / max(_TICK, self._seconds) if self._is_known else None
-
-    @property
-    def usual_work(self) -> float | None:
-        """Mean weight in flight while the speed was measured."""
-        return self._work_seconds / max(_TICK, self._seconds) if self._is_known else None
-
     def max_speed(self, now: float) -> float:
         """Upper bound of the speed: if it were faster, more would have been answered by now. Infinite if unknown."""
-        silent = self._silence(now)
-        answered, seconds = (0.0, silent) if self._is_known else (self._answered, self._seconds + silent)
-        return (answered + self.work) / seconds if self.work > 0 and seconds > 0 else float("inf")
+        if self.work <= 0:
+            return _INFINITE
+        answered = seconds = 0.0
+        if self.requests:
+            seconds = self._silent
+            if now > self._updated_at:
+                seconds += now - self._updated_at
+        if self.speed is None:
+            answered, seconds = self._answered, self._seconds + seconds
+        return (answered + self.work) / seconds if seconds > 0 else _INFINITE
 
     def began(self, weight: float, now: float) -> None:
         self._advance(now)
@@ -75,10 +77,16 @@ class Throughput:
         self._seconds = self._seconds * kept + self._silent
         self._work_seconds = self._work_seconds * kept + self._silent_work
         self._silent = self._silent_work = 0.0
-        if self._seconds > 0 and self._answered > 0:
-            is_round_over = self._answered * self._seconds >= _ROUND_SHARE * self._work_seconds
-            self._is_known = self._is_known or is_round_over
+        if self.speed is not None or self._is_round_over:
+            seconds = max(_TICK, self._seconds)
+            self.speed, self.usual_work = self._answered / seconds, self._work_seconds / seconds
         self.ended(weight, now)
+
+    @property
+    def _is_round_over(self) -> bool:
+        if self._seconds <= 0 or self._answered <= 0:
+            return False
+        return self._answered * self._seconds >= _ROUND_SHARE * self._work_seconds
 
     def ended(self, weight: float, now: float) -> None:
         """A request ended without information about the speed. Time with only such requests does not count."""
@@ -93,9 +101,6 @@ class Throughput:
         self._silent += passed
         self._silent_work += passed * self.work
         self._updated_at = max(self._updated_at, now)
-
-    def _silence(self, now: float) -> float:
-        return self._silent + max(0.0, now - self._updated_at) if self.requests else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +120,11 @@ class EndpointStats:
 
     def expected_wait(self, load: Throughput, weight: float, now: float) -> float:
         """Seconds until further work of this weight would be done at the endpoint."""
-        speed = self._observed_speed(load)
-        if load.usual_work:
-            speed *= min(_MAX_CORRECTION, max(1.0, self.usual_work / load.usual_work))
-        return (load.work + weight) / min(speed, load.max_speed(now))
-
-    def _observed_speed(self, load: Throughput) -> float:
-        return self.speed if load.speed is None else load.speed
+        speed, usual_work = load.speed, load.usual_work  # no calls: this is computed for 64 endpoints per request
+        if speed is None:
+            speed = self.speed
+        elif usual_work and self.usual_work > usual_work:
+            correction = self.usual_work / usual_work
+            speed *= correction if correction < _MAX_CORRECTION else _MAX_CORRECTION
+        max_speed = load.max_speed(now)
+        return (load.work + weight) / (speed if speed < max_speed else max_speed)

@@ -40,6 +40,10 @@ class InfoRoutes:
         model = {"id": self._model, "object": "model", "created": self._created, "owned_by": "batch-agent-sim"}
         return orjson.dumps({"object": "list", "data": [{**model, "max_model_len": self._context}]})
 
+    def server_info(self) -> bytes:
+        """As SGLang's. Its router reads the name of the model here, not in /v1/models."""
+        return orjson.dumps({"model_path": self._model, "served_model_name": self._model})
+
     def tokenize(self, body: dict[str, Any]) -> bytes:
         self._check(body)
         ids = to_ids(chat_prompt(body) if "messages" in body else _text(body))
@@ -185,6 +189,7 @@ class SimRoutes:
             b"/health": lambda: (b"", b"text/plain"),
             b"/version": lambda: (b'{"version":"batch-agent-sim"}', b"application/json"),
             b"/v1/models": lambda: (info.models(), b"application/json"),
+            b"/server_info": lambda: (info.server_info(), b"application/json"),
             b"/metrics": self._metrics,
             b"/openapi.json": lambda: (openapi(self._posts, self._gets), b"application/json"),
         }

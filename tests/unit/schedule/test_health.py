@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.schedule.health import Health, PauseAll, RetryAgent, StopRun, Verdict
+from batch_agent.schedule.health import REJECTED_AGENTS, Health, PauseAll, RetryAgent, StopRun, Verdict
 
 GONE = BackendError(ErrorKind.UNAVAILABLE, "Cannot connect")
 DENIED = BackendError(ErrorKind.AUTH, "no access", status=403)
@@ -168,3 +168,53 @@ def test_a_server_that_hangs_is_given_up_after_two_rounds_of_what_was_under_way(
     assert verdicts[:-1] == [RetryAgent()] * 15
     assert isinstance(verdicts[-1], StopRun)
     assert "hangs" in verdicts[-1].reason
+
+
+REJECTED = BackendError(ErrorKind.BAD_REQUEST, "no such option", status=400)
+
+
+def rejected(run: Run, agents: range, kinds: tuple[BackendError, ...] = (REJECTED,)) -> list[Verdict]:
+    return [run.fails(kinds[number % len(kinds)], float(number), f"{number}") for number in agents]
+
+
+def test_fifty_agents_that_are_rejected_with_nobody_answered_stop_the_run_and_say_what_to_do() -> None:
+    *before, last = rejected(Run(Health(15, REJECTED_AGENTS)), range(50))
+    assert before == [RetryAgent()] * 49
+    assert isinstance(last, StopRun)
+    assert "50 agents were rejected, and none was answered. no such option" in last.reason
+    assert "retry_failed=False" in last.reason
+
+
+def test_rejections_of_several_kinds_count_together() -> None:
+    other = BackendError(ErrorKind.NOT_FOUND, "no such path", status=404)
+    assert isinstance(rejected(Run(Health(15, REJECTED_AGENTS)), range(50), (REJECTED, other))[-1], StopRun)
+
+
+def test_bad_prompts_never_stop_a_run_of_which_one_was_answered() -> None:
+    run = Run(Health(15, REJECTED_AGENTS))
+    rejected(run, range(49))
+    run.answers()
+    assert rejected(run, range(49, 500)) == [RetryAgent(others_succeed=False)] * 451
+
+
+def test_bad_prompts_that_are_left_of_an_earlier_run_do_not_stop_the_next() -> None:
+    run = Run(Health(15, REJECTED_AGENTS))
+    run.health.answered_before()
+    assert rejected(run, range(500)) == [RetryAgent()] * 500
+
+
+def test_rejections_do_not_stop_a_run_while_a_request_from_before_may_be_answered() -> None:
+    run = Run(Health(15, REJECTED_AGENTS))
+    slow = run.health.sent(0.0)
+    assert rejected(run, range(100)) == [RetryAgent()] * 100
+    run.health.abandoned(slow)
+    assert isinstance(run.fails(REJECTED, 100.0, "z"), StopRun)
+
+
+def test_one_agent_that_is_rejected_again_and_again_does_not_stop_a_run() -> None:
+    run = Run(Health(15, REJECTED_AGENTS))
+    assert [run.fails(REJECTED, 0.0, "a") for _ in range(100)] == [RetryAgent()] * 100
+
+
+def test_rejections_of_requests_that_are_unlike_each_other_stop_nothing() -> None:
+    assert rejected(Run(), range(500)) == [RetryAgent()] * 500

@@ -188,3 +188,7 @@ def test_a_schema_in_the_request_is_filled(sim: SimServer, send: Send) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "r", "schema": schema}}
     text = send(sim, CHAT, chat("fill", response_format=form)).json()["choices"][0]["message"]["content"]
     assert 1 <= json.loads(text)["score"] <= 5
+
+
+def test_the_name_of_the_model_is_where_the_router_of_sglang_looks_for_it(sim: SimServer) -> None:
+    assert json.loads(sim.get("/server_info"))["served_model_name"] == "sim"

@@ -331,7 +331,7 @@ class EndpointPool:
     def blame(self, rejection: EndpointRejection) -> None:
         """Another endpoint accepted the request that this endpoint rejected."""
         self.routing.blame(rejection.endpoint, rejection.ticket, aio.now())
-        self.mark_down(rejection.endpoint, rejection.error)
+        self.mark_down(rejection.endpoint, rejection.error, do_others_accept=True)
 
     def on_success(self, ticket: Ticket, index: int, agent: str, seconds: float) -> None:
         self.routing.done(ticket, aio.now())
@@ -388,22 +388,24 @@ class EndpointPool:
         relative_limit = max(_MIN_HANG_SECONDS, _HANG_FACTOR * self._slowest_seconds)
         return seconds >= (min(_HANG_SECONDS, relative_limit) if self._slowest_seconds else _HANG_SECONDS)
 
-    def mark_down(self, index: int, error: BackendError) -> None:
-        """Notifies the user, once, that an endpoint is down."""
+    def mark_down(self, index: int, error: BackendError, *, do_others_accept: bool = False) -> None:
+        """Notifies the user, once, that an endpoint is down. `do_others_accept`: another endpoint accepted what this
+        one rejected."""
         member = self.members[index]
         member.last_error = str(error)
-        if not member.is_down and index not in self.routing.available(aio.now()):
+        if not member.is_down and not self.routing.is_up(index):
             member.is_down = True
             problem = "is down"
             if error.kind in REJECTIONS:
-                problem = "rejects requests that other endpoints accept"
+                problem = "rejects requests that other endpoints accept" if do_others_accept else "rejects requests"
             elif error is EMPTY_ANSWER:
                 problem = "answers with nothing where other endpoints do not"
-            self._notify(f"{member.url} {problem}; its requests go to the other endpoints: {error}")
+            then = "; its requests go to the other endpoints" if self.routing.is_any_up else ""
+            self._notify(f"{member.url} {problem}{then}: {error}")
 
     def mark_up(self, index: int) -> None:
         member = self.members[index]
-        if member.is_down:
+        if member.is_down and self.routing.is_up(index):  # not for an answer to a request from before it was ejected
             member.is_down = False
             self._notify(f"{member.url} is back up.")
 

@@ -43,6 +43,19 @@ _MAX_IN_FLIGHT = 16
 _BACKOFF = Backoff(first=0.02, ceiling=1.0)
 
 _TRANSIENT = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
+_RESET = "reset by peer"
+"""How a server that expects TLS ends a connection without it."""
+_TLS_ADVICE = {
+    "Hostname mismatch": "Use the host name that its certificate has.",
+    "IP address mismatch": "Use the host name that its certificate has.",
+    "has expired": "Its certificate has expired: renew it.",
+    "CERTIFICATE_VERIFY_FAILED": "If it has a certificate of your own authority, add ?ssl_ca_certs=/path/ca.pem.",
+    "CERTIFICATE_REQUIRED": "It asks for a client certificate: ?ssl_certfile=/path/cert.pem&ssl_keyfile=/path/key.pem.",
+    "UNKNOWN_CA": "It does not trust the certificate of ssl_certfile.",
+    "KEY_VALUES_MISMATCH": "The key of ssl_keyfile does not belong to the certificate of ssl_certfile.",
+    "NO_CERTIFICATE": "The file of ssl_ca_certs has no certificate.",
+    "WRONG_VERSION_NUMBER": "It may not expect TLS at this port: use redis://, or the port with TLS.",
+}
 _TRANSIENT_PREFIXES = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
 
 
@@ -129,9 +142,11 @@ class RedisConnection:
             await self._pool.disconnect(inuse_connections=False)
 
     def _unreachable(self, error: Exception, retry_seconds: float) -> StoreError:
+        is_plain = self.display_url.startswith(("redis://", "redis+sentinel://"))
+        advice = " If it expects TLS, use rediss://." if is_plain and _RESET in str(error) else ""
         return StoreError(
             f"Redis at {self.display_url} could not be reached for {retry_seconds:g} s ({error}). Check that it is "
-            "running and reachable from here; stored data is available when it comes back."
+            f"running and reachable from here; stored data is available when it comes back.{advice}"
         )
 
     def _failure(self, error: Exception) -> StoreError | None:
@@ -158,7 +173,7 @@ def _reason(error: Exception) -> str | None:
         case AskError() | ClusterCrossSlotError():
             return f"is a node of a Redis Cluster ({text}). {USE_INSTEAD_OF_CLUSTER}"
         case ConnectionError() if isinstance(error.__context__, ssl.SSLError):
-            return f"did not complete the TLS handshake ({error.__context__}). Check rediss:// and certificates."
+            return f"did not complete the TLS handshake ({error.__context__}). {_tls_advice(str(error.__context__))}"
         case _ if isinstance(error, _TRANSIENT) or text.startswith(_TRANSIENT_PREFIXES):
             return None
         case ResponseError() if text.startswith("MISCONF"):
@@ -170,3 +185,9 @@ def _reason(error: Exception) -> str | None:
             return f"has no such database ({text}). The number comes after the port: redis://HOST:PORT/0."
         case _:
             return f"rejected a command ({text}). {REQUIRED_SERVER}"
+
+
+def _tls_advice(problem: str) -> str:
+    return next(
+        (advice for name, advice in _TLS_ADVICE.items() if name in problem), "Check rediss:// and certificates."
+    )

@@ -1,6 +1,8 @@
 """Connection pools of redis-py for the URLs of `store=`: a server, or one that Sentinel names. Imports redis-py."""
 
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -20,18 +22,26 @@ _SENTINEL_PORT = 26379
 _SENTINEL_OPTION = "sentinel_"
 """Beginning of the names of options that are meant for the Sentinels, such as sentinel_password."""
 
+_FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+_UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
+
 
 def open_pool(url: str) -> ConnectionPool:
     """A pool that has not connected yet. Raises SpecError."""
     try:
         parts = urlsplit(url)
-        return _sentinel_pool(parts) if parts.scheme.endswith(_SENTINEL_MARK) else ConnectionPool(**_options(url))
+        pool = _sentinel_pool(parts) if parts.scheme.endswith(_SENTINEL_MARK) else ConnectionPool(**_options(url))
+        pool.make_connection()  # not connected: takes the options, or does not know one of them
+    except TypeError as error:
+        raise SpecError(f"{public_url(url)!r} has an option that redis-py does not know: {_unknown(error)}.") from None
     except ValueError:  # its message may contain part of the password
         raise SpecError(
             f"{public_url(url)!r} is not a Redis URL. Use redis://USER:PASSWORD@HOST:PORT/DATABASE, rediss:// for TLS, "
             "redis+sentinel://USER:PASSWORD@HOST:PORT,HOST:PORT/SERVICE/DATABASE, or unix:///PATH; percent-encode "
             "special characters in the password."
         ) from None
+    _check_files(pool, url)
+    return pool
 
 
 async def close_pool(pool: ConnectionPool) -> None:
@@ -39,6 +49,20 @@ async def close_pool(pool: ConnectionPool) -> None:
     if isinstance(pool, SentinelConnectionPool):
         for sentinel in pool.sentinel_manager.sentinels:
             await sentinel.aclose()
+
+
+def _check_files(pool: ConnectionPool, url: str) -> None:
+    """A missing file would look like a server that cannot be reached."""
+    for name in _FILES:
+        path = pool.connection_kwargs.get(name)
+        if path is not None and not Path(path).exists():
+            raise SpecError(f"{public_url(url)!r}: there is no {path!r} ({name}).")
+
+
+def _unknown(error: TypeError) -> str:
+    found = _UNKNOWN_OPTION.search(str(error))
+    name = found[1] if found else str(error)
+    return f"{name} (TLS has the scheme rediss://)" if name in _FILES else name
 
 
 def _sentinel_pool(url: SplitResult) -> SentinelConnectionPool:

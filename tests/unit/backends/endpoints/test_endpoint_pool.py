@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.support.sim_hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
-from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, Tool
+from batch_agent import BackendError, BatchAgent, ErrorKind, RunStopped, SpecError, Tool
 from batch_agent.backends import probe
 from batch_agent.backends.connect import connect
 from batch_agent.backends.endpoints import pool_member as fleet_member
@@ -209,6 +209,48 @@ async def test_an_endpoint_that_rejects_what_another_accepts_is_ejected_with_a_n
         f"{bad.url} rejects requests that other endpoints accept; its requests go to the other endpoints"
     )
     assert bad.requests() == 2
+
+
+GONE = BackendError(ErrorKind.UNAVAILABLE, "gone")
+
+
+async def test_an_answer_to_a_request_from_before_an_ejection_does_not_report_the_endpoint_as_up() -> None:
+    hosts, said = (Host(), Host()), list[str]()
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        before = fleet.begin(0)
+        fleet.on_failure(fleet.begin(0), 0, "a", GONE)
+        fleet.on_success(before, 0, "b", 0.1)
+        fleet.on_failure(fleet.begin(0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400))
+    assert said == [f"{hosts[0].url} is down; its requests go to the other endpoints: gone"]
+
+
+async def test_endpoints_are_not_compared_when_all_of_them_reject() -> None:
+    hosts, said = (Host(), Host()), list[str]()
+    rejection = BackendError(ErrorKind.BAD_REQUEST, "no", status=400)
+    async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
+        for index in range(2):
+            for _ in range(2):
+                fleet.record_failure(fleet.begin(index), index, rejection, is_certain=True)
+            fleet.mark_down(index, rejection)
+    assert said == [
+        f"{hosts[0].url} rejects requests; its requests go to the other endpoints: no",
+        f"{hosts[1].url} rejects requests: no",
+    ]
+
+
+@pytest.mark.parametrize("endpoints", [1, 3])
+async def test_a_run_stops_when_every_endpoint_rejects_everything(endpoints: int) -> None:
+    hosts = [Host(odd=answering(400)) for _ in range(endpoints)]
+    async with up(*hosts):
+        with pytest.raises(RunStopped, match=r"rejects every request: .* none was answered"):
+            await BatchAgent.run(
+                task="{it}",
+                inputs=[str(number) for number in range(1000)],
+                backend=[host.url for host in hosts],
+                max_inflight=8,
+                progress=False,
+            )
+    assert sum(host.requests() for host in hosts) <= 60 * endpoints
 
 
 async def test_a_rejection_does_not_bring_an_ejected_endpoint_back() -> None:

@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis
 
 from batch_agent.cluster.redis.lua_common import REQUIRED_SERVER
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator, runs_known
-from batch_agent.core.errors import StoreError
+from batch_agent.core.errors import SpecError, StoreError
 
 __all__ = ["redis_server"]
 
@@ -239,18 +240,72 @@ async def test_a_permit_whose_reply_was_lost_is_neither_acquired_nor_released_tw
         assert [await coordinator.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate that signs itself, in files."""
+
+    file: Path
+    key: Path
+
+    @classmethod
+    def make(cls, folder: Path, name: str, subject: str = "IP:127.0.0.1") -> "Certificate":
+        made = cls(folder / f"{name}.pem", folder / f"{name}.key")
+        asked = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", f"/CN={name}"]
+        files = ["-addext", f"subjectAltName={subject}", "-keyout", str(made.key), "-out", str(made.file)]
+        subprocess.run(["openssl", "req", "-x509", *asked, *files], check=True, capture_output=True)
+        return made
+
+    def context(self, client: "Certificate | None" = None) -> ssl.SSLContext:
+        """Of a server. `client`: that clients must have."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.file, self.key)
+        if client is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(client.file)
+        return context
+
+
 async def test_a_tls_redis_is_trusted_only_by_its_certificate(redis_server: RedisServer, tmp_path: Path) -> None:
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    asked = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=localhost"]
-    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(["openssl", "req", "-x509", *asked, *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, key)
-    async with Way(redis_server.port).open(context) as way:
-        with pytest.raises(StoreError, match="did not complete the TLS handshake"):
-            await RedisCoordinator(way.url, "run").open()
-        async with opened(f"{way.url}?ssl_ca_certs={certificate}", uuid.uuid4().hex) as coordinator:
+    own, other = Certificate.make(tmp_path, "own"), Certificate.make(tmp_path, "other")
+    async with Way(redis_server.port).open(own.context()) as way:
+        for query in ("", f"?ssl_ca_certs={other.file}"):
+            with pytest.raises(StoreError, match=r"did not complete the TLS handshake .* add \?ssl_ca_certs="):
+                await RedisCoordinator(f"{way.url}{query}", "run").open()
+        async with opened(f"{way.url}?ssl_ca_certs={own.file}", uuid.uuid4().hex) as coordinator:
             assert await coordinator.pending_count() == 0
+
+
+async def test_a_tls_redis_with_another_name_is_not_trusted(redis_server: RedisServer, tmp_path: Path) -> None:
+    own = Certificate.make(tmp_path, "own", "DNS:elsewhere")
+    async with Way(redis_server.port).open(own.context()) as way:
+        with pytest.raises(StoreError, match="Use the host name that its certificate has"):
+            await RedisCoordinator(f"{way.url}?ssl_ca_certs={own.file}", "run").open()
+
+
+async def test_a_redis_that_asks_for_a_client_certificate_gets_it(redis_server: RedisServer, tmp_path: Path) -> None:
+    own, client = Certificate.make(tmp_path, "own"), Certificate.make(tmp_path, "client")
+    async with Way(redis_server.port).open(own.context(client)) as way:
+        trusted = f"{way.url}?ssl_ca_certs={own.file}"
+        with pytest.raises(StoreError, match="key of ssl_keyfile does not belong to the certificate"):
+            await RedisCoordinator(f"{trusted}&ssl_certfile={client.file}&ssl_keyfile={own.key}", "run").open()
+        url = f"{trusted}&ssl_certfile={client.file}&ssl_keyfile={client.key}"
+        async with opened(url, uuid.uuid4().hex) as coordinator:
+            assert await coordinator.pending_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("rediss://host?ssl_ca_certs=/no/ca.pem", r"there is no '/no/ca.pem' \(ssl_ca_certs\)"),
+        ("rediss+sentinel://host/main?ssl_keyfile=/no/key.pem", r"there is no '/no/key.pem' \(ssl_keyfile\)"),
+        ("rediss://:secret@host?ssl_ca_cert=/no/ca.pem", "redis-py does not know: ssl_ca_cert"),
+        ("redis://host?ssl_ca_certs=/no/ca.pem", "TLS has the scheme rediss://"),
+    ],
+)
+def test_wrong_options_of_a_redis_url_are_named_before_anything_is_sent(url: str, problem: str) -> None:
+    with pytest.raises(SpecError, match=problem) as raised:
+        RedisCoordinator(url, "run")
+    assert "secret" not in str(raised.value)
 
 
 ANSWERS = {
