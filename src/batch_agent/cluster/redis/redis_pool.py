@@ -31,7 +31,8 @@ def open_pool(url: str) -> ConnectionPool:
     try:
         parts = urlsplit(url)
         pool = _sentinel_pool(parts) if parts.scheme.endswith(_SENTINEL_MARK) else ConnectionPool(**_options(url))
-        pool.make_connection()  # not connected: takes the options, or does not know one of them
+        untyped: Any = pool
+        untyped.make_connection()  # not connected: takes the options, or does not know one of them
     except TypeError as error:
         raise SpecError(f"{public_url(url)!r} has an option that redis-py does not know: {_unknown(error)}.") from None
     except ValueError:  # its message may contain part of the password
