@@ -321,7 +321,7 @@ def insert_facts(db: sqlite3.Connection, rows: list[tuple[str, str, bytes]]) -> 
 
 def index_facts(db: sqlite3.Connection) -> None:
     """Creates the index by key, if it is missing. A run that only adds facts does without until its end: sorting all
-    of its keys once costs an eighth of inserting them one by one."""
+    of its keys once costs a tenth of inserting them one by one, or less."""
     db.execute(f"CREATE INDEX IF NOT EXISTS {FACT_INDEX} ON facts (key, seq)")
 
 
