@@ -4,8 +4,8 @@
 
 Each agent calls a tool and answers, with a checkpoint in both cases. The server is a process of its own that answers at
 once, in the format of vLLM 0.32: with prompts of 203 and 276 ids, 36 and 14 sampled ids and their log probabilities, as
-the agents of benchmarks/rollouts.py have them. It also renders prompts, which runs with the option ask for before a later
-turn, and each agent has a tool result of its own. Runs alternate; CPU is that of this process, user and system.
+the agents of benchmarks/rollouts.py have them. It also renders prompts, which runs with the option ask for before later
+turns; each agent has a tool result of its own. Runs alternate; CPU is that of this process, user and system.
 """
 
 import argparse
