@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import BatchAgentError
 from ..core.events import Event, RunStarted, StageEvent
-from ..lazy_imports import lazy_modules
 from .event_codec import event_line, rounded
 from .event_log import FILE, closed_line, opened_line
-
-with lazy_modules(globals()):
-    from .report import html, live_builder
 
 if TYPE_CHECKING:
     from .report.live_builder import LiveReportBuilder
@@ -85,7 +81,9 @@ class EventRecorder:
         self._lines = [b"\n"] if is_truncated else []
         self._lines.append(opened_line(self._opened))
         if is_new:
-            self._live_builder = live_builder.LiveReportBuilder(self._folder, self._opened)
+            from .report.live_builder import LiveReportBuilder  # imported only when needed: it is slow to import
+
+            self._live_builder = LiveReportBuilder(self._folder, self._opened)
         for each in self._pending:
             self._record(*each)
         self._pending.clear()
@@ -105,11 +103,13 @@ class EventRecorder:
                 file.close()
 
     def _report(self) -> None:
+        from .report.html import REPORT, write_model, write_report  # imported at the end: it would slow down the start
+
         try:
             if self._live_builder is not None:
-                html.write_model(self._live_builder.model(), self._folder / html.REPORT)
+                write_model(self._live_builder.model(), self._folder / REPORT)
             else:
-                html.write_report(self._folder)
+                write_report(self._folder)
         except (BatchAgentError, OSError) as error:
             _log.warning("The report of the run in %r could not be written: %s", str(self._folder), error)
 

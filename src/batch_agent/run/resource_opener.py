@@ -29,7 +29,6 @@ from ..engine.gc_thresholds import relaxed_gc
 from ..engine.job_source import JobSource
 from ..engine.long_inputs.context_window import open_window
 from ..engine.summarizer import Summarizer
-from ..lazy_imports import lazy_modules
 from ..observe.sinks import request_observer
 from ..plan.compile import PLAIN, Plan, prefix_chars
 from ..plan.layout import CHARS_PER_TOKEN, Layout
@@ -42,14 +41,6 @@ from .plan_check import check_plan, is_same_question
 from .resources import RunResources, placeable
 from .server_backends import ServerBackends
 from .setup import RunSetup, check_lane, check_tokens
-
-with lazy_modules(globals()):
-    from .. import tools as tool_package
-    from ..cluster import cluster_session, shared_control
-    from ..core.options import control_request
-    from ..plan import prefix_report
-    from ..store import sqlite
-    from . import control, control_socket, run_budget
 
 if TYPE_CHECKING:
     from ..cluster.cluster_session import ClusterSession
@@ -174,7 +165,9 @@ class _Opener:
         elif not isinstance(stores[0], NoStore):
             spending = await self._steered_limits(stores[0], spending)
         if spending.counts_tokens:
-            self._budget = await run_budget.RunBudget.open(spending, stores, stack, self._cluster)
+            from .run_budget import RunBudget  # only for runs with a budget
+
+            self._budget = await RunBudget.open(spending, stores, stack, self._cluster)
             self._backends.trial = await self._budget.trial(stores)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
@@ -204,8 +197,10 @@ class _Opener:
         `_controlled`."""
         if not isinstance(store, KeepsControls):
             return spending
+        from ..core.options.control_request import KeptControls
+
         spending = self._given = replace(spending, deadline=self._deadline.seconds)
-        kept = self._kept = control_request.KeptControls.of(await store.controls(), spending)
+        kept = self._kept = KeptControls.of(await store.controls(), spending)
         self._added = kept.added
         if kept.deadline != spending.deadline:
             self._deadline.set(kept.deadline)
@@ -218,6 +213,8 @@ class _Opener:
         coordinator, setup = cluster.coordinator, self._setups[0]
         if not coordinator.is_durable:
             return spending
+        from ..cluster.shared_control import begin_controls, read_controls
+
         spending = self._given = replace(spending, deadline=self._deadline.seconds)
         if submits:
             given = {
@@ -225,8 +222,8 @@ class _Opener:
                 "max_usd": spending.max_usd,
                 "deadline": spending.deadline,
             }
-            await shared_control.begin_controls(coordinator, given, is_flow=bool(setup.stage))
-        self._shared, now = await shared_control.read_controls(coordinator)
+            await begin_controls(coordinator, given, is_flow=bool(setup.stage))
+        self._shared, now = await read_controls(coordinator)
         if self._shared is None:
             return spending
         kept = self._shared.kept(spending)
@@ -236,10 +233,13 @@ class _Opener:
 
     async def _followed(self, runs: list[RunResources], cluster: "ClusterSession") -> list[RunResources]:
         """The runs, which follow what the user changes of a distributed run from now on."""
+        from ..cluster.shared_control import ControlFollower, follow_controls
+        from .control import LiveSettings
+
         pool = None if self._budget is None else self._budget.pool
-        live = control.LiveSettings(self._deadline, pool, self._admissions.controllers)
-        follower = shared_control.ControlFollower(self._given, live.set, live.cancel, self._events, self._shared)
-        await self._stack.enter_async_context(shared_control.follow_controls(cluster.member, follower))
+        live = LiveSettings(self._deadline, pool, self._admissions.controllers)
+        follower = ControlFollower(self._given, live.set, live.cancel, self._events, self._shared)
+        await self._stack.enter_async_context(follow_controls(cluster.member, follower))
         if self._shared is not None and self._shared.value("pause"):
             self._setups[0].notify("The run is paused. To go on: batch-agent ctl URL --run NAME --resume")
         return [replace(run, live=live) for run in runs]
@@ -250,13 +250,16 @@ class _Opener:
         folder, is_flow = setup.spec.checkpoint_dir, bool(setup.stage)
         if folder is None or not isinstance(store, KeepsControls):
             return runs
+        from .control import LiveSettings, RunControl
+        from .control_socket import serve_control
+
         folder = folder.parent if is_flow else folder
         pool = None if self._budget is None else self._budget.pool
-        live = control.LiveSettings(self._deadline, pool, self._admissions.controllers, kept.cancelled)
-        handle = control.RunControl(store, self._given, kept, live, self._events, is_flow=is_flow)
+        live = LiveSettings(self._deadline, pool, self._admissions.controllers, kept.cancelled)
+        control = RunControl(store, self._given, kept, live, self._events, is_flow=is_flow)
         if not all(run.is_complete for run in runs):
-            await self._stack.enter_async_context(control_socket.serve_control(folder, handle))
-        return [replace(run, live=live, control=handle) for run in runs]
+            await self._stack.enter_async_context(serve_control(folder, control))
+        return [replace(run, live=live, control=control) for run in runs]
 
     async def open_run(
         self,
@@ -378,14 +381,14 @@ class _Opener:
 
     async def _with_tools(self, runs: Sequence[RunResources]) -> list[RunResources]:
         """One tool executor for all runs that can share it. A run with only some of the tools gets a subset."""
+        from ..tools import ToolSubset, group_by_tools, open_tools
+
         tool_sets: dict[int, ToolSet] = {}
-        for group, tools in tool_package.group_by_tools([(run.setup.spec, run.tools) for run in runs]):
+        for group, tools in group_by_tools([(run.setup.spec, run.tools) for run in runs]):
             spec, summarizer = runs[group[0]].setup.spec, runs[group[0]].summarizer
             tasks = [str(runs[at].setup.spec.task) for at in group]
             calls = None if self._cluster is None else self._cluster.calls
-            executor = await self._stack.enter_async_context(
-                tool_package.open_tools(tools, spec, summarizer.shorten, tasks, calls)
-            )
+            executor = await self._stack.enter_async_context(open_tools(tools, spec, summarizer.shorten, tasks, calls))
             if executor.names:
                 counts_trials = not tool_sets  # once for all runs
                 usage = partial(self._used, executor, [runs[at].summarizer for at in group], counts_trials)
@@ -396,7 +399,7 @@ class _Opener:
                 own, artifacts = runs[at].tools, runs[at].setup.artifacts
                 placement = runs[at].setup.spec.prefix.shared_results
                 is_all = len(own) == len(tools) and artifacts is None and placement == "inline"
-                tool_sets[at] = executor if is_all else tool_package.ToolSubset(executor, own, artifacts, placement)
+                tool_sets[at] = executor if is_all else ToolSubset(executor, own, artifacts, placement)
         return [replace(run, tool_set=tool_sets[at], reads=_recorder(run)) for at, run in enumerate(runs)]
 
     def _used(self, executor: "ToolExecutor", summarizers: Sequence[Summarizer], counts_trials: bool) -> ToolsUsed:
@@ -413,7 +416,9 @@ def _agents(setup: RunSetup, inputs: JobSource, added: int) -> int | None:
 
 
 def _prefix_report(*args: Any) -> PrefixReport:
-    return prefix_report.prefix_report(*args)
+    from ..plan.prefix_report import prefix_report  # runs whose report is read
+
+    return prefix_report(*args)
 
 
 def inline_tools(spec: BatchSpec, tools: "Sequence[Tool]") -> tuple[str, ...]:
@@ -437,8 +442,10 @@ def format_findings(findings: Sequence[Finding]) -> str:
 async def _join(
     coordinator: Coordinator, spec: BatchSpec, stack: AsyncExitStack, events: EventSink | None, *, submits: bool
 ) -> "ClusterSession":
+    from ..cluster.cluster_session import join  # only for shared runs
+
     return await stack.enter_async_context(
-        cluster_session.join(
+        join(
             coordinator,
             ttl=spec.distribution.lease,
             retry_failed=spec.retry.retry_failed,
@@ -460,4 +467,6 @@ async def _open_store(spec: BatchSpec, stack: AsyncExitStack) -> Store:
 def _store(spec: BatchSpec) -> Store:
     if spec.checkpoint_dir is None:
         return NoStore()
-    return sqlite.SqliteStore(spec.checkpoint_dir)
+    from ..store.sqlite import SqliteStore
+
+    return SqliteStore(spec.checkpoint_dir)

@@ -20,7 +20,6 @@ from ..engine.job_source import InputSource
 from ..engine.prefix_warmup import PrefixWarmup
 from ..engine.result_stream import Delivery, ResultChannel
 from ..engine.turn_runner import BackendTurnRunner, TurnRunner, WrappedTurnRunner
-from ..lazy_imports import lazy_modules
 from ..plan.compile import prefix_chars
 from ..plan.row_keys import row_key
 from ..store.memory_store import NoStore
@@ -28,17 +27,6 @@ from .complete_checkpoint import mark_finished
 from .resource_opener import format_findings, open_resources
 from .resources import RunResources
 from .setup import RunSetup, input_order
-
-with lazy_modules(globals()):
-    from .. import data
-    from ..cluster import submitter
-    from ..engine.long_inputs import chunking_executor, input_chunker
-    from ..lanes import batch_backend, lane_turn_runner
-    from ..observe import score_file
-    from ..programs import host
-    from ..rollouts import token_recorder
-    from ..scores import judge, score_book, scorer
-    from . import description
 
 if TYPE_CHECKING:
     from ..engine.long_inputs.chunking_executor import ChunkingExecutor
@@ -121,14 +109,18 @@ async def execute(
         if spec.out is None or only is not None:
             await execution.run(put, None, only, without, runs_agents=runs_agents)
         else:
-            async with data.result_file_writer(spec.out) as write:
+            from ..data import result_file_writer
+
+            async with result_file_writer(spec.out) as write:
                 await execution.run(put, write, only, without, runs_agents=runs_agents)
         is_new = resources.store.is_durable and not resources.is_complete
         if is_new and only is None and execution.has_all_results:
             await mark_finished(resources.plan, resources.server.traits, resources.store, resources.counts)
     finally:
         if execution.scores is not None and spec.checkpoint_dir is not None:
-            await asyncio.to_thread(score_file.save_scores, spec.checkpoint_dir, execution.scores.scores)
+            from ..observe.score_file import save_scores
+
+            await asyncio.to_thread(save_scores, spec.checkpoint_dir, execution.scores.scores)
         if resources.events is not None:
             execution.report(resources.events)
 
@@ -150,8 +142,12 @@ def _known_inputs(resources: RunResources) -> Sequence[Any]:
 
 def _score_book(setup: RunSetup) -> "ScoreBook | None":
     """None if nothing is scored while answers arrive; judges come after the last one."""
-    scorers = [each for each in scorer.scorers_of(setup.spec.evaluation.score) if not judge.is_judge(each)]
-    return score_book.ScoreBook(scorers, setup.notify) if scorers else None
+    from ..scores.judge import is_judge
+    from ..scores.score_book import ScoreBook
+    from ..scores.scorer import scorers_of
+
+    scorers = [each for each in scorers_of(setup.spec.evaluation.score) if not is_judge(each)]
+    return ScoreBook(scorers, setup.notify) if scorers else None
 
 
 class _Execution:
@@ -249,6 +245,8 @@ class _Execution:
 
     async def work(self) -> None:
         """Runs agents that another process submitted."""
+        from ..cluster.submitter import complete_via  # only for distributed runs
+
         cluster = self._resources.cluster
         assert cluster is not None
         if self._events is not None:
@@ -257,7 +255,7 @@ class _Execution:
         async def run_agents(turns: TurnRunner, leave: Leave | None) -> None:
             source = cluster.source(self._resources.admission, ends_by_itself=True)
             executor = self._executor(turns, leave)
-            engine = self._engine(source, executor, submitter.complete_via(cluster), None, self._events, leave)
+            engine = self._engine(source, executor, complete_via(cluster), None, self._events, leave)
             if self._resources.live is not None:
                 self._resources.live.attach(engine)
             await engine.run()
@@ -279,20 +277,20 @@ class _Execution:
         runs_agents: bool,
     ) -> None:
         """Submits the inputs to all workers of the run, and collects the results."""
+        from ..cluster.submitter import Submitter, work_and_collect
+
         resources, cluster = self._resources, self._resources.cluster
         assert cluster is not None
-        results = submitter.Submitter(
-            cluster, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline
-        )
+        submitter = Submitter(cluster, inputs, fit, executor.from_remote, deliver, self._events, resources.deadline)
         if runs_agents:
             source = cluster.source(resources.admission)
-            engine = self._engine(source, executor, results.finished_here, None, cluster.events.local, leave)
+            engine = self._engine(source, executor, submitter.finished_here, None, cluster.events.local, leave)
             if resources.live is not None:
                 resources.live.attach(engine)
-            await submitter.work_and_collect(engine, source, results)
+            await work_and_collect(engine, source, submitter)
         else:
-            await results.collect()
-        self.has_all_results = cluster.has_checkpoint and results.has_all_results
+            await submitter.collect()
+        self.has_all_results = cluster.has_checkpoint and submitter.has_all_results
 
     async def _with_turns(
         self, run_agents: Callable[[TurnRunner, Leave | None], Awaitable[None]], *, runs_agents: bool = True
@@ -312,7 +310,9 @@ class _Execution:
         turns = standard if resources.lanes is None else self._in_lanes(standard, resources.lanes)
         recorder = None
         if spec.tokens and not resources.is_complete:
-            recorder = token_recorder.TokenRecorder(resources.store, resources.server)
+            from ..rollouts.token_recorder import TokenRecorder  # only for runs that keep tokens
+
+            recorder = TokenRecorder(resources.store, resources.server)
         if spec.runtime is None or resources.is_complete or not runs_agents:
             leave: Leave | None = resources.backend.leave if resources.server.traits.has_agent_sessions else None
             if recorder is not None:
@@ -320,10 +320,10 @@ class _Execution:
             await run_agents(turns, leave)
             self._report_tokens(recorder)
             return
+        from ..programs.host import open_program_host  # imports a web server, which other runs do not need
+
         config, traits = resources.plan.config, resources.server.traits
-        async with host.open_program_host(
-            spec, config, traits, turns, resources.setup.notify, recorder
-        ) as program_turns:
+        async with open_program_host(spec, config, traits, turns, resources.setup.notify, recorder) as program_turns:
             await run_agents(program_turns, program_turns.leave)
         self._report_tokens(recorder)
 
@@ -333,14 +333,16 @@ class _Execution:
 
     def _in_lanes(self, standard: BackendTurnRunner, lanes: "LaneStats") -> TurnRunner:
         """The turn runner of a run that may use other lanes than the standard one."""
+        from ..lanes.batch_backend import BatchBackend
+        from ..lanes.lane_turn_runner import LaneTurnRunner, turns_in_batches
+
         runners: dict[Lane, TurnRunner] = {"standard": standard}
         if "flex" in lanes.lanes:
             runners["flex"] = replace(standard, turn_time=Deadlines(self._spec.timeouts.in_lane("flex").turn))
         if "batch" in lanes.lanes:
-            runners["batch"] = lane_turn_runner.turns_in_batches(standard)
-        in_lanes = lane_turn_runner.LaneTurnRunner(runners, lanes, self._resources.outlook)
-        batch = self._resources.batch
-        if isinstance(batch, batch_backend.BatchBackend):
+            runners["batch"] = turns_in_batches(standard)
+        in_lanes, batch = LaneTurnRunner(runners, lanes, self._resources.outlook), self._resources.batch
+        if isinstance(batch, BatchBackend):
             batch.is_worth_a_wave, in_lanes.submitted = in_lanes.is_worth_a_wave, batch.submitted
         return WrappedTurnRunner(standard, in_lanes.turn)
 
@@ -363,7 +365,9 @@ class _Execution:
         )
         if spec.context.oversized == "refuse" and isinstance(resources.store, NoStore):
             return loop  # no input is in parts, now or in an earlier run
-        return chunking_executor.ChunkingExecutor(
+        from ..engine.long_inputs.chunking_executor import ChunkingExecutor
+
+        return ChunkingExecutor(
             loop,
             resources.admission,
             resources.store,
@@ -405,7 +409,9 @@ class _Execution:
             return None
         if self._spec.context.oversized == "refuse":
             return window.fit
-        return input_chunker.InputChunker(window, layout.task, layout.template.fields).fit
+        from ..engine.long_inputs.input_chunker import InputChunker
+
+        return InputChunker(window, layout.task, layout.template.fields).fit
 
     def _warmup(self) -> PrefixWarmup | None:
         resources, wanted = self._resources, self._spec.prefix.warm_prefix
@@ -420,6 +426,8 @@ class _Execution:
 
     def _started(self, total: int | None, prices: Prices | None) -> RunStarted:
         traits, limit = self._resources.server.traits, self._resources.admission.slots.limit
+        from .description import describe_run  # a run without a sink does not need it
+
         plan = self._resources.plan
-        described = description.describe_run(self._spec, plan)
+        described = describe_run(self._spec, plan)
         return RunStarted(traits.name, plan.config.model, limit, total, traits.detected, prices, described)

@@ -20,7 +20,6 @@ from ..data import check_output_path, read_inputs_async
 from ..data.inputs import print_notice
 from ..engine.job_source import JobSource
 from ..engine.sync import is_user_frame
-from ..lazy_imports import lazy_modules
 from ..media.image_files import identify
 from ..observe.sanitize import make_safe
 from ..plan.compile import Plan, compile_plan
@@ -29,11 +28,6 @@ from ..plan.layout import Layout, compute_layout, default_layout
 from ..plan.row_keys import check_row_keys
 from ..plan.template import BadInput, Template, names_in, template_of
 from .plan_check import is_same_question, kept_tool_mode
-
-with lazy_modules(globals()):
-    from .. import tools as tool_package
-    from ..scores import scorer
-    from ..tools import tool_context
 
 if TYPE_CHECKING:
     from ..tools import Tool, ToolProvider
@@ -83,7 +77,9 @@ class RunSetup:
         if spec.evaluation.samples > 1 and spec.sampling.temperature == 0:
             _warn_caller(f"samples={spec.evaluation.samples} with temperature=0: all samples of an input are alike.")
         if spec.evaluation.score:
-            scorer.scorers_of(spec.evaluation.score)
+            from ..scores.scorer import scorers_of  # only for runs that are scored
+
+            scorers_of(spec.evaluation.score)
         if spec.runtime is not None:
             spec.runtime.check()
         if spec.out is not None:
@@ -250,11 +246,14 @@ def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
 
 def _tools(spec: BatchSpec) -> "tuple[list[Tool], list[ToolProvider], ArtifactFolders | None]":
     """The tools of a spec, what provides more of them, and the folders of their artifacts. Raises SpecError."""
-    providers = [tool for tool in spec.tools if isinstance(tool, tool_package.ToolProvider)]
-    tools = [tool_package.as_tool(tool) for tool in spec.tools if not isinstance(tool, tool_package.ToolProvider)]
-    tool_package.check_names(tools)
+    from ..tools import ToolProvider, as_tool, check_names
+    from ..tools.tool_context import ArtifactFolders
+
+    providers = [tool for tool in spec.tools if isinstance(tool, ToolProvider)]
+    tools = [as_tool(tool) for tool in spec.tools if not isinstance(tool, ToolProvider)]
+    check_names(tools)
     takes_context = any(tool.context_arg is not None for tool in tools)
-    return tools, providers, tool_context.ArtifactFolders(spec.checkpoint_dir) if takes_context else None
+    return tools, providers, ArtifactFolders(spec.checkpoint_dir) if takes_context else None
 
 
 def _warn_caller(text: str) -> None:
