@@ -4,8 +4,8 @@ A plain run is one agent with one request and without tools. Set-up is what happ
 and the moment when the first request is handed to the backend (`Backend.stream` is called). What counts is every
 distinct function, method, property and lambda of the package whose frame is entered in that time, in whichever thread.
 Not counted: the bodies of modules and classes and what they call while they are imported, comprehensions and generator
-expressions, and methods that the dataclass decorator writes. The run is the first one of its process, so caches are
-empty.
+expressions, and methods that the dataclass decorator writes, with what writes them. The run is the first one of its
+process, so caches are empty.
 
 The backend is an object in this process. With `--loopback` it is the simulated engine behind HTTP on this machine, and
 the count includes what it takes to connect to it and to learn what it can do.
@@ -24,6 +24,7 @@ from typing import Any
 import batch_agent
 from batch_agent import BatchAgent
 from batch_agent.backends.http_backend import HttpBackend
+from batch_agent.core import fast_dataclass
 from batch_agent.core.protocols import Traits
 from batch_agent.core.requests import Delta, Finished, Request, TextDelta, Usage
 from batch_agent.sim.process import SimServer
@@ -32,6 +33,7 @@ from batch_agent.sim.sim_config import SimConfig
 MOST = 200
 """Functions that the set-up of a plain run may touch, with a backend in the process."""
 _PACKAGE = str(Path(batch_agent.__file__).parent)
+_DECORATOR = fast_dataclass.__file__
 _NOT_FUNCTIONS = ("<module>", "<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
 
 
@@ -77,7 +79,8 @@ class Counted:
 
     def _is_function(self, code: CodeType) -> bool:
         is_class_body = not code.co_flags & 0x02  # CO_NEWLOCALS
-        return code.co_filename.startswith(_PACKAGE) and code.co_name not in _NOT_FUNCTIONS and not is_class_body
+        is_ours = code.co_filename.startswith(_PACKAGE) and code.co_filename != _DECORATOR
+        return is_ours and code.co_name not in _NOT_FUNCTIONS and not is_class_body
 
 
 def count_set_up(backend: Any) -> Counted:

@@ -37,7 +37,7 @@ def fill(root: App, commands: tuple[str, ...], arguments: ArgumentCollection) ->
     """
     if not set(commands) & set(COMMANDS):
         return
-    ours = {_key(argument): argument for argument in arguments if argument.show}
+    ours = {_key(argument): argument for argument in arguments if _is_option(argument)}
     file = _given(ours["config"]) or _discovered(ours["task"])
     if file is None:
         return
@@ -129,7 +129,7 @@ def _in_directory() -> Path | None:
 def _all_arguments(root: App) -> dict[str, Argument]:
     """The arguments of all commands that read the file, by option name."""
     every = (argument for name in COMMANDS for argument in root[name].assemble_argument_collection())
-    return {_key(argument): argument for argument in every if argument.show}
+    return {_key(argument): argument for argument in every if _is_option(argument)}
 
 
 def _checked(file: Path, options: Mapping[str, Any], every: Mapping[str, Argument]) -> dict[str, Any]:
@@ -173,6 +173,11 @@ def _value(file: Path, key: str, value: Any, argument: Argument) -> Any:
     if isinstance(value, str) and (Path in types or is_file) and not is_object_url(value):
         return str(file.parent / Path(value).expanduser())
     return given
+
+
+def _is_option(argument: Argument) -> bool:
+    """--run of a command that reads an earlier run is only for the command line: `run_id` is the run that begins."""
+    return argument.show and (argument.name != "--run" or "--run-id" in argument.names)
 
 
 def _key(argument: Argument) -> str:

@@ -123,10 +123,12 @@ def sample(argument: Argument) -> Any:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_run_option_can_be_in_the_config_file(here: Path, command: str) -> None:
-    samples = {argument.name.lstrip("-"): sample(argument) for argument in arguments(command)}
+    samples = {
+        "run-id" if "--run-id" in argument.names else argument.name.lstrip("-"): sample(argument)
+        for argument in arguments(command)
+    }  # keys are names of the Python API
     del samples["config"]
-    if "run" in samples:
-        samples["run-id"] = samples.pop("run")  # keys are names of the Python API
+    samples.pop("run", None)  # a run that exists: only on the command line
     (here / "all.toml").write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in samples.items()))
     found: dict[str, Any] = {}
     for name, value in parsed(command, "--config", "all.toml").items():
@@ -135,6 +137,7 @@ def test_every_run_option_can_be_in_the_config_file(here: Path, command: str) ->
         else:
             found |= value.to_dict() if name in {"options", "reducer", "cluster"} else {name: value}
     assert found.pop("config") == Path("all.toml")
+    assert found.pop("run", None) is None
     shown = {name.replace("_", "-"): str(value) if isinstance(value, Path) else value for name, value in found.items()}
     assert shown == samples
 

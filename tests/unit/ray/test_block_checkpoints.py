@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_agent import StoreError
-from batch_agent.ray.block_operator import BlockCheckpoints, block_name
+from batch_agent.ray.block_checkpoints import BlockCheckpoints, block_name
 
 ROWS = [{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]
 
@@ -22,7 +22,7 @@ def test_a_name_depends_on_the_rows_and_their_order_alone() -> None:
 
 
 def test_another_process_finds_the_same_name() -> None:
-    code = f"from batch_agent.ray.block_operator import block_name; print(block_name({ROWS!r}))"
+    code = f"from batch_agent.ray.block_checkpoints import block_name; print(block_name({ROWS!r}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == block_name(ROWS)
 
