@@ -151,6 +151,13 @@ class Pace:
                 change = part * (_cost(kind, reserved) - _cost(kind, usage))
                 bucket.level = min(bucket.burst, bucket.level + change)
 
+    def _assume(self, limits: Mapping[PaceKind, ServiceLimit], now: float) -> None:
+        """Limits of another endpoint. One request is sent at once, which tells the real ones, and no burst: they may be
+        lower."""
+        self.report(limits, now)
+        if (bucket := self._buckets.get("requests")) is not None:
+            bucket.level = min(bucket.level, 1.0)
+
     def _open(self, now: float) -> None:
         if not self._buckets and self.options:
             self._resize(now)
@@ -233,7 +240,7 @@ class EndpointPaces:
         self._members[endpoint].report(limits, now)
         for other in self._unknown:
             if not self._members[other]._reported:
-                self._members[other].report({kind: ServiceLimit(each.limit) for kind, each in limits.items()}, now)
+                self._members[other]._assume({kind: ServiceLimit(each.limit) for kind, each in limits.items()}, now)
 
     def take(self) -> Grant | None:
         """The grant of a request that is about to be sent. None: it was not granted here, and is not counted."""

@@ -212,6 +212,13 @@ def test_the_limits_of_the_first_endpoint_that_reports_are_assumed_for_the_other
     assert str(Pace(endpoints=both).pacing()) == "660 requests/min (the service's limit)"
 
 
+def test_an_endpoint_that_has_not_reported_its_limits_gets_no_burst_by_the_limits_of_another_one() -> None:
+    paces = EndpointPaces([True, True], lambda now: [0, 1])
+    paces.report(0, {"requests": ServiceLimit(2400, 2400)}, 0.0)
+    times = sent_to_endpoints(paces, 80, [1])
+    assert times[1].count(0.0) == 1
+
+
 def test_a_grant_that_is_not_sent_takes_nothing_from_any_endpoint() -> None:
     paces = of_endpoints([60, 60])
     pace = Pace(endpoints=paces)
