@@ -25,6 +25,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # A shell that runs the tests in the background has its children ignore Ctrl-C; those that tests start must not.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+_HANDLERS = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
 # What tests and their programs keep (a user's secret) and leave behind (checkpoints of processes that are killed, files
 # of tools) is in a folder of this process, which ends with it. What pytest keeps of failed tests stays where it was.
@@ -65,9 +66,13 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True)
 def handlers_of_signals() -> Iterator[None]:
     """A command that is called in this process leaves them as they are good for its end: Ctrl-C would end a worker of
-    pytest-xdist at once, in a later test."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
+    pytest-xdist at once, in a later test. So they are set again after each test, and before it: fixtures of its module
+    call commands too."""
+    _set_handlers()
     yield
-    for number, handler in zip(numbers, before, strict=True):
+    _set_handlers()
+
+
+def _set_handlers() -> None:
+    for number, handler in _HANDLERS.items():
         signal.signal(number, handler)
