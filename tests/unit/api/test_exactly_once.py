@@ -172,6 +172,7 @@ def check_told(folder: Path, told: list[tuple[str, str, bool, str]]) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_a_kill_at_any_point_repeats_no_write_and_loses_none(nursery: Nursery, tmp_path: Path) -> None:
     _, _, seen = nursery.finish(tmp_path / "whole")
     unknown = 0

@@ -100,6 +100,11 @@ class StartedRun:
     def ended(self) -> int:
         return asyncio.run(look(self.store, self.name))[0]
 
+    def has_submitted_all(self) -> bool:
+        """Of a paused run: whether every input is at the server, or has its result."""
+        out = self.place / "out.jsonl"
+        return self.ended() == (len(rows(out)) if out.exists() else 0)
+
     def until_all_said(self, words: str) -> None:
         until(lambda: all(words in each.stderr.read_text() for each in self.processes), *self.processes)
 
@@ -139,6 +144,7 @@ def test_all_processes_of_a_distributed_run_obey(start: Start, sim: SimServer) -
     run = start("--max-inflight", "3", "--max-usd", "5")
     run.until_all_said("Steered: pause: no -> yes")
     until(lambda: sim.metrics()["vllm:num_requests_running"] == 0)
+    until(run.has_submitted_all)
     before = sim.metrics()["vllm:prompt_tokens_total"]
     assert run.ended() < AGENTS - 2
     changes = run.ctl("--max-inflight", "6", "--max-usd", "4", "--deadline", "600", "--cancel", "118", "119")
