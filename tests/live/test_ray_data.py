@@ -22,7 +22,6 @@ from batch_agent import BatchAgent, SpecError, Tool
 from batch_agent.core.events import Event, Notice
 from batch_agent.data.input_files import local_data_files
 from batch_agent.ray import ray_run
-from batch_agent.ray.dataset_run import file_dataset
 from batch_agent.sim import SimConfig, SimServer
 
 # Ray leaves the files of its logs open, and warns of its own defaults.
@@ -145,6 +144,8 @@ def test_a_large_file_is_run_by_blocks_with_its_rows_as_they_are(
 
 
 def test_a_large_file_has_many_blocks_so_that_all_actors_work(sim: SimServer, tmp_path: Path) -> None:
+    from batch_agent.ray.dataset_run import file_dataset  # needs Ray, which may not be installed
+
     source, text = tmp_path / "in.jsonl", "x" * 1_000
     source.write_text("".join(f'{{"id": {number}, "text": "{text}"}}\n' for number in range(25_000)))
     mapped = file_dataset(local_data_files(source, None, None)).map_batches(lambda table: table, batch_format="pyarrow")
