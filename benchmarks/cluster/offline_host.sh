@@ -13,5 +13,9 @@ measure() {
 measure 150 "$2/cluster_16.json" "$3" --only scaling-cpu --rounds 3 --budget 120
 measure 75 "$2/cluster_16.json" "$3" --only worker-processes --many 32,100 --rounds 1
 measure 75 "$2/cluster_16.json" "$3" --only commands --rounds 1
-timeout --signal INT 900 python3 -m benchmarks.cluster.dataset 200000,1,0 1600000,8,0 10000000,8,200 \
-  --out "$2/dataset_16.json" --commit "$3"
+rows() {
+  timeout --signal INT 900 python3 -m benchmarks.cluster.dataset "${@:2}" --out "$1" --commit "$COMMIT" || echo "stopped: ${*:2}"
+}
+COMMIT=$3
+rows "$2/dataset_kills.json" 10000000,8,200
+rows "$2/dataset_scaling.json" 200000,1,0 400000,2,0 800000,4,0 1600000,8,0
