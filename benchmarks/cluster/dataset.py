@@ -4,9 +4,9 @@
     python -m benchmarks.cluster.dataset 200000,1,0 1600000,8,0 10000000,8,200           # 16 cores
 
 Needs the extras `ray` and `data`, and pyarrow. Each worker is an actor of `BatchAgent.map` on this machine, and is
-killed with SIGKILL; Ray starts it anew. There is an engine for each worker, which answers at once. The map writes
-Parquet files, which DuckDB counts. Time is from the first answer to the last file: the start of Ray and of its actors
-is not counted.
+killed with SIGKILL; Ray starts it anew. There is an engine for each worker, or as many as a fourth
+number says, which answers at once. The map writes Parquet files, which DuckDB counts. Time is from the first answer to
+the last file: the start of Ray and of its actors is not counted.
 """
 
 import argparse
@@ -37,12 +37,12 @@ _NO_LATENCY = SimConfig(zero_latency=True)
 Numbers = dict[str, Any]
 
 
-def measure(rows: int, workers: int, kills: int, folder: Path) -> Numbers:
+def measure(rows: int, workers: int, kills: int, engine_count: int, folder: Path) -> Numbers:
     """One execution of the map. Ray runs already."""
     import ray
 
     with ExitStack() as stack:
-        engines = [stack.enter_context(SimServer(_NO_LATENCY)) for _ in range(workers)]
+        engines = [stack.enter_context(SimServer(_NO_LATENCY)) for _ in range(engine_count)]
         blocks = max(workers * 2, rows // _ROWS_PER_BLOCK)
         out = BatchAgent.map(
             ray.data.range(rows, override_num_blocks=blocks),
@@ -63,6 +63,7 @@ def measure(rows: int, workers: int, kills: int, folder: Path) -> Numbers:
     return {
         "rows": rows,
         "workers": workers,
+        "engines": engine_count,
         "blocks": blocks,
         "kills": watch.killed,
         "seconds": round(seconds, 2),
@@ -168,7 +169,7 @@ def map_workers() -> list[int]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("runs", nargs="*", default=["100000,4,10"], help="ROWS,WORKERS,KILLS")
+    options.add_argument("runs", nargs="*", default=["100000,4,10"], help="ROWS,WORKERS,KILLS[,ENGINES]")
     options.add_argument("--object-store-mb", type=int, default=300)
     options.add_argument("--out", type=Path, help="JSON file for the numbers")
     options.add_argument("--commit", help="of a copy of the repository without its history")
@@ -176,9 +177,9 @@ def main() -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     taken: list[Numbers] = []
     for words in asked.runs:
-        rows, workers, kills = map(int, words.split(","))
+        rows, workers, kills, *engines = map(int, words.split(","))
         with started_ray(workers, asked.object_store_mb), tempfile.TemporaryDirectory(prefix="batch-agent-") as folder:
-            taken.append(measure(rows, workers, kills, Path(folder)))
+            taken.append(measure(rows, workers, kills, engines[0] if engines else workers, Path(folder)))
         print(taken[-1], flush=True)
         if asked.out:
             numbers = {"inflight_per_worker": _INFLIGHT, "taken": taken}

@@ -18,4 +18,4 @@ rows() {
 }
 COMMIT=$3
 rows "$2/dataset_kills.json" 10000000,8,200
-rows "$2/dataset_scaling.json" 200000,1,0 400000,2,0 800000,4,0 1600000,8,0
+rows "$2/dataset_scaling.json" 200000,1,0 200000,1,0,8 400000,2,0 800000,4,0 1600000,8,0

@@ -23,7 +23,7 @@ def flows() -> str:
         _flow(f"{name}; simulated", [found[key]["stages"]], [found[key]["flow"]], has_first=key != "tree")
         for key, name in names.items()
     ]
-    for key, case in results("gpu_flows")["parts"]["flows"].items():
+    for key, case in results("gpu_prompts")["parts"]["flows"].items():
         if isinstance(case, dict):
             rows.append(_flow(f"{key}, H200", list(case["stages"].values()), list(case["flow"].values())))
     return table(["", "stages / flow", "stages", "flow", "first item done: stages; flow"], rows)

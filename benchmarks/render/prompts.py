@@ -7,7 +7,7 @@ _FORECAST = ("seconds", "prompt tokens", "computed", "output tokens")
 
 
 def layout() -> str:
-    simulated, real = results("layout"), results("gpu")["parts"]["layout"]
+    simulated, real = results("layout"), results("gpu_prompts")["parts"]["layout"]
     rows = []
     for what, case in (
         ("reviews joined with products, simulated", simulated["reviews"]),
@@ -77,7 +77,7 @@ def forecast() -> str:
     for name, found in results("forecast")["ratios"].items():
         rows.append([f"{name}, simulated", *(span(found[what], times) for what in _FORECAST)])
     for name in ("reviews", "code_review"):
-        found = results("gpu")["parts"]["layout"][name]["forecast"]
+        found = results("gpu_prompts")["parts"]["layout"][name]["forecast"]
         rows.append([f"{name}, H200", *(times(found[what][2]) for what in _FORECAST)])
     return table(["forecast / actual", *_FORECAST], rows)
 

@@ -1,54 +1,50 @@
 """Tables about agents that share a server."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import median
 
 from benchmarks.render.cells import Json, results, seconds, share, span, table, times
 
 
 def resident() -> str:
-    parts = results("gpu")["parts"]
-    rounds, offload = [parts["resident"], *parts["resident_earlier"]], [parts["offload"]]
-    longer = [parts["resident_longer"]]
-    rows = []
-    for what, measured in (
-        (f"{len(rounds)} rounds, the cache holds {_fit(rounds)}", rounds),
-        (f"1,100 more tokens each, the cache holds {_fit(longer)}; one round, draft version", longer),
-        ("64 GB of CPU offload; one round", offload),
-    ):
-        rows += [
-            _compare(f"**wall**: {what}", measured, lambda one: one["wall_s"]),
-            _compare("... first result", measured, lambda one: one["first_result_s"]),
-            _compare(
-                "... tool done to first token, p50", measured, lambda one: one["tool_done_to_first_token_s"]["p50"]
-            ),
-            _compare(
-                "... prefix cache hits, later turns", measured, lambda one: one["cached_share_later_turns"], share
-            ),
-        ]
+    found = _resident()
+    setup = found["setup"]
+    fit = f"{_agents_that_fit(setup)} of {setup['sizes']['agents']} agents"
+    rows = [
+        _compare(f"**wall**: {len(found['ours'])} rounds, the cache holds {fit}", found, lambda one: one["wall_s"]),
+        _compare("... first result", found, lambda one: one["first_result_s"]),
+        _compare("... tool done to first token, p50", found, lambda one: one["tool_done_to_first_token_s"]["p50"]),
+        _compare("... prefix cache hits, later turns", found, lambda one: one["cached_share_later_turns"], share),
+    ]
     return table(["", "BatchAgent / all at once", "all at once", "BatchAgent"], rows)
 
 
 def readme_gains() -> str:
-    parts = results("gpu")["parts"]
-    rounds = [parts["resident"], *parts["resident_earlier"]]
+    found = _resident()
     rows = [
-        _compare("wall time", rounds, lambda one: one["wall_s"]),
-        _compare("first result", rounds, lambda one: one["first_result_s"]),
-        _compare("prefix cache hits, later turns", rounds, lambda one: one["cached_share_later_turns"], share),
+        _compare("wall time", found, lambda one: one["wall_s"]),
+        _compare("first result", found, lambda one: one["first_result_s"]),
+        _compare("prefix cache hits, later turns", found, lambda one: one["cached_share_later_turns"], share),
     ]
-    return table([f"{len(rounds)} rounds", "gather loop", "BatchAgent"], [[what, *ways] for what, _, *ways in rows])
+    return table(
+        [f"{len(found['ours'])} rounds", "gather loop", "BatchAgent"], [[what, *ways] for what, _, *ways in rows]
+    )
 
 
-def _fit(parts: Sequence[Json]) -> str:
-    setup = parts[0]["setup"]
-    return f"{setup['agents_that_fit']} of {setup['sizes']['agents']} agents"
+def _resident() -> Json:
+    """The agents on a server without a host tier."""
+    found: Json = results("gpu_kv_exclusive")["parts"]["kv_none"]
+    return found
 
 
-def _compare(
-    what: str, parts: Sequence[Json], of: Callable[[Json], float], show: Callable[[float], str] = seconds
-) -> list[str]:
-    ours, peer = [of(part["batch_agent"]) for part in parts], [of(part["dispatch_all"]) for part in parts]
+def _agents_that_fit(setup: Json) -> int:
+    sizes = setup["sizes"]
+    grown = sizes["own"] + (sizes["turns"] - 1) * (sizes["output"] + sizes["result"]) + sizes["output"]
+    return int((setup["kv_tokens"] - sizes["shared"]) // grown)
+
+
+def _compare(what: str, found: Json, of: Callable[[Json], float], show: Callable[[float], str] = seconds) -> list[str]:
+    ours, peer = [of(one) for one in found["ours"]], [of(one) for one in found["loop"]]
     ratio = "" if show is share else times(median(ours) / median(peer))
     return [what, ratio, span(peer, show), span(ours, show)]
 
@@ -65,7 +61,7 @@ def inflight() -> str:
 
 
 def prefix() -> str:
-    found = results("gpu")["parts"]["prefix"]
+    found = results("gpu_prompts")["parts"]["prefix"]
     rows = []
     for agents in (5, 10, 20, 50, 100):
         one = found[f"agents_{agents}"]
