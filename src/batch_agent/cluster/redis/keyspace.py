@@ -102,7 +102,9 @@ class RedisKeyspace:
         """Facts of each agent or chunk, as `split_facts` reads them."""
         found: list[bytes] = []
         for batch in split_batches(keys, len, max_items=_MAX_HISTORIES):
-            found += await self.script(FACTS, *batch)
+            lengths, facts = await self.script(FACTS, *batch)
+            ends = itertools.accumulate(map(int, lengths.split()), initial=0)
+            found += [facts[start:end] for start, end in itertools.pairwise(ends)]
         return found
 
     def lost(self) -> StoreError:
@@ -126,7 +128,7 @@ class RedisKeyspace:
 
     def _facts(self, key: str, encoded: bytes) -> tuple[Fact, ...]:
         try:
-            return tuple(decode_facts(encoded))
+            return decode_facts(encoded)
         except ValueError as error:
             raise StoreError(f"{self._where}: the facts of agent {key} cannot be read: {error}") from error
 

@@ -277,7 +277,12 @@ def _updates(after: Cursor, rows_by_stream: Mapping[str, Sequence[Any]]) -> Upda
     items = [item for name in (_EVENTS, _NEWS) for _, fields in rows_by_stream[name] for item in fields.items()]
     return Updates(
         after,
-        tuple(decode_completion(data) for _, fields in rows_by_stream["ended"] for data in fields.values()),
+        tuple(
+            decode_completion(line)
+            for _, fields in rows_by_stream["ended"]
+            for lines in fields.values()
+            for line in lines.splitlines()
+        ),
         tuple(data.decode() for kind, data in items if kind == b"landed"),
         tuple(data for kind, data in items if kind == b"told"),
     )
