@@ -59,8 +59,8 @@ return result
 )
 
 # ARGV: once (3), worker, max jobs, divisor of the pending agents (at most that part of them is leased), ttl in
-# milliseconds. Returns the last wake-up entry, if there is nothing to lease (false: no work was ever submitted); key,
-# job, token, attempts and whether there are facts, of each.
+# milliseconds. Returns the last wake-up entry, if there is nothing to lease (false: no work was ever submitted); of
+# each, as one string, token, attempts and number of its entries, and in the next line its job.
 LEASE: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -80,10 +80,9 @@ local function read_agents(keys)
   return read(fields)
 end
 
-local function add(key, one, found, index)
-  for _, value in ipairs({{key, found[3 * index - 1], one.token, one.attempts, tonumber(found[3 * index]) or 0}}) do
-    leases[#leases + 1] = value
-  end
+local function add(one, found, index)
+  local entries = tonumber(found[3 * index]) or 0
+  leases[#leases + 1] = one.token .. ' ' .. one.attempts .. ' ' .. entries .. '\\n' .. found[3 * index - 1]
 end
 
 local previous = previous_result()
@@ -92,7 +91,7 @@ if previous then
   local found = read_agents(keys)
   for index, key in ipairs(keys) do
     local one = owner(found[3 * index - 2])
-    if one and one.worker == worker then add(key, one, found, index) end
+    if one and one.worker == worker then add(one, found, index) end
   end
   return {{'', leases}}
 end
@@ -117,7 +116,7 @@ if #keys > 0 then
     if not one then return redis.error_reply('{LOST} the record of an agent is gone') end
     meta.token = meta.token + 1
     one.token, one.attempts, one.worker = integer(meta.token), one.attempts + 1, worker
-    add(key, one, found, index)
+    add(one, found, index)
     set('agent:' .. key, record(one))
   end
   set_expiry(keys, now + ttl)

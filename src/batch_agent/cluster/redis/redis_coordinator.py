@@ -141,13 +141,10 @@ class RedisCoordinator:
             self._has_work = True
         elif had_work:
             raise self._run.lost()
-        rows = [found[index : index + 5] for index in range(0, len(found), 5)]
-        with_facts = [row[0].decode() for row in rows if row[4]]
+        rows = list(map(_read_lease, found))
+        with_facts = [job.key for job, _, _, entries in rows if entries]
         fact_lists = dict(zip(with_facts, await self._run.fact_lists(with_facts), strict=True))
-        leases = [
-            Lease(decode_job(job), int(token), fact_lists.get(key.decode(), ()), attempts)
-            for key, job, token, attempts, _ in rows
-        ]
+        leases = [Lease(job, token, fact_lists.get(job.key, ()), attempts) for job, token, attempts, _ in rows]
         return leases, "0-0" if wake_up is None else wake_up.decode()
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
@@ -271,6 +268,13 @@ def _connect(url: str, retry_seconds: float) -> "RedisConnection":
     except ImportError as error:
         raise SpecError("store='redis://...' needs an extra: pip install 'batch-agent[redis]'.") from error
     return RedisConnection(url, retry_seconds)
+
+
+def _read_lease(row: bytes) -> tuple[Job, int, int, int]:
+    """A job, its token, its attempts, and the number of its entries with facts."""
+    numbers, _, job = row.partition(b"\n")
+    token, attempts, entries = map(int, numbers.split())
+    return decode_job(job), token, attempts, entries
 
 
 def _updates(after: Cursor, rows_by_stream: Mapping[str, Sequence[Any]]) -> Updates:
