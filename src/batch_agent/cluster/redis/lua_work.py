@@ -273,15 +273,16 @@ return refused
 """,
 )
 
-# ARGV: keys. Returns the lengths of the facts of each, and all of them, encoded one after the other: a client takes as
-# long for a string as for a thousand bytes.
+# ARGV: keys, as a JSON list. Returns the lengths of the facts of each, and all of them, encoded one after the other: to
+# read a string costs the client 5 microseconds, however short it is.
 FACTS: Final = LuaScript.of(
     COMMON,
     """
 local fields, entries, lengths = {}, {}, {}
-for index, key in ipairs(ARGV) do fields[index] = 'entries:' .. key end
+local keys = cjson.decode(ARGV[1])
+for index, key in ipairs(keys) do fields[index] = 'entries:' .. key end
 local counts = read(fields)
-for index, key in ipairs(ARGV) do
+for index, key in ipairs(keys) do
   for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
 end
 local found, position = {}, 0
@@ -289,7 +290,7 @@ for first = 1, #entries, 1000 do
   local part = {unpack(entries, first, math.min(first + 999, #entries))}
   for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
 end
-for index = 1, #ARGV do
+for index = 1, #keys do
   local length = 0
   for _ = 1, tonumber(counts[index]) or 0 do
     position = position + 1
