@@ -274,7 +274,7 @@ return refused
 )
 
 # ARGV: keys, as a JSON list. Returns the lengths of the facts of each, and all of them, encoded one after the other: to
-# read a string costs the client 5 microseconds, however short it is.
+# read a string costs the client some microseconds, however short it is.
 FACTS: Final = LuaScript.of(
     COMMON,
     """
