@@ -10,6 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from batch_agent.cluster.redis.redis_coordinator import PREFIX, RedisCoordinator
+from batch_agent.core.coordinator import Completion
 from batch_agent.store.codec import decode_completion
 from benchmarks.cluster.redis_server import OwnServer
 
@@ -85,8 +86,7 @@ class Server:
         return Taken(cpu, found["used_memory"], found.get("aof_current_size", 0), commands)
 
     async def ended(self, run: str) -> int:
-        ended = await self._client.xrange(_key(run, "ended"))
-        return sum(len(fields) for _, fields in ended)
+        return len(_completions(await self._client.xrange(_key(run, "ended"))))
 
     async def seen(self, run: str) -> Seen:
         """Tokens of leases are microseconds of the server's clock, ids in its streams milliseconds."""
@@ -94,9 +94,10 @@ class Server:
         endings = {name[6:].decode(): value for name, value in state.items() if name[:6] == b"agent:"}
         told = await self._client.xrange(_key(run, "ended"))
         first = min(int(ending.split()[1]) for ending in endings.values() if ending[:1] == b"!")
-        workers = {decode_completion(data).worker for _, fields in told for data in fields.values()}
+        completions = _completions(told)
+        workers = {completion.worker for completion in completions}
         last = int(told[-1][0].partition(b"-")[0])
-        keys = Counter(key for _, fields in told for key in fields)
+        keys = Counter(completion.key for completion in completions)
         coordinator = RedisCoordinator(self.url, run)
         facts = await coordinator.fact_lists(list(endings))
         await coordinator.aclose()
@@ -110,6 +111,11 @@ class Server:
 
 
 _NOT_COUNTED = ("info", "ping", "config|get", "client|setinfo", "hello")
+
+
+def _completions(told: list[Any]) -> list[Completion]:
+    lines = (line for _, fields in told for found in fields.values() for line in found.splitlines())
+    return [decode_completion(line) for line in lines]
 
 
 def _key(run: str, name: str) -> str:

@@ -309,6 +309,29 @@ async def test_many_agents_are_shared_with_few_coordinator_calls() -> None:
     assert link.calls < 2_000
 
 
+class SlowToWrite(Link):
+    """Writes wait until they may go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_write = asyncio.Event()
+
+    async def write(self, *args: Any) -> frozenset[str]:
+        await self.may_write.wait()
+        return await self.coordinator.write(*args)
+
+
+async def test_agents_are_started_while_as_many_that_have_ended_are_written() -> None:
+    backend, link = ScriptedBackend(by_turn(say("yes"))), SlowToWrite()
+    async with asyncio.TaskGroup() as group:
+        results = group.create_task(answers(calling(link, inputs(40), backend=backend, max_agents=5)))
+        await asyncio.sleep(1.0)
+        assert len(backend.requests) == 2 * 5
+        link.may_write.set()
+    assert results.result() == dict.fromkeys(range(40), "yes")
+    assert len(backend.requests) == 40
+
+
 async def test_a_shared_run_works_with_a_memory_store() -> None:
     link = link_to_coordinator_of(MemoryStore())
     assert len(await answers(calling(link, inputs(3), backend=ScriptedBackend(by_turn(say("yes")))))) == 3

@@ -120,7 +120,8 @@ class Conversation:
         "has_references",
     )
 
-    def __init__(self, config: AgentConfig, job: Job) -> None:
+    def __init__(self, config: AgentConfig, job: Job, *, has_ended: bool = False) -> None:
+        """`has_ended`: only its result is wanted, so that nothing is measured for a next request."""
         self._config = config
         self._job = job
         self._messages: list[Message] = [User(job.task, job.shared, images=job.images)]
@@ -129,7 +130,7 @@ class Conversation:
         self.has_references = False
         """Tool results stand before the agent's own text, or did before they were compacted."""
         self._calls = CallState()
-        limits = config.compaction
+        limits = None if has_ended else config.compaction
         self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + job.chars)
         self._done: Done | None = Done(error=job.problem) if job.problem else None
         self._reasks = 0

@@ -68,11 +68,13 @@ class WriteBuffer:
         """Writes that are due, in batches of about `max_writes`."""
         due = [agent for agent, pending in self._pending.items() if pending.due is not None and pending.due <= now]
         batch: list[PendingWrites] = []
+        writes = 0
         for agent in due:
             batch.append(self._pending.pop(agent))
-            if sum(len(pending.writes) for pending in batch) >= max_writes:
+            writes += len(batch[-1].writes)
+            if writes >= max_writes:
                 yield batch
-                batch = []
+                batch, writes = [], 0
         self.next_due = min(
             (pending.due for pending in self._pending.values() if pending.due is not None), default=None
         )
@@ -80,7 +82,10 @@ class WriteBuffer:
             yield batch
 
     def _pending_of(self, key: str) -> PendingWrites:
-        return self._pending.setdefault(key.partition(".")[0], PendingWrites())
+        agent = key.partition(".")[0]
+        if agent not in self._pending:
+            self._pending[agent] = PendingWrites()
+        return self._pending[agent]
 
     def _set_due(self, pending: PendingWrites, due: float) -> None:
         pending.due = due if pending.due is None else min(due, pending.due)

@@ -64,8 +64,8 @@ class Submitter:
         self._local_results: dict[str, AgentResult] = {}
         """Results of agents that ended in this process, until the coordinator reports them."""
         self._to_submit: asyncio.Queue[Job] = asyncio.Queue()
-        self._ended: asyncio.Queue[tuple[Completion, bool] | None] = asyncio.Queue()
-        """With whether it had ended before this run. None: all inputs are read."""
+        self._ended: asyncio.Queue[tuple[Sequence[Completion], bool]] = asyncio.Queue()
+        """With whether they had ended before this run. None of them: all inputs are read."""
         self._room = asyncio.Semaphore(_MAX_OUTSTANDING)
         self._is_read = False
         """Whether the inputs have no more, or have raised."""
@@ -119,7 +119,7 @@ class Submitter:
                 self._is_read = True
                 self._has_more.clear()
                 self._room.release()
-                self._ended.put_nowait(None)
+                self._ended.put_nowait(((), False))
                 await self._has_more.wait()
                 continue
             if self._fit is not None and job.problem is None:
@@ -136,8 +136,8 @@ class Submitter:
         """Submits in batches what has arrived meanwhile."""
         while True:  # until everything is delivered
             jobs = [await self._to_submit.get(), *islice(_available(self._to_submit), _MAX_BATCH)]
-            for completion in (await self._session.submit(jobs)).values():
-                self._ended.put_nowait((completion, True))
+            if known := await self._session.submit(jobs):
+                self._ended.put_nowait((list(known.values()), True))
 
     async def _deliver_all(self) -> bool:
         """False if the deadline came first."""
@@ -152,7 +152,12 @@ class Submitter:
                 return False
             finally:
                 self._waiting = None
-            ours = {each[0].key: each for each in ended if each is not None and each[0].key in self._outstanding}
+            ours = {
+                completion.key: (completion, resumed)
+                for completions, resumed in ended
+                for completion in completions
+                if completion.key in self._outstanding
+            }
             facts = await self._facts_of([completion for completion, _ in ours.values()])
             for key, (completion, resumed) in ours.items():
                 result = await self._result_of(completion, facts.get(key))
@@ -189,7 +194,7 @@ class Submitter:
             await self._finish(failed, resumed=False)
         await self._session.reject(remaining)
 
-    async def _next_ended(self) -> tuple[Completion, bool] | None:
+    async def _next_ended(self) -> tuple[Sequence[Completion], bool]:
         while True:
             try:
                 async with asyncio.timeout(self._session.member.ttl):
@@ -236,8 +241,8 @@ class Submitter:
         self._room.release()
 
     def _read(self, updates: Updates) -> None:
-        for completion in updates.completions:
-            self._ended.put_nowait((completion, False))
+        if updates.completions:
+            self._ended.put_nowait((updates.completions, False))
 
 
 def _available(queue: "asyncio.Queue[T]") -> Iterator[T]:

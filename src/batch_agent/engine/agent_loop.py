@@ -70,7 +70,7 @@ class AgentLoop:
         return result_from_facts(self.config, job, facts, retry_failed=self.retry_failed)
 
     async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
-        conversation = Conversation(self.config, job)
+        conversation = Conversation(self.config, job, has_ended=True)
         conversation.replay(facts)
         if completion.error is not None:
             conversation.fail(completion.error)

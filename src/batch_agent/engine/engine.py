@@ -57,7 +57,8 @@ class EngineConfig:
     """Adds to a result from the checkpoint what its own facts do not contain."""
     events: EventSink | None = None
     settles: bool = True
-    """Whether facts are made durable before `deliver` is called; False if `deliver` does it."""
+    """Whether facts are made durable before `deliver` is called; False if `deliver` does it. Then agents are started
+    while up to `max_dispatched` others, which have ended, are written."""
     deadline: RunDeadline | None = None
     """After it no agent is started: remaining inputs fail, and an unbounded iterator is no longer read."""
 
@@ -73,6 +74,8 @@ class Engine:
         self._deliver = config.deliver
         self._room = config.max_dispatched
         """Agents that may be dispatched now."""
+        self._room_to_end = 0 if config.settles else config.max_dispatched
+        """Agents that may be written while others have their room."""
         self._room_waiter: asyncio.Future[None] | None = None
         """Of the dispatcher, if there is no room."""
         self._leave = config.leave
@@ -322,6 +325,7 @@ class Engine:
         self._source.release(job)
 
     async def _agent(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
+        has_room = True
         try:
             if self._events is not None:
                 self._events.emit(AgentStarted(job.key, job.index))
@@ -343,6 +347,10 @@ class Engine:
                 self._admission.release(job.key)
             if result.error is not None:
                 self._record_failure(job, facts, result.error, result.timing.total)
+            if self._room_to_end:
+                self._room_to_end -= 1
+                has_room = False
+                self._free_room()
             try:
                 if self._settles_facts:
                     await self._store.settle(job.key)
@@ -358,7 +366,10 @@ class Engine:
                 self._events.emit(AgentReassigned(job.key))
         finally:
             self._source.release(job)
-        self._free_room()  # only now: a caller that reads slowly delays further agents
+        if has_room:
+            self._free_room()  # only now: a caller that reads slowly delays further agents
+        else:
+            self._room_to_end += 1
         if self._leave is not None:
             await self._leave(job.key)
 

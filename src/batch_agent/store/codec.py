@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -29,9 +29,6 @@ from ..core.messages import ToolCall
 from ..core.requests import OLD_LONG_PROMPT, Usage, UsagePart
 from ..core.results import AgentError
 from ..plan.jsonable import to_jsonable
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
 
 _NAMES: dict[type, str] = {
     kind: kind.__name__.lower()
@@ -111,7 +108,7 @@ def decode(kind: str, data: bytes) -> Fact:
         raise ValueError(f"unknown kind of fact: {kind!r}")
     if kind == "sampled":
         return Sampled(bytes(data))
-    fact = _reader(kind).validate_json(data)
+    fact = _reader(kind)(data)
     return _with_long_prompt(fact, data) if isinstance(fact, Replied) and _OLD_LONG in data else fact
 
 
@@ -129,10 +126,10 @@ def _with_long_prompt(fact: Replied, data: bytes) -> Replied:
 
 
 @cache
-def _reader(kind: str) -> "TypeAdapter[Fact]":
+def _reader(kind: str) -> Callable[[bytes], Fact]:
     from pydantic import TypeAdapter  # a run that only writes does not need it
 
-    return TypeAdapter(_KINDS[kind])
+    return TypeAdapter[Fact](_KINDS[kind]).validator.validate_json
 
 
 MAX_INPUT_BYTES = 64 * 1024 * 1024

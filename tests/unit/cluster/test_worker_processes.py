@@ -45,7 +45,11 @@ def check(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing(scene: Scene, server: RedisServer) -> None:
+@pytest.mark.parametrize("max_agents", [4, 1_000], ids=["waiting for writes", "not waiting"])
+def test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing(
+    scene: Scene, server: RedisServer, max_agents: int
+) -> None:
+    scene.options["max_agents"] = max_agents
     caller, [victim, _] = scene.call(agents(AGENTS), works=True), scene.workers(2)
     scene.until_results(AGENTS // 4)
     victim.kill()

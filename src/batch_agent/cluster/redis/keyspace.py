@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from ...core.errors import StoreError
 from ...core.facts import Fact
 from .lua_common import LOST, MAX_LEASE, OLD_LAYOUT, LuaScript
@@ -102,7 +104,9 @@ class RedisKeyspace:
         """Facts of each agent or chunk, as `split_facts` reads them."""
         found: list[bytes] = []
         for batch in split_batches(keys, len, max_items=_MAX_HISTORIES):
-            found += await self.script(FACTS, *batch)
+            lengths, facts = await self.script(FACTS, orjson.dumps(batch))
+            ends = itertools.accumulate(map(int, lengths.split()), initial=0)
+            found += [facts[start:end] for start, end in itertools.pairwise(ends)]
         return found
 
     def lost(self) -> StoreError:
@@ -126,7 +130,7 @@ class RedisKeyspace:
 
     def _facts(self, key: str, encoded: bytes) -> tuple[Fact, ...]:
         try:
-            return tuple(decode_facts(encoded))
+            return decode_facts(encoded)
         except ValueError as error:
             raise StoreError(f"{self._where}: the facts of agent {key} cannot be read: {error}") from error
 

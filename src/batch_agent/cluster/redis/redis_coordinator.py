@@ -141,13 +141,10 @@ class RedisCoordinator:
             self._has_work = True
         elif had_work:
             raise self._run.lost()
-        rows = [found[index : index + 5] for index in range(0, len(found), 5)]
-        with_facts = [row[0].decode() for row in rows if row[4]]
+        rows = list(map(_read_lease, found))
+        with_facts = [job.key for job, _, _, entries in rows if entries]
         fact_lists = dict(zip(with_facts, await self._run.fact_lists(with_facts), strict=True))
-        leases = [
-            Lease(decode_job(job), int(token), fact_lists.get(key.decode(), ()), attempts)
-            for key, job, token, attempts, _ in rows
-        ]
+        leases = [Lease(job, token, fact_lists.get(job.key, ()), attempts) for job, token, attempts, _ in rows]
         return leases, "0-0" if wake_up is None else wake_up.decode()
 
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
@@ -273,11 +270,23 @@ def _connect(url: str, retry_seconds: float) -> "RedisConnection":
     return RedisConnection(url, retry_seconds)
 
 
+def _read_lease(row: bytes) -> tuple[Job, int, int, int]:
+    """A job, its token, its attempts, and the number of its entries with facts."""
+    numbers, _, job = row.partition(b"\n")
+    token, attempts, entries = map(int, numbers.split())
+    return decode_job(job), token, attempts, entries
+
+
 def _updates(after: Cursor, rows_by_stream: Mapping[str, Sequence[Any]]) -> Updates:
     items = [item for name in (_EVENTS, _NEWS) for _, fields in rows_by_stream[name] for item in fields.items()]
     return Updates(
         after,
-        tuple(decode_completion(data) for _, fields in rows_by_stream["ended"] for data in fields.values()),
+        tuple(
+            decode_completion(line)
+            for _, fields in rows_by_stream["ended"]
+            for lines in fields.values()
+            for line in lines.splitlines()
+        ),
         tuple(data.decode() for kind, data in items if kind == b"landed"),
         tuple(data for kind, data in items if kind == b"told"),
     )

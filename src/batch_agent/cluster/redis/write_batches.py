@@ -27,9 +27,9 @@ def encode_fact(fact: Fact) -> bytes:
     return b"%b %d\n%b" % (kind.encode(), len(data), data)
 
 
-def decode_facts(encoded: bytes) -> Iterator[Fact]:
+def decode_facts(encoded: bytes) -> tuple[Fact, ...]:
     """Raises ValueError."""
-    return (decode(kind, data) for kind, data in split_facts(encoded))
+    return tuple([decode(kind, data) for kind, data in split_facts(encoded)])
 
 
 def split_facts(encoded: bytes) -> Iterator[tuple[str, bytes]]:

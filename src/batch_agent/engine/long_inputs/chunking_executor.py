@@ -56,8 +56,7 @@ class ChunkingExecutor:
         self._deadline = deadline or RunDeadline(None)
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
-        task = _recorded_task(facts)
-        return self._inner.from_checkpoint(job if task is None else replace(job, task=task), facts)
+        return self._inner.from_checkpoint(_recorded_job(job, facts), facts)
 
     async def complete(self, job: Job, facts: Sequence[Fact], result: AgentResult) -> AgentResult:
         """A result from the checkpoint with the usage of its sub-agents, if it had any."""
@@ -70,9 +69,9 @@ class ChunkingExecutor:
     async def from_remote(self, job: Job, facts: Sequence[Fact], completion: Completion) -> AgentResult | None:
         """The result of an agent that ran in another process, with the usage of its sub-agents. None if facts are
         missing."""
-        task = _recorded_task(facts)
-        result = await self._inner.from_remote(job if task is None else replace(job, task=task), facts, completion)
-        if result is None or (not job.parts and task in (None, job.task)):
+        recorded = _recorded_job(job, facts)
+        result = await self._inner.from_remote(recorded, facts, completion)
+        if result is None or (not job.parts and recorded is job):
             return result
         done = await self._recorded(job)
         return _with_totals(result, [*done, result], completion.seconds) if done else result
@@ -248,6 +247,12 @@ def _merge_tasks(job: Job, groups: Sequence[Sequence[Any]]) -> list[str]:
 def _evenly(answers: Sequence[Any], number: int) -> list[list[Any]]:
     ends = [len(answers) * n // number for n in range(number + 1)]
     return [list(answers[start:end]) for start, end in pairwise(ends)]
+
+
+def _recorded_job(job: Job, facts: Sequence[Fact]) -> Job:
+    """The job with the task of the first fact."""
+    task = _recorded_task(facts)
+    return job if task in (None, job.task) else replace(job, task=task)
 
 
 def _recorded_task(facts: Sequence[Fact]) -> str | None:
