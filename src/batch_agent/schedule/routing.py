@@ -32,6 +32,8 @@ _MAX_CONSIDERED = 8
 """Endpoints among which one is chosen: all of so few; of more, so many at random, with those that have the agent's
 context or its prefix. Two at random are nearly as good as all; the rest show the mean and the shortest wait. Among more
 endpoints than this, one is nearly always idle, and agents would move for nothing."""
+_ANSWERS_AVERAGED = 4
+"""Answers per endpoint after which the averages over all endpoints are computed again: they change slowly."""
 
 
 @dataclass(slots=True)
@@ -39,23 +41,16 @@ class Affinity:
     """Remembers which endpoint served which agent and prefix, and prefers it while the load allows. `waits` maps each
     endpoint that may receive the work to its expected wait in seconds."""
 
-    _homes: dict[Hashable, tuple[int, Hashable | None]] = field(default_factory=dict)
+    homes: dict[Hashable | None, tuple[int, Hashable | None]] = field(default_factory=dict)
     """Endpoint that served each agent last, and the longest prefix of that prompt."""
-    _assigned: set[Hashable] = field(default_factory=set)
+    assigned: set[Hashable] = field(default_factory=set)
     """Agents that stay at their endpoint whatever its load, because room in its KV cache is reserved for them."""
     _holders: dict[Hashable, set[int]] = field(default_factory=dict)
     """Endpoints that served each prefix, least recently used prefix first."""
 
-    def last(self, origin: Hashable | None) -> tuple[int, Hashable | None] | None:
-        """The endpoint that served the agent last, and the longest prefix of that prompt."""
-        return self._homes.get(origin)
-
     def assign(self, origin: Hashable, endpoint: int) -> None:
-        self._homes[origin] = endpoint, None
-        self._assigned.add(origin)
-
-    def is_assigned(self, origin: Hashable | None) -> bool:
-        return origin in self._assigned
+        self.homes[origin] = endpoint, None
+        self.assigned.add(origin)
 
     def candidates(self, prefixes: Sequence[Hashable], waits: Mapping[int, float]) -> Mapping[int, float]:
         """The endpoints that served the longest prefix and are below the load cap; if there are none, those of the next
@@ -77,7 +72,7 @@ class Affinity:
     def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
         """Records that the work went to this endpoint."""
         if origin is not None:
-            self._homes[origin] = endpoint, prefixes[0] if prefixes else None
+            self.homes[origin] = endpoint, prefixes[0] if prefixes else None
         for prefix in prefixes:
             holders = self._holders.pop(prefix, None)
             if holders is None:
@@ -88,13 +83,13 @@ class Affinity:
             self._holders[prefix] = holders
 
     def forget(self, origin: Hashable) -> None:
-        self._homes.pop(origin, None)
-        self._assigned.discard(origin)
+        self.homes.pop(origin, None)
+        self.assigned.discard(origin)
 
     def forget_endpoint(self, endpoint: int) -> None:
         """Its KV cache is gone."""
-        self._homes = {origin: home for origin, home in self._homes.items() if home[0] != endpoint}
-        self._assigned &= self._homes.keys()
+        self.homes = {origin: home for origin, home in self.homes.items() if home[0] != endpoint}
+        self.assigned &= self.homes.keys()
         for holders in self._holders.values():
             holders.discard(endpoint)
         self._holders = {prefix: holders for prefix, holders in self._holders.items() if holders}
@@ -133,6 +128,8 @@ class Routing:
         self._mean = MeanThroughput.of(())
         self._answers = 0
         """Answers since the averages were computed."""
+        self._max_answers = _ANSWERS_AVERAGED
+        """Answers after which they are computed again."""
         self.on_drained: Callable[[int], None] | None = None
         """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
@@ -192,20 +189,21 @@ class Routing:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
         endpoint that served it last; `prefixes`: beginnings of its prompt that others may share, the longest first;
         `draw`: two random numbers in [0, 1)."""
-        affinity = self._affinity
-        last = affinity.last(origin)
-        home = None if last is None else last[0]
-        if home is not None and affinity.is_assigned(origin) and home not in exclude and self.is_available(home, now):
-            chosen: int | None = home  # whatever the load
+        affinity, order = self._affinity, self._order
+        last = affinity.homes.get(origin)
+        if last is not None and origin in affinity.assigned and self._may_get(last[0], now, exclude):
+            chosen: int | None = last[0]  # whatever the load
         else:
-            count = len(self._order)
-            if count <= _MAX_CONSIDERED:
-                waits = self._waits(self._order, weight, now, exclude)
+            if len(order) <= _MAX_CONSIDERED:
+                waits = self._waits(order, weight, now, exclude)
             else:
-                waits = self._waits(self._considered(home, prefixes, draw), weight, now, exclude)
-                waits = waits or self._waits(self._order, weight, now, exclude)
-                draw = draw[0] * count % 1.0, draw[1] * count % 1.0  # the digits that are not used yet
-            chosen = self._choose(weight, waits, last, prefixes, draw)
+                waits = self._waits(self._considered(last, prefixes, draw), weight, now, exclude)
+                waits = waits or self._waits(order, weight, now, exclude)
+                draw = draw[0] * len(order) % 1.0, draw[1] * len(order) % 1.0  # the digits that are not used yet
+            if last is not None and self._should_stay(last, weight, waits, prefixes):
+                chosen = last[0]
+            else:
+                chosen = _better_of_two(affinity.candidates(prefixes, waits) if prefixes else waits, draw)
         if chosen is not None:
             affinity.record(chosen, origin, prefixes)
         return chosen
@@ -222,12 +220,12 @@ class Routing:
     def done(self, ticket: Ticket, now: float) -> None:
         index, weight, sent_at = self._sent.pop(ticket)
         endpoint = self._endpoints[index]
-        endpoint.load.answered(weight, now - sent_at, now)
+        load, speed_before = endpoint.load, endpoint.load.speed
+        load.answered(weight, now - sent_at, now)
         endpoint.breaker.on_answer(ticket)
-        if endpoint.load.speed is not None:
-            self._answers += 1
-            if self._answers >= self._mean.endpoints:  # once for as many answers as endpoints
-                self._average()
+        self._answers += 1
+        if self._answers >= self._max_answers or (speed_before is None and load.speed is not None):
+            self._average()
         if index in self._unhealthy:
             self._update_health(index)
             self._check_drained(index)
@@ -267,7 +265,7 @@ class Routing:
 
     def home(self, origin: Hashable) -> int | None:
         """The endpoint that has the context of an agent, if known."""
-        last = self._affinity.last(origin)
+        last = self._affinity.homes.get(origin)
         return None if last is None else last[0]
 
     def assign(self, origin: Hashable, endpoint: int) -> None:
@@ -315,24 +313,29 @@ class Routing:
         comparable with that of other endpoints."""
         return self._endpoints[endpoint].load.expected_wait(weight, now, self._mean)
 
-    def _choose(
+    def _may_get(self, endpoint: int, now: float, exclude: Collection[int]) -> bool:
+        return endpoint not in exclude and self.is_available(endpoint, now)
+
+    def _should_stay(
         self,
+        last: tuple[int, Hashable | None],
         weight: float,
         waits: dict[int, float],
-        last: tuple[int, Hashable | None] | None,
         prefixes: Sequence[Hashable],
-        draw: tuple[float, float],
-    ) -> int | None:
-        """`last`: the endpoint that served the agent last, and the longest prefix then. If the agent's own text stands
-        behind another prefix now, it has to be computed again wherever the prompt goes."""
-        if last is not None and last[0] in waits:
-            home, prefix = last
-            has_moved = prefix != (prefixes[0] if prefixes else None)
-            if not has_moved or home in self._affinity.candidates(prefixes, waits):
-                if waits[home] <= MAX_WAIT_RATIO * min(waits.values()) or self._is_light(home, weight, waits):
-                    return home
-                del waits[home]
-        return _better_of_two(self._affinity.candidates(prefixes, waits) if prefixes else waits, draw)
+    ) -> bool:
+        """Whether the work goes to the endpoint that served its agent last. An endpoint where the wait is too long is
+        removed from `waits`. An agent whose own text stands behind another prefix than last time has to be computed
+        again wherever it goes."""
+        home, prefix = last
+        if home not in waits:
+            return False
+        has_moved = prefix != (prefixes[0] if prefixes else None)
+        if has_moved and home not in self._affinity.candidates(prefixes, waits):
+            return False
+        if waits[home] <= MAX_WAIT_RATIO * min(waits.values()) or self._is_light(home, weight, waits):
+            return True
+        del waits[home]
+        return False
 
     def _is_light(self, home: int, weight: float, waits: Mapping[int, float]) -> bool:
         """Whether an endpoint of many has little work, and is not several times slower than another one."""
@@ -356,25 +359,30 @@ class Routing:
             self.on_drained(index)
 
     def _average(self) -> None:
-        self._answers, self._mean = 0, MeanThroughput.of(each.load for each in self._in_service.values())
+        self._mean = MeanThroughput.of([each.load for each in self._in_service.values()])
+        self._answers, self._max_answers = 0, _ANSWERS_AVERAGED * len(self._in_service)
 
     def _waits(self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]) -> dict[int, float]:
         if exclude:
             endpoints = [each for each in endpoints if each not in exclude]
-        known, mean = self._endpoints, self._mean
+        known, mean, waits = self._endpoints, self._mean, dict[int, float]()
         if self._unhealthy:
             endpoints = [each for each in endpoints if each not in self._unhealthy or known[each].allows(now)]
-        return {each: known[each].load.expected_wait(weight, now, mean) for each in endpoints}
+        for each in endpoints:
+            waits[each] = known[each].load.expected_wait(weight, now, mean)
+        return waits
 
-    def _considered(self, home: int | None, prefixes: Sequence[Hashable], draw: tuple[float, float]) -> Iterable[int]:
+    def _considered(
+        self, last: tuple[int, Hashable | None] | None, prefixes: Sequence[Hashable], draw: tuple[float, float]
+    ) -> Collection[int]:
         """Some of many endpoints, at random, with the one that has the agent's context and some that have its
         prefixes."""
+        found = _some(self._order, draw)
+        if last is not None and last[0] in self._in_service:
+            found.append(last[0])
         holders = self._affinity.holders(prefixes)
-        found = dict.fromkeys(_some(self._order, draw))
-        if home is not None and home in self._in_service:
-            found[home] = None
         if len(holders) < len(self._order):  # otherwise those that were found have them too
-            found |= dict.fromkeys(_some(list(holders), draw))
+            found += _some(list(holders), draw)
         return found
 
     def _close(self, ticket: Ticket, now: float) -> tuple[int, _Endpoint]:
@@ -384,7 +392,7 @@ class Routing:
         return index, endpoint
 
 
-def _some(endpoints: Sequence[int], draw: tuple[float, float]) -> Sequence[int]:
+def _some(endpoints: list[int], draw: tuple[float, float]) -> list[int]:
     """Up to _MAX_CONSIDERED of the endpoints: from a random one on, in steps of a random size."""
     count = len(endpoints)
     if count <= _MAX_CONSIDERED:

@@ -114,8 +114,6 @@ class Throughput:
 class MeanThroughput:
     """Averages over all endpoints whose speed is known, used for endpoints of which too little is known."""
 
-    endpoints: int
-    """Number of endpoints whose speed is known."""
     speed: float
     """1 while no speed is known, so that only the work in flight distinguishes endpoints."""
     usual_work: float
@@ -124,6 +122,6 @@ class MeanThroughput:
     def of(cls, endpoints: Iterable[Throughput]) -> "MeanThroughput":
         known = [(each.speed, each.usual_work or 0.0) for each in endpoints if each.speed is not None]
         if not known:
-            return cls(0, 1.0, 0.0)
+            return cls(1.0, 0.0)
         speeds, work = zip(*known, strict=True)
-        return cls(len(known), sum(speeds) / len(known), sum(work) / len(known))
+        return cls(sum(speeds) / len(known), sum(work) / len(known))

@@ -227,9 +227,9 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
 def test_agents_that_left_are_not_remembered() -> None:
     affinity = Affinity()
     affinity.record(0, "agent", [])
-    assert affinity.last("agent") == (0, None)
+    assert affinity.homes == {"agent": (0, None)}
     affinity.forget("agent")
-    assert affinity.last("agent") is None
+    assert not affinity.homes
 
 
 def test_two_faults_in_a_row_eject_an_endpoint() -> None:
@@ -422,7 +422,7 @@ def test_before_the_speed_is_known_it_is_no_more_than_if_all_were_answered_now()
         load.began(1.0, 0.0)
     for _ in range(16):
         load.answered(1.0, 10.0, 10.0)
-    fast = MeanThroughput(1, speed=1000.0, usual_work=64.0)
+    fast = MeanThroughput(speed=1000.0, usual_work=64.0)
     assert load.expected_wait(0.0, 20.0, fast) == pytest.approx(48 / (64 / 20))
 
 

@@ -217,10 +217,10 @@ GONE = BackendError(ErrorKind.UNAVAILABLE, "gone")
 async def test_an_answer_to_a_request_from_before_an_ejection_does_not_report_the_endpoint_as_up() -> None:
     hosts, said = (Host(), Host()), list[str]()
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
-        before = fleet.begin(0)
-        fleet.on_failure(fleet.begin(0), 0, "a", GONE)
+        before = fleet.routing.sent(0, 1.0, 0.0)
+        fleet.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "a", GONE)
         fleet.on_success(before, 0, "b", 0.1)
-        fleet.on_failure(fleet.begin(0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400))
+        fleet.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400))
     assert said == [f"{hosts[0].url} is down; its requests go to the other endpoints: gone"]
 
 
@@ -230,7 +230,7 @@ async def test_endpoints_are_not_compared_when_all_of_them_reject() -> None:
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         for index in range(2):
             for _ in range(2):
-                fleet.record_failure(fleet.begin(index), index, rejection, is_certain=True)
+                fleet.record_failure(fleet.routing.sent(index, 1.0, 0.0), index, rejection, is_certain=True)
             fleet.mark_down(index, rejection)
     assert said == [
         f"{hosts[0].url} rejects requests; its requests go to the other endpoints: no",
