@@ -28,12 +28,14 @@ takes less than a megabyte."""
 _FEW_REQUESTS = 16
 """Requests in flight below which an endpoint is not busy: an engine answers so many at once nearly as fast as one. With
 8, every endpoint that joined drew agents away from their contexts (benchmarks/routing.py)."""
-_MAX_CONSIDERED = 8
-"""Endpoints among which one is chosen: all of so few; of more, so many at random, with those that have the agent's
-context or its prefix. Two at random are nearly as good as all; the rest show the mean and the shortest wait. Among more
-endpoints than this, one is nearly always idle, and agents would move for nothing."""
+_MANY_ENDPOINTS = 8
+"""Among more endpoints than this, one is nearly always idle, and agents would move for nothing."""
+_MAX_CONSIDERED = 4
+"""Endpoints among which one is chosen, at random, and as many that have the prefix of the prompt. Two are nearly as
+good as all; the rest show the mean and the shortest wait. With 64, agents met no more of their contexts in the cache
+and no shorter queues (benchmarks/routing.py), and each request took several times as long."""
 _ANSWERS_AVERAGED = 4
-"""Answers per endpoint after which the averages over all endpoints are computed again: they change slowly."""
+"""Answers per endpoint after which the averages over all endpoints are summed up again, against rounding errors."""
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class Affinity:
     """Endpoint that served each agent last, and the longest prefix of that prompt."""
     assigned: set[Hashable] = field(default_factory=set)
     """Agents that stay at their endpoint whatever its load, because room in its KV cache is reserved for them."""
-    _holders: dict[Hashable, set[int]] = field(default_factory=dict)
+    holders: dict[Hashable, set[int]] = field(default_factory=dict)
     """Endpoints that served each prefix, least recently used prefix first."""
 
     def assign(self, origin: Hashable, endpoint: int) -> None:
@@ -60,39 +62,31 @@ class Affinity:
             return waits
         cap = (1.0 + MAX_OVERLOAD) * sum(waits.values()) / len(waits)
         for prefix in prefixes:
-            holders = self._holders.get(prefix)
+            holders = self.holders.get(prefix)
             if holders and (found := {at: wait for at, wait in waits.items() if wait <= cap and at in holders}):
                 return found
         return waits
-
-    def holders(self, prefixes: Sequence[Hashable]) -> Collection[int]:
-        """Endpoints that served the longest of these prefixes that any served."""
-        return next((self._holders[prefix] for prefix in prefixes if prefix in self._holders), ())
 
     def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
         """Records that the work went to this endpoint."""
         if origin is not None:
             self.homes[origin] = endpoint, prefixes[0] if prefixes else None
         for prefix in prefixes:
-            holders = self._holders.pop(prefix, None)
+            holders = self.holders.pop(prefix, None)
             if holders is None:
                 holders = set()
-                if len(self._holders) >= _MAX_PREFIXES:
-                    del self._holders[next(iter(self._holders))]
+                if len(self.holders) >= _MAX_PREFIXES:
+                    del self.holders[next(iter(self.holders))]
             holders.add(endpoint)
-            self._holders[prefix] = holders
-
-    def forget(self, origin: Hashable) -> None:
-        self.homes.pop(origin, None)
-        self.assigned.discard(origin)
+            self.holders[prefix] = holders
 
     def forget_endpoint(self, endpoint: int) -> None:
         """Its KV cache is gone."""
         self.homes = {origin: home for origin, home in self.homes.items() if home[0] != endpoint}
         self.assigned &= self.homes.keys()
-        for holders in self._holders.values():
+        for holders in self.holders.values():
             holders.discard(endpoint)
-        self._holders = {prefix: holders for prefix, holders in self._holders.items() if holders}
+        self.holders = {prefix: holders for prefix, holders in self.holders.items() if holders}
 
 
 Ticket = NewType("Ticket", int)
@@ -127,9 +121,9 @@ class Routing:
         """The endpoints in service that are draining or were ejected."""
         self._mean = MeanThroughput.of(())
         self._answers = 0
-        """Answers since the averages were computed."""
+        """Answers since the averages were summed up."""
         self._max_answers = _ANSWERS_AVERAGED
-        """Answers after which they are computed again."""
+        """Answers after which they are summed up again."""
         self.on_drained: Callable[[int], None] | None = None
         """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
@@ -212,20 +206,22 @@ class Routing:
         self._last += 1
         ticket = Ticket(self._last)
         self._sent[ticket] = endpoint, weight, now
-        to = self._endpoints[endpoint]
-        to.load.began(weight, now)
-        to.breaker.on_sent(ticket)
+        self._endpoints[endpoint].load.began(weight, now)
+        if endpoint in self._unhealthy:
+            self._endpoints[endpoint].breaker.on_sent(ticket)
         return ticket
 
     def done(self, ticket: Ticket, now: float) -> None:
         index, weight, sent_at = self._sent.pop(ticket)
         endpoint = self._endpoints[index]
-        load, speed_before = endpoint.load, endpoint.load.speed
+        load, speed, usual_work = endpoint.load, endpoint.load.speed, endpoint.load.usual_work
         load.answered(weight, now - sent_at, now)
         endpoint.breaker.on_answer(ticket)
         self._answers += 1
-        if self._answers >= self._max_answers or (speed_before is None and load.speed is not None):
+        if self._answers >= self._max_answers or (speed is None and load.speed is not None):
             self._average()
+        elif speed is not None and usual_work is not None:
+            self._mean.update(load, speed, usual_work)
         if index in self._unhealthy:
             self._update_health(index)
             self._check_drained(index)
@@ -245,7 +241,7 @@ class Routing:
         index, endpoint = self._close(ticket, now)
         if is_endpoint_fault:
             others = endpoint.load.requests if is_passing else None
-            endpoint.breaker.on_failure(ticket, now, is_refused=is_refused, other_requests=others)
+            endpoint.breaker.on_failure(ticket, now, self._last, is_refused=is_refused, other_requests=others)
         else:
             endpoint.breaker.on_answer(ticket)
         self._update_health(index)
@@ -260,7 +256,7 @@ class Routing:
 
     def blame(self, endpoint: int, ticket: Ticket, now: float) -> None:
         """A failure that was reported for this ticket turned out to be the endpoint's fault."""
-        self._endpoints[endpoint].breaker.on_failure(ticket, now, is_refused=False)
+        self._endpoints[endpoint].breaker.on_failure(ticket, now, self._last, is_refused=False)
         self._update_health(endpoint)
 
     def home(self, origin: Hashable) -> int | None:
@@ -274,7 +270,8 @@ class Routing:
 
     def forget_origin(self, origin: Hashable) -> None:
         """The agent has ended."""
-        self._affinity.forget(origin)
+        self._affinity.homes.pop(origin, None)
+        self._affinity.assigned.discard(origin)
 
     def drain(self, endpoint: int) -> None:
         """Sends nothing new to the endpoint; work in flight continues."""
@@ -339,7 +336,7 @@ class Routing:
 
     def _is_light(self, home: int, weight: float, waits: Mapping[int, float]) -> bool:
         """Whether an endpoint of many has little work, and is not several times slower than another one."""
-        if len(self._order) <= _MAX_CONSIDERED or self._endpoints[home].load.requests >= _FEW_REQUESTS:
+        if len(self._order) <= _MANY_ENDPOINTS or self._endpoints[home].load.requests >= _FEW_REQUESTS:
             return False
         endpoints, wait = self._endpoints, waits[home]
         limit = MAX_WAIT_RATIO * (endpoints[home].load.work + weight) / wait if wait else 0.0
@@ -380,9 +377,11 @@ class Routing:
         found = _some(self._order, draw)
         if last is not None and last[0] in self._in_service:
             found.append(last[0])
-        holders = self._affinity.holders(prefixes)
-        if len(holders) < len(self._order):  # otherwise those that were found have them too
-            found += _some(list(holders), draw)
+        for prefix in prefixes:
+            if holders := self._affinity.holders.get(prefix):
+                if len(holders) < len(self._order):  # otherwise those that were found have it too
+                    found += _some(list(holders), draw)
+                break
         return found
 
     def _close(self, ticket: Ticket, now: float) -> tuple[int, _Endpoint]:

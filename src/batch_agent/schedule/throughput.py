@@ -110,18 +110,26 @@ class Throughput:
             self.work = self._silent = self._silent_work = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class MeanThroughput:
     """Averages over all endpoints whose speed is known, used for endpoints of which too little is known."""
 
-    speed: float
+    speed: float = 1.0
     """1 while no speed is known, so that only the work in flight distinguishes endpoints."""
-    usual_work: float
+    usual_work: float = 0.0
+    endpoints: int = 0
+    """Number of endpoints whose speed is known."""
 
     @classmethod
     def of(cls, endpoints: Iterable[Throughput]) -> "MeanThroughput":
         known = [(each.speed, each.usual_work or 0.0) for each in endpoints if each.speed is not None]
         if not known:
-            return cls(1.0, 0.0)
+            return cls()
         speeds, work = zip(*known, strict=True)
-        return cls(sum(speeds) / len(known), sum(work) / len(known))
+        return cls(sum(speeds) / len(known), sum(work) / len(known), len(known))
+
+    def update(self, endpoint: Throughput, speed: float, usual_work: float) -> None:
+        """An endpoint has answered. `speed` and `usual_work`: its values before."""
+        if endpoint.speed is not None and endpoint.usual_work is not None:
+            self.speed += (endpoint.speed - speed) / self.endpoints
+            self.usual_work += (endpoint.usual_work - usual_work) / self.endpoints

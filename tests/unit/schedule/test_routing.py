@@ -225,11 +225,11 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
 
 
 def test_agents_that_left_are_not_remembered() -> None:
-    affinity = Affinity()
-    affinity.record(0, "agent", [])
-    assert affinity.homes == {"agent": (0, None)}
-    affinity.forget("agent")
-    assert not affinity.homes
+    routing = Routing(["a"])
+    routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO)
+    assert routing.home("agent") == 0
+    routing.forget_origin("agent")
+    assert routing.home("agent") is None
 
 
 def test_two_faults_in_a_row_eject_an_endpoint() -> None:
