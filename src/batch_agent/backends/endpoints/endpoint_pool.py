@@ -580,11 +580,11 @@ def _prefixes(request: Request) -> tuple[int, ...]:
     first = request.messages[0] if request.messages else None
     if not isinstance(first, User) or not first.shared:
         return ()
-    keys, key, start = list[int](), 0, 0
+    keys, key, start = tuple[int, ...](), 0, 0
     for end in (*first.breaks, first.shared):
         key, start = hash((key, first.text[start:end])), end
-        keys.append(key)
-    return tuple(reversed(keys))
+        keys = (key, *keys)
+    return keys
 
 
 async def _open_all(
