@@ -32,8 +32,8 @@ _MANY_ENDPOINTS = 8
 """Among more endpoints than this, one is nearly always idle, and agents would move for nothing."""
 _MAX_CONSIDERED = 4
 """Endpoints among which one is chosen, at random, and as many that have the prefix of the prompt. Two are nearly as
-good as all; the rest show the mean and the shortest wait. With 64, agents met no more of their contexts in the cache
-and no shorter queues (benchmarks/routing.py), and each request took several times as long."""
+good as all; the rest show the mean and the shortest wait. With 64, hit rates and waits were the same, and a request
+took three times the CPU (benchmarks/routing.py)."""
 _ANSWERS_AVERAGED = 4
 """Answers per endpoint after which the averages over all endpoints are summed up again, against rounding errors."""
 
