@@ -23,6 +23,8 @@ from batch_agent.schedule import routing
 from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import ClientConnection
+from batch_agent.testing import ScriptedBackend
+from batch_agent.testing import say as reply
 
 
 @pytest.fixture(autouse=True)
@@ -433,3 +435,19 @@ async def test_agents_of_a_run_are_served_by_the_endpoints_that_have_room_for_th
     assert all(result.ok for result in results)
     assert results.scheduling.kv_tokens == 5100 * 16
     assert large.requests() > small.requests() > 0
+
+
+async def test_an_agent_that_ends_leaves_each_endpoint_that_keeps_its_session_and_no_other() -> None:
+    backends = {url: ScriptedBackend(lambda request: reply("fine"), has_agent_sessions=True) for url in "abc"}
+
+    async def open_one(url: str) -> Backend:
+        return backends[url]
+
+    fleet = await EndpointPool.open(list(backends), open_one, lambda text: None)
+    for url in "ab":
+        fleet.assign("agent", url)
+        await say(fleet, agent="agent")
+    await fleet.leave("agent")
+    await fleet.leave("agent")
+    assert [each.left for each in backends.values()] == [["agent"], ["agent"], []]
+    await fleet.aclose()
