@@ -223,6 +223,19 @@ def test_agents_with_one_prefix_are_spread_as_evenly_as_agents_without(agents: i
     assert max(found) - min(found) <= 20  # chance alone, with one drawn of four, makes it 40
 
 
+@settings(max_examples=20)
+@given(endpoints=st.integers(5, 80), seed=SEEDS)
+def test_of_many_endpoints_each_gets_its_share(endpoints: int, seed: int) -> None:
+    routing, random = Routing([str(each) for each in range(endpoints)]), Random(seed)
+    for _ in range(20 * endpoints):
+        endpoint = routing.choose(1.0, 0.0, draw=(random.random(), random.random()))
+        assert endpoint is not None
+        routing.sent(endpoint, 1.0, 0.0)
+    found = [routing.requests(each) for each in range(endpoints)]
+    assert min(found) >= 10  # chance alone, with one drawn, leaves some with less
+    assert max(found) <= 30
+
+
 @given(work=WORK, weight=st.floats(0.01, 10.0), draw=DRAWS)
 def test_without_ties_the_most_loaded_endpoint_is_never_chosen(
     work: list[float], weight: float, draw: tuple[float, float]

@@ -29,7 +29,6 @@ class CircuitBreaker:
     """Answers since the circuit was last closed."""
     _until: float | None = None
     _probe: int | None = None
-    _newest: int = 0
     _newest_stale: int = 0
     """Newest request at the last ejection."""
 
@@ -41,7 +40,7 @@ class CircuitBreaker:
         return self._until is None or (self._probe is None and now >= self._until)
 
     def on_sent(self, request: int) -> None:
-        self._newest = request
+        """May be left out while the circuit is closed."""
         if self._until is not None and self._probe is None:
             self._probe = request
 
@@ -58,10 +57,12 @@ class CircuitBreaker:
             if self._answers >= _ANSWERS_TO_FORGET:
                 self._ejections = 0
 
-    def on_failure(self, request: int, now: float, *, is_refused: bool, other_requests: int | None = None) -> None:
-        """`is_refused`: the connection was refused, which opens the circuit at once. `other_requests`: for a fault that
-        a healthy endpoint shows occasionally, the number of other requests in flight there. Errors arrive sooner than
-        answers, so up to half of those may fail consecutively by chance."""
+    def on_failure(
+        self, request: int, now: float, newest: int, *, is_refused: bool, other_requests: int | None = None
+    ) -> None:
+        """`newest`: the last request that was sent. `is_refused`: the connection was refused, which opens the circuit
+        at once. `other_requests`: for a fault that a healthy endpoint shows occasionally, the number of other requests
+        in flight there. Errors arrive sooner than answers, so up to half of those may fail consecutively by chance."""
         if request <= self._newest_stale:
             return
         self._faults += 1
@@ -69,16 +70,16 @@ class CircuitBreaker:
             1 if is_refused else _MAX_FAULTS if other_requests is None else _MAX_TRANSIENT_FAULTS + other_requests // 2
         )
         if request == self._probe or (self._until is None and self._faults >= needed):
-            self._eject(now)
+            self._eject(now, newest)
 
     def on_abandoned(self, request: int) -> None:
         """The caller abandoned the request, which says nothing about the endpoint."""
         if request == self._probe:
             self._probe = None
 
-    def _eject(self, now: float) -> None:
+    def _eject(self, now: float, newest: int) -> None:
         self._until = now + _EJECTION.delay(self._ejections)
         self._ejections += 1
         self._faults = 0
         self._probe = None
-        self._newest_stale = self._newest
+        self._newest_stale = newest

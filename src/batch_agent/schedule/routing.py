@@ -4,14 +4,13 @@ Agents and prompt prefixes have an affinity to the endpoints that hold them in t
 unit of the caller's choice (tokens, prompts), the same for all of a Routing.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from itertools import islice
 from typing import NewType
 
 from ..core.fast_dataclass import dataclass
 from .circuit_breaker import CircuitBreaker
-from .throughput import EndpointStats, Throughput
+from .throughput import MeanThroughput, Throughput
 
 MAX_WAIT_RATIO = 4.0
 """An agent stays at the endpoint that has its context until the expected wait there is this many times the wait
@@ -31,9 +30,12 @@ _FEW_REQUESTS = 16
 8, every endpoint that joined drew agents away from their contexts (benchmarks/routing.py)."""
 _MANY_ENDPOINTS = 8
 """Among more endpoints than this, one is nearly always idle, and agents would move for nothing."""
-_MAX_CONSIDERED = 64
-"""Endpoints among which one is chosen. Two at random are nearly as good as all; the rest of these only show the mean
-and the shortest wait. With a thousand endpoints, to look at all of them would take milliseconds for each request."""
+_MAX_CONSIDERED = 4
+"""Endpoints among which one is chosen, at random, and as many that have the prefix of the prompt. Two are nearly as
+good as all; the rest show the mean and the shortest wait. With 64, hit rates and waits were the same, and a request
+took three times the CPU (benchmarks/routing.py)."""
+_ANSWERS_AVERAGED = 4
+"""Answers per endpoint after which the averages over all endpoints are summed up again, against rounding errors."""
 
 
 @dataclass(slots=True)
@@ -41,80 +43,53 @@ class Affinity:
     """Remembers which endpoint served which agent and prefix, and prefers it while the load allows. `waits` maps each
     endpoint that may receive the work to its expected wait in seconds."""
 
-    _homes: dict[Hashable, tuple[int, Hashable | None]] = field(default_factory=dict)
+    homes: dict[Hashable | None, tuple[int, Hashable | None]] = field(default_factory=dict)
     """Endpoint that served each agent last, and the longest prefix of that prompt."""
-    _assigned: set[Hashable] = field(default_factory=set)
+    assigned: set[Hashable] = field(default_factory=set)
     """Agents that stay at their endpoint whatever its load, because room in its KV cache is reserved for them."""
-    _holders: dict[Hashable, set[int]] = field(default_factory=dict)
+    holders: dict[Hashable, set[int]] = field(default_factory=dict)
     """Endpoints that served each prefix, least recently used prefix first."""
 
-    def home(self, origin: Hashable | None) -> int | None:
-        return None if origin is None or origin not in self._homes else self._homes[origin][0]
-
     def assign(self, origin: Hashable, endpoint: int) -> None:
-        self._homes[origin] = endpoint, None
-        self._assigned.add(origin)
-
-    def is_assigned(self, origin: Hashable | None) -> bool:
-        return origin in self._assigned
-
-    def has_moved(self, origin: Hashable | None, prefixes: Sequence[Hashable]) -> bool:
-        """Whether the agent's own text stands behind another prefix than in its last prompt: it has to be computed
-        again wherever the prompt goes."""
-        return origin in self._homes and self._homes[origin][1] != _longest(prefixes)
-
-    def should_stay(self, home: int, waits: Mapping[int, float]) -> bool:
-        return waits[home] <= MAX_WAIT_RATIO * min(waits.values())
+        self.homes[origin] = endpoint, None
+        self.assigned.add(origin)
 
     def candidates(self, prefixes: Sequence[Hashable], waits: Mapping[int, float]) -> Mapping[int, float]:
         """The endpoints that served the longest prefix and are below the load cap; if there are none, those of the next
         shorter one, and so on; then all endpoints. For a prefix that every endpoint has served, the load alone
         decides."""
-        cap = (1.0 + MAX_OVERLOAD) * sum(waits.values()) / max(1, len(waits))
+        if not waits:
+            return waits
+        cap = (1.0 + MAX_OVERLOAD) * sum(waits.values()) / len(waits)
         for prefix in prefixes:
-            holders = self._holders.get(prefix, ())
-            if found := {each: wait for each, wait in waits.items() if each in holders and wait <= cap}:
+            holders = self.holders.get(prefix)
+            if holders and (found := {at: wait for at, wait in waits.items() if wait <= cap and at in holders}):
                 return found
         return waits
-
-    def holders(self, prefixes: Sequence[Hashable], most: int) -> Iterator[int]:
-        """Endpoints that served the longest of these prefixes that any served."""
-        for prefix in prefixes:
-            if prefix in self._holders:
-                return islice(self._holders[prefix], most)
-        return iter(())
 
     def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
         """Records that the work went to this endpoint."""
         if origin is not None:
-            self._homes[origin] = endpoint, _longest(prefixes)
+            self.homes[origin] = endpoint, prefixes[0] if prefixes else None
         for prefix in prefixes:
-            holders = self._holders[prefix] = self._holders.pop(prefix, set())
+            holders = self.holders.pop(prefix, None)
+            if holders is None:
+                holders = set()
+                if len(self.holders) >= _MAX_PREFIXES:
+                    del self.holders[next(iter(self.holders))]
             holders.add(endpoint)
-            if len(self._holders) > _MAX_PREFIXES:
-                del self._holders[next(iter(self._holders))]
-
-    def forget(self, origin: Hashable) -> None:
-        self._homes.pop(origin, None)
-        self._assigned.discard(origin)
+            self.holders[prefix] = holders
 
     def forget_endpoint(self, endpoint: int) -> None:
         """Its KV cache is gone."""
-        self._homes = {origin: home for origin, home in self._homes.items() if home[0] != endpoint}
-        self._assigned &= self._homes.keys()
-        for holders in self._holders.values():
+        self.homes = {origin: home for origin, home in self.homes.items() if home[0] != endpoint}
+        self.assigned &= self.homes.keys()
+        for holders in self.holders.values():
             holders.discard(endpoint)
-        self._holders = {prefix: holders for prefix, holders in self._holders.items() if holders}
+        self.holders = {prefix: holders for prefix, holders in self.holders.items() if holders}
 
 
 Ticket = NewType("Ticket", int)
-
-
-@dataclass(frozen=True, slots=True)
-class _Sent:
-    endpoint: int
-    weight: float
-    at: float
 
 
 @dataclass(slots=True)
@@ -123,10 +98,6 @@ class _Endpoint:
     load: Throughput = field(default_factory=Throughput)
     breaker: CircuitBreaker = field(default_factory=CircuitBreaker)
     is_draining: bool = False
-
-    @property
-    def is_healthy(self) -> bool:
-        return self.breaker.is_closed and not self.is_draining
 
     def allows(self, now: float) -> bool:
         return not self.is_draining and self.breaker.allows(now)
@@ -146,15 +117,18 @@ class Routing:
         self._in_service = dict(enumerate(self._endpoints))
         """The endpoints that have not left, by index."""
         self._order = list(self._in_service)
-        self._known: dict[int, tuple[float, float]] = {}
-        """Speed and usual work of the endpoints in service whose speed is known."""
-        self._stats = EndpointStats.of(())
+        self._unhealthy: set[int] = set()
+        """The endpoints in service that are draining or were ejected."""
+        self._mean = MeanThroughput.of(())
         self._answers = 0
-        """Answers since the averages were computed."""
+        """Answers since the averages were summed up."""
+        self._max_answers = _ANSWERS_AVERAGED
+        """Answers after which they are summed up again."""
         self.on_drained: Callable[[int], None] | None = None
         """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
-        self._sent: dict[Ticket, _Sent] = {}
+        self._sent: dict[Ticket, tuple[int, float, float]] = {}
+        """Endpoint, weight and time of the work in flight."""
         self._last = 0
 
     def __len__(self) -> int:
@@ -175,8 +149,8 @@ class Routing:
         """A drained endpoint is gone, with its KV cache. Its index stays its own."""
         if self._in_service.pop(endpoint, None) is not None:
             self._order.remove(endpoint)
-            self._known.pop(endpoint, None)
-            self._stats = EndpointStats.of(self._known.values())
+            self._unhealthy.discard(endpoint)
+            self._average()
         self._affinity.forget_endpoint(endpoint)
 
     def rejoin(self, endpoint: int) -> None:
@@ -209,34 +183,48 @@ class Routing:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
         endpoint that served it last; `prefixes`: beginnings of its prompt that others may share, the longest first;
         `draw`: two random numbers in [0, 1)."""
-        home = self._assigned_home(origin, now)
-        if home is not None and home not in exclude:  # whatever the load
-            chosen: int | None = home
+        affinity, order = self._affinity, self._order
+        last = affinity.homes.get(origin)
+        if last is not None and origin in affinity.assigned and self._may_get(last[0], now, exclude):
+            chosen: int | None = last[0]  # whatever the load
         else:
-            waits = self._waits(self._considered(origin, prefixes, draw), weight, now, exclude)
-            if not waits and len(self._order) > _MAX_CONSIDERED:
-                waits = self._waits(self._order, weight, now, exclude)
-            chosen = self._choose(weight, waits, origin, prefixes, draw)
+            if len(order) <= _MAX_CONSIDERED:
+                waits = self._waits(order, weight, now, exclude)
+            else:
+                waits = self._waits(self._considered(last, prefixes, draw), weight, now, exclude)
+                waits = waits or self._waits(order, weight, now, exclude)
+                draw = draw[0] * len(order) % 1.0, draw[1] * len(order) % 1.0  # the digits that are not used yet
+            if last is not None and self._should_stay(last, weight, waits, prefixes):
+                chosen = last[0]
+            else:
+                chosen = _better_of_two(affinity.candidates(prefixes, waits) if prefixes else waits, draw)
         if chosen is not None:
-            self._affinity.record(chosen, origin, prefixes)
+            affinity.record(chosen, origin, prefixes)
         return chosen
 
     def sent(self, endpoint: int, weight: float, now: float) -> Ticket:
         self._last += 1
         ticket = Ticket(self._last)
-        self._sent[ticket] = _Sent(endpoint, weight, now)
+        self._sent[ticket] = endpoint, weight, now
         self._endpoints[endpoint].load.began(weight, now)
-        self._endpoints[endpoint].breaker.on_sent(ticket)
+        if endpoint in self._unhealthy:
+            self._endpoints[endpoint].breaker.on_sent(ticket)
         return ticket
 
     def done(self, ticket: Ticket, now: float) -> None:
-        sent = self._sent.pop(ticket)
-        endpoint = self._endpoints[sent.endpoint]
-        endpoint.load.answered(sent.weight, now - sent.at, now)
-        self._learn(sent.endpoint, endpoint.load)
+        index, weight, sent_at = self._sent.pop(ticket)
+        endpoint = self._endpoints[index]
+        load, speed, usual_work = endpoint.load, endpoint.load.speed, endpoint.load.usual_work
+        load.answered(weight, now - sent_at, now)
         endpoint.breaker.on_answer(ticket)
-        if endpoint.is_draining:
-            self._check_drained(sent.endpoint)
+        self._answers += 1
+        if self._answers >= self._max_answers or (speed is None and load.speed is not None):
+            self._average()
+        elif speed is not None and usual_work is not None:
+            self._mean.update(load, speed, usual_work)
+        if index in self._unhealthy:
+            self._update_health(index)
+            self._check_drained(index)
 
     def failed(
         self,
@@ -250,25 +238,31 @@ class Routing:
         """The work failed. A fault that is not the endpoint's, like a prompt that is too long, shows that it is up.
         `is_refused`: the connection was refused; `is_passing`: an error that a healthy endpoint may return
         occasionally."""
-        endpoint = self._close(ticket, now)
+        index, endpoint = self._close(ticket, now)
         if is_endpoint_fault:
             others = endpoint.load.requests if is_passing else None
-            endpoint.breaker.on_failure(ticket, now, is_refused=is_refused, other_requests=others)
+            endpoint.breaker.on_failure(ticket, now, self._last, is_refused=is_refused, other_requests=others)
         else:
             endpoint.breaker.on_answer(ticket)
+        self._update_health(index)
+        self._check_drained(index)
 
     def abandoned(self, ticket: Ticket, now: float) -> None:
         """The caller no longer waits for the work. May be called for a ticket that is done."""
         if ticket in self._sent:
-            self._close(ticket, now).breaker.on_abandoned(ticket)
+            index, endpoint = self._close(ticket, now)
+            endpoint.breaker.on_abandoned(ticket)
+            self._check_drained(index)
 
     def blame(self, endpoint: int, ticket: Ticket, now: float) -> None:
         """A failure that was reported for this ticket turned out to be the endpoint's fault."""
-        self._endpoints[endpoint].breaker.on_failure(ticket, now, is_refused=False)
+        self._endpoints[endpoint].breaker.on_failure(ticket, now, self._last, is_refused=False)
+        self._update_health(endpoint)
 
     def home(self, origin: Hashable) -> int | None:
         """The endpoint that has the context of an agent, if known."""
-        return self._affinity.home(origin)
+        last = self._affinity.homes.get(origin)
+        return None if last is None else last[0]
 
     def assign(self, origin: Hashable, endpoint: int) -> None:
         """The agent's work goes to this endpoint while it is available, and then to the one that took over."""
@@ -276,15 +270,18 @@ class Routing:
 
     def forget_origin(self, origin: Hashable) -> None:
         """The agent has ended."""
-        self._affinity.forget(origin)
+        self._affinity.homes.pop(origin, None)
+        self._affinity.assigned.discard(origin)
 
     def drain(self, endpoint: int) -> None:
         """Sends nothing new to the endpoint; work in flight continues."""
         self._endpoints[endpoint].is_draining = True
+        self._update_health(endpoint)
         self._check_drained(endpoint)
 
     def undrain(self, endpoint: int) -> None:
         self._endpoints[endpoint].is_draining = False
+        self._update_health(endpoint)
 
     def is_up(self, endpoint: int) -> bool:
         """False for an endpoint that was ejected, until a probe succeeds."""
@@ -293,11 +290,11 @@ class Routing:
     @property
     def is_any_up(self) -> bool:
         """Whether any endpoint in service is up and not draining."""
-        return any(endpoint.is_healthy for endpoint in self._in_service.values())
+        return len(self._unhealthy) < len(self._in_service)
 
     def is_healthy(self, endpoint: int) -> bool:
         """Whether the endpoint is up and not draining."""
-        return self._endpoints[endpoint].is_healthy
+        return endpoint in self._in_service and endpoint not in self._unhealthy
 
     def is_draining(self, endpoint: int) -> bool:
         return self._endpoints[endpoint].is_draining
@@ -311,91 +308,96 @@ class Routing:
     def expected_wait(self, endpoint: int, weight: float, now: float) -> float:
         """Seconds until further work of this weight would be done at the endpoint. While no speed is known, only
         comparable with that of other endpoints."""
-        return self._stats.expected_wait(self._endpoints[endpoint].load, weight, now)
+        return self._endpoints[endpoint].load.expected_wait(weight, now, self._mean)
 
-    def _choose(
+    def _may_get(self, endpoint: int, now: float, exclude: Collection[int]) -> bool:
+        return endpoint not in exclude and self.is_available(endpoint, now)
+
+    def _should_stay(
         self,
+        last: tuple[int, Hashable | None],
         weight: float,
         waits: dict[int, float],
-        origin: Hashable | None,
         prefixes: Sequence[Hashable],
-        draw: tuple[float, float],
-    ) -> int | None:
-        affinity = self._affinity
-        home = affinity.home(origin)
-        near = affinity.candidates(prefixes, waits) if affinity.has_moved(origin, prefixes) else waits
-        if home is not None and home in near:
-            if affinity.should_stay(home, waits) or self._is_light(home, weight, waits):
-                return home
-            del waits[home]
-        return _better_of_two(affinity.candidates(prefixes, waits), draw)
+    ) -> bool:
+        """Whether the work goes to the endpoint that served its agent last. An endpoint where the wait is too long is
+        removed from `waits`. An agent whose own text stands behind another prefix than last time has to be computed
+        again wherever it goes."""
+        home, prefix = last
+        if home not in waits:
+            return False
+        has_moved = prefix != (prefixes[0] if prefixes else None)
+        if has_moved and home not in self._affinity.candidates(prefixes, waits):
+            return False
+        if waits[home] <= MAX_WAIT_RATIO * min(waits.values()) or self._is_light(home, weight, waits):
+            return True
+        del waits[home]
+        return False
 
     def _is_light(self, home: int, weight: float, waits: Mapping[int, float]) -> bool:
         """Whether an endpoint of many has little work, and is not several times slower than another one."""
-        if len(waits) <= _MANY_ENDPOINTS or self._endpoints[home].load.requests >= _FEW_REQUESTS:
+        if len(self._order) <= _MANY_ENDPOINTS or self._endpoints[home].load.requests >= _FEW_REQUESTS:
             return False
         endpoints, wait = self._endpoints, waits[home]
         limit = MAX_WAIT_RATIO * (endpoints[home].load.work + weight) / wait if wait else 0.0
         return all(endpoints[each].load.work + weight <= limit * wait for each, wait in waits.items() if wait)
 
-    def _assigned_home(self, origin: Hashable | None, now: float) -> int | None:
-        """The endpoint where room is reserved for the agent, if it takes work."""
-        if not self._affinity.is_assigned(origin):
-            return None
-        home = self._affinity.home(origin)
-        return home if home is not None and self.is_available(home, now) else None
+    def _update_health(self, index: int) -> None:
+        """The endpoint was ejected, or is up again, or its draining began or ended; or none of these."""
+        endpoint = self._endpoints[index]
+        if index in self._in_service and (endpoint.is_draining or not endpoint.breaker.is_closed):
+            self._unhealthy.add(index)
+        else:
+            self._unhealthy.discard(index)
 
-    def _check_drained(self, endpoint: int) -> None:
-        if self.on_drained is not None and not self._endpoints[endpoint].load.requests:
-            self.on_drained(endpoint)
+    def _check_drained(self, index: int) -> None:
+        endpoint = self._endpoints[index]
+        if endpoint.is_draining and self.on_drained is not None and not endpoint.load.requests:
+            self.on_drained(index)
 
-    def _learn(self, endpoint: int, load: Throughput) -> None:
-        """The endpoint answered. Of many endpoints, the averages are computed once for as many answers."""
-        speed = load.speed
-        if speed is None or endpoint not in self._in_service:
-            return
-        self._known[endpoint] = speed, load.usual_work or 0.0
-        self._answers += _MAX_CONSIDERED
-        if self._answers >= len(self._known):
-            self._answers, self._stats = 0, EndpointStats.of(self._known.values())
+    def _average(self) -> None:
+        self._mean = MeanThroughput.of([each.load for each in self._in_service.values()])
+        self._answers, self._max_answers = 0, _ANSWERS_AVERAGED * len(self._in_service)
 
     def _waits(self, endpoints: Iterable[int], weight: float, now: float, exclude: Collection[int]) -> dict[int, float]:
-        expected_wait, known = self._stats.expected_wait, self._endpoints
         if exclude:
-            endpoints = (each for each in endpoints if each not in exclude)
-        return {
-            each: expected_wait(endpoint.load, weight, now)
-            for each in endpoints
-            if (endpoint := known[each]).allows(now)
-        }
+            endpoints = [each for each in endpoints if each not in exclude]
+        known, mean, waits = self._endpoints, self._mean, dict[int, float]()
+        if self._unhealthy:
+            endpoints = [each for each in endpoints if each not in self._unhealthy or known[each].allows(now)]
+        for each in endpoints:
+            waits[each] = known[each].load.expected_wait(weight, now, mean)
+        return waits
 
     def _considered(
-        self, origin: Hashable | None, prefixes: Sequence[Hashable], draw: tuple[float, float]
-    ) -> Iterable[int]:
-        """All endpoints; of many, some at random, with the one that has the agent's context and those that have its
+        self, last: tuple[int, Hashable | None] | None, prefixes: Sequence[Hashable], draw: tuple[float, float]
+    ) -> Collection[int]:
+        """Some of many endpoints, at random, with the one that has the agent's context and some that have its
         prefixes."""
-        count = len(self._order)
-        if count <= _MAX_CONSIDERED:
-            return self._order
-        first, step = int(draw[0] * count), count // _MAX_CONSIDERED
-        some = self._order[first::step]
-        some += self._order[(first + step * len(some)) % count :: step]
-        found = dict.fromkeys(some[:_MAX_CONSIDERED])
-        home = self._affinity.home(origin)
-        near = [*([] if home is None else [home]), *self._affinity.holders(prefixes, _MAX_CONSIDERED)]
-        return found | dict.fromkeys(each for each in near if each in self._in_service)
+        found = _some(self._order, draw)
+        if last is not None and last[0] in self._in_service:
+            found.append(last[0])
+        for prefix in prefixes:
+            if holders := self._affinity.holders.get(prefix):
+                if len(holders) < len(self._order):  # otherwise those that were found have it too
+                    found += _some(list(holders), draw)
+                break
+        return found
 
-    def _close(self, ticket: Ticket, now: float) -> _Endpoint:
-        sent = self._sent.pop(ticket)
-        endpoint = self._endpoints[sent.endpoint]
-        endpoint.load.ended(sent.weight, now)
-        if endpoint.is_draining:
-            self._check_drained(sent.endpoint)
-        return endpoint
+    def _close(self, ticket: Ticket, now: float) -> tuple[int, _Endpoint]:
+        index, weight, _ = self._sent.pop(ticket)
+        endpoint = self._endpoints[index]
+        endpoint.load.ended(weight, now)
+        return index, endpoint
 
 
-def _longest(prefixes: Sequence[Hashable]) -> Hashable | None:
-    return prefixes[0] if prefixes else None
+def _some(endpoints: list[int], draw: tuple[float, float]) -> list[int]:
+    """Up to _MAX_CONSIDERED of the endpoints: from a random one on, in steps of a random size."""
+    count = len(endpoints)
+    if count <= _MAX_CONSIDERED:
+        return endpoints
+    first, step = int(draw[0] * count), 1 + int(draw[1] * (count - 1))
+    return [endpoints[at % count] for at in range(first, first + step * _MAX_CONSIDERED, step)]
 
 
 def _better_of_two(waits: Mapping[int, float], draw: tuple[float, float]) -> int | None:

@@ -1,6 +1,6 @@
 """Throughput of an endpoint, measured from its answers, and the wait that further work can expect there."""
 
-from collections.abc import Collection
+from collections.abc import Iterable
 from math import exp
 
 from ..core.fast_dataclass import dataclass
@@ -13,7 +13,6 @@ _AVERAGED_REQUESTS = 8
 _ROUND_SHARE = 0.5
 """Share of the work in flight that must be answered before the speed is known. Until then, a server that processes many
 requests concurrently looks far slower than it is, since most of its work is started but not finished."""
-_INFINITE = float("inf")
 _TICK = 1e-6
 """Seconds. Shorter times are rounded up to this, the resolution of the clock, so that no speed is infinite."""
 _MAX_CORRECTION = 2.0
@@ -47,19 +46,6 @@ class Throughput:
     """Seconds with work in flight since the last answer."""
     _silent_work: float = 0.0
 
-    def max_speed(self, now: float) -> float:
-        """Upper bound of the speed: if it were faster, more would have been answered by now. Infinite if unknown."""
-        if self.work <= 0:
-            return _INFINITE
-        answered = seconds = 0.0
-        if self.requests:
-            seconds = self._silent
-            if now > self._updated_at:
-                seconds += now - self._updated_at
-        if self.speed is None:
-            answered, seconds = self._answered, self._seconds + seconds
-        return (answered + self.work) / seconds if seconds > 0 else _INFINITE
-
     def began(self, weight: float, now: float) -> None:
         self._advance(now)
         self.work += weight
@@ -68,19 +54,18 @@ class Throughput:
     def answered(self, weight: float, seconds: float, now: float) -> None:
         """A request was answered after `seconds`."""
         self._advance(now)
-        if self._latency is None:
-            self._latency = seconds
-        self._latency += (seconds - self._latency) / _AVERAGED_REQUESTS
-        memory = _MEMORY_LATENCIES * max(self._latency, self._silent)
-        kept = exp(-self._silent / memory) if memory > 0 else 1.0
+        silent, latency = self._silent, seconds if self._latency is None else self._latency
+        self._latency = latency = latency + (seconds - latency) / _AVERAGED_REQUESTS
+        memory = _MEMORY_LATENCIES * (latency if latency > silent else silent)
+        kept = exp(-silent / memory) if memory > 0 else 1.0
         self._answered = self._answered * kept + weight
-        self._seconds = self._seconds * kept + self._silent
+        self._seconds = self._seconds * kept + silent
         self._work_seconds = self._work_seconds * kept + self._silent_work
         self._silent = self._silent_work = 0.0
         if self.speed is not None or self._is_round_over:
-            seconds = max(_TICK, self._seconds)
-            self.speed, self.usual_work = self._answered / seconds, self._work_seconds / seconds
-        self.ended(weight, now)
+            measured = self._seconds if self._seconds > _TICK else _TICK
+            self.speed, self.usual_work = self._answered / measured, self._work_seconds / measured
+        self._end(weight)
 
     @property
     def _is_round_over(self) -> bool:
@@ -91,40 +76,60 @@ class Throughput:
     def ended(self, weight: float, now: float) -> None:
         """A request ended without information about the speed. Time with only such requests does not count."""
         self._advance(now)
-        self.requests -= 1
-        self.work = max(0.0, self.work - weight) if self.requests else 0.0  # rounding errors add up
-        if not self.requests:
-            self._silent = self._silent_work = 0.0
+        self._end(weight)
+
+    def expected_wait(self, weight: float, now: float, mean: "MeanThroughput") -> float:
+        """Seconds until further work of this weight would be done here. `mean`: of all endpoints."""
+        # No calls: this is computed for several endpoints per request.
+        speed, work, answered, seconds = self.speed, self.work, 0.0, self._silent
+        if speed is None:
+            speed, answered, seconds = mean.speed, self._answered, seconds + self._seconds
+        elif self.usual_work and mean.usual_work > self.usual_work:
+            correction = mean.usual_work / self.usual_work
+            speed *= correction if correction < _MAX_CORRECTION else _MAX_CORRECTION
+        if work > 0:
+            if now > self._updated_at:
+                seconds += now - self._updated_at
+            if seconds > 0 and speed > (answered + work) / seconds:  # then more would have been answered by now
+                speed = (answered + work) / seconds
+        return (work + weight) / speed
 
     def _advance(self, now: float) -> None:
-        passed = max(0.0, now - self._updated_at) if self.requests else 0.0
-        self._silent += passed
-        self._silent_work += passed * self.work
-        self._updated_at = max(self._updated_at, now)
+        if now > self._updated_at:
+            if self.requests:
+                passed = now - self._updated_at
+                self._silent += passed
+                self._silent_work += passed * self.work
+            self._updated_at = now
+
+    def _end(self, weight: float) -> None:
+        self.requests -= 1
+        if self.requests:
+            self.work = self.work - weight if self.work > weight else 0.0  # rounding errors add up
+        else:
+            self.work = self._silent = self._silent_work = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class EndpointStats:
-    """Averages over all endpoints, used for endpoints of which too little is known."""
+@dataclass(slots=True)
+class MeanThroughput:
+    """Averages over all endpoints whose speed is known, used for endpoints of which too little is known."""
 
-    speed: float
-    """Mean of the known speeds; 1 while none is known, so that only the work in flight distinguishes endpoints."""
-    usual_work: float
+    speed: float = 1.0
+    """1 while no speed is known, so that only the work in flight distinguishes endpoints."""
+    usual_work: float = 0.0
+    endpoints: int = 0
+    """Number of endpoints whose speed is known."""
 
     @classmethod
-    def of(cls, known: Collection[tuple[float, float]]) -> "EndpointStats":
-        """`known`: speed and usual work of each endpoint whose speed is known."""
+    def of(cls, endpoints: Iterable[Throughput]) -> "MeanThroughput":
+        known = [(each.speed, each.usual_work or 0.0) for each in endpoints if each.speed is not None]
         if not known:
-            return cls(1.0, 0.0)
-        return cls(sum(speed for speed, _ in known) / len(known), sum(work for _, work in known) / len(known))
+            return cls()
+        speeds, work = zip(*known, strict=True)
+        return cls(sum(speeds) / len(known), sum(work) / len(known), len(known))
 
-    def expected_wait(self, load: Throughput, weight: float, now: float) -> float:
-        """Seconds until further work of this weight would be done at the endpoint."""
-        speed, usual_work = load.speed, load.usual_work  # no calls: this is computed for 64 endpoints per request
-        if speed is None:
-            speed = self.speed
-        elif usual_work and self.usual_work > usual_work:
-            correction = self.usual_work / usual_work
-            speed *= correction if correction < _MAX_CORRECTION else _MAX_CORRECTION
-        max_speed = load.max_speed(now)
-        return (load.work + weight) / (speed if speed < max_speed else max_speed)
+    def update(self, endpoint: Throughput, speed: float, usual_work: float) -> None:
+        """An endpoint has answered. `speed` and `usual_work`: its values before."""
+        if endpoint.speed is not None and endpoint.usual_work is not None:
+            self.speed += (endpoint.speed - speed) / self.endpoints
+            self.usual_work += (endpoint.usual_work - usual_work) / self.endpoints

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from batch_agent.schedule.routing import Affinity, Routing
-from batch_agent.schedule.throughput import Throughput
+from batch_agent.schedule.throughput import MeanThroughput, Throughput
 
 FIRST_TWO = (0.0, 0.0)
 """Draws the first endpoint and the second; of equal ones the first is chosen."""
@@ -225,11 +225,11 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
 
 
 def test_agents_that_left_are_not_remembered() -> None:
-    affinity = Affinity()
-    affinity.record(0, "agent", [])
-    assert affinity.home("agent") == 0
-    affinity.forget("agent")
-    assert affinity.home("agent") is None
+    routing = Routing(["a"])
+    routing.choose(1.0, 0.0, origin="agent", draw=FIRST_TWO)
+    assert routing.home("agent") == 0
+    routing.forget_origin("agent")
+    assert routing.home("agent") is None
 
 
 def test_two_faults_in_a_row_eject_an_endpoint() -> None:
@@ -422,7 +422,8 @@ def test_before_the_speed_is_known_it_is_no_more_than_if_all_were_answered_now()
         load.began(1.0, 0.0)
     for _ in range(16):
         load.answered(1.0, 10.0, 10.0)
-    assert load.max_speed(20.0) == pytest.approx(64 / 20)
+    fast = MeanThroughput(speed=1000.0, usual_work=64.0)
+    assert load.expected_wait(0.0, 20.0, fast) == pytest.approx(48 / (64 / 20))
 
 
 def test_an_endpoint_that_became_slow_is_believed_within_some_answers() -> None:

@@ -6,11 +6,11 @@ that fails are sent to the others. Endpoints may join and leave while the pool i
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from ... import aio
 from ...core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
@@ -38,6 +38,7 @@ from .failover import (
     ENDPOINT_FAULTS,
     MAX_BROKEN,
     REJECTIONS,
+    AgentFailures,
     EndpointRejection,
     FailedAttempts,
     rejected_by_all,
@@ -71,15 +72,10 @@ class EndpointPool:
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Ends the watch of the sources of its endpoints, if there is one."""
         self._observers: list[Callable[[EndpointChanged], None]] = []
-        self._suspects: set[str] = set()
-        """Agents whose last request may have caused the failure of an endpoint."""
-        self._avoided: dict[str, set[int]] = {}
-        """Endpoints on which an agent's last requests failed or timed out. Its next request goes to another
-        endpoint."""
-        self._broken: dict[str, set[int]] = {}
-        """Proven endpoints that failed with an agent's last requests."""
-        self._empty: dict[str, list[EndpointRejection]] = {}
-        """Empty answers of each agent's last requests."""
+        self._failures: dict[str, AgentFailures] = {}
+        """Of the agents whose last request had no answer."""
+        self._sessions: dict[str, set[int]] = {}
+        """Endpoints that keep a session for each agent."""
         self._slowest_seconds = 0.0
         """Duration of the slowest response."""
         self.paces = self._pace_endpoints() if traits.reports_rate_limits else None
@@ -109,7 +105,7 @@ class EndpointPool:
         pool = cls(members, traits, notify)
         for index, each in enumerate(found):
             if isinstance(each, BackendError):
-                pool.record_failure(pool.begin(index), index, each)
+                pool.record_failure(pool.routing.sent(index, 1.0, aio.now()), index, each)
                 members[index].last_error = str(each)
                 notify(f"{urls[index]} cannot be used; its requests go to the other endpoints: {each}")
         return pool
@@ -175,18 +171,21 @@ class EndpointPool:
         """Goes to the endpoint that has the agent's context."""
         home = self.routing.home(hint.agent)
         backend = None if home is None else self.members[home].backend
-        if isinstance(backend, TakesHints):
+        if home is not None and isinstance(backend, TakesHints):
+            if backend.traits.has_agent_sessions:
+                self.add_session(hint.agent, home)
             await backend.hint(hint)
+
+    def add_session(self, agent: str, index: int) -> None:
+        """The endpoint keeps a session for the agent, which ends when the agent does."""
+        self._sessions.setdefault(agent, set()).add(index)
 
     async def leave(self, agent: str) -> None:
         self.routing.forget_origin(agent)
-        self._suspects.discard(agent)
-        self._avoided.pop(agent, None)
-        self._empty.pop(agent, None)
-        self._broken.pop(agent, None)
-        backends = [each.backend for each in self.members if each.backend is not None]
-        if sessions := [each.leave(agent) for each in backends if each.traits.has_agent_sessions]:
-            await _run_all(sessions)
+        self._failures.pop(agent, None)
+        if agent in self._sessions:
+            backends = [self.members[index].backend for index in self._sessions.pop(agent)]
+            await _run_all([each.leave(agent) for each in backends if each is not None])
 
     async def aclose(self) -> None:
         if self.on_close is not None:
@@ -284,34 +283,32 @@ class EndpointPool:
         further = max(1, requests - self.routing.requests(index))
         return self.routing.expected_wait(index, float(further), aio.now())
 
-    def choose(self, request: Request, exclude: set[int], grant: Grant | None = None) -> int | None:
-        """The endpoint for a request. An endpoint on which the agent failed before, or whose pace does not allow the
-        request yet, is used only if there is no other. `grant`: of the pace."""
-        if self.is_contained(request.agent):
-            exclude = exclude | (set(range(len(self.members))) - self._broken[request.agent])
-        avoided = self._avoided.get(request.agent, set[int]())
-        early = set[int]() if self.paces is None or grant is None else self.paces.early(grant, aio.now())
-        preferred = (avoided | early, early, avoided) if early else (avoided,) if avoided else ()
-        chosen = (self._choose(request, exclude | each) for each in (*preferred, set()))
-        index = next((each for each in chosen if each is not None), None)
-        if self.paces is not None and grant is not None and index is not None:
-            self.paces.sent(grant, index, is_repeated=bool(exclude))
-        if index is not None and self.on_routed is not None:
-            self.on_routed(request.agent, self.members[index].url)
+    def choose(self, request: Request, now: float, exclude: Set[int], grant: Grant | None = None) -> int | None:
+        """The endpoint for a request. `grant`: of the pace."""
+        agent, index = request.agent, None
+        prefixes, draw = _prefixes(request), (random.random(), random.random())  # noqa: S311
+        is_plain = grant is None and agent not in self._failures
+        for excluded in (exclude,) if is_plain else self._exclusions(agent, now, exclude, grant):
+            index = self.routing.choose(1.0, now, prefixes=prefixes, origin=agent or None, exclude=excluded, draw=draw)
+            if index is not None:
+                break
+        if index is not None:
+            if self.paces is not None and grant is not None:
+                self.paces.sent(grant, index, is_repeated=bool(exclude))
+            if self.on_routed is not None:
+                self.on_routed(agent, self.members[index].url)
         return index
 
-    def _choose(self, request: Request, exclude: set[int]) -> int | None:
-        return self.routing.choose(
-            1.0,
-            aio.now(),
-            prefixes=_prefixes(request),
-            origin=request.agent or None,
-            exclude=exclude,
-            draw=(random.random(), random.random()),  # noqa: S311
-        )
-
-    def begin(self, index: int) -> Ticket:
-        return self.routing.sent(index, 1.0, aio.now())
+    def _exclusions(self, agent: str, now: float, exclude: Set[int], grant: Grant | None) -> Sequence[Set[int]]:
+        """Endpoints that do not get a request, in the order of preference: one on which the agent failed before, or
+        whose pace does not allow the request yet, is used only if there is no other."""
+        early = set[int]() if self.paces is None or grant is None else self.paces.early(grant, now)
+        failures = self._failures.get(agent)
+        if failures is None:
+            return exclude | early, exclude
+        if failures.is_contained:
+            exclude = exclude | (set(range(len(self.members))) - failures.broken)
+        return exclude | failures.avoided | early, exclude | early, exclude | failures.avoided, exclude
 
     def record_failure(self, ticket: Ticket, index: int, error: BackendError, *, is_certain: bool = False) -> None:
         """Records a failed request. An endpoint that is down must accept a request to be up again: a rejection is not
@@ -333,55 +330,61 @@ class EndpointPool:
         self.routing.blame(rejection.endpoint, rejection.ticket, aio.now())
         self.mark_down(rejection.endpoint, rejection.error, do_others_accept=True)
 
-    def on_success(self, ticket: Ticket, index: int, agent: str, seconds: float) -> None:
-        self.routing.done(ticket, aio.now())
-        self._slowest_seconds = max(self._slowest_seconds, seconds)
-        self._suspects.discard(agent)
-        self._avoided.pop(agent, None)
-        self._broken.pop(agent, None)
-        self.members[index].record.on_answer()
-        for rejection in self._empty.pop(agent, ()):
-            if rejection.endpoint != index:
-                self.blame(rejection)
-        self.mark_up(index)
+    def on_success(self, ticket: Ticket, index: int, agent: str, started: float) -> None:
+        now, member = aio.now(), self.members[index]
+        self.routing.done(ticket, now)
+        if now - started > self._slowest_seconds:
+            self._slowest_seconds = now - started
+        member.record.on_answer()
+        if agent in self._failures:
+            for rejection in self._failures.pop(agent).empty_answers:
+                if rejection.endpoint != index:
+                    self.blame(rejection)
+        if member.is_down:
+            self.mark_up(index)
 
-    def on_empty(self, ticket: Ticket, index: int, agent: str) -> None:
+    def on_empty(self, ticket: Ticket, index: int, agent: str, started: float) -> None:
         """The answer has neither text nor calls. If another endpoint answers the agent with more, this one is at
         fault."""
-        is_up = self.routing.is_up(index)
-        if is_up:
+        if self.routing.is_up(index):
             self.routing.abandoned(ticket, aio.now())
         else:
             self.routing.failed(ticket, aio.now(), is_endpoint_fault=True)
         if agent:
-            self.avoid(index, agent)
-            self._empty.setdefault(agent, []).append(EndpointRejection(index, ticket, EMPTY_ANSWER))
+            failures = self._failures_of(agent)
+            failures.avoided.add(index)
+            failures.empty_answers.append(EndpointRejection(index, ticket, EMPTY_ANSWER))
 
     def on_failure(self, ticket: Ticket, index: int, agent: str, error: BackendError) -> None:
         """A failure does not count against the endpoint if the agent's last request failed in the same way
         elsewhere."""
-        record = self.members[index].record
+        record, failures = self.members[index].record, self._failures.get(agent)
         may_be_agent_fault = bool(agent) and request_may_cause(error, record)
-        if may_be_agent_fault and agent in self._suspects and self.routing.is_up(index):
+        is_suspect = failures is not None and failures.is_suspect
+        if may_be_agent_fault and is_suspect and self.routing.is_up(index):
             self.routing.abandoned(ticket, aio.now())
         else:
             self.record_failure(ticket, index, error)
             self.mark_down(index, error)
         if may_be_agent_fault:
-            self._suspects.add(agent)
+            failures = self._failures_of(agent)
+            failures.is_suspect = True
             if record.is_proven:
-                self._broken.setdefault(agent, set()).add(index)
+                failures.broken.add(index)
         record.on_miss()
         self.avoid(index, agent)
 
     def avoid(self, index: int, agent: str) -> None:
         """The agent's next request goes to another endpoint."""
         if agent:
-            self._avoided.setdefault(agent, set()).add(index)
+            self._failures_of(agent).avoided.add(index)
 
     def is_contained(self, agent: str) -> bool:
         """Whether the agent's requests broke so many endpoints that they go to no other one."""
-        return len(self._broken.get(agent, ())) >= MAX_BROKEN
+        return agent in self._failures and self._failures[agent].is_contained
+
+    def _failures_of(self, agent: str) -> AgentFailures:
+        return self._failures.setdefault(agent, AgentFailures())
 
     def is_hang(self, seconds: float) -> bool:
         """Whether an endpoint that did not respond for so long is considered to hang."""
@@ -455,26 +458,32 @@ class EndpointPool:
         return self.members[index].last_error or "It is at its limit."
 
 
-class PooledRequest:
-    """One request, sent to one endpoint after the other until one accepts it, or two have rejected it."""
+class PooledRequest(AsyncIterator[Delta]):
+    """One request and its deltas. It goes to one endpoint after the other until one accepts it, or two have rejected
+    it."""
 
-    def __init__(self, pool: "EndpointPool", request: Request) -> None:
+    __slots__ = ("_deltas", "_has_begun", "_index", "_is_empty", "_pool", "_request", "_started", "_stream", "_ticket")
+
+    _deltas: AsyncIterator[Delta]
+    _stream: AbstractAsyncContextManager[AsyncIterator[Delta]]
+
+    def __init__(self, pool: EndpointPool, request: Request) -> None:
         self._pool = pool
         self._request = request
         self._index = -1
         self._ticket: Ticket | None = None
         self._started = 0.0
-        self._stream: AbstractAsyncContextManager[AsyncIterator[Delta]] | None = None
-        self._reply: _WatchedReply | None = None
+        self._has_begun = self._is_empty = False
 
-    async def __aenter__(self) -> AsyncIterator[Delta]:
-        pool, failed = self._pool, FailedAttempts()
+    async def __aenter__(self) -> Self:
+        pool, request = self._pool, self._request
+        failed: FailedAttempts | None = None
         excluded = set[int]()
         grant = None if pool.paces is None else pool.paces.take()
-        while (index := pool.choose(self._request, excluded, grant)) is not None:
-            if failed.errors and not self._may_pay_again(list(failed.errors.values())[-1]):
-                raise list(failed.errors.values())[-1]
-            self._index, self._ticket, self._started = index, pool.begin(index), aio.now()
+        while (index := pool.choose(request, now := aio.now(), excluded, grant)) is not None:
+            if failed is not None:
+                self._check_budget(failed)
+            self._index, self._ticket, self._started = index, pool.routing.sent(index, 1.0, now), now
             excluded.add(index)
             try:
                 backend = pool.members[index].backend
@@ -483,19 +492,44 @@ class PooledRequest:
                     if pool.routing.is_draining(index):  # meanwhile
                         self._release()
                         continue
-                self._stream = backend.stream(self._request)
-                deltas = await self._stream.__aenter__()
+                if backend.traits.has_agent_sessions:
+                    pool.add_session(request.agent, index)
+                self._stream = backend.stream(request)
+                self._deltas = await self._stream.__aenter__()
             except BackendError as error:
+                failed = failed or FailedAttempts()
                 self._on_failed_attempt(failed, error)
             except BaseException:
                 self._abandon()
                 raise
             else:
-                for rejection in failed.rejections:
+                for rejection in () if failed is None else failed.rejections:
                     pool.blame(rejection)
-                self._reply = _WatchedReply(deltas)
-                return self._reply
-        raise pool.no_endpoint_error(failed.errors)
+                return self
+        raise pool.no_endpoint_error({} if failed is None else failed.errors)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._stream.__aexit__(kind, error, trace)
+        finally:
+            if error is None and self._ticket is not None:
+                end = self._pool.on_empty if self._is_empty else self._pool.on_success
+                end(self._ticket, self._index, self._request.agent, self._started)
+            elif isinstance(error, BackendError):
+                self._fail(error)
+            else:
+                self._abandon()
+
+    def __anext__(self) -> Awaitable[Delta]:
+        return self._deltas.__anext__() if self._has_begun else self._read_first()
+
+    async def _read_first(self) -> Delta:
+        """The first delta shows whether there is anything before the end."""
+        delta = await self._deltas.__anext__()
+        self._has_begun, self._is_empty = True, type(delta) is Finished
+        return delta
 
     def _on_failed_attempt(self, failed: FailedAttempts, error: BackendError) -> None:
         """Raises the error if the request is at fault, not the endpoint."""
@@ -513,28 +547,12 @@ class PooledRequest:
         if pool.is_contained(self._request.agent) and len(failed.errors) >= MAX_BROKEN:
             raise pool.breaking_error(failed.errors) from None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            assert self._stream is not None
-            await self._stream.__aexit__(kind, error, trace)
-        finally:
-            agent = self._request.agent
-            if error is None and self._ticket is not None:
-                if self._reply is not None and self._reply.is_empty:
-                    self._pool.on_empty(self._ticket, self._index, agent)
-                else:
-                    self._pool.on_success(self._ticket, self._index, agent, aio.now() - self._started)
-            elif isinstance(error, BackendError):
-                self._fail(error)
-            else:
-                self._abandon()
-
-    def _may_pay_again(self, error: BackendError) -> bool:
-        """Whether the budget allows the request once more, after an endpoint that may have worked on it."""
-        charge = self._request.charge
-        return charge is None or not error.may_be_billed or charge.again()
+    def _check_budget(self, failed: FailedAttempts) -> None:
+        """Raises the last error if an endpoint may have worked on the request, and the budget does not allow it once
+        more."""
+        error, charge = list(failed.errors.values())[-1], self._request.charge
+        if charge is not None and error.may_be_billed and not charge.again():
+            raise error
 
     def _fail(self, error: BackendError) -> None:
         if self._ticket is not None:
@@ -556,37 +574,17 @@ class PooledRequest:
             self._pool.routing.abandoned(ticket, aio.now())
 
 
-class _WatchedReply:
-    """The deltas of a reply. Sees whether there is anything before its end."""
-
-    __slots__ = ("_deltas", "_has_begun", "is_empty")
-
-    def __init__(self, deltas: AsyncIterator[Delta]) -> None:
-        self._deltas = deltas
-        self._has_begun = False
-        self.is_empty = False
-
-    def __aiter__(self) -> AsyncIterator[Delta]:
-        return self
-
-    async def __anext__(self) -> Delta:
-        delta = await anext(self._deltas)
-        if not self._has_begun:
-            self._has_begun, self.is_empty = True, type(delta) is Finished
-        return delta
-
-
 def _prefixes(request: Request) -> tuple[int, ...]:
     """Beginnings of the prompt that other agents may share, as hashes, the longest first: up to each reference, and the
     text before them."""
     first = request.messages[0] if request.messages else None
     if not isinstance(first, User) or not first.shared:
         return ()
-    keys, key, start = list[int](), 0, 0
+    keys, key, start = tuple[int, ...](), 0, 0
     for end in (*first.breaks, first.shared):
         key, start = hash((key, first.text[start:end])), end
-        keys.append(key)
-    return tuple(reversed(keys))
+        keys = (key, *keys)
+    return keys
 
 
 async def _open_all(

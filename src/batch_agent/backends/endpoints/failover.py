@@ -102,6 +102,26 @@ class FailedAttempts:
         return is_conclusive(self._proven_rejections, len(self.rejections))
 
 
+class AgentFailures:
+    """What an agent's last requests left behind, until one of them is answered."""
+
+    __slots__ = ("avoided", "broken", "empty_answers", "is_suspect")
+
+    def __init__(self) -> None:
+        self.is_suspect = False
+        """Whether its last request may have caused the failure of an endpoint."""
+        self.avoided: set[int] = set()
+        """Endpoints on which requests failed or timed out. The next one goes to another endpoint."""
+        self.broken: set[int] = set()
+        """Proven endpoints that failed with its requests."""
+        self.empty_answers: list[EndpointRejection] = []
+
+    @property
+    def is_contained(self) -> bool:
+        """Whether its requests broke so many endpoints that they go to no other one."""
+        return len(self.broken) >= MAX_BROKEN
+
+
 def rejected_by_all(error: BackendError, endpoints: Collection[str]) -> BackendError:
     """The rejection of a request by endpoints none of which has answered any request."""
     which = "The endpoint rejects" if len(endpoints) == 1 else f"All {len(endpoints)} endpoints that were tried reject"

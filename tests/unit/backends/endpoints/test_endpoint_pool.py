@@ -23,6 +23,8 @@ from batch_agent.schedule import routing
 from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import ClientConnection
+from batch_agent.testing import ScriptedBackend
+from batch_agent.testing import say as reply
 
 
 @pytest.fixture(autouse=True)
@@ -217,10 +219,10 @@ GONE = BackendError(ErrorKind.UNAVAILABLE, "gone")
 async def test_an_answer_to_a_request_from_before_an_ejection_does_not_report_the_endpoint_as_up() -> None:
     hosts, said = (Host(), Host()), list[str]()
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
-        before = fleet.begin(0)
-        fleet.on_failure(fleet.begin(0), 0, "a", GONE)
+        before = fleet.routing.sent(0, 1.0, 0.0)
+        fleet.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "a", GONE)
         fleet.on_success(before, 0, "b", 0.1)
-        fleet.on_failure(fleet.begin(0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400))
+        fleet.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400))
     assert said == [f"{hosts[0].url} is down; its requests go to the other endpoints: gone"]
 
 
@@ -230,7 +232,7 @@ async def test_endpoints_are_not_compared_when_all_of_them_reject() -> None:
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         for index in range(2):
             for _ in range(2):
-                fleet.record_failure(fleet.begin(index), index, rejection, is_certain=True)
+                fleet.record_failure(fleet.routing.sent(index, 1.0, 0.0), index, rejection, is_certain=True)
             fleet.mark_down(index, rejection)
     assert said == [
         f"{hosts[0].url} rejects requests; its requests go to the other endpoints: no",
@@ -433,3 +435,19 @@ async def test_agents_of_a_run_are_served_by_the_endpoints_that_have_room_for_th
     assert all(result.ok for result in results)
     assert results.scheduling.kv_tokens == 5100 * 16
     assert large.requests() > small.requests() > 0
+
+
+async def test_an_agent_that_ends_leaves_each_endpoint_that_keeps_its_session_and_no_other() -> None:
+    backends = {url: ScriptedBackend(lambda request: reply("fine"), has_agent_sessions=True) for url in "abc"}
+
+    async def open_one(url: str) -> Backend:
+        return backends[url]
+
+    fleet = await EndpointPool.open(list(backends), open_one, lambda text: None)
+    for url in "ab":
+        fleet.assign("agent", url)
+        await say(fleet, agent="agent")
+    await fleet.leave("agent")
+    await fleet.leave("agent")
+    assert [each.left for each in backends.values()] == [["agent"], ["agent"], []]
+    await fleet.aclose()
