@@ -54,17 +54,22 @@ class Affinity:
         self.homes[origin] = endpoint, None
         self.assigned.add(origin)
 
-    def candidates(self, prefixes: Sequence[Hashable], waits: Mapping[int, float]) -> Mapping[int, float]:
+    def candidates(
+        self, prefixes: Sequence[Hashable], waits: Mapping[int, float], endpoints: int
+    ) -> Mapping[int, float]:
         """The endpoints that served the longest prefix and are below the load cap; if there are none, those of the next
-        shorter one, and so on; then all endpoints. For a prefix that every endpoint has served, the load alone
-        decides."""
+        shorter one, and so on; then all endpoints. For a prefix that most of the `endpoints` have served, the load
+        alone decides: with the cap, four of five would share all of its work, and the fifth would idle."""
         if not waits:
             return waits
         cap = (1.0 + MAX_OVERLOAD) * sum(waits.values()) / len(waits)
         for prefix in prefixes:
             holders = self.holders.get(prefix)
-            if holders and (found := {at: wait for at, wait in waits.items() if wait <= cap and at in holders}):
-                return found
+            if holders:
+                if 2 * len(holders) > endpoints:
+                    break
+                if found := {at: wait for at, wait in waits.items() if wait <= cap and at in holders}:
+                    return found
         return waits
 
     def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
@@ -197,7 +202,7 @@ class Routing:
             if last is not None and self._should_stay(last, weight, waits, prefixes):
                 chosen = last[0]
             else:
-                chosen = _better_of_two(affinity.candidates(prefixes, waits) if prefixes else waits, draw)
+                chosen = _better_of_two(affinity.candidates(prefixes, waits, len(order)) if prefixes else waits, draw)
         if chosen is not None:
             affinity.record(chosen, origin, prefixes)
         return chosen
@@ -327,7 +332,7 @@ class Routing:
         if home not in waits:
             return False
         has_moved = prefix != (prefixes[0] if prefixes else None)
-        if has_moved and home not in self._affinity.candidates(prefixes, waits):
+        if has_moved and home not in self._affinity.candidates(prefixes, waits, len(self._order)):
             return False
         if waits[home] <= MAX_WAIT_RATIO * min(waits.values()) or self._is_light(home, weight, waits):
             return True
@@ -379,7 +384,7 @@ class Routing:
             found.append(last[0])
         for prefix in prefixes:
             if holders := self._affinity.holders.get(prefix):
-                if len(holders) < len(self._order):  # otherwise those that were found have it too
+                if 2 * len(holders) <= len(self._order):  # otherwise the load decides
                     found += _some(list(holders), draw)
                 break
         return found

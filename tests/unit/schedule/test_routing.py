@@ -1,5 +1,6 @@
 """Which endpoint gets the next piece of work, and which gets none for a while."""
 
+import random
 from dataclasses import dataclass, field
 
 import pytest
@@ -213,6 +214,18 @@ def test_an_agent_whose_text_moved_does_not_go_to_an_endpoint_above_the_load_cap
     assert routing.choose(1.0, 0.0, origin="agent", prefixes=["lead doc", "lead"], draw=FIRST_TWO) == 0
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 8, 16, 64])
+def test_a_prefix_that_all_prompts_share_leaves_no_endpoint_idle(count: int) -> None:
+    routing, chance = Routing([str(at) for at in range(count)]), random.Random(1)
+    for _ in range(20 * count):
+        index = routing.choose(1.0, 0.0, prefixes=["lead"], draw=(chance.random(), chance.random()))
+        assert index is not None
+        routing.sent(index, 1.0, 0.0)
+    requests = [routing.requests(index) for index in range(count)]
+    assert min(requests) >= 10
+    assert max(requests) <= 30
+
+
 def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotten() -> None:
     affinity = Affinity()
     for prefix in range(4096):
@@ -220,8 +233,8 @@ def test_only_so_many_prefixes_are_remembered_and_the_longest_unused_is_forgotte
     affinity.record(0, None, [0])
     affinity.record(0, None, ["new"])
     both = {0: 1.0, 1: 1.0}
-    assert affinity.candidates([0], both) == {0: 1.0}
-    assert affinity.candidates([1], both) == both
+    assert affinity.candidates([0], both, 2) == {0: 1.0}
+    assert affinity.candidates([1], both, 2) == both
 
 
 def test_agents_that_left_are_not_remembered() -> None:
