@@ -288,6 +288,7 @@ def served(tmp_path: Path, **options: Any) -> argparse.Namespace:
     return argparse.Namespace(**(vars(SMALL) | defaults | options))
 
 
+@pytest.mark.slow
 async def test_the_ways_of_a_kv_tier_take_turns_and_a_part_goes_on_where_it_stopped(
     sim: SimServer, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def test_more_host_memory_never_makes_a_run_slower() -> None:
         assert more <= 1.03 * less, walls
 
 
+@pytest.mark.slow
 def test_a_tier_that_holds_everything_costs_nothing_and_results_come_early() -> None:
     loop, ours = (simulate(kind, SERVERS["64 GiB"], H200_WORK).numbers() for kind in (GatherLoop, Ours))
     assert ours["wall_s"] <= 1.05 * loop["wall_s"]

@@ -49,12 +49,14 @@ def test_documents_that_are_placed_first_are_computed_once() -> None:
     assert first["wall_s"] < inline["wall_s"]
 
 
+@pytest.mark.slow
 def test_auto_computes_about_as_little_as_the_better_of_both() -> None:
     for work in (WORK, replace(WORK, reads=half_alone), replace(WORK, reads=zipf, own=256)):
         least = min(run("first", work)["computed_tokens"], run("inline", work)["computed_tokens"])
         assert run("auto", work)["computed_tokens"] <= 1.05 * least
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"own": 2_000}, {"reads": alone}, {"document": 50}])
 def test_auto_leaves_results_inline_where_nothing_is_gained(change: Numbers) -> None:
     work = replace(WORK, **change)

@@ -17,6 +17,7 @@ async def look(key: str) -> str:
     return f"the value of {key}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("host_blocks", "capacity"), [(0, 8_000), (200, 8_000), (4_000, 64_000)])
 def test_the_capacity_of_a_run_is_that_of_the_larger_tier(host_blocks: int, capacity: int) -> None:
     config = SimConfig(

@@ -54,6 +54,7 @@ def test_every_entry_point_has_a_test_of_input_counts() -> None:
     assert methods <= set(COUNTS)
 
 
+@pytest.mark.slow
 def test_every_cell_names_an_existing_test_or_the_reason_for_none() -> None:
     missing = [
         f"{where}: {cell}"

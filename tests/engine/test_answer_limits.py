@@ -116,6 +116,7 @@ async def test_an_answer_that_no_limit_is_enough_for_is_truncated() -> None:
     assert backend.requests[-1].sampling.max_tokens == 8_192
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 async def test_no_length_of_answers_makes_a_run_exceed_its_budget(seed: int) -> None:
     dice = random.Random(seed)

@@ -83,6 +83,7 @@ def check(seed: int, folder: Path, expected: list[Any]) -> None:
     assert not provider.live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(_RUNS_EACH_TIME))
 def test_a_run_with_faults_has_all_results_and_pays_for_each_answer_once(
     seed: int, tmp_path: Path, expected: list[Any]

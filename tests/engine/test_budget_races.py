@@ -21,6 +21,7 @@ def options(dice: random.Random) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(25))
 async def test_no_mix_of_faults_makes_a_run_exceed_its_budget(seed: int) -> None:
     dice, server = random.Random(seed), FaultyServer(seed)

@@ -31,6 +31,7 @@ def spent(results: Any) -> int:
 INPUTS = ["x" * 40] * 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 async def test_a_budget_of_tokens_is_never_exceeded_under_concurrency(seed: int) -> None:
     results = await run(honest(seed), INPUTS, max_total_tokens=5_000, max_tokens=50, max_inflight=64)

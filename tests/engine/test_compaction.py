@@ -286,6 +286,7 @@ async def test_a_compacted_context_does_not_count_as_a_cache_miss() -> None:
     assert (scheduling.cache_misses, scheduling.kv_limit) == (0, 90_000)
 
 
+@pytest.mark.slow
 @both_modes
 @both_ways
 @pytest.mark.parametrize("requests", [6, 7, 9])

@@ -88,6 +88,7 @@ def some_usage(dice: random.Random, request: Request, *, hour: bool = True) -> U
     return Usage(prompt, cached, dice.randint(1, request.sampling.max_tokens or 1), minutes, rest if hour else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [("standard",), ("flex",), ("batch",), LANES], ids="+".join)
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_ledger_of_a_run_is_the_providers_invoice(shape: str, lanes: tuple[Lane, ...]) -> None:
@@ -114,6 +115,7 @@ async def test_the_ledger_of_a_run_is_the_providers_invoice(shape: str, lanes: t
     assert results.cost == pytest.approx(float(invoice), rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 async def test_cache_writes_and_retries_of_200_agents_stay_within_the_budget(seed: int) -> None:
     dice = random.Random(seed)

@@ -189,6 +189,7 @@ async def run_in_waves(backend: BatchProvider, folder: Path, numbers: list[int],
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [Faults(), Faults(line=0.2, call=0.1, cut=0.02)], ids=["sound", "faults"])
 @pytest.mark.parametrize("hours", [1.5, 8, *(pytest.param(hours, marks=pytest.mark.slow) for hours in (0.5, 3, 24))])
 async def test_waves_and_other_lanes_together_end_before_the_deadline(

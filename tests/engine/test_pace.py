@@ -149,6 +149,7 @@ class ReportingBackend(ScriptedBackend):
         return Reply("done", "stop", Usage(PROMPT, 0, ANSWER))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.1, 2.0, 20.0])
 @pytest.mark.parametrize(
     "limits",

@@ -81,6 +81,7 @@ async def test_a_runtime_with_a_backend_of_its_own_has_the_fallback_too(program:
     assert [result.output for result in results] == ["large"]
 
 
+@pytest.mark.slow
 async def test_programs_of_a_shared_run_change_over_too(
     program: list[str], large: SimServer, redis_server: RedisServer
 ) -> None:

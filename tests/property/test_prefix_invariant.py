@@ -294,6 +294,7 @@ def _end(text: str, start: int) -> int:
     return end
 
 
+@pytest.mark.slow
 @on_every_wire
 @settings(max_examples=15)
 @given(data=st.data())
@@ -312,6 +313,7 @@ def test_the_prompt_of_a_turn_begins_with_the_prompt_of_the_turn_before(wire: Wi
         assert after.whole.startswith(before.up_to(kept))
 
 
+@pytest.mark.slow
 @on_every_wire_with_calls
 @settings(max_examples=15)
 @given(data=st.data())
@@ -335,6 +337,7 @@ def _can_forbid(wire: Wire, request: Request) -> bool:
     return wire.flavor.dialect != "bedrock"
 
 
+@pytest.mark.slow
 @on_every_wire
 @settings(max_examples=12)
 @given(data=st.data())
@@ -346,6 +349,7 @@ def test_cache_routing_fields_and_headers_are_the_same_in_every_turn(wire: Wire,
     assert len({str(dialect.headers(turn.request)) for turn in turns}) == 1
 
 
+@pytest.mark.slow
 @on_every_wire_with_calls
 @settings(max_examples=15)
 @given(data=st.data())
@@ -381,6 +385,7 @@ def _arguments(message: str) -> Iterator[str]:
                 yield use["input"]
 
 
+@pytest.mark.slow
 @on_every_wire
 @settings(max_examples=15)
 @given(data=st.data())

@@ -154,6 +154,7 @@ async def answer(client: AsyncOpenAI, way: str, service: FakeService, **body: An
 ways = pytest.mark.parametrize(("way", "is_late"), [("whole", False), ("streamed", False), ("streamed", True)])
 
 
+@pytest.mark.slow
 @ways
 async def test_the_sdk_completes_a_conversation_with_all_kinds_of_tools(way: str, is_late: bool) -> None:
     service = FakeService([CALLS, DONE], is_late=is_late)

@@ -42,6 +42,7 @@ async def twice(folder: Path, inputs: Any = ("a", "b"), again: Any = None, **opt
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -27,6 +27,7 @@ def address() -> Iterator[str]:
         yield sim.url.removeprefix("http://")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "native", "action"])
 @pytest.mark.parametrize("schema", [None, Verdict, list[str]], ids=["text", "model", "list"])
 @pytest.mark.parametrize("tools", [[], [look_up]], ids=["alone", "tools"])

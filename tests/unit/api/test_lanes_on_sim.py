@@ -74,6 +74,7 @@ async def test_flex_is_billed_at_half_the_price_and_refusals_are_not(sim: SimSer
     assert sum(result.cost or 0.0 for result in results) == pytest.approx((used.input + used.output) * 50e-6)
 
 
+@pytest.mark.slow
 async def test_auto_takes_batches_where_a_checkpoint_keeps_them(sim: SimServer, tmp_path: Path) -> None:
     @Tool.define
     async def look(key: str) -> str:

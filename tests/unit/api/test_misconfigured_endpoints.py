@@ -103,6 +103,7 @@ async def test_one_good_endpoint_among_bad_ones_answers_every_agent(odd: Odd, ba
     assert sum(host.requests() for host in hosts[:bad]) <= 16 * bad  # those in flight until each was found out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("bad", [1, 3])
 @pytest.mark.parametrize("odd", [rejecting, empty, page(200), page(502)], ids=["400", "empty", "page", "502"])
@@ -158,6 +159,7 @@ async def test_prompts_whose_answers_are_empty_everywhere_are_sent_once_to_each_
         assert sum(host.requests() for host in hosts) == 36
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 502])
 async def test_a_web_page_instead_of_answers_stops_the_run_with_its_title_and_what_to_do(status: int) -> None:
     hosts = mixed(page(status), 2, 0)
@@ -169,6 +171,7 @@ async def test_a_web_page_instead_of_answers_stops_the_run_with_its_title_and_wh
     assert "<" not in str(raised.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 async def test_a_slow_drip_holds_up_no_prompt(method: str) -> None:
     hosts = mixed(dripping, 1, 2)
@@ -184,6 +187,7 @@ async def test_a_slow_drip_fails_no_agent() -> None:
     assert all(result.ok for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["400", "500", "502", "503", "reset", "truncated"])
 async def test_one_bad_prompt_fails_alone_and_condemns_no_endpoint(fault: str) -> None:
     hosts = mixed(rejecting, 0, 4)

@@ -59,6 +59,7 @@ def run(*sims: SimServer, scheme: str = "openai", log: Log | None = None, **opti
     return results
 
 
+@pytest.mark.slow
 def test_200_agents_keep_to_the_headers_of_a_service_without_a_refusal(service: SimServer) -> None:
     log = Log()
     results = run(service, log=log)
@@ -70,11 +71,13 @@ def test_200_agents_keep_to_the_headers_of_a_service_without_a_refusal(service: 
     assert pace.delayed > 50
 
 
+@pytest.mark.slow
 def test_streamed_responses_report_limits_too(service: SimServer) -> None:
     assert run(service, streaming=True).scheduling.pace is not None
     assert refused(service) == 0
 
 
+@pytest.mark.slow
 def test_200_agents_keep_to_an_option_without_a_refusal() -> None:
     limits = RateLimits(rpm=3000, burst_s=2, headers=False)
     with SimServer(SimConfig(zero_latency=True, rate_limits=limits)) as sim:
@@ -92,6 +95,7 @@ def test_200_agents_keep_to_tokens_per_minute_without_a_refusal() -> None:
         assert results.scheduling.pace.tpm == 100_000
 
 
+@pytest.mark.slow
 def test_each_of_several_endpoints_is_paced_by_its_own_headers() -> None:
     small, large = RateLimits(rpm=600, burst_s=2), RateLimits(rpm=2400, burst_s=2)
     with (
@@ -125,6 +129,7 @@ async def test_two_workers_with_a_real_redis_together_keep_to_one_limit() -> Non
     assert caller.turns > 30  # with those of the worker, which it hears of
 
 
+@pytest.mark.slow
 def test_without_headers_and_options_requests_are_not_paced_and_refusals_are_retried() -> None:
     limits = RateLimits(rpm=3000, burst_s=2, headers=False)
     with SimServer(SimConfig(zero_latency=True, rate_limits=limits)) as sim:

@@ -164,6 +164,7 @@ def reading(*names: str, count: int = 24) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared_results", ["inline", "first", "auto"])
 async def test_a_plan_predicts_what_is_computed_of_results_that_agents_share(
     sim: SimServer, shared_results: str
@@ -187,6 +188,7 @@ async def test_a_plan_predicts_what_is_computed_of_results_that_agents_share(
     assert predicted.saved_share == pytest.approx(measured.saved_share, abs=0.1)
 
 
+@pytest.mark.slow
 async def test_a_plan_takes_pages_of_one_agent_to_be_read_by_no_other(sim: SimServer) -> None:
     rows = reading("page {}", "another page {}")
     planned = options(sim, task="Read, then answer.\n\n{question}", inputs=rows, tools=[read_page])

@@ -102,6 +102,7 @@ async def test_each_sample_changes_over_by_itself(redis_server: RedisServer) -> 
     assert (cluster.asked_of(cluster.small).total(), cluster.asked_of(cluster.large).total()) == (36, 12)
 
 
+@pytest.mark.slow
 async def test_workers_run_agents_of_both_backends_and_each_is_paid_for_once(redis_server: RedisServer) -> None:
     cluster = Cluster(redis_server.url, max_inflight=2)
     async with asyncio.TaskGroup() as group:
@@ -145,6 +146,7 @@ class Register:
         return Reply("I save.", "calls", Usage(100, 0, 10), (ToolCall("toolu_1", "save", "{}"),))
 
 
+@pytest.mark.slow
 async def test_whichever_worker_gets_an_agent_goes_on_with_its_conversation(redis_server: RedisServer) -> None:
     register = Register()
     cluster = Cluster(redis_server.url, register.calling, tools=[register.tool], max_inflight=2)
@@ -172,6 +174,7 @@ class Outage:
         return good(request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 async def test_what_a_lost_server_leaves_goes_to_the_next_one(redis_server: RedisServer, workers: int) -> None:
     outage, log = Outage(5), EventLog()
@@ -190,6 +193,7 @@ async def test_what_a_lost_server_leaves_goes_to_the_next_one(redis_server: Redi
     assert cluster.asked_of(cluster.large).total() == 7
 
 
+@pytest.mark.slow
 async def test_a_caller_whose_server_is_gone_goes_on_where_the_last_one_was_stopped(redis_server: RedisServer) -> None:
     """An agent that had written something does not write again, also if it was not finished."""
     register = Register()

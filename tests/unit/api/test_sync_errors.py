@@ -78,6 +78,7 @@ def tracebacks(programs: Programs, where: str, folder: Path, calls: Mapping[str,
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["a script", "a coroutine", "a thread", "a thread next to a loop", "a notebook"])
 def test_every_error_is_one_exception_with_the_frames_of_the_caller(
     programs: Programs, tmp_path: Path, where: str

@@ -168,6 +168,7 @@ async def test_when_all_endpoints_refuse_every_agent_fails_with_the_servers_mess
     assert all(result.error is not None and "no chat template" in result.error.message for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["send_all", "send_all_batched"])
 @pytest.mark.parametrize("kind", BAD)
 async def test_an_endpoint_with_fewer_features_than_another_fails_no_prompt(kind: str, method: str) -> None:
@@ -187,6 +188,7 @@ async def test_a_hanging_endpoint_fails_no_prompt(method: str) -> None:
     assert [response.error for response in responses if not response.success] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["send_all", "send_all_batched"])
 @pytest.mark.parametrize("retry_after", [b"", b"retry-after: 0\r\n", b"retry-after: 1\r\n"])
 async def test_an_endpoint_that_refuses_a_fifth_of_requests_is_not_ejected(method: str, retry_after: bytes) -> None:

@@ -108,6 +108,7 @@ def typed(finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return Typed(monkeypatch, capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edges", GROUPS)
 @pytest.mark.parametrize(("command", "flag"), NUMBERS)
 def test_a_flag_accepts_an_edge_value_or_rejects_it(

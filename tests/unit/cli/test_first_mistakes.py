@@ -41,6 +41,7 @@ def test_notes_and_errors_of_a_preview_name_flags(folder: Path, call: Call) -> N
     assert "--backend 'vlm://x'" in call(*words, "vlm://x", cwd=folder).stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

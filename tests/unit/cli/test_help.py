@@ -22,6 +22,7 @@ def options(name: str) -> list[Argument]:
     return [argument for argument in app[name].assemble_argument_collection(parse_docstring=True) if argument.show]
 
 
+@pytest.mark.slow
 def test_help_lists_the_commands_in_order_with_one_line_each(tmp_path: Path, call: Call) -> None:
     said = call("--help", cwd=tmp_path, COLUMNS="80").stdout
     panel = said.partition("Commands")[2].partition("╰")[0]
@@ -127,6 +128,7 @@ def test_bash_completes_commands_options_and_choices(tmp_path: Path, call: Call)
     assert completed(script, "run", "--tool-mode", "") == ["auto", "native", "action"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["zsh", "fish", "powershell"])
 def test_completion_scripts_of_other_shells_are_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shell: Literal["zsh", "fish", "powershell"]

@@ -81,6 +81,7 @@ def test_without_inputs_and_without_a_pipe_the_option_is_named(folder: Path, cal
     assert "run needs --inputs." in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -143,6 +144,7 @@ def test_prices_extra_and_stop_are_options_and_tables_of_the_config_file(
     assert float(row["cost"]) == 2 * int(row["input_tokens"])
 
 
+@pytest.mark.slow
 def test_the_tools_of_an_mcp_server_are_used(folder: Path, sim_url: str, call: Call) -> None:
     server = f"{sys.executable} {MCP_SERVER} stdio"
     words = ["run", "in.csv", "--task", "{text}", "--backend", sim_url, "--mcp", server, "--limit", "1"]

@@ -52,6 +52,7 @@ def steering(text: str) -> list[str]:
     return [each for each in STEERS if each in text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("--tools", "http_get"), ("--reduce", "Sum up.")])
 def test_escape_sequences_of_a_server_do_not_reach_the_terminal(
     tmp_path: Path, evil_url: str, call: Call, words: tuple[str, ...]

@@ -71,6 +71,7 @@ async def test_each_turn_is_billed_once_in_lane_batch(sim: SimServer, scheme: st
     assert sim.metrics()["sim:batch_submissions_total"] == TURNS
 
 
+@pytest.mark.slow
 @each_service
 @pytest.mark.parametrize("fault", ["expired", "errored", "token_limit", "error_after_create", "lost_answer"])
 async def test_what_goes_wrong_is_retried_and_no_answer_is_billed_twice(

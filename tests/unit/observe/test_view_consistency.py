@@ -214,6 +214,7 @@ RUNS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 async def test_all_views_agree_on_a_run_and_on_its_resumptions(sim: SimServer, tmp_path: Path, name: str) -> None:
     inputs, options = RUNS[name]

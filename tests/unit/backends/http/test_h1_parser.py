@@ -240,6 +240,7 @@ def outcome(pieces: list[bytes]) -> tuple[object, ...]:
     return (reader.head, body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ALL, ids=range(len(ALL)))
 @given(data=st.data())
 def test_a_damaged_response_is_parsed_or_rejected_the_same_for_any_chunking(answer: bytes, data: st.DataObject) -> None:

@@ -253,6 +253,7 @@ def test_a_run_with_a_reduce_is_compared_with_its_plan(place: Path, sim: SimServ
     assert agents == ["agents", "5", "5", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "problem"),
     [

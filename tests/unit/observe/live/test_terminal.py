@@ -218,6 +218,7 @@ def _titles(screen: Screen) -> list[str]:
     return [row for row in screen.rows if row.startswith("sim on sim ")]
 
 
+@pytest.mark.slow
 def test_ctrl_c_gives_the_terminal_back_as_it_was(tmp_path: Path, sim_url: str, programs: Programs) -> None:
     with terminal() as seen:
         program = start(programs, tmp_path, seen, sim_url, "--tools", "mine:hold")
@@ -249,6 +250,7 @@ BatchAgent.run_sync(
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["at its end", "by ctrl-c"])
 def test_the_summary_of_a_script_stays_in_the_terminal(
     tmp_path: Path, sim_url: str, programs: Programs, ends: str

@@ -192,6 +192,7 @@ def test_ten_thousand_long_inputs_and_answers_take_four_megabytes_at_most() -> N
     assert len(orjson.dumps(table.as_json(range(10_000)))) < 4_000_000
 
 
+@pytest.mark.slow
 def test_texts_of_a_hundred_thousand_agents_are_short() -> None:
     table = ResultRows()
     for number in range(100_000):

@@ -152,6 +152,7 @@ async def test_a_full_story_has_the_prompt_the_tools_the_schema_and_every_charac
     assert "characters)" not in said
 
 
+@pytest.mark.slow
 async def test_an_agent_trace_has_claims_without_an_outcome(tmp_path: Path) -> None:
     paying = asyncio.Event()
 
