@@ -223,6 +223,7 @@ async def test_a_renewed_lease_does_not_go_to_another_worker(meet: Meet) -> None
     assert await other.lease("v", 1, ttl=SHORT, wait=2 * SHORT) == []
 
 
+@pytest.mark.slow
 async def test_an_expired_lease_can_be_renewed_if_no_worker_took_it(coordinator: Coordinator) -> None:
     lease = (await leased(coordinator, "w", "a", ttl=SHORT))["a"]
     await asyncio.sleep(1.2 * SHORT)

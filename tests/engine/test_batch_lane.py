@@ -47,6 +47,7 @@ def outputs(results: list[AgentResult]) -> list[Any]:
     return [result.output for result in results]
 
 
+@pytest.mark.slow
 async def test_a_run_in_batches_has_the_results_of_a_live_run_in_as_many_waves_as_the_longest_agent_has_turns(
     tmp_path: Path,
 ) -> None:

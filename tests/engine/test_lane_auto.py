@@ -218,6 +218,7 @@ async def test_the_last_two_of_a_hundred_agents_are_not_submitted_as_a_wave(tmp_
     assert backend.live.total() == 10
 
 
+@pytest.mark.slow
 async def test_a_run_in_lane_auto_is_interrupted_and_resumed_without_paying_twice(tmp_path: Path) -> None:
     backend = BatchProvider(seconds=2 * HOUR)
     numbers = [6 * number + 2 for number in range(50)]  # three turns each

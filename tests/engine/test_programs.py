@@ -158,6 +158,7 @@ async def test_a_program_that_keeps_requesting_a_failing_server_is_cancelled() -
     assert (result.error.kind, len(backend.requests)) == (ErrorKind.SERVER, 3)
 
 
+@pytest.mark.slow
 async def test_programs_hold_no_slot_between_requests() -> None:
     backend = ScriptedBackend(calls_then("done"), seconds=1.0)
     runtime = FakeRuntime(lambda service, agent, text: tool_loop(service, agent, text, seconds=10.0))

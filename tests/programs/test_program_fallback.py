@@ -61,6 +61,7 @@ async def run(program: list[str], small: SimServer, large: str, **options: Any) 
     return Results(sorted(results, key=lambda each: each.index))
 
 
+@pytest.mark.slow
 async def test_programs_that_a_lost_server_leaves_start_again_with_the_next_one(
     program: list[str], large: SimServer, tmp_path: Path
 ) -> None:

@@ -134,6 +134,7 @@ def test_replay_without_a_window_gives_the_same_conversation(life: Life) -> None
     assert told.result(1.0) == life.end.result(1.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(lives())
 def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life: Life) -> None:

@@ -74,6 +74,7 @@ def test_a_plain_run_imports_nothing_slow_that_it_does_not_use() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("option", "needed"), [("output_schema=int", "pydantic"), ("output_schema={'type': 'integer'}", "jsonschema_rs")]
 )

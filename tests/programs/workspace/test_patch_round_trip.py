@@ -73,6 +73,7 @@ def _act(path: bytes, dice: Random) -> None:
                 os.chmod(path, 0o755 if os.path.isfile(path) else 0o700)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [write, repository])
 @pytest.mark.parametrize("number", range(5))
 def test_applying_a_patch_reproduces_the_changed_folder(number: int, make: Callable[..., Path]) -> None:

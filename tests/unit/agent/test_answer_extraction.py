@@ -301,6 +301,7 @@ UGLY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("unit", UGLY.values(), ids=UGLY.keys())
 @pytest.mark.parametrize("is_whole", [True, False])

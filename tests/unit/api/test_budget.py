@@ -36,6 +36,7 @@ async def run(server: BillingServer, inputs: Any = INPUTS, **options: Any) -> An
     return await BatchAgent.run(task="{it}", inputs=inputs, backend=server.url, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -63,6 +64,7 @@ async def test_a_budget_of_tokens_is_not_exceeded(fault: Fault) -> None:
     assert any(result.error and result.error.kind is ErrorKind.BUDGET for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [always("ok"), often(0.5, "abort"), often(0.3, "drop"), always("none")])
 async def test_a_budget_is_not_exceeded_by_answers_that_take_all_of_a_derived_limit(fault: Fault) -> None:
     options = {name: value for name, value in FAST.items() if name != "max_tokens"}
@@ -105,6 +107,7 @@ async def test_prompts_that_fill_most_of_a_small_window_are_answered() -> None:
     assert all(result.ok for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [always("ok"), often(0.5, "broken"), always("cached"), always("negative")])
 async def test_a_budget_of_dollars_is_not_exceeded(fault: Fault) -> None:
     with BillingServer(fault) as server:
@@ -183,6 +186,7 @@ async def test_the_tool_trial_request_is_in_the_usage_of_the_run() -> None:
         assert stats.usage.input + stats.usage.output == server.billed
 
 
+@pytest.mark.slow
 async def test_repeated_tool_trials_do_not_exceed_the_budget(tmp_path: Path) -> None:
     @Tool.define
     async def look(key: str) -> str:
@@ -197,6 +201,7 @@ async def test_repeated_tool_trials_do_not_exceed_the_budget(tmp_path: Path) -> 
     assert {result.error.kind for result in results if result.error} == {ErrorKind.BUDGET}
 
 
+@pytest.mark.slow
 async def test_tokens_spent_without_an_answer_count_in_the_next_run(tmp_path: Path) -> None:
     with BillingServer(often(0.5, "broken")) as server:
         for _ in range(4):

@@ -49,6 +49,7 @@ async def test_a_finished_flow_needs_no_server(sim: SimServer, tmp_path: Path, k
     assert told(await flow(NOBODY, tmp_path).run()) == told(first)  # reading it takes nothing away
 
 
+@pytest.mark.slow
 async def test_a_partial_reduce_of_a_finished_flow_uses_the_recorded_token_counts(tmp_path: Path) -> None:
     inputs = [{"it": f"{number} {'word ' * 40}"} for number in range(40)]
     with SimServer(SimConfig(step_base_ms=1, max_model_len=1300), Script(answer_tokens=12)) as sim:

@@ -68,6 +68,7 @@ async def test_a_finished_flow_is_read_back_without_a_request(tmp_path: Path) ->
     assert again.usage == first.usage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [3, 20, 40, 60, 72])
 async def test_a_resumed_flow_sends_only_missing_requests(tmp_path: Path, after: int) -> None:
     answers: list[str] = []

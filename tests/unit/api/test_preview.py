@@ -207,6 +207,7 @@ async def test_a_backend_of_the_caller_is_shown_the_data_that_it_receives() -> N
     assert "The backend is an object" in preview.notes[0]
 
 
+@pytest.mark.slow
 async def test_tools_of_a_provider_are_part_of_the_preview() -> None:
     server = Path(__file__).parents[2] / "support" / "mcp_server.py"
     preview = await BatchAgent.preview(

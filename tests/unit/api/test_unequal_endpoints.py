@@ -73,6 +73,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BAD)
 async def test_an_endpoint_with_fewer_features_than_another_fails_no_agent(kind: str) -> None:
     bad, good, notices = Host(STEPS, odd=BAD[kind]), Host(STEPS), Notices()

@@ -49,6 +49,7 @@ async def test_any_text_survives_as_input_and_answer(tmp_path: Path, text: str) 
     assert len(await BatchAgent.replay(tmp_path)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 async def test_a_row_with_any_field_name_is_written(tmp_path: Path, text: str, suffix: str) -> None:

@@ -214,6 +214,7 @@ async def test_a_small_batch_does_not_wait_for_the_end_of_a_large_one(tmp_path: 
             await ended(client, large)
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_stopped_finishes_what_is_in_flight_and_continues_later(tmp_path: Path) -> None:
     with SimServer(SLOW) as sim:
         spec = spec_of(sim, max_inflight=4)

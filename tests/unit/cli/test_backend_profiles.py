@@ -46,6 +46,7 @@ def folder(tmp_path: Path, sim: SimServer) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_run_uses_the_profile_and_writes_its_secrets_nowhere(folder: Path, call: Call) -> None:
     secrets = {"TEAM_KEY": KEY, "GATEWAY_TOKEN": TOKEN}
     done = call("run", "--log-requests", "log.jsonl", cwd=folder, **secrets)

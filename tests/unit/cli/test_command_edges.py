@@ -129,6 +129,7 @@ def test_a_flag_accepts_an_edge_value_or_rejects_it(
                 assert said.splitlines()[-1].startswith("batch-agent: ") or "See batch-agent" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "problem"), REFUSED_BY_NAME)
 def test_a_flag_is_refused_before_anything_is_opened(typed: Typed, words: list[str], problem: str) -> None:
     status, said = typed(*words)

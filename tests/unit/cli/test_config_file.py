@@ -167,6 +167,7 @@ def test_a_flag_set_in_the_config_file_can_be_disabled(here: Path) -> None:
     assert asked("run", "--strict-prefix=false").strict_prefix is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

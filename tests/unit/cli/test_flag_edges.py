@@ -97,6 +97,7 @@ def test_every_flag_has_a_row_of_edge_values() -> None:
     assert sorted(WORKS) == sorted(shown)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The task names no")
 @pytest.mark.parametrize("edges", GROUPS)
 @pytest.mark.parametrize("flag", WORKS)

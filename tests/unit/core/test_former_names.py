@@ -252,6 +252,7 @@ def test_every_former_error_field_works_or_is_rejected(name: str) -> None:
         assert getattr(error, name) in ("broken", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag", FLAGS)
 @pytest.mark.parametrize("rest", [(), ("--task", "Do {it}", "--inputs", "in.jsonl")], ids=["alone", "with a task"])
 def test_every_former_cli_flag_works_or_is_rejected(
@@ -267,6 +268,7 @@ def test_every_former_cli_flag_works_or_is_rejected(
         assert "Unknown option" not in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"on_result", "runtime"}))
 def test_every_former_spec_file_key_works_or_is_rejected_with_a_hint(tmp_path: Path, call: Call, name: str) -> None:
     """What 0.2 read with --spec, read with --config."""

@@ -61,6 +61,7 @@ async def run(sim: SimServer, scheme: str, folder: Path, **options: Any) -> Resu
 each_service = pytest.mark.parametrize("scheme", ["openai", "anthropic"])
 
 
+@pytest.mark.slow
 @each_service
 async def test_each_turn_is_billed_once_in_lane_batch(sim: SimServer, scheme: str, tmp_path: Path) -> None:
     results = await run(sim, scheme, tmp_path)

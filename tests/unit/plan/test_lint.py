@@ -310,6 +310,7 @@ def test_fields_within_fields_are_found_by_their_path() -> None:
     assert found.kind == "leading_id"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3, 10, 100])
 @pytest.mark.parametrize("count", [201, 4_003, 20_000])
 def test_of_many_rows_enough_are_looked_at_to_see_neighbours_repeat(count: int, size: int) -> None:

@@ -356,6 +356,7 @@ def test_a_width_that_would_fill_the_memory_is_refused(spec: str) -> None:
         parse_template("{x:" + spec + "}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece", ["{a:%A", "%A", "{", "{{", "{{a", "{a[", "{a[0]", "{a.", "{a!r:", "[0]", ".a", "{a b", '{a["', "{{a b} "]
 )

@@ -119,6 +119,7 @@ async def test_an_endpoint_that_was_down_at_the_start_gets_work_when_it_is_back(
     assert told.count("is back") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("send", ["send_all", "send_all_batched"])
 async def test_all_down_is_one_clear_error_for_each_after_a_while(send: str) -> None:
     hosts = Host(), Host(), Host()
@@ -148,6 +149,7 @@ async def test_all_down_for_a_moment_costs_no_prompt() -> None:
         assert are_fine(call.result())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_batch", [True, False])
 async def test_batches_of_a_silent_endpoint_are_done_by_the_others(
     use_batch: bool, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def test_every_second_request_may_be_refused() -> None:
     assert told(OverloadDetector(), range(0, 1000, 2)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.2])
 def test_random_refusals_of_a_fifth_of_all_requests_are_hardly_ever_taken_for_more(share: float) -> None:
     seen, chance = OverloadDetector(), random.Random(1)

@@ -141,6 +141,7 @@ async def test_inputs_that_the_deadline_cut_off_are_not_missing(tmp_path: Path) 
     assert kind == "budget"
 
 
+@pytest.mark.slow
 async def test_workers_of_other_processes_write_into_the_same_checkpoint(tmp_path: Path) -> None:
     coordinator = MemoryCoordinator(SqliteStore(tmp_path))
     await coordinator.open()

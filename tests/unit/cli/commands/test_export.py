@@ -67,6 +67,7 @@ NATIVE, ACTION = {"native_tools": True}, {"native_tools": False}
 KEPT, ASKED = {"json_schema": True}, {"json_schema": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schemas", [KEPT, ASKED, {"json_schema_with_tools": False}])
 @pytest.mark.parametrize("mode", [NATIVE, ACTION])
 @pytest.mark.parametrize(

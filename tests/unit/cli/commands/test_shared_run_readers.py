@@ -166,6 +166,7 @@ def test_a_run_that_the_server_does_not_have_is_refused_with_those_it_has(redis_
         inspect(Path("results.jsonl.checkpoint"), run="nothing")
 
 
+@pytest.mark.slow
 async def test_the_live_page_of_a_run_shows_what_other_processes_do_until_its_end(
     redis_server: RedisServer, name: str, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_no_request_costs_more_than_the_worst_case_of_its_tokens(
     assert price.of_request(worst) <= bound * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", LONG_PROMPTS)
 @given(requests=st.lists(usages(), max_size=8), low=DOLLARS, high=DOLLARS, lanes=st.booleans())
 def test_a_sum_of_requests_costs_what_they_cost_one_by_one(

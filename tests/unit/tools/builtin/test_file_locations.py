@@ -83,6 +83,7 @@ async def test_other_inputs_leave_the_tools_in_the_working_directory(docs: Path)
     assert results.outputs == ["in the folder"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inputs", "path"), [("docs/", "deep/a.txt"), ("docs/**/*.txt", "docs/deep/a.txt")])
 def test_the_command_line_finds_it_too(docs: Path, call: Call, inputs: str, path: str) -> None:
     directive = [{"calls": [{"name": "read_file", "arguments": {"path": path}}]}, {"text": "done"}]

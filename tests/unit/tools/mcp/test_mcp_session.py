@@ -51,6 +51,7 @@ def quick_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batch_agent.tools.mcp.transports._CLOSE_SECONDS", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", _FORGOTTEN)
 async def test_many_calls_in_a_forgotten_session_are_all_made_in_one_new_one(refusal: Answer) -> None:
     async with opened() as (served, tools):
@@ -152,6 +153,7 @@ def test_a_servers_own_data_is_no_refusal() -> None:
 _LONG = '{"jsonrpc": "2.0", "id": 2, "result": {"content": [{"type": "text", "text": "%s"}]}}' % ("x" * 200_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "content_type", "says"),
     [
