@@ -177,7 +177,7 @@ def checks(costs: Costs) -> Iterator[Json]:
     command_s = first["redis_cpu_us_per_agent"] / first["commands_per_agent"] * 1e-6
     there = replace(costs, command_s=command_s, caller_s=caller_s, client_s=client_s)
     work = Work(2, quick["at_once"], 0.001, 0.001, quick["at_once"])
-    for workers in (1, 2, 4):
+    for workers in (1, 4):
         real = quick["medians"][f"ours, caller apart x{workers}"]
         yield _check("an instant engine, 64 agents each, 16 cores", workers, real, work, there, quick["agents"])
 

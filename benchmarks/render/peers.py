@@ -69,19 +69,26 @@ def agents() -> str:
 def cores() -> str:
     """The same on a machine where clients and servers have separate cores."""
     parts = results("peers_16")["parts"]
-    rows = [[_head(part), *(_on_cores(part, peer) for peer in part["medians"])] for part in parts.values()]
-    titles = [PEERS[peer].title for peer in parts[_WAITING[0]]["medians"]]
+    peers = list(parts[_WAITING[0]]["medians"])
+    rows = [[_head(part), *(_on_cores(part, peer) for peer in peers)] for part in parts.values()]
+    titles = [PEERS[peer].title for peer in peers]
     return table(["16 cores: wall / ideal, CPU / hand-optimized", *titles], rows)
 
 
 def _on_cores(part: Json, peer: str) -> str:
+    if peer not in part["medians"]:
+        return ""
     one, expert = part["medians"][peer], part["medians"]["expert"]
-    return f"{times(one['wall_s'] / part['ideal_s'])}, {times(one['cpu_s'] / expert['cpu_s'])}"
+    wall = [times(one["wall_s"] / part["ideal_s"])] if part["ideal_s"] else []
+    return ", ".join([*wall, times(one["cpu_s"] / expert["cpu_s"])])
 
 
 def _head(part: Json) -> str:
+    agents = f"{part['agents']:,} agents"
+    if not part["keys"]:
+        return f"{agents}, {part['inflight']:,} at once, {part['what']}"
     keys = "one key" if part["keys"] == 1 else f"{part['keys']} keys"
-    return f"{part['agents']:,} agents, {keys}, {part['inflight']} at once, {part['what'].rpartition(', ')[2]}"
+    return f"{agents}, {keys}, {part['inflight']} at once, {part['what'].rpartition(', ')[2]}"
 
 
 def _agents(part: Json, peer: str) -> str:
