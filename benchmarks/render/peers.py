@@ -68,11 +68,19 @@ def agents() -> str:
 
 def cores() -> str:
     """The same on a machine where clients and servers have separate cores."""
-    parts = results("peers_16")["parts"]
+    return _loops("16 cores", results("peers_16")["parts"])
+
+
+def loops() -> str:
+    """The loops alone, on two cores."""
+    return _loops("2 cores", results("peers_loops")["parts"])
+
+
+def _loops(where: str, parts: Json) -> str:
     peers = list(parts[_WAITING[0]]["medians"])
     rows = [[_head(part), *(_on_cores(part, peer) for peer in peers)] for part in parts.values()]
     titles = [PEERS[peer].title for peer in peers]
-    return table(["16 cores: wall / ideal, CPU / hand-optimized", *titles], rows)
+    return table([f"{where}: wall / ideal, CPU / hand-optimized", *titles], rows)
 
 
 def _on_cores(part: Json, peer: str) -> str:

@@ -113,6 +113,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "peers_single": peers.single,
     "peers_agents": peers.agents,
     "peers_cores": peers.cores,
+    "peers_loops": peers.loops,
     "peers_workloads": peers.workloads,
     "peers_endpoints": peers.endpoints,
     "peers_alone": peers.alone,
