@@ -128,10 +128,11 @@ def start(
     def started(*more: str) -> StartedRun:
         store, name = redis_server.url, f"run-{uuid4().hex[:8]}"
         words = command(tmp_path, sim.url, store, name, "--prices", "sim=1,1,1", *more)
-        caller = programs.start_command(*words, cwd=tmp_path)
         works = ("worker", "--store", store, "--run", name)
-        run = StartedRun(tmp_path, store, name, sim.url, [caller], terminal)
-        run.processes += [each.start_command(*works, cwd=tmp_path) for each in (second, third)]
+        workers = [each.start_command(*works, cwd=tmp_path) for each in (second, third)]
+        until(lambda: all("Waiting up to" in each.stderr.read_text() for each in workers), *workers)
+        caller = programs.start_command(*words, cwd=tmp_path)  # a busy machine could end the run before they are there
+        run = StartedRun(tmp_path, store, name, sim.url, [caller, *workers], terminal)
         until(lambda: asyncio.run(look(store, name))[1] == 3, *run.processes)
         assert str(*asyncio.run(BatchAgent.control(store, run_id=name, pause=True))) == "pause: no -> yes"
         return run
