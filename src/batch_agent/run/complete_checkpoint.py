@@ -121,10 +121,15 @@ def recorded_stage(setup: RunSetup, layout: Layout, kept: Mapping[str, Any]) -> 
 
 
 async def recall_complete(
-    setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any], added: Sequence[Any]
+    setup: RunSetup,
+    inputs: JobSource,
+    layout: Layout,
+    store: "SqliteStore",
+    kept: Mapping[str, Any],
+    added: Sequence[Any],
 ) -> tuple[Plan, AbsentBackend] | None:
     """The plan and backend of a run whose checkpoint has a result for every input; None otherwise. `kept`: the plan of
-    the checkpoint. `added`: inputs that were added during earlier runs."""
+    the checkpoint. `added`: inputs that were added during earlier runs. The store keeps what was read for the run."""
     plan, server = setup.recorded_plan(layout, kept), _absent(setup, kept)
     if plan is None or not await _has_all_results(setup, plan, inputs, store, server, added):
         return None
@@ -189,15 +194,6 @@ class _Record(Protocol):
     async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]: ...
 
 
-class _CheckpointRecord:
-    def __init__(self, store: "SqliteStore") -> None:
-        self.plan = store.plan
-        self._facts = store.facts
-
-    async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
-        return [await self._facts(key) for key in keys]
-
-
 class _SharedRecord:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -222,7 +218,7 @@ async def _open_record(setup: RunSetup) -> AsyncIterator[_Record | None]:
         store = sqlite.SqliteStore(folder)
         await store.open()
         try:
-            yield _CheckpointRecord(store)
+            yield store
         finally:
             await store.aclose()
     else:
@@ -246,7 +242,7 @@ def _absent(setup: RunSetup, kept: Mapping[str, Any]) -> AbsentBackend:
 
 
 async def _has_all_results(
-    setup: RunSetup, plan: Plan, inputs: JobSource, store: Store, server: AbsentBackend, added: Sequence[Any]
+    setup: RunSetup, plan: Plan, inputs: JobSource, record: _Record, server: AbsentBackend, added: Sequence[Any]
 ) -> bool:
     """Whether every input has a result. Inputs that do not fit the context window have no facts and need none."""
     spec = setup.spec
@@ -257,14 +253,14 @@ async def _has_all_results(
     source = InputSource(JobSource(values), plan.job, order, spec.evaluation.samples, plan.reads_images)
     source.add(added)
     window = await open_window(spec, plan.config, server) if spec.context.oversized == "refuse" else None
-    while (job := await source.take()) is not None:
-        facts = await store.facts(job.key)
-        if facts and isinstance(facts[0], Started):
-            job = replace(job, task=facts[0].task)
-        elif job.problem is None:
-            if window is None or (await window.fit(job)).problem is None:
+    async for jobs in _in_batches(source):
+        for job, facts in zip(jobs, await record.fact_lists([job.key for job in jobs]), strict=True):
+            if facts and isinstance(facts[0], Started):
+                job = replace(job, task=facts[0].task)
+            elif job.problem is None:
+                if window is None or (await window.fit(job)).problem is None:
+                    return False
+                continue
+            if result_from_facts(plan.config, job, facts, retry_failed=spec.retry.retry_failed) is None:
                 return False
-            continue
-        if result_from_facts(plan.config, job, facts, retry_failed=spec.retry.retry_failed) is None:
-            return False
     return True

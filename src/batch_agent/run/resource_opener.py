@@ -285,7 +285,12 @@ class _Opener:
             found = recorded_stage(setup, layout, recorded)
         elif not isinstance(store, NoStore):
             kept = await store.plan()
-            if kept is not None and self._cluster is None and len(self._setups) == 1 and not inputs.is_fed:
+            if (
+                kept is not None
+                and isinstance(store, sqlite.SqliteStore)
+                and len(self._setups) == 1
+                and not inputs.is_fed
+            ):
                 found = await recall_complete(setup, inputs, layout, store, kept, self._added)
         tools: Sequence[Tool] = ()
         scale: float | None = None

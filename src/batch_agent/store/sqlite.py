@@ -77,6 +77,7 @@ _ROWS_PER_STATEMENT = (64, 16, 4, 1)
 _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT}
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
 _INPUTS_PER_STATEMENT = 256
+_MAX_READ_AHEAD_BYTES = 64_000_000
 _NOT_OPEN = "The checkpoint is not open."
 FORGOTTEN_USAGE = "SELECT total(input), total(cached), total(output) FROM forgotten"
 """Of agents that an older version restarted."""
@@ -100,6 +101,9 @@ class SqliteStore:
         self._writer: WriterThread | None = None
         self._known = HashSet()
         """Hashes of the keys that have facts: what is not among them needs no query."""
+        self._read_ahead: dict[str, tuple[Fact, ...]] = {}
+        """Facts that were read in a group, until they are asked for again or have changed."""
+        self._read_ahead_room = _MAX_READ_AHEAD_BYTES
         self._rows: list[tuple[str, str, bytes]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._is_sync = False
@@ -150,7 +154,24 @@ class SqliteStore:
     async def facts(self, key: str) -> Sequence[Fact]:
         if _hashed(key) not in self._known:
             return ()
-        rows = await self._wait(lambda db: _facts_of(db, key))
+        if (known := self._read_ahead.pop(key, None)) is not None:
+            await asyncio.sleep(0)  # thousands of agents are read in a row: others need a turn
+            return known
+        return self._decode(key, await self._wait(lambda db: _facts_of(db, key)))
+
+    async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
+        """Facts of several agents, with one query. They are kept in memory for `facts`, as far as there is room."""
+        stored = [key for key in keys if _hashed(key) in self._known]
+        groups = await self._wait(lambda db: [_facts_of(db, key) for key in stored]) if stored else []
+        found = dict[str, tuple[Fact, ...]]()
+        for key, rows in zip(stored, groups, strict=True):
+            found[key] = self._decode(key, rows)
+            self._read_ahead_room -= sum(len(data) for _, data in rows)
+            if self._read_ahead_room > 0:
+                self._read_ahead[key] = found[key]
+        return [found.get(key, ()) for key in keys]
+
+    def _decode(self, key: str, rows: list[tuple[str, bytes]]) -> tuple[Fact, ...]:
         try:
             return tuple(decode(kind, data) for kind, data in rows)
         except ValueError as error:
@@ -218,6 +239,8 @@ class SqliteStore:
         if self._writer is None:
             raise StoreError(_NOT_OPEN)
         self._known.add(hash(key) % 2**64)
+        if self._read_ahead:
+            self._read_ahead.pop(key, None)
         self._rows.append((key, *encode(fact)))
         if self._timer is None:
             self._flush_soon()
@@ -225,6 +248,7 @@ class SqliteStore:
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         rows = [(key, *encode(fact)) for fact in facts]
         self._known.add(_hashed(key))
+        self._read_ahead.pop(key, None)
         self._flush()
         self._opened.post(lambda db: _restart(db, key, rows))
 

@@ -171,6 +171,46 @@ async def test_facts_that_cannot_be_read_are_a_store_error(tmp_path: Path) -> No
     await store.aclose()
 
 
+async def test_facts_read_in_a_group_are_those_of_each_agent(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    for key in ("a", "b", "a"):
+        store.record(key, FACT)
+    assert await store.fact_lists(["b", "unknown", "a"]) == [(FACT,), (), (FACT, FACT)]
+    assert await store.facts("a") == (FACT, FACT)
+    assert await store.fact_lists([]) == []
+    await store.aclose()
+
+
+async def test_what_is_recorded_after_a_read_in_a_group_is_found(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path)
+    await store.open()
+    for key in ("a", "b"):
+        store.record(key, FACT)
+    await store.fact_lists(["a", "b"])
+    store.record("a", FACT)
+    store.restart("b", [])
+    assert await store.facts("a") == (FACT, FACT)
+    assert await store.facts("b") == ()
+    await store.aclose()
+
+
+async def test_only_as_many_facts_are_kept_in_memory_as_there_is_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batch_agent.store.sqlite._MAX_READ_AHEAD_BYTES", 1_000)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    keys = [str(number) for number in range(100)]
+    for key in keys:
+        store.record(key, FACT)
+    await store.fact_lists(keys)
+    assert 0 < len(store._read_ahead) < 20
+    assert [await store.facts(key) for key in keys] == [(FACT,)] * 100
+    assert not store._read_ahead
+    await store.aclose()
+
+
 async def test_the_next_waiter_gets_the_error_of_a_failed_write(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path)
     await store.open()
