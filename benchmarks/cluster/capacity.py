@@ -51,7 +51,9 @@ class Case:
 def measured_costs() -> Costs:
     """Of the machine that all of them were measured on; presence is that of few workers."""
     runs, many = results("cluster")["parts"], results("cluster_workers")["parts"]["many-workers"]["medians"]
-    alone, calls = (runs["cost"]["medians"][name] for name in ("Redis", "Redis, own calls"))
+    alone = runs["cost"]["medians"]["Redis"]
+    # Few agents share a message here, as where workers wait for their model.
+    calls, none = (runs["commands"]["medians"][f"light: 1 workers, {name}"] for name in ("own calls", "no calls"))
     apart = runs["scaling-cpu"]["medians"]["ours, caller apart x4"]
     presence = many["idle x16"]
     spread = many["busy x16"]
@@ -69,7 +71,7 @@ def measured_costs() -> Costs:
         command_s=each[len(each) // 2] * 1e-6,
         agent_commands=own_commands - message * own_messages,
         message_commands=message,
-        claim_commands=calls["commands_per_agent"] - alone["commands_per_agent"],
+        claim_commands=calls["for_agents"] - none["for_agents"],
         presence_commands=presence["commands_per_worker_s"],
         client_s=alone["cpu_us_per_agent"] * 1e-6 / 2,
         caller_s=apart["caller_cpu_s"] / runs["scaling-cpu"]["agents"],

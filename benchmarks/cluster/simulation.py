@@ -28,6 +28,7 @@ class Costs:
     command_s: float
     """Of Redis, for one command."""
     agent_commands: float
+    """With all of its facts."""
     message_commands: float
     claim_commands: float
     """Of one tool call: claimed, and completed."""
@@ -106,14 +107,15 @@ class Worker:
     def __init__(self) -> None:
         self.client = Queue()
         self.running = 0
-        """Agents, until their ends are stored."""
+        self.ending = 0
+        """Agents whose ends are not stored yet."""
         self.ready = 0
         self.asking = 0
         """Requests in flight."""
         self.is_leasing = False
         self.is_sending = False
-        self.due: dict[float, list[int]] = defaultdict(lambda: [0, 0])
-        """Ends of agents and other facts, by the time at which they are to be sent."""
+        self.due: dict[float, int] = defaultdict(int)
+        """Ends of agents by the time at which they are to be sent; 0 where there are only other facts."""
 
 
 class Simulation:
@@ -210,12 +212,16 @@ class Simulation:
             self._lease(self._idle.popleft())
 
     def _fill(self, worker: Worker) -> None:
-        while worker.ready and worker.running < self._slots:
+        while worker.ready and self._has_room(worker):
             worker.ready -= 1
             worker.running += 1
             self._start_turn(worker, 1)
-        if worker.running < self._slots and not worker.is_leasing:
+        if self._has_room(worker) and not worker.is_leasing:
             self._lease(worker)
+
+    def _has_room(self, worker: Worker) -> bool:
+        """An agent that has ended leaves its slot before its end is stored."""
+        return worker.running < self._slots and worker.running + worker.ending < 2 * self._slots
 
     def _lease(self, worker: Worker) -> None:
         worker.is_leasing = True
@@ -248,10 +254,13 @@ class Simulation:
         worker.asking -= 1
         if turn == self._work.turns:
             due = (self._now // FLUSH_INTERVAL + 1) * FLUSH_INTERVAL
-            worker.due[due][0] += 1
+            worker.due[due] += 1
+            worker.running -= 1
+            worker.ending += 1
+            self._fill(worker)
         else:
             due = (self._now // LAZY_FLUSH_INTERVAL + 2) * LAZY_FLUSH_INTERVAL
-            worker.due[due][1] += 1
+            worker.due[due] += 0
             self._call_tool(worker, turn + 1)
         self._at(due, lambda: self._flush(worker))
 
@@ -273,14 +282,14 @@ class Simulation:
         counts = [worker.due.pop(due) for due in [due for due in worker.due if due <= self._now + _SOON]]
         if not counts:
             return
-        ends, facts = (sum(column) for column in zip(*counts, strict=True))
+        ends = sum(counts)
         worker.is_sending = True
-        commands = self._costs.message_commands + self._costs.agent_commands * ends + facts
+        commands = self._costs.message_commands + self._costs.agent_commands * ends
         self._at(self._ask_redis(commands), lambda: self._stored(worker, ends))
 
     def _stored(self, worker: Worker, ends: int) -> None:
         worker.is_sending = False
-        worker.running -= ends
+        worker.ending -= ends
         if ends:
             self._last_end = self._now
             arrives = self._now + self._costs.link_s
