@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from statistics import linear_regression
 from typing import Any
 
 from batch_agent.cluster.shared_limits import renewal_interval
@@ -28,6 +29,7 @@ ENOUGH = 0.95
 BYTES_PER_TOKEN = 4
 REDIS_BYTES = 512e9
 """Memory of a large server."""
+_OF_ONE_PROCESS = ("command_s", "redis_agent_s", "caller_s")
 _LEASE_S = 15.0
 _INTERVAL_S = 0.5
 
@@ -63,12 +65,15 @@ def measured_costs() -> Costs:
     own_messages = spread["messages_per_agent"] - presence["messages_per_worker_s"] * in_wall
     own_commands = spread["commands_per_agent"] - presence["commands_per_worker_s"] * in_wall
     message = (own_commands - alone["commands_per_agent"]) / (own_messages - shared_messages)
-    priced = [*runs["cost"]["medians"].values(), *runs["scaling-cpu"]["medians"].values(), spread]
-    each = sorted(
-        one["redis_cpu_us_per_agent"] / one["commands_per_agent"] for one in priced if "commands_per_agent" in one
+    scaling = (one for part in ("scaling-cpu", "scaling-latency") for one in runs[part]["medians"].values())
+    priced = [*runs["cost"]["medians"].values(), *scaling, spread]
+    known = [one for one in priced if "commands_per_agent" in one]
+    command_us, agent_us = linear_regression(
+        [one["commands_per_agent"] for one in known], [one["redis_cpu_us_per_agent"] for one in known]
     )
     return Costs(
-        command_s=each[len(each) // 2] * 1e-6,
+        command_s=command_us * 1e-6,
+        redis_agent_s=agent_us * 1e-6,
         agent_commands=own_commands - message * own_messages,
         message_commands=message,
         claim_commands=calls["for_agents"] - none["for_agents"],
@@ -110,7 +115,7 @@ def steady(case: Case, gpus: int, per_worker: int, costs: Costs, outstanding: in
     workers = max(1, gpus // per_worker)
     part = math.ceil(gpus / MOST_GPUS)
     costs = with_presence(costs, workers)
-    costs = replace(costs, command_s=costs.command_s * part, caller_s=costs.caller_s * part)
+    costs = replace(costs, **{name: getattr(costs, name) * part for name in _OF_ONE_PROCESS})
     cluster = Cluster(max(1, workers // part), min(per_worker, gpus), outstanding // part)
     found = Simulation(cluster, case.work, costs).steady(case.warm_up_s, case.seconds)
     return replace(found, agents_per_s=found.agents_per_s * workers / cluster.workers)
@@ -176,8 +181,9 @@ def checks(costs: Costs) -> Iterator[Json]:
     first = quick["medians"]["ours, caller apart x1"]
     caller_s = first["caller_cpu_s"] / quick["agents"]
     client_s = (first["cpu_us_per_agent"] * 1e-6 - caller_s) / 2
-    command_s = first["redis_cpu_us_per_agent"] / first["commands_per_agent"] * 1e-6
-    there = replace(costs, command_s=command_s, caller_s=caller_s, client_s=client_s)
+    redis_s = costs.command_s * first["commands_per_agent"] + costs.redis_agent_s
+    speed = redis_s / (first["redis_cpu_us_per_agent"] * 1e-6)
+    there = replace(costs, **_faster(costs, speed) | {"caller_s": caller_s, "client_s": client_s})
     work = Work(2, quick["at_once"], 0.001, 0.001, quick["at_once"])
     for workers in (1, 4):
         real = quick["medians"][f"ours, caller apart x{workers}"]
@@ -197,7 +203,7 @@ def _check(name: str, workers: int, real: Json, work: Work, costs: Costs, agents
 
 
 def _faster(costs: Costs, speed: float) -> dict[str, float]:
-    return {name: getattr(costs, name) / speed for name in ("command_s", "client_s", "caller_s")}
+    return {name: getattr(costs, name) / speed for name in (*_OF_ONE_PROCESS, "client_s")}
 
 
 def _answer(costs: Costs, case: Case) -> Json:

@@ -27,6 +27,8 @@ class Costs:
 
     command_s: float
     """Of Redis, for one command."""
+    redis_agent_s: float
+    """Of Redis, for what the commands hold of one agent."""
     agent_commands: float
     """With all of its facts."""
     message_commands: float
@@ -192,11 +194,12 @@ class Simulation:
         self._number += 1
         heapq.heappush(self._events, (when, self._number, happen))
 
-    def _ask_redis(self, commands: float) -> float:
-        """When the answer is there."""
+    def _ask_redis(self, commands: float, agents: int = 0) -> float:
+        """When the answer is there. `agents`: those that end with it."""
         link = self._costs.link_s
         self._commands += commands
-        return self._redis.serve(self._now + link, commands * self._costs.command_s) + link
+        seconds = commands * self._costs.command_s + agents * self._costs.redis_agent_s
+        return self._redis.serve(self._now + link, seconds) + link
 
     def _stay_present(self) -> None:
         self._ask_redis(self._costs.presence_commands)
@@ -285,7 +288,7 @@ class Simulation:
         ends = sum(counts)
         worker.is_sending = True
         commands = self._costs.message_commands + self._costs.agent_commands * ends
-        self._at(self._ask_redis(commands), lambda: self._stored(worker, ends))
+        self._at(self._ask_redis(commands, ends), lambda: self._stored(worker, ends))
 
     def _stored(self, worker: Worker, ends: int) -> None:
         worker.is_sending = False

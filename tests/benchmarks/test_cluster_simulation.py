@@ -6,7 +6,8 @@ import pytest
 from benchmarks.cluster.simulation import Cluster, Costs, Outcome, Queue, Simulation, Work
 
 FREE = Costs(
-    command_s=0, agent_commands=3, message_commands=8, claim_commands=4, presence_commands=25, client_s=0, caller_s=0
+    command_s=0,
+    redis_agent_s=0.0, agent_commands=3, message_commands=8, claim_commands=4, presence_commands=25, client_s=0, caller_s=0
 )
 TIMER = Work(turns=1, at_once=10, alone_s=1.0, full_s=1.0, full=10, spread=0.0)
 
