@@ -160,7 +160,8 @@ class SqliteStore:
         return self._decode(key, await self._wait(lambda db: _facts_of(db, key)))
 
     async def fact_lists(self, keys: Sequence[str]) -> Sequence[Sequence[Fact]]:
-        """Facts of several agents, with one query. They are kept in memory for `facts`, as far as there is room."""
+        """Facts of several agents, in one turn of the writer. They are kept for `facts`, as far as there is room, so
+        none of the agents may run meanwhile."""
         stored = [key for key in keys if _hashed(key) in self._known]
         groups = await self._wait(lambda db: [_facts_of(db, key) for key in stored]) if stored else []
         found = dict[str, tuple[Fact, ...]]()
