@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 # uv is about ten times as fast as pip; pip is the fallback for package indexes that only pip is configured for.
-INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python "$$@" \
+INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/uv pip install -q --python $(BIN)/python "$$@" \
   || $(BIN)/python -m pip install -q --disable-pip-version-check "$$@"' install
 
 # make test AGAIN=1 repeats the tests that failed, one after the other.
-PYTEST = $(BIN)/pytest $(if $(AGAIN),--last-failed --last-failed-no-failures=none)
+# What the tests import of their dependencies is compiled once, also where Python may not write bytecode otherwise.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest $(if $(AGAIN),--last-failed --last-failed-no-failures=none)
 WORKERS = $(if $(AGAIN),-n 0,-n $(1))
 
 .PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly release clean
@@ -84,7 +85,7 @@ $(VENV)/bin/python:
 $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 	@echo "Installing BatchAgent into $(VENV) (a minute, once) ..."
 	@$(BIN)/python -m pip install -q --disable-pip-version-check uv || true
-	@$(INSTALL) -e '.[local,speed]'
+	@UV_COMPILE_BYTECODE=1 $(INSTALL) -e '.[local,speed]'
 	@$(BIN)/python -m compileall -q src  # once, instead of in each process where Python cannot write
 	@touch $@
 

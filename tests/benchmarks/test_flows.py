@@ -13,6 +13,7 @@ SEARCHING = replace(SHAPE, tool_share=1.0, tool_s=(0.0, 0.001))
 LONG = Shape(40, ("answer",), replace(ENGINE, max_model_len=2_048), tool_share=0.0)
 
 
+@pytest.mark.slow
 def test_all_flow_variants_do_the_same_work() -> None:
     taken = {way: measure(run, SHAPE) for way, run in WAYS.items()}
     wanted = sum(SHAPE.answer_size(item, stage) for item in range(6) for stage in SHAPE.stages) + REPORT_TOKENS
@@ -20,6 +21,7 @@ def test_all_flow_variants_do_the_same_work() -> None:
     assert {way: numbers["generated_tokens"] for way, numbers in taken.items()} == dict.fromkeys(WAYS, wanted)
 
 
+@pytest.mark.slow
 def test_in_all_flow_variants_first_stage_agents_use_their_tool() -> None:
     taken = {way: measure(run, SEARCHING)["requests"] for way, run in WAYS.items()}
     probe = 1  # ours asks the server once whether it takes tools

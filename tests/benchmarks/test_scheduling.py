@@ -41,6 +41,7 @@ def gathered(work: Work) -> UsageDiary:
     return diary
 
 
+@pytest.mark.slow
 def test_both_schedulers_make_the_same_requests_and_wait_once_for_each() -> None:
     ours, theirs = Diary(WORK), gathered(WORK)
     with SimServer(SimConfig(zero_latency=True)) as sim:

@@ -41,6 +41,7 @@ def test_no_agent_reads_a_document_twice() -> None:
             assert len({reads(agent, turn) for turn in range(READS)}) == READS
 
 
+@pytest.mark.slow
 def test_documents_that_are_placed_first_are_computed_once() -> None:
     first, by_hand, inline, loop = (run(way) for way in ("first", "gather_first", "inline", "gather_inline"))
     assert inline["computed_tokens"] == loop["computed_tokens"]

@@ -139,6 +139,7 @@ async def test_every_second_request_refused_with_retry_after_loses_no_agent() ->
     assert [result.output for result in results] == numbers(200)
 
 
+@pytest.mark.slow
 async def test_an_outage_hits_only_requests_in_flight_and_is_reported_once_per_pause() -> None:
     log = EventLog()
 
@@ -150,6 +151,7 @@ async def test_an_outage_hits_only_requests_in_flight_and_is_reported_once_per_p
     assert sum(isinstance(event, Paused) for event in log.events) <= 8
 
 
+@pytest.mark.slow
 async def test_an_unreachable_backend_is_probed_by_a_few_agents_only() -> None:
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")

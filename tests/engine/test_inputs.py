@@ -71,6 +71,7 @@ async def test_a_million_lazy_inputs_are_read_only_as_slots_become_free() -> Non
     assert read <= 50 + 2 * 8
 
 
+@pytest.mark.slow
 async def test_memory_does_not_grow_with_the_number_of_inputs() -> None:
     def inputs() -> Iterator[str]:
         for number in range(500):

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import pytest
+
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
 from batch_agent.core.protocols import Backend, ServerLoad
@@ -94,6 +96,7 @@ class Fleet:
         return results
 
 
+@pytest.mark.slow
 def test_contexts_are_found_again_on_endpoints_of_different_sizes() -> None:
     async def scene() -> None:
         fleet = await Fleet.open(100_000, 20_000, 20_000)

@@ -68,6 +68,7 @@ def scripted(*, seconds: float = 0.0) -> ScriptedBackend:
     )
 
 
+@pytest.mark.slow
 async def test_each_agent_has_a_program_and_a_copy_of_the_folder(program: list[str], project: Path) -> None:
     backend = scripted()
     results = await BatchAgent.run(

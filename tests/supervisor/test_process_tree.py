@@ -99,6 +99,7 @@ async def test_a_cancelled_start_leaves_no_process(mark: str, steps: int) -> Non
     assert marked(mark) == set()
 
 
+@pytest.mark.slow
 async def test_eight_process_trees_stopped_at_once_leave_no_process(mark: str) -> None:
     everybody = asyncio.Barrier(9)
 

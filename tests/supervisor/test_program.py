@@ -237,6 +237,7 @@ async def test_no_exit_code_is_invented_when_the_supervisor_was_killed() -> None
             await program.wait()
 
 
+@pytest.mark.slow
 async def test_twenty_programs_run_concurrently() -> None:
     async with asyncio.TaskGroup() as group:
         runs = [group.create_task(run_program(sh(f"read x; echo $x; exit {n}", stdin=f"{n}\n"))) for n in range(20)]

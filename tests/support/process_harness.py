@@ -44,5 +44,8 @@ def descriptors() -> set[str]:
 
 def children() -> set[int]:
     """Of this process; dead ones that nobody has waited for are among them."""
-    lists = [(task / "children").read_text().split() for task in Path("/proc/self/task").iterdir()]
-    return {int(child) for listed in lists for child in listed}
+    found = set[int]()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended since has no children
+            found.update(map(int, (thread / "children").read_text().split()))
+    return found

@@ -71,6 +71,7 @@ def test_every_note_of_the_corpus_has_a_title_and_a_source() -> None:
         assert 100 <= len(" ".join(text).split()) <= 250, note.name
 
 
+@pytest.mark.slow
 def test_sort_notes_answers_for_every_file(tmp_path: Path, sim: SimServer) -> None:
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text("I love the lamp.")

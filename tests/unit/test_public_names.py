@@ -46,6 +46,7 @@ def test_names_of_packages_are_complete_whether_imported_at_once_or_not() -> Non
     assert callable(batch_agent.tools.group_by_tools)
 
 
+@pytest.mark.slow
 def test_packages_can_be_imported_by_threads_at_once_with_what_others_import() -> None:
     code = """
 import builtins, sys, threading

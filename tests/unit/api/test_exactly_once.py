@@ -444,6 +444,7 @@ async def test_a_write_interrupted_by_the_agent_timeout_is_left_unknown(
     assert made == 1
 
 
+@pytest.mark.slow
 async def test_an_agent_timeout_ends_the_agent_even_if_its_tool_swallows_the_cancellation(tmp_path: Path) -> None:
     @Tool.define(effect="stateful")
     async def work() -> str:

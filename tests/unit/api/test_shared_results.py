@@ -76,6 +76,7 @@ def _placed(request: Request) -> list[Reference]:
     return [each.reference for message in messages for each in message.results if each.reference is not None]
 
 
+@pytest.mark.slow
 async def test_the_server_computes_a_paper_once_that_all_agents_read() -> None:
     """On the simulated engine, whose prefix cache is vLLM's."""
     computed: dict[str, float] = {}
@@ -113,6 +114,7 @@ async def test_a_tool_may_have_another_place_than_the_run() -> None:
     assert references(results[0]) == [None] * 3
 
 
+@pytest.mark.slow
 async def test_a_resumed_run_sends_the_prompts_that_an_uninterrupted_one_would_have_sent(tmp_path: Path) -> None:
     whole = ScriptedBackend(answer)
     expected = await run(whole, checkpoint_dir=tmp_path / "whole", max_agents=1)

@@ -419,6 +419,7 @@ async def test_workers_share_the_pace_and_get_it_back_when_one_leaves() -> None:
         assert 280 <= len(a.held) - alone <= 300
 
 
+@pytest.mark.slow
 @virtual
 async def test_a_worker_without_requests_leaves_the_pace_to_the_others() -> None:
     coordinator = MemoryCoordinator(MemoryStore())

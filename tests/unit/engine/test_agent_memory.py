@@ -5,6 +5,8 @@ import gc
 import weakref
 from typing import Any
 
+import pytest
+
 from batch_agent import BatchAgent, Tool
 from batch_agent.core.requests import Request
 from batch_agent.testing import ScriptedBackend, call, say
@@ -16,6 +18,7 @@ async def look(key: str) -> str:
     return f"the value of {key}"
 
 
+@pytest.mark.slow
 async def test_an_agent_that_has_ended_is_freed_without_the_collector() -> None:
     """A cycle for each agent would be found late, and would double what the collector examines."""
     tasks: list[weakref.ref[asyncio.Task[Any]]] = []

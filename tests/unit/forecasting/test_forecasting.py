@@ -184,6 +184,7 @@ def test_a_simulation_is_deterministic_also_inside_a_running_loop() -> None:
     assert asyncio.run(main()) == told()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     agents=st.integers(1, 24),

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,6 +172,7 @@ def sent_to_endpoints(
     return times
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 300), min_size=2, max_size=5), st.integers(1, 400), st.data())
 def test_no_minute_has_more_requests_at_any_endpoint_than_its_limit(
     limits: list[int], requests: int, data: st.DataObject
@@ -181,6 +183,7 @@ def test_no_minute_has_more_requests_at_any_endpoint_than_its_limit(
         assert not endpoint or most_in_a_minute(endpoint) <= limit
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.integers(2, 300), min_size=2, max_size=4))
 def test_the_limits_of_all_endpoints_are_nearly_used_up(limits: list[int]) -> None:

@@ -153,6 +153,7 @@ def test_results_placed_first_that_nobody_shares_cost_more() -> None:
     assert report.saved_tokens < 0
 
 
+@pytest.mark.slow
 def test_of_a_large_run_only_the_first_agents_are_looked_at() -> None:
     recorder = recorded([reader("a", "b", size=8_000.0)] * MAX_READERS)
     small = recorder.report(4.0)

@@ -100,6 +100,7 @@ def test_95_of_100_cascades_meet_the_target_with_a_third_of_the_calls() -> None:
     assert sum(calls for *_, calls in measured) <= 100 * 2000 / 3
 
 
+@pytest.mark.slow
 def test_95_of_100_cascades_meet_the_target_if_the_score_is_certain_and_wrong() -> None:
     measured = [measure(treacherous, 300, 100, seed) for seed in range(100)]
     assert sum(precision >= 0.95 and recall >= 0.95 for precision, recall, _ in measured) >= 95

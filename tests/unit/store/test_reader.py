@@ -135,6 +135,7 @@ async def test_usage_of_a_failed_attempt_is_counted(tmp_path: Path) -> None:
         assert reader.usage() == Usage(110, 4, 8)
 
 
+@pytest.mark.slow
 async def test_thousands_of_agents_and_huge_texts_are_read_one_by_one(tmp_path: Path) -> None:
     await run(tmp_path, [f"{n} " + "ü" * (200_000 if n % 1000 == 0 else 1) for n in range(2000)])
     with CheckpointReader(tmp_path) as reader:

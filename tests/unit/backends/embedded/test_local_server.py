@@ -180,6 +180,7 @@ async def test_llama_cpp_loads_the_converted_default_model(
     assert "Paris" in answer["choices"][0]["message"]["content"]
 
 
+@pytest.mark.slow
 async def test_ctrl_c_does_not_stop_the_server(running: LocalServer) -> None:
     os.kill(running._process.pid, signal.SIGINT)
     async with aiohttp.ClientSession() as session, session.get(f"{running.url}/health") as reply:

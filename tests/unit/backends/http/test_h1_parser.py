@@ -213,6 +213,7 @@ def test_a_body_limit_may_be_set_after_the_headers() -> None:
         reader.set_limit(4)
 
 
+@pytest.mark.slow
 def test_a_compressed_body_is_decompressed_up_to_its_limit() -> None:
     bomb = gzip.compress(b"\0" * 100_000_000)
     reader = ResponseParser(1_000_000)

@@ -80,6 +80,7 @@ async def test_inspect_shows_a_run_in_action_mode(tmp_path: Path, capsys: pytest
     assert "1 answered" in said
 
 
+@pytest.mark.slow
 async def test_inspect_output_in_a_pipe_is_not_wrapped_and_has_no_color(tmp_path: Path) -> None:
     await run(tmp_path, ["[bold]" + "ü" * 150 + " 1"])
     done = typed("inspect", str(tmp_path), "--agent", "0", cwd=tmp_path)

@@ -66,6 +66,7 @@ async def test_many_calls_in_a_forgotten_session_are_all_made_in_one_new_one(ref
         assert not served.farewell.is_set()  # there is no session to end
 
 
+@pytest.mark.slow
 async def test_a_server_may_be_restarted_any_number_of_times() -> None:
     async with opened() as (served, tools):
         for number in range(6):
