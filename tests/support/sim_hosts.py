@@ -64,10 +64,12 @@ class Host:
             elif self.odd is None or not self.odd(path, body, connection):
                 app.handle(request, connection)
 
+        # Serves once it can be killed: a caller that is cancelled while it waits leaves no listener behind.
         self._listener = await loop.create_server(
-            lambda: ClientConnection(handle, app.connections), "127.0.0.1", self.port
+            lambda: ClientConnection(handle, app.connections), "127.0.0.1", self.port, start_serving=False
         )
         self.port = self._listener.sockets[0].getsockname()[1]
+        await self._listener.start_serving()
 
     def kill(self) -> None:
         """All connections are reset, and no further one is taken."""

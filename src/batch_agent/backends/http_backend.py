@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ..core.errors import BackendError
+from ..core.errors import BackendError, WebPage
 from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
 from ..lazy_imports import lazy_modules
@@ -219,6 +219,9 @@ class StreamingRequest(AsyncIterator[Delta]):
                 self._abort()  # the body was read to its end, so the connection can be reused
                 self._ready = dialect.decode_reply(body, lane)
                 self._ready.reverse()
+        except WebPage as page:
+            self._abort()
+            raise self._server.redact(WebPage(page.kind, f"{display_url(self.url)}: {page}", status=200)) from None
         except BackendError as error:
             self._mark_billed(error)
             self._abort()

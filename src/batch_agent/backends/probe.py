@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from yarl import URL
 
-from ..core.errors import BackendError, ErrorKind, SpecError
+from ..core.errors import BackendError, ErrorKind, SpecError, WebPage
 from ..core.fast_dataclass import dataclass
 from ..core.images import ImageData, ImageRef, PlacedImage
 from ..core.messages import Prompt, ToolSpec, User
@@ -247,7 +247,8 @@ async def with_retries(attempt: Callable[[], Awaitable[T]]) -> T:
         try:
             return await attempt()
         except BackendError as error:
-            if not error.retryable or error.status is None or attempt_number == _MAX_ATTEMPTS - 1:
+            is_passing = error.retryable and error.status is not None and not isinstance(error, WebPage)
+            if not is_passing or attempt_number == _MAX_ATTEMPTS - 1:
                 raise
             await asyncio.sleep(min(_BACKOFF.ceiling, error.retry_after or _BACKOFF.delay(attempt_number)))
     raise AssertionError("unreachable")

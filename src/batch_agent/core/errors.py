@@ -149,6 +149,10 @@ class AnswerLimitChanged(BackendError):
     then it has another limit."""
 
 
+class WebPage(BackendError):
+    """A web page came with status 200 instead of an answer. If no request was ever answered, the address is wrong."""
+
+
 class StoreError(BatchAgentError):
     """The checkpoint cannot be opened or written. Stored data stays valid."""
 

@@ -4,7 +4,7 @@ A failure may concern one agent only, or a few prompts that a server cannot hand
 several agents fail, no request is answered in between, and no request that was sent before the first failure is still
 in flight: errors arrive sooner than answers, so at first there is nothing else."""
 
-from ..core.errors import BackendError, ErrorKind
+from ..core.errors import BackendError, ErrorKind, WebPage
 from ..core.fast_dataclass import dataclass
 
 _REMEMBERED_REQUESTS = 40
@@ -40,6 +40,9 @@ class Outcomes:
 
 _CERTAIN_AGENTS = 3
 """Agents whose failure is conclusive: connections that are refused."""
+_CERTAIN_PAGES = 3
+"""Attempts to which a web page is the response, before the first answer. Those of one agent count, too: it makes so
+many within two seconds."""
 _REFUSED_AGENTS = 10
 _BROKEN_AGENTS = 20
 """Agents, for failures that their prompts may have caused."""
@@ -112,6 +115,7 @@ class Health:
         self._unavailable: set[str] = set()
         self._failed: set[str] = set()
         self._unanswered = 0
+        self._pages = 0
         self._max_in_flight = 0
         self._outcomes = Outcomes()
         self._retries = 0
@@ -177,9 +181,10 @@ class Health:
             self._first_error = str(error)
             self._unavailable.clear()
             self._failed.clear()
-            self._unanswered = self._max_in_flight = 0
+            self._unanswered = self._max_in_flight = self._pages = 0
         self._failed.add(agent)
         self._unanswered += error.kind is ErrorKind.TURN_TIMEOUT
+        self._pages += isinstance(error, WebPage)
         self._max_in_flight = max(self._max_in_flight, len(self._in_flight) + 1)
         if error.kind is ErrorKind.UNAVAILABLE:
             self._unavailable.add(agent)
@@ -207,6 +212,8 @@ class Health:
             return self._retry_agent(
                 _BUSY_RETRY_FACTOR if error.kind is ErrorKind.UNAVAILABLE else self._usual_retry_factor(error)
             )
+        if self._pages >= _CERTAIN_PAGES and not self._has_answered:
+            return StopRun(f"The backend answers no request. {error}")
         is_gone = len(self._unavailable) >= _CERTAIN_AGENTS
         hangs = len(self._failed) >= _CERTAIN_AGENTS and self._unanswered >= max(
             _REFUSED_AGENTS, _TIMED_OUT_ROUNDS * self._max_in_flight

@@ -159,13 +159,17 @@ async def test_prompts_whose_answers_are_empty_everywhere_are_sent_once_to_each_
         assert sum(host.requests() for host in hosts) == 36
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("status", [200, 502])
-async def test_a_web_page_instead_of_answers_stops_the_run_with_its_title_and_what_to_do(status: int) -> None:
-    hosts = mixed(page(status), 2, 0)
+@pytest.mark.parametrize(
+    ("status", "endpoints"), [(200, 1), (200, 2), pytest.param(502, 2, marks=pytest.mark.slow)]
+)
+async def test_a_web_page_instead_of_answers_stops_the_run_with_its_title_and_what_to_do(
+    status: int, endpoints: int
+) -> None:
+    hosts = mixed(page(status), endpoints, 0)
     async with up(*hosts):
         with pytest.raises(RunStopped) as raised:
             await run(hosts)
+    assert hosts[0].address in str(raised.value)
     assert r"a web page (502 Bad Gateway) instead of an answer" in str(raised.value)
     assert "check the URL, and whether the server behind the proxy is up" in str(raised.value)
     assert "<" not in str(raised.value)

@@ -145,6 +145,9 @@ async def test_a_server_that_closes_idle_connections_is_given_a_new_one_each_tim
         ("http://host:99999", "not a URL"),
         ("http://", "has no host"),
         ("http:/host", "two slashes"),
+        (f"http://{'a' * 64}.org", "have 1 to 63 characters"),
+        (f"vllm://{'a' * 64}:8000", "have 1 to 63 characters"),
+        ("http://a..b/v1", "have 1 to 63 characters"),
         ("local://?slots=0", "slots must be"),
         ("local://?slots=many", "slots must be"),
         ("local://?slots=²", "slots must be"),
@@ -202,6 +205,13 @@ async def test_a_web_site_is_not_an_inference_server() -> None:
 
     async with raw_server(answer) as server:
         assert "Is it an inference server?" in str(await refused(server.url))
+
+
+async def test_a_proxy_that_no_host_can_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{'a' * 64}:3128")
+    error = await refused("https://server.test/v1")
+    assert isinstance(error, BackendError)
+    assert "the name of the proxy cannot be a host name" in str(error)
 
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b'{"data": {"a": 1}}', b'{"data": [7, null]}', b'{"data": [{}]}'])

@@ -10,6 +10,7 @@ import pytest
 from batch_agent import BatchAgent, Flow
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.core.events import RunStarted, TurnEnded, WorkerEvent
+from batch_agent.core.protocols import Account
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import dollars
 from batch_agent.lanes import lane_turn_runner
@@ -18,6 +19,7 @@ from batch_agent.observe.report.page_model import model_of
 from batch_agent.observe.report.run_view import RunView
 from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import FaultRates, Script, SimConfig, SimServer
+from batch_agent.store.sqlite import SqliteStore
 
 PRICES = {"sim": (10.0, 1.0, 40.0)}
 INPUTS = ["one", "two", "three"]
@@ -49,6 +51,22 @@ async def test_results_report_and_inspect_agree_on_the_cost(
     assert f"Cost: {dollars(cost)}." in capsys.readouterr().err
     inspect(tmp_path)
     assert f"cost      {dollars(cost)}\n" in capsys.readouterr().out
+
+
+async def test_what_a_killed_process_had_set_aside_is_not_shown_as_cost(
+    sim: SimServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"backend": sim.url, "prices": PRICES, "checkpoint_dir": tmp_path, "max_usd": 1.0}
+    await BatchAgent.run(task="{it}", inputs=INPUTS[:1], **options)
+    store = SqliteStore(tmp_path)
+    await store.open()
+    await store.save_account(Account(None, 0.3))  # as a kill leaves it
+    await store.aclose()
+    results = await BatchAgent.run(task="{it}", inputs=INPUTS, progress=True, **options)
+    assert results.cost is not None
+    shown = capsys.readouterr().err
+    assert f"Cost: {dollars(results.cost)}; the budget counts $0.2" in shown
+    assert "more for requests without an answer, which may have cost less." in shown
 
 
 async def test_a_run_without_prices_shows_no_cost(

@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from batch_agent import BackendError, ErrorKind
+from batch_agent.core.errors import WebPage
 from batch_agent.schedule.health import REJECTED_AGENTS, Health, PauseAll, RetryAgent, StopRun, Verdict
 
 GONE = BackendError(ErrorKind.UNAVAILABLE, "Cannot connect")
+PAGE = WebPage(ErrorKind.SERVER, "a web page instead of an answer", status=200)
 DENIED = BackendError(ErrorKind.AUTH, "no access", status=403)
 
 
@@ -43,6 +45,23 @@ def test_the_reason_of_a_stop_has_the_first_failure_which_may_say_why_the_server
     *_, last = run.fail(GONE, 3.0, 17.0)
     assert isinstance(last, StopRun)
     assert "Cannot connect The first failure was: the engine has died" in last.reason
+
+
+def test_a_backend_that_responds_with_web_pages_and_has_answered_nothing_is_given_up_at_the_third() -> None:
+    run = Run()
+    assert [run.fails(PAGE, at, "a") for at in (0.0, 0.4)] == [RetryAgent()] * 2
+    assert isinstance(run.fails(PAGE, 1.2, "a"), StopRun)
+
+
+def test_web_pages_among_answers_concern_only_their_agents() -> None:
+    run = Run()
+    run.answers()
+    assert all(isinstance(verdict, RetryAgent) for verdict in run.fail(PAGE, 1.0, 1.1, 1.2, 1.3))
+    waiting = Health(15)
+    early = waiting.sent(0.0)
+    pages = [waiting.failed(waiting.sent(0.1), "a", PAGE, 0.2) for _ in range(5)]
+    assert all(isinstance(verdict, RetryAgent) for verdict in pages)
+    waiting.succeeded(early)
 
 
 def test_one_agent_that_fails_again_and_again_is_alone() -> None:

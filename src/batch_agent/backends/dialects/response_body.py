@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ...core.errors import BackendError, ErrorKind
+from ...core.errors import BackendError, ErrorKind, WebPage
 from ...core.requests import Lane, Usage
 from ..http.json_body import BadJson, loads
 from ..http_errors import reported_error, web_page
@@ -18,8 +18,8 @@ def parse_object(data: bytes) -> dict[str, Any]:
     except BadJson as error:
         message = f"The server's response is not valid JSON ({error}): {data[:200]!r}"
         if (page := web_page(data)) is not None:
-            message = f"The server responded with {page}"
-        elif data.lstrip()[:1] == b"{":
+            raise WebPage(ErrorKind.SERVER, f"The server responded with {page}") from error
+        if data.lstrip()[:1] == b"{":
             message += " It was cut off or changed on its way: look at the server's log, and at proxies in between."
         raise BackendError(ErrorKind.SERVER, message) from error
     if type(value) is not dict:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from ... import aio
-from ...core.errors import BackendError, BatchAgentError, ErrorKind, SpecError
+from ...core.errors import BackendError, BatchAgentError, ErrorKind, SpecError, WebPage
 from ...core.events import EndpointChanged, EndpointState
 from ...core.messages import User
 from ...core.protocols import (
@@ -437,7 +437,8 @@ class EndpointPool:
         if errors and all(is_overload_refusal(error) for error in errors):
             pauses = [error.retry_after for error in errors if error.retry_after is not None]
             return BackendError(kind, message, retry_after=min(pauses, default=None), status=errors[-1].status)
-        return BackendError(kind, message)
+        error_class = WebPage if errors and all(isinstance(error, WebPage) for error in errors) else BackendError
+        return error_class(kind, message)
 
     def _rejection_error(self, failed: Mapping[int, BackendError], error: BackendError) -> BackendError:
         members = [self.members[index] for index in failed]

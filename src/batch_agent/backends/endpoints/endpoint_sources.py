@@ -128,7 +128,8 @@ class DnsSource:
         try:
             parsed = URL(url)
             host, port = parsed.host, parsed.port
-        except ValueError:
+            (host or "").encode("idna")
+        except ValueError:  # also a UnicodeError, for a name that the resolver would not take
             raise SpecError(example) from None
         if not host or port is None:
             raise SpecError(example)

@@ -157,7 +157,7 @@ async def _note_reuse(session: aiohttp.ClientSession, context: SimpleNamespace, 
 def _translate_errors(connection: _ConnectionUse | None = None) -> Iterator[None]:
     try:
         yield
-    except (aiohttp.ClientError, ssl.SSLError, BadContent) as error:
+    except (aiohttp.ClientError, ssl.SSLError, BadContent, UnicodeError) as error:
         raise _translated(error, is_reused=connection is not None and connection.is_reused) from error
 
 
@@ -175,6 +175,8 @@ def _translated(error: Exception, *, is_reused: bool) -> OSError:
             return ConnectError(f"the proxy responded with {error.status} {error.message}")
         case aiohttp.ClientConnectorError():
             return ConnectError(str(error.os_error))
+        case UnicodeError():  # the URL of the server was checked
+            return ConnectError("the name of the proxy cannot be a host name; see HTTP_PROXY and HTTPS_PROXY")
         case aiohttp.InvalidURL():
             return InvalidUrl(message)
         case aiohttp.ConnectionTimeoutError():

@@ -4,6 +4,7 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Awaitable
+from copy import copy
 from typing import Protocol
 
 from yarl import URL
@@ -157,7 +158,9 @@ class ServerClient:
             redacted = f"{redacted} {self._key_advice}"
         if redacted == text:
             return error
-        return BackendError(error.kind, redacted, retry_after=error.retry_after, status=error.status)
+        changed = copy(error)
+        changed.args = (redacted,)
+        return changed
 
 
 async def _read_ok(response: TransportResponse, url: URL, limit: int = MAX_BODY_BYTES) -> bytes:

@@ -15,6 +15,7 @@ from .text_format import duration, plural
 
 _MAX_TOOLS = 5
 _MAX_STEERED = 8
+_SHOWN_DOLLARS = 0.0001
 
 
 def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False) -> list[str]:
@@ -31,8 +32,7 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
         lines.append(f"Tokens: {usage.input:,} in, {usage.output:,} out{cached}.")
     if stats.prefix is not None and (outcome := prefix_outcome_line(stats.prefix)) is not None:
         lines.append(outcome)
-    if cost := stats.spent or (stats.run.cost(usage) if stats.run else None):  # of restored answers, too
-        lines.append(f"Cost: {dollars(cost)}{cost_by_lane(stats.run.cost, usage) if stats.run else ''}.")
+    lines += _cost(stats, usage)
     if stats.tool_calls:
         lines.append(f"Tool calls: {stats.tool_calls:,}{saved_by_sharing(stats.tool_sources, state.tools)}.")
     lines += failed_tool_lines([stats])
@@ -59,6 +59,20 @@ def _counts(state: LiveState, is_stopped: bool) -> str:
     else:
         left, of = f"{total - stats.done:,} not finished after", f"{stats.ok:,} of {plural(total, 'agent')}"
     return ", ".join([f"{of} answered", *([f"{stats.failed:,} failed"] if stats.failed else []), left])
+
+
+def _cost(stats: RunStats, usage: Usage) -> list[str]:
+    """What the answers cost, restored ones too, and what the budget counts beyond that: requests whose answers are not
+    known, and what a killed process had set aside."""
+    known = stats.run.cost(usage) if stats.run else None
+    if not known:
+        return [f"Cost: {dollars(stats.spent)}."] if stats.spent else []
+    by_lane = cost_by_lane(stats.run.cost, usage) if stats.run else ""
+    rest = stats.spent - known
+    if rest < _SHOWN_DOLLARS:
+        return [f"Cost: {dollars(known)}{by_lane}."]
+    unknown = f"the budget counts {dollars(rest)} more for requests without an answer, which may have cost less"
+    return [f"Cost: {dollars(known)}{by_lane}; {unknown}."]
 
 
 def cost_by_lane(cost: Callable[[Usage], float | None], usage: Usage) -> str:
