@@ -185,7 +185,7 @@ class FallbackRuns:
         coordinator, ttl = self._coordinators()[0], self._spec.distribution.lease
         await coordinator.open()
         try:
-            callers = presence.ClientPresence(coordinator, ttl)
+            callers = presence.ClientPresence(coordinator.documents, ttl)
             is_joined = await callers.any_present()
             async with callers.present(membership.worker_name()):
                 yield is_joined
@@ -494,7 +494,7 @@ def _both(earlier: AgentResult, last: AgentResult) -> AgentResult:
 
 def brought_conversations(run: RunResources) -> "BroughtConversations":
     assert run.cluster is not None
-    return handover.BroughtConversations(run.cluster.coordinator)
+    return handover.BroughtConversations(run.cluster.coordinator.documents)
 
 
 def _found_in(brought: Mapping[str, Sequence[Fact]]) -> Callable[[str], Awaitable[Sequence[Fact]]]:

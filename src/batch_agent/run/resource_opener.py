@@ -231,12 +231,12 @@ class _Opener:
                 "samples": setup.spec.evaluation.samples,
                 "inputs": inputs.total,
             }
-            await shared_control.begin_controls(coordinator, given, is_flow=is_flow)
-        self._shared, now = await shared_control.read_controls(coordinator)
+            await shared_control.begin_controls(coordinator.documents, given, is_flow=is_flow)
+        self._shared, now = await shared_control.read_controls(coordinator.documents)
         if self._shared is None:
             return spending
         if submits and not is_flow:
-            self._additions = added_inputs.AddedInputs(coordinator, cluster.member.name)
+            self._additions = added_inputs.AddedInputs(coordinator.documents, cluster.member.name)
             await self._additions.update(self._shared)
             self._added = self._additions.known
         kept = self._shared.kept(spending)
@@ -250,7 +250,9 @@ class _Opener:
         live = control.LiveSettings(self._deadline, pool, self._admissions.controllers)
         follower = shared_control.ControlFollower(self._given, live.set, live.cancel, self._events, self._shared)
         update_inputs = None if self._additions is None else self._additions.update
-        await self._stack.enter_async_context(shared_control.follow_controls(cluster.member, follower, update_inputs))
+        documents = cluster.coordinator.documents
+        following = shared_control.follow_controls(documents, cluster.member, follower, update_inputs)
+        await self._stack.enter_async_context(following)
         if self._shared is not None and self._shared.value("pause"):
             self._setups[0].notify("The run is paused. To go on: batch-agent ctl URL --run NAME --resume")
         return [replace(run, live=live, added=self._additions) for run in runs]
