@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from ..atomic_file import atomic_write
 from ..cluster.coordinator_address import coordinator_of
 from ..cluster.presence import ClientPresence
-from ..cluster.redis.redis_coordinator import runs_known
+from ..cluster.redis.redis_coordinator import no_such_run, runs_known
 from ..cluster.redis.run_copy import copy_run
 from ..cluster.run_files import RUN_FILES, save_file
 from ..cluster.run_observer import observe_run
@@ -123,8 +123,7 @@ class SharedRun:
                 f"Run {self.name!r} at {self.url} was not started by `batch-agent run` of this version. Run the same "
                 "program or command again, with the same store and name: it goes on where the run is."
             )
-        listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
-        raise StoreError(f"There is no run {self.name!r} at {self.url}. {listed}")
+        raise no_such_run(self.name, self.url, known)
 
     async def delete(self) -> None:
         """Deletes the run from the server. Raises StoreError if a submitter is active."""

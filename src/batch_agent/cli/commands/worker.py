@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ...cluster.coordinator_address import coordinator_of
-from ...cluster.redis.redis_coordinator import runs_known
+from ...cluster.redis.redis_coordinator import existing_runs, runs_known
 from ...core.coordinator import Coordinator, Documents
 from ...core.errors import PlanMismatch, SpecError, StoreError
 from ...core.protocols import EventSink
@@ -213,4 +213,4 @@ async def _known_runs(store: str) -> str:
     known: list[str] = []
     with suppress(StoreError):  # the list is only a hint
         known = await runs_known(store)
-    return f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
+    return existing_runs(known)

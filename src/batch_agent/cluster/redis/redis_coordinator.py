@@ -1,8 +1,9 @@
 """Coordinator in Redis: it outlives the workers, which may be anywhere. Needs the extra `redis`."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...core.errors import SpecError
+from ...core.errors import SpecError, StoreError
 from .calls import RedisCallTable
 from .documents import RedisDocuments
 from .durability_check import warn_if_not_durable
@@ -72,6 +73,16 @@ async def runs_known(url: str, *, retry_seconds: float = _RETRY_SECONDS_AT_OPEN)
         return sorted(run.decode() for run in await connection.call("SMEMBERS", RUNS))
     finally:
         await connection.aclose()
+
+
+def no_such_run(run: str, url: str, known: Sequence[str]) -> StoreError:
+    """`url`: of the server, without a password. `known`: the runs that it has."""
+    return StoreError(f"There is no run {run!r} at {url}. {existing_runs(known)}")
+
+
+def existing_runs(known: Sequence[str]) -> str:
+    """Names of runs, as a hint."""
+    return f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
 
 
 def _connect(url: str, retry_seconds: float) -> "RedisConnection":

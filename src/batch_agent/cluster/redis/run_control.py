@@ -10,7 +10,7 @@ from ...plan.row_keys import agent_names, row_key
 from ...store.codec import decode_job
 from ..added_inputs import record_inputs
 from ..shared_control import change_run, is_active, read_controls
-from .redis_coordinator import RedisCoordinator, runs_known
+from .redis_coordinator import RedisCoordinator, no_such_run, runs_known
 
 _RETRY_SECONDS = 10.0
 
@@ -52,8 +52,7 @@ async def _unknown(coordinator: RedisCoordinator, url: str, run: str) -> StoreEr
         return StoreError(
             f"Run {run!r} at {coordinator.url} has not started, or was started by an older version of batch-agent."
         )
-    listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
-    return StoreError(f"There is no run {run!r} at {coordinator.url}. {listed}")
+    return no_such_run(run, coordinator.url, known)
 
 
 async def _find_agents(coordinator: RedisCoordinator, wanted: Sequence[str]) -> dict[str, Steered]:

@@ -5,13 +5,12 @@ from pathlib import Path
 
 from ...atomic_file import atomic_write
 from ...core.coordinator import IDENTITY, PLAN
-from ...core.errors import StoreError
 from ...core.facts import Started
 from ...store.checkpoint_copy import CheckpointCopy, EncodedFact, InputRow, open_copy
 from ...store.codec import decode_job, encode, encode_input
 from ..run_files import RUN_FILES
 from ..shared_control import is_active
-from .redis_coordinator import RedisCoordinator, runs_known
+from .redis_coordinator import RedisCoordinator, no_such_run, runs_known
 from .stored_run import StoredRun
 
 _RETRY_SECONDS = 10.0
@@ -30,7 +29,7 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
         if plan is None:
             stages = [] if agent is not None else await stages_of(url, run)
             if not stages:
-                raise await _unknown(url, run, coordinator)
+                raise no_such_run(run, coordinator.url, await runs_known(url))
             copied = [await copy_run(url, f"{run}.{stage}", folder / stage) for stage in stages]
             await _copy_files(coordinator, folder)
             return any(copied) or await is_active(coordinator.documents)
@@ -86,9 +85,3 @@ async def _unfinished(stored: StoredRun) -> tuple[list[InputRow], list[EncodedFa
         if is_leased:
             started[job.key] = (job.key, *encode(Started.of(job)))
     return list(inputs.values()), list(started.values())
-
-
-async def _unknown(url: str, run: str, coordinator: RedisCoordinator) -> StoreError:
-    known = await runs_known(url)
-    listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
-    return StoreError(f"There is no run {run!r} at {coordinator.url}. {listed}")
