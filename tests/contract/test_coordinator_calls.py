@@ -1,4 +1,4 @@
-"""What every hub keeps to: calls that one makes for all, and places in a queue."""
+"""What every coordinator keeps to: calls that one makes for all, and places in a queue."""
 
 import asyncio
 import math

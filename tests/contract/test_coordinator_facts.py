@@ -1,4 +1,4 @@
-"""What every hub keeps to: facts behind tokens, and the news of endings."""
+"""What every coordinator keeps to: facts behind tokens, and the news of endings."""
 
 import asyncio
 

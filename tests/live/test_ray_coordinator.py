@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import tests.contract.test_coordinator_calls
+import tests.contract.test_coordinator_documents
 import tests.contract.test_coordinator_facts
-import tests.contract.test_coordinators
+import tests.contract.test_coordinator_work
 import tests.contract.test_shared_kv_cache
 from tests.contract.coordinator_contract import LONG, STARTED, Meet, by_key, coordinator, jobs, leased
 from tests.live.ray_cluster import ray_cluster
@@ -22,7 +23,8 @@ __all__ = ["coordinator"]
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the files of its logs open
 
 for suite in (
-    tests.contract.test_coordinators,
+    tests.contract.test_coordinator_documents,
+    tests.contract.test_coordinator_work,
     tests.contract.test_coordinator_calls,
     tests.contract.test_coordinator_facts,
     tests.contract.test_shared_kv_cache,
