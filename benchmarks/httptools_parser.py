@@ -9,7 +9,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from batch_agent.backends.http.h1_parser import ProtocolError, ResponseHead, ResponseTooLarge
 from batch_agent.backends.http.transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, format_size
-from batch_agent.core.content_decoder import BadContent, ContentDecoder, decoder_for
+from batch_agent.content_decoder import BadContent, ContentDecoder, decoder_for
 
 _LONGEST_HEAD = 64 * 1024
 _MOST_FIELDS = 256

@@ -20,7 +20,8 @@ from random import Random
 from typing import Any
 
 from batch_agent import AgentResult, Tool
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.documents import MemoryDocuments
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.core.coordinator import Document
 from batch_agent.core.protocols import ServerLoad
 from batch_agent.core.requests import Reply, Request, Usage
@@ -45,18 +46,10 @@ LIMIT = 1.05
 """Wanted: seconds of four workers / those of one."""
 
 
-class RemoteCoordinator(MemoryCoordinator):
-    """Coordinator of workers on several machines. It stays open while any of them comes and goes."""
+class RemoteDocuments(MemoryDocuments):
+    """Documents on another machine."""
 
-    def __init__(self) -> None:
-        super().__init__(MemoryStore())
-        self.changes = 0
-
-    async def open(self) -> None:
-        pass
-
-    async def aclose(self) -> None:
-        pass
+    changes = 0
 
     async def read(self, name: str) -> Document:
         document = await super().read(name)
@@ -68,6 +61,21 @@ class RemoteCoordinator(MemoryCoordinator):
         is_done = await super().compare_and_set(name, old, new)
         await asyncio.sleep(LATENCY)
         return is_done
+
+
+class RemoteCoordinator(MemoryCoordinator):
+    """Coordinator of workers on several machines. It stays open while any of them comes and goes."""
+
+    def __init__(self) -> None:
+        store = MemoryStore()
+        super().__init__(store)
+        self.documents: RemoteDocuments = RemoteDocuments(store)
+
+    async def open(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
 
 
 class SimulatedBackend(ScriptedBackend):
@@ -128,7 +136,7 @@ async def measure(work: Workload, workers: int, seed: int) -> dict[str, Any]:
         shared = None if workers == 1 else coordinator
         run = partial(runner.run, setup_of(work, backend, seed, inputs), coordinator=shared)
         async with ResultStream(run) as stream:
-            while workers > 1 and not await coordinator.pending_count():
+            while workers > 1 and not await coordinator.work.pending_count():
                 await asyncio.sleep(0.01)
             for _ in range(workers - 1):
                 group.create_task(runner.work(setup_of(work, backend, seed, []), coordinator))
@@ -141,7 +149,7 @@ async def measure(work: Workload, workers: int, seed: int) -> dict[str, Any]:
         "wall_s": round(wall, 2),
         "later_turns_cached": round(later.cached / later.input, 3),
         "computed_prompt_tokens": sum(result.usage.input - result.usage.cached for result in results),
-        "document_changes_per_s": round(coordinator.changes / wall, 1),
+        "document_changes_per_s": round(coordinator.documents.changes / wall, 1),
     }
 
 

@@ -57,7 +57,8 @@ async def _idle(server: Server, workers: int) -> Numbers:
     async with _run(server) as run:
         coordinator = RedisCoordinator(server.url, run)
         try:
-            async with ClientPresence(coordinator, _LONG_S).present("benchmark"), _workers(server, run, workers):
+            caller = ClientPresence(coordinator.documents, _LONG_S)
+            async with caller.present("benchmark"), _workers(server, run, workers):
                 await asyncio.sleep(2 + workers / _STARTED)
                 before, began = await server.taken(), time.monotonic()
                 await asyncio.sleep(_IDLE_S)

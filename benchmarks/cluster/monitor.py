@@ -7,16 +7,20 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from batch_agent.cluster.redis import lua_documents, lua_work
-from batch_agent.cluster.redis.lua_common import LuaScript
+from batch_agent.cluster.redis import documents, updates
+from batch_agent.cluster.redis.lua import calls, facts, work
+from batch_agent.cluster.redis.lua.common import LuaScript
 
 _SCRIPTS = {
     script.sha: name.lower()
-    for module in (lua_documents, lua_work)
+    for module in (calls, documents, facts, updates, work)
     for name, script in vars(module).items()
     if isinstance(script, LuaScript)
 }
-FOR_AGENTS = ("submit", "lease", "write", "calls", "facts", "release", "reserve_rate", "xread", "?")
+FOR_AGENTS = (
+    "submit", "lease", "write", "calls", "facts", "release", "reserve_rate", "acquire_permit", "release_permit",
+    "xread", "?",
+)  # fmt: skip
 """The others are for heartbeats, events, joining and leaving."""
 _LINE = re.compile(rb'\+?[\d.]+ \[\d+ (\S+)\] "([^"]+)"(?: "([0-9a-f]{40})")?')
 _NOT_COUNTED = ("info", "ping", "config", "client", "hello", "monitor")

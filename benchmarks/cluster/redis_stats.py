@@ -9,7 +9,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from batch_agent.cluster.redis.redis_coordinator import PREFIX, RedisCoordinator
+from batch_agent.cluster.redis.keyspace import PREFIX
+from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.core.coordinator import Completion
 from batch_agent.store.codec import decode_completion
 from benchmarks.cluster.redis_server import OwnServer
@@ -99,7 +100,7 @@ class Server:
         last = int(told[-1][0].partition(b"-")[0])
         keys = Counter(completion.key for completion in completions)
         coordinator = RedisCoordinator(self.url, run)
-        facts = await coordinator.fact_lists(list(endings))
+        facts = await coordinator.facts.read_many(list(endings))
         await coordinator.aclose()
         stories = Counter(tuple(type(fact).__name__.lower() for fact in listed) for listed in facts)
         return Seen(last / 1e3 - first / 1e6, len(workers), keys.total() - len(keys), stories)

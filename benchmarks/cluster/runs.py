@@ -67,7 +67,7 @@ async def shared(
     try:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(
-                ClientPresence(coordinator, _LONG_S).present("benchmark")
+                ClientPresence(coordinator.documents, _LONG_S).present("benchmark")
             )  # so that workers stay
             errands = [replace(errand, run=run) for errand in (caller, *workers)]
             asking, *working = await stack.enter_async_context(crew(errands))
@@ -147,7 +147,7 @@ async def _begin(coordinator: Coordinator, workers: Sequence[Child], copies: int
     for child in workers:
         child.tell()
     async with asyncio.timeout(_PATIENCE_S + _PATIENCE_FOR_EACH_S * number):
-        while len(await workers_of(coordinator)) < number:
+        while len(await workers_of(coordinator.documents)) < number:
             await asyncio.sleep(0.1)
 
 

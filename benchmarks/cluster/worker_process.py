@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 
 from batch_agent import AgentResult, BatchAgent
 from batch_agent.cluster.coordinator_address import coordinator_of
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from batch_agent.backends.connect import connect
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
@@ -78,7 +78,7 @@ async def run_shared(
             asyncio.TaskGroup() as group,
             ResultStream(partial(runner.run, setup(list(scene.tasks)), coordinator=coordinator)) as all_of,
         ):
-            while not await coordinator.pending_count():
+            while not await coordinator.work.pending_count():
                 await asyncio.sleep(0.01)  # workers that come before there is work would go again
             for _ in range(several - 1):
                 group.create_task(runner.work(setup([]), coordinator))

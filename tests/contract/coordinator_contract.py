@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.core.agent_config import Job
 from batch_agent.core.coordinator import Append, Completion, Coordinator, End, Lease, Write
@@ -66,15 +66,15 @@ def jobs(*keys: str) -> list[Job]:
 
 async def leased(coordinator: Coordinator, worker: str, *keys: str, ttl: float = LONG) -> dict[str, Lease]:
     """These are posted, and the worker has them; nothing else is there to be had."""
-    await coordinator.submit(jobs(*keys), retry_failed=False)
-    return by_key(await coordinator.lease(worker, len(keys), ttl=ttl, wait=0))
+    await coordinator.work.submit(jobs(*keys), retry_failed=False)
+    return by_key(await coordinator.work.lease(worker, len(keys), ttl=ttl, wait=0))
 
 
 async def taken_over(coordinator: Coordinator, worker: str, *keys: str) -> dict[str, Lease]:
     """The leases of these have run out, or are about to."""
     found: dict[str, Lease] = {}
     while found.keys() != set(keys):
-        found |= by_key(await coordinator.lease(worker, len(keys), ttl=LONG, wait=SHORT))
+        found |= by_key(await coordinator.work.lease(worker, len(keys), ttl=LONG, wait=SHORT))
     return found
 
 

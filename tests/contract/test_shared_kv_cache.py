@@ -38,7 +38,9 @@ async def test_all_agents_of_three_workers_get_their_turn_and_never_more_than_fi
 
     async with AsyncExitStack() as stack, asyncio.timeout(PATIENCE):
         for number, worker in enumerate(workers):
-            sharing = share_kv_caches(await meet(), f"worker {number}", {"a": worker}, ttl=5.0, interval=0.05)
+            sharing = share_kv_caches(
+                (await meet()).documents, f"worker {number}", {"a": worker}, ttl=5.0, interval=0.05
+            )
             await stack.enter_async_context(sharing)
         async with asyncio.TaskGroup() as group:
             for worker in workers:
@@ -50,9 +52,9 @@ async def test_all_agents_of_three_workers_get_their_turn_and_never_more_than_fi
 async def test_the_tokens_of_a_worker_that_died_come_back(meet: Meet) -> None:
     dead, living = residency(), residency()
     async with asyncio.timeout(PATIENCE):
-        sharing = KvSharing(await meet(), "dead", "a", dead, 0.5)
+        sharing = KvSharing((await meet()).documents, "dead", "a", dead, 0.5)
         await sharing.renew()
         await dead.admit("1", FirstPrompt(4 * 7000), FRESH)
-        async with share_kv_caches(await meet(), "living", {"a": living}, ttl=5.0, interval=0.05):
+        async with share_kv_caches((await meet()).documents, "living", {"a": living}, ttl=5.0, interval=0.05):
             await living.admit("2", FirstPrompt(4 * 7000), FRESH)  # does not fit beside the first
     assert living.ledger.counts.overcommitted == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.support.engine_harness import EventLog, asked, run, waiting_tool
-from tests.support.shared_run_workers import LEASE, LONG, Link, answers, calling, link_to_coordinator_of, working
+from tests.support.shared_run_workers import LEASE, LONG, Link, Part, answers, calling, link_to_coordinator_of, working
 
 from batch_agent import RunStopped, Tool
 from batch_agent.core.errors import BackendError, ErrorKind, PlanMismatch, StoreError
@@ -141,7 +141,7 @@ async def test_a_worker_disconnected_past_its_lease_writes_nothing_afterwards() 
     moved = {event.key for event in log.events if isinstance(event, AgentReassigned)}
     assert moved
     for key in moved:
-        facts = await link.coordinator.facts(key)
+        facts = await link.coordinator.facts.read(key)
         assert [type(fact).__name__ for fact in facts] == ["Started", "Replied", "Returned", "Replied"]
 
 
@@ -186,7 +186,7 @@ async def test_an_agent_that_crashes_its_workers_is_given_up() -> None:
         results = group.create_task(answers(calling(link, deadly, works=False, backend=slow(0))))
         await asyncio.sleep(0.1)
         for _ in range(5):
-            [lease] = await link.coordinator.lease("dies", 1, ttl=1.0, wait=60.0)
+            [lease] = await link.coordinator.work.lease("dies", 1, ttl=1.0, wait=60.0)
             assert lease.job.input == deadly[0]
         await asyncio.sleep(1.0)
         group.create_task(working(link.another(), backend=ScriptedBackend(by_turn(say("never asked")))))
@@ -266,9 +266,9 @@ async def test_leaving_a_shared_run_early_returns_its_leases_at_once() -> None:
     async with calling(link, inputs(30), backend=backend, tools=[waiting_tool(1.0)]) as stream:
         async for _ in stream:
             break
-    left = await link.coordinator.pending_count()
+    left = await link.coordinator.work.pending_count()
     assert left
-    leases = await link.coordinator.lease("another", 100, ttl=LEASE, wait=0.0)
+    leases = await link.coordinator.work.lease("another", 100, ttl=LEASE, wait=0.0)
     assert len(leases) == left
 
 
@@ -306,28 +306,23 @@ async def test_chunks_of_long_inputs_are_shared_between_workers() -> None:
 async def test_many_agents_are_shared_with_few_coordinator_calls() -> None:
     backend, link = ScriptedBackend(by_turn(say("yes"))), Link()
     assert len(await answers(calling(link, inputs(2_000), backend=backend, max_inflight=256))) == 2_000
-    assert link.calls < 2_000
-
-
-class SlowToWrite(Link):
-    """Writes wait until they may go."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.may_write = asyncio.Event()
-
-    async def write(self, *args: Any) -> frozenset[str]:
-        await self.may_write.wait()
-        return await self.coordinator.write(*args)
+    assert link.call_count < 2_000
 
 
 async def test_agents_are_started_while_as_many_that_have_ended_are_written() -> None:
-    backend, link = ScriptedBackend(by_turn(say("yes"))), SlowToWrite()
+    may_write = asyncio.Event()
+
+    class SlowFacts(Part):
+        async def write(self, *args: Any) -> Any:
+            await may_write.wait()
+            return await self.behind.write(*args)
+
+    backend, link = ScriptedBackend(by_turn(say("yes"))), Link(facts=SlowFacts)
     async with asyncio.TaskGroup() as group:
         results = group.create_task(answers(calling(link, inputs(40), backend=backend, max_agents=5)))
         await asyncio.sleep(1.0)
         assert len(backend.requests) == 2 * 5
-        link.may_write.set()
+        may_write.set()
     assert results.result() == dict.fromkeys(range(40), "yes")
     assert len(backend.requests) == 40
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import tests.contract.test_coordinator_calls
+import tests.contract.test_coordinator_documents
 import tests.contract.test_coordinator_facts
-import tests.contract.test_coordinators
+import tests.contract.test_coordinator_work
 import tests.contract.test_shared_kv_cache
 from tests.contract.coordinator_contract import LONG, STARTED, Meet, by_key, coordinator, jobs, leased
 from tests.live.ray_cluster import ray_cluster
@@ -22,7 +23,8 @@ __all__ = ["coordinator"]
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # Ray leaves the files of its logs open
 
 for suite in (
-    tests.contract.test_coordinators,
+    tests.contract.test_coordinator_documents,
+    tests.contract.test_coordinator_work,
     tests.contract.test_coordinator_calls,
     tests.contract.test_coordinator_facts,
     tests.contract.test_shared_kv_cache,
@@ -32,6 +34,15 @@ for suite in (
 
 class OneAfterTheOther(CoordinatorActor):
     """A coordinator for each test in one actor: starting an actor takes longer than most of the tests."""
+
+    called = 0
+
+    async def call_method(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        self.called += 1
+        return await super().call_method(method, args, options)
+
+    async def calls(self) -> int:
+        return self.called
 
     async def begin(self, checkpoint_dir: str) -> None:
         await self.close()
@@ -71,13 +82,13 @@ async def meet(actor: Any, tmp_path: Path) -> Meet:
 
 async def test_the_leases_of_a_replaced_worker_are_released(actor: Any, meet: Meet) -> None:
     first, second, other = await opened(actor, "1"), await opened(actor, "1"), await meet()
-    await first.renew("before", {}, ttl=LONG)
+    await first.work.renew("before", {}, ttl=LONG)
     held = await leased(first, "before", "a", "b")
-    await first.renew("before", {key: lease.token for key, lease in held.items()}, ttl=LONG)
-    assert await other.lease("other", 2, ttl=LONG, wait=0) == []
-    await second.renew("after", {}, ttl=LONG)
-    assert by_key(await other.lease("other", 2, ttl=LONG, wait=0)).keys() == {"a", "b"}
-    lost = await first.renew("before", {key: lease.token for key, lease in held.items()}, ttl=LONG)
+    await first.work.renew("before", {key: lease.token for key, lease in held.items()}, ttl=LONG)
+    assert await other.work.lease("other", 2, ttl=LONG, wait=0) == []
+    await second.work.renew("after", {}, ttl=LONG)
+    assert by_key(await other.work.lease("other", 2, ttl=LONG, wait=0)).keys() == {"a", "b"}
+    lost = await first.work.renew("before", {key: lease.token for key, lease in held.items()}, ttl=LONG)
     assert lost == {"a", "b"}
 
 
@@ -85,33 +96,33 @@ async def test_a_worker_is_notified_of_tool_calls_and_submitters_but_not_of_othe
     actor: Any, meet: Meet
 ) -> None:
     caller, one, other = await meet(), await opened(actor, "1"), await opened(actor, "2")
-    since = await caller.position()
+    since = await caller.updates.position()
     lease = (await leased(caller, "other", "a"))["a"]
-    await other.publish(b"I am busy")
-    await other.write("other", 1, [Append("a", lease.token, STARTED), End(lease.token, Completion("a"))])
-    quiet = await one.poll(since, wait=0)
+    await other.updates.publish(b"I am busy")
+    await other.facts.write("other", 1, [Append("a", lease.token, STARTED), End(lease.token, Completion("a"))])
+    quiet = await one.updates.poll(since, wait=0)
     assert (quiet.completions, quiet.completed_calls, quiet.published) == ((), (), ())
-    waiting = asyncio.create_task(one.poll(quiet.after, wait=LONG))
-    await caller.publish(b"Is anybody there?")
+    waiting = asyncio.create_task(one.updates.poll(quiet.after, wait=LONG))
+    await caller.updates.publish(b"Is anybody there?")
     assert (await waiting).published == (b"Is anybody there?",)
-    heard = await caller.poll(since, wait=0)
+    heard = await caller.updates.poll(since, wait=0)
     assert heard.published == (b"I am busy", b"Is anybody there?")
     assert [ending.key for ending in heard.completions] == ["a"]
-    before = await actor.call_counts.remote()
-    assert await caller.facts("a") == (STARTED,)
-    assert await actor.call_counts.remote() == before, "facts come with the news"
-    assert await caller.facts("a") == (STARTED,)
+    before = await actor.calls.remote()
+    assert await caller.facts.read("a") == (STARTED,)
+    assert await actor.calls.remote() == before, "facts come with the news"
+    assert await caller.facts.read("a") == (STARTED,)
 
 
 async def test_a_cancelled_waiter_gets_no_work(meet: Meet) -> None:
     gone, other = await meet(), await meet()
-    waiting = asyncio.create_task(gone.lease("gone", 1, ttl=LONG, wait=LONG))
-    await other.pending_count()
+    waiting = asyncio.create_task(gone.work.lease("gone", 1, ttl=LONG, wait=LONG))
+    await other.work.pending_count()
     waiting.cancel()
     await asyncio.wait([waiting])
-    await other.pending_count()
-    await other.submit(jobs("a"), retry_failed=False)
-    assert by_key(await other.lease("other", 1, ttl=LONG, wait=LONG)).keys() == {"a"}
+    await other.work.pending_count()
+    await other.work.submit(jobs("a"), retry_failed=False)
+    assert by_key(await other.work.lease("other", 1, ttl=LONG, wait=LONG)).keys() == {"a"}
 
 
 async def test_a_checkpoint_folder_missing_on_the_node_is_refused(actor: Any, tmp_path: Path) -> None:
@@ -128,10 +139,10 @@ async def test_a_lost_coordinator_is_an_error_that_says_how_to_resume() -> None:
 
     actor = ray.remote(CoordinatorActor).options(num_cpus=0).remote(None)
     coordinator = await opened(actor)
-    assert await coordinator.pending_count() == 0
-    waiting = asyncio.create_task(coordinator.lease("worker", 1, ttl=LONG, wait=LONG))
-    await coordinator.pending_count()
+    assert await coordinator.work.pending_count() == 0
+    waiting = asyncio.create_task(coordinator.work.lease("worker", 1, ttl=LONG, wait=LONG))
+    await coordinator.work.pending_count()
     ray.kill(actor)
-    for asked in (waiting, coordinator.pending_count()):
+    for asked in (waiting, coordinator.work.pending_count()):
         with pytest.raises(StoreError, match="Run again, with the same checkpoint_dir"):
             await asked

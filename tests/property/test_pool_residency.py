@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_kv_cache import share_kv_caches
 from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.engine.pool_residency import PoolResidency
@@ -198,7 +198,7 @@ def test_workers_that_share_a_pool_share_the_account_of_each_endpoint(seed: int,
                 for endpoint in residency.endpoints:
                     endpoint.ledger._context_growth.finished = 1
                 named = {"pool": residency}
-                await stack.enter_async_context(share_kv_caches(coordinator, str(worker), named, ttl=5.0))
+                await stack.enter_async_context(share_kv_caches(coordinator.documents, str(worker), named, ttl=5.0))
                 for number in range(dice.choice([1, 5, 20])):
                     group.create_task(agent(f"{worker}.{number}", pool, residency))
 

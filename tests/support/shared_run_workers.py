@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.core.protocols import EventSink, Store
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
@@ -13,9 +13,23 @@ from batch_agent.run import runner
 from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory_store import MemoryStore
 
+T = TypeVar("T")
+
+PARTS = ("documents", "inputs", "work", "facts", "updates", "calls")
 LEASE = 6.0
 LONG = 1e6
 """Of a lease, where a thread takes real time: virtual time may fly by meanwhile."""
+
+
+class Part:
+    """A part of a coordinator behind a link. What a class overrides does not pass the link."""
+
+    def __init__(self, link: "Link", name: str) -> None:
+        self.link = link
+        self.behind: Any = getattr(link.coordinator, name)
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        return partial(self.link.call, getattr(self.behind, name))
 
 
 class Link:
@@ -23,9 +37,11 @@ class Link:
 
     is_durable = False
 
-    def __init__(self, coordinator: MemoryCoordinator | None = None) -> None:
+    def __init__(self, coordinator: MemoryCoordinator | None = None, **parts: type[Part]) -> None:
+        """`parts`: those that are not as they should be, by name."""
         self.coordinator = coordinator or MemoryCoordinator(MemoryStore())
-        self.calls = 0
+        self.call_count = 0
+        self.parts = {name: parts.get(name, Part)(self, name) for name in PARTS}
         self._is_whole = asyncio.Event()
         self._is_whole.set()
 
@@ -44,15 +60,15 @@ class Link:
     async def aclose(self) -> None:
         pass
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        async def through(*args: Any, **options: Any) -> Any:
-            await self._is_whole.wait()
-            self.calls += 1
-            answer = await getattr(self.coordinator, name)(*args, **options)
-            await self._is_whole.wait()
-            return answer
+    def __getattr__(self, name: str) -> Part:
+        return self.parts[name]
 
-        return through
+    async def call(self, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        await self._is_whole.wait()
+        self.call_count += 1
+        answer = await method(*args, **options)
+        await self._is_whole.wait()
+        return answer
 
 
 def link_to_coordinator_of(store: Store) -> Link:

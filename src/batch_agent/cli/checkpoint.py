@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.agent_config import AgentConfig
 from ..core.errors import PlanMismatch, StoreError
+from ..core.options.fallback_entry import FALLBACK_PREFIX
 from ..core.validation import at_least
 from ..evaluation.verdicts import JUDGE_PREFIX
 from ..observe.checkpoint_results import recorded_config
@@ -15,7 +16,6 @@ from ..observe.event_log import FILE
 from ..observe.report.html import REPORT
 from ..observe.report.lock_probe import is_held
 from ..observe.score_file import COMPARISONS, MODEL_PREFIX, SCORES
-from ..run.fallback import FALLBACK_PREFIX
 from ..store.reader import CheckpointReader
 from ..tools.tool_context import ARTIFACTS
 from .import_by_name import load_schema

@@ -10,12 +10,12 @@ from urllib.parse import unquote
 from ..atomic_file import atomic_write
 from ..cluster.coordinator_address import coordinator_of
 from ..cluster.presence import ClientPresence
-from ..cluster.redis.redis_coordinator import runs_known
+from ..cluster.redis.redis_coordinator import no_such_run, runs_known
 from ..cluster.redis.run_copy import copy_run
 from ..cluster.run_files import RUN_FILES, save_file
 from ..cluster.run_observer import observe_run
 from ..core.agent_config import AgentConfig
-from ..core.coordinator import Coordinator
+from ..core.coordinator import Coordinator, Documents
 from ..core.errors import BackendError, PlanMismatch, SpecError, StoreError
 from ..core.events import RunStarted
 from ..core.facts import Fact
@@ -86,9 +86,9 @@ class SharedRun:
         finally:
             await coordinator.aclose()
 
-    async def has_submitter(self, coordinator: Coordinator) -> bool:
+    async def has_submitter(self, documents: Documents) -> bool:
         """Whether a submitter is collecting results."""
-        return await ClientPresence(coordinator, self.lease).any_present()
+        return await ClientPresence(documents, self.lease).any_present()
 
     @asynccontextmanager
     async def publish(self, command: bytes, saved: bytes) -> AsyncIterator[None]:
@@ -96,22 +96,22 @@ class SharedRun:
         raises PlanMismatch or BackendError: then the run has another plan, or the backend cannot be reached."""
         new = {COMMAND: command, SAVED_COMMAND: saved}
         async with self.connect() as coordinator:
-            before = {name: (await coordinator.read(name)).data for name in new}
+            before = {name: (await coordinator.documents.read(name)).data for name in new}
             for name, data in new.items():  # a concurrent submitter may win: its command is the same
-                await coordinator.compare_and_set(name, before[name], data)
+                await coordinator.documents.compare_and_set(name, before[name], data)
         try:
             yield
         except (PlanMismatch, BackendError):
             async with self.connect() as coordinator:
                 for name, data in new.items():
-                    await coordinator.compare_and_set(name, data, before[name])
+                    await coordinator.documents.compare_and_set(name, data, before[name])
             raise
 
     async def saved_command(self) -> bytes:
         """The command of a run whose caller is gone. Raises SpecError and StoreError if it cannot be resumed so."""
         async with self.connect() as coordinator:
-            saved, known = (await coordinator.read(SAVED_COMMAND)).data, await runs_known(self.store)
-            if saved is not None and await self.has_submitter(coordinator):
+            saved, known = (await coordinator.documents.read(SAVED_COMMAND)).data, await runs_known(self.store)
+            if saved is not None and await self.has_submitter(coordinator.documents):
                 raise StoreError(
                     f"Run {self.name!r} at {self.url} has a caller, which collects its results. If it was killed, try "
                     "again when its lease has expired, after 15 seconds or what --lease says."
@@ -123,13 +123,12 @@ class SharedRun:
                 f"Run {self.name!r} at {self.url} was not started by `batch-agent run` of this version. Run the same "
                 "program or command again, with the same store and name: it goes on where the run is."
             )
-        listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
-        raise StoreError(f"There is no run {self.name!r} at {self.url}. {listed}")
+        raise no_such_run(self.name, self.url, known)
 
     async def delete(self) -> None:
         """Deletes the run from the server. Raises StoreError if a submitter is active."""
         async with self.connect() as coordinator:
-            if await self.has_submitter(coordinator):
+            if await self.has_submitter(coordinator.documents):
                 raise StoreError(
                     f"Another process is running {self.name!r} at {self.url}. Wait until it ends, or choose another "
                     f"name with --run. If it was killed, its lease expires after {self.lease:g} seconds."
@@ -176,7 +175,7 @@ class SharedRun:
     async def _save(self, files: Mapping[str, bytes]) -> None:
         async with self.connect() as coordinator:
             for name, data in files.items():
-                await save_file(coordinator, name, data)
+                await save_file(coordinator.documents, name, data)
 
     def max_retries(self) -> int | None:
         """The value in the command of the run; None if it was not started by `batch-agent run`."""
@@ -188,13 +187,13 @@ class SharedRun:
 
     async def _command(self) -> bytes | None:
         async with self.connect() as coordinator:
-            return (await coordinator.read(COMMAND)).data
+            return (await coordinator.documents.read(COMMAND)).data
 
     async def record(self, folder: Path, *, follows: bool) -> None:
         """Copies the run to the directory, and writes an event log there: first of what has ended. `follows`: then of
         what the workers do, for as long as a process works on the run. Raises SpecError and StoreError."""
         async with self.connect() as coordinator:
-            after = await coordinator.position()
+            after = await coordinator.updates.position()
             is_active = await copy_run(self.store, self.name, folder)
             self.check_is_one(folder, "show")
             with ExitStack() as stack:

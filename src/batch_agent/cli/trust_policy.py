@@ -11,7 +11,7 @@ from typing import Any
 from ..backends.address import credential_for
 from ..core.errors import SpecError
 from ..core.options.backend_settings import NamedBackend, settings_of
-from ..run.fallback import parse_fallback
+from ..core.options.fallback_entry import parse_fallback
 from ..tools import Tool
 from ..tools.adapters import from_langchain
 

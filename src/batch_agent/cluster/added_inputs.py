@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from ..core.coordinator import Coordinator, Document
+from ..core.coordinator import Document, Documents
 from ..core.errors import SpecError, StoreError
 from ..core.json import dumps, loads
 from ..core.protocols import Control
+from .document_change import change
 from .membership import best_effort
 from .shared_control import CONTROL, SharedControls, read_controls
-from .shared_limits import change
 
 _MAX_BYTES = 64 * 2**20
 """Of one addition."""
@@ -23,22 +23,22 @@ _MAX_BYTES = 64 * 2**20
 Take = Callable[[Sequence[Any]], None]
 
 
-async def record_inputs(coordinator: Coordinator, values: Sequence[Any]) -> Control:
+async def record_inputs(documents: Documents, values: Sequence[Any]) -> Control:
     """Records inputs to add, and returns the change. Raises SpecError for too many of them, and StoreError."""
     data = dumps(list(values))
     if len(data) > _MAX_BYTES:
         raise SpecError(f"The inputs to add have more than {_MAX_BYTES // 2**20} MiB: add them in several steps.")
     name = f"inputs added {uuid4().hex}"
-    await coordinator.compare_and_set(name, None, data)
+    await documents.compare_and_set(name, None, data)
     return Control("add", [name, len(values)])
 
 
 class AddedInputs:
     """Additions as one submitter takes them."""
 
-    def __init__(self, coordinator: Coordinator, caller: str) -> None:
+    def __init__(self, documents: Documents, caller: str) -> None:
         """`caller`: name of the submitter."""
-        self._coordinator = coordinator
+        self._documents = documents
         self._caller = caller
         self._taken = 0
         """Number of the last change whose inputs are taken."""
@@ -72,14 +72,14 @@ class AddedInputs:
             known = SharedControls.decode(document.data)
             return None if known is None else known.with_caller(self._caller).encode()
 
-        await change(self._coordinator, CONTROL, join)
+        await change(self._documents, CONTROL, join)
         take(self.known)
         self._take = take
 
     async def close(self) -> bool:
         """Ends the additions; False if there are more, which are taken instead. Raises StoreError."""
         before, is_closed = self._taken, True
-        controls, _ = await read_controls(self._coordinator)
+        controls, _ = await read_controls(self._documents)
         if controls is not None:
             await self.update(controls)
         if self._taken != before:
@@ -91,7 +91,7 @@ class AddedInputs:
             is_closed = known is None or not known.additions(after=self._taken)
             return known.without_caller(self._caller).encode() if known is not None and is_closed else None
 
-        await change(self._coordinator, CONTROL, leave)
+        await change(self._documents, CONTROL, leave)
         return is_closed
 
     async def leave(self) -> None:
@@ -101,11 +101,11 @@ class AddedInputs:
             known = SharedControls.decode(document.data)
             return None if known is None else known.without_caller(self._caller).encode()
 
-        await best_effort(change(self._coordinator, CONTROL, leave))
+        await best_effort(change(self._documents, CONTROL, leave))
 
     async def _read(self, control: Control) -> list[Any]:
         name, count = control.value
-        data = (await self._coordinator.read(name)).data
+        data = (await self._documents.read(name)).data
         if data is None:
             raise StoreError(f"The server has lost {count:,} inputs that were added to the run.")
         values: list[Any] = loads(data)

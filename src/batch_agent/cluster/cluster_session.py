@@ -71,7 +71,7 @@ class ClusterSession:
     async def check_alone(self) -> None:
         """Before something changes that all workers use. Raises StoreError if other workers are active."""
         flow = self.flow
-        if others := await workers_of(flow.coordinator) - {flow.member.name}:
+        if others := await workers_of(flow.coordinator.documents) - {flow.member.name}:
             raise StoreError(
                 f"{len(others)} other workers are active in this run and would continue with its old definition: "
                 f"{', '.join(sorted(others)[:_MAX_SHOWN])}. Stop them first, or use another run_id."
@@ -84,11 +84,11 @@ class ClusterSession:
     @asynccontextmanager
     async def share_limits(self, gates: Mapping[str, AdmissionController]) -> AsyncIterator[None]:
         """Shares the limits of the servers behind these admission controllers, by name. Raises StoreError."""
-        name, ttl = self.member.name, self.member.ttl
+        documents, name, ttl = self.coordinator.documents, self.member.name, self.member.ttl
         residencies = {server: gate.residency for server, gate in gates.items() if gate.residency is not None}
         async with (
-            share_limits(self.coordinator, name, gates, ttl=ttl) as self._limits,
-            share_kv_caches(self.coordinator, name, residencies, ttl=ttl),
+            share_limits(documents, name, gates, ttl=ttl) as self._limits,
+            share_kv_caches(documents, name, residencies, ttl=ttl),
         ):
             yield
 
@@ -97,10 +97,10 @@ class ClusterSession:
         StoreError."""
 
         async def spent() -> Amount:
-            used = [await each.coordinator.spent() for each in self.stages]
+            used = [await each.coordinator.facts.spent() for each in self.stages]
             return Amount(sum(each.input + each.output for each in used))
 
-        return share_budget(self.coordinator, self.member.name, pool, spent, ttl=self.member.ttl)
+        return share_budget(self.coordinator.documents, self.member.name, pool, spent, ttl=self.member.ttl)
 
     def source(self, gate: AdmissionController, *, ends_by_itself: bool = False) -> LeasedSource:
         """Work for this process. `ends_by_itself`: ends when no work is left for any process."""
@@ -115,23 +115,23 @@ class ClusterSession:
 
     async def submit(self, jobs: Sequence[Job]) -> dict[str, Completion]:
         """Raises StoreError."""
-        return await self.coordinator.submit(jobs, retry_failed=self.retry_failed)
+        return await self.coordinator.work.submit(jobs, retry_failed=self.retry_failed)
 
     async def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
         """Records all inputs and the prices of the model, for readers. Raises StoreError."""
         if self._keeps_inputs:
-            await self.coordinator.save_run(await asyncio.to_thread(encode_inputs, inputs), prices)
+            await self.coordinator.inputs.save(await asyncio.to_thread(encode_inputs, inputs), prices)
 
     async def save_scores(self, scores: AnswerScores) -> None:
         """Keeps the scores with the run, for readers on any machine."""
         if self.coordinator.is_durable:
-            await best_effort(add_scores(self.coordinator, scores))
+            await best_effort(add_scores(self.coordinator.documents, scores))
 
     async def reject(self, failed: Sequence[AgentResult]) -> None:
         """Records why agents were not started, for readers. Raises StoreError."""
         for first in range(0, len(failed) if self._keeps_inputs else 0, _MAX_REJECTED):
             chunk = failed[first : first + _MAX_REJECTED]
-            await self.coordinator.reject(
+            await self.coordinator.inputs.reject(
                 [
                     RejectedInput(each.index, encode_input(each.input) or b"", each.error)
                     for each in chunk
@@ -149,7 +149,7 @@ class ClusterSession:
         """Whether no stage has work or waits for some: the last result of one stage may be the first input of the
         next."""
         for each in self.stages:
-            if await each.coordinator.pending_count():
+            if await each.coordinator.work.pending_count():
                 return False
         return not await self.submitters.any_present()
 
@@ -169,13 +169,14 @@ async def join(
     coordinator keeps the facts in a checkpoint directory. Raises StoreError."""
     await coordinator.open()
     try:
-        member = Membership(coordinator, worker_name(), ttl, wants_completions=is_submitter)
-        store = SharedStore(member, sends_starts=has_checkpoint)
-        calls = ClusterToolCalls(coordinator, member.name)
+        documents, updates = coordinator.documents, coordinator.updates
+        member = Membership(coordinator.work, updates, worker_name(), ttl, wants_completions=is_submitter)
+        store = SharedStore(member, documents, coordinator.facts, sends_starts=has_checkpoint)
+        calls = ClusterToolCalls(coordinator.calls, documents, member.name)
         member.on_updates(lambda updates: calls.on_completed(updates.completed_calls))
-        relay = EventRelay(coordinator, member.name, events, is_submitter=is_submitter)
+        relay = EventRelay(updates, member.name, events, is_submitter=is_submitter)
         member.on_updates(lambda updates: relay.on_messages(updates.published))
-        session = ClusterSession(coordinator, member, store, calls, ClientPresence(coordinator, ttl), relay)
+        session = ClusterSession(coordinator, member, store, calls, ClientPresence(documents, ttl), relay)
         session.has_checkpoint = has_checkpoint
         session.retry_failed = retry_failed and not await session.submitters.any_present()
         async with member.active(), store.flush_in_background(), relay.open():

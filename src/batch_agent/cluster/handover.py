@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from ..core.coordinator import Completion, Coordinator, End
+from ..core.coordinator import Completion, Coordinator, Documents, End
 from ..core.facts import Fact
 from ..core.results import AgentError
 from ..store.codec import decode, encode
@@ -20,19 +20,19 @@ class BroughtConversations:
     """Conversations that agents bring along, at the coordinator of the backend that goes on with them: whichever worker
     gets an agent finds its own."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
 
     async def save(self, brought: Mapping[str, Sequence[Fact]]) -> None:
         """Saves facts by the keys of their agents, before these are submitted. What another caller has saved stays.
         Raises StoreError."""
         for key, facts in brought.items():
             pairs = [(kind, orjson.Fragment(data)) for kind, data in map(encode, facts)]
-            await self._coordinator.compare_and_set(_name(key), None, orjson.dumps(pairs))
+            await self._documents.compare_and_set(_name(key), None, orjson.dumps(pairs))
 
     async def facts(self, key: str) -> Sequence[Fact]:
         """Raises StoreError."""
-        data = (await self._coordinator.read(_name(key))).data
+        data = (await self._documents.read(_name(key))).data
         return () if data is None else [decode(kind, orjson.dumps(fields)) for kind, fields in orjson.loads(data)]
 
 
@@ -42,15 +42,15 @@ async def withdraw_agents(coordinator: Coordinator, error: AgentError, ttl: floa
     name, number = worker_name(), 0
     try:
         while True:
-            leases = await coordinator.lease(name, _MAX_BATCH, ttl=ttl, wait=_WAIT)
+            leases = await coordinator.work.lease(name, _MAX_BATCH, ttl=ttl, wait=_WAIT)
             if leases:
                 number += 1
                 ends = [End(lease.token, Completion(lease.job.key, error, worker=name)) for lease in leases]
-                await coordinator.write(name, number, ends)
-            elif not await coordinator.pending_count():
+                await coordinator.facts.write(name, number, ends)
+            elif not await coordinator.work.pending_count():
                 return
     finally:
-        await best_effort(coordinator.leave(name))
+        await best_effort(coordinator.work.leave(name))
 
 
 def _name(key: str) -> str:

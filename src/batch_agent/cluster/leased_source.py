@@ -95,7 +95,7 @@ class LeasedSource:
                 self._member.hold(lease)
                 self._ready.append(lease)
         if duplicates:  # the lease was lost, and the agent that still runs here has not noticed
-            await self._member.coordinator.release(self._member.name, duplicates)
+            await self._member.release(duplicates)
             await asyncio.sleep(_PAUSE)
         return bool(leases)
 
@@ -110,7 +110,7 @@ class LeasedSource:
         self._ready.clear()
         for key in tokens:
             self._member.drop(key)
-        await self._member.coordinator.release(self._member.name, tokens)
+        await self._member.release(tokens)
 
 
 def _too_many_attempts(lease: Lease) -> AgentError:

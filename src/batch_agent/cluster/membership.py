@@ -5,12 +5,12 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from .. import aio
-from ..core.coordinator import Coordinator, Cursor, Lease, Updates
+from ..core.coordinator import Cursor, Lease, Updates, UpdateStream, WorkQueue
 from ..core.errors import LeaseLost, StoreError
 from ..plan.row_keys import row_key
 
@@ -53,10 +53,13 @@ def worker_name() -> str:
 class Membership:
     """Holds leases and renews them. Agents that were handed to another worker are dropped."""
 
-    def __init__(self, coordinator: Coordinator, name: str, ttl: float, *, wants_completions: bool = True) -> None:
+    def __init__(
+        self, work: WorkQueue, updates: UpdateStream, name: str, ttl: float, *, wants_completions: bool = True
+    ) -> None:
         """`ttl`: seconds of a lease; a worker that does not renew for so long counts as gone."""
         self._wants_completions = wants_completions
-        self.coordinator = coordinator
+        self._work = work
+        self._updates = updates
         self.name = name
         self.ttl = ttl
         self._tokens: dict[str, int] = {}
@@ -85,16 +88,20 @@ class Membership:
             aio.now() - self._renewed > self.ttl / 2
         ):  # the process was suspended: renew first, so that its leases do not look expired
             await self.renew()
-        return await self.coordinator.lease(self.name, max_jobs, ttl=self.ttl, wait=wait, parts=parts)
+        return await self._work.lease(self.name, max_jobs, ttl=self.ttl, wait=wait, parts=parts)
 
     def hold(self, lease: Lease) -> None:
         """Renews the lease from now on; writes for the agent carry its token."""
         self._tokens[lease.job.key] = lease.token
 
+    async def release(self, tokens: Mapping[str, int]) -> None:
+        """Returns agents that this worker does not run. Raises StoreError."""
+        await self._work.release(self.name, tokens)
+
     async def renew(self) -> None:
         held = dict(self._tokens)
         began = aio.now()
-        for key in await self.coordinator.renew(self.name, held, ttl=self.ttl):
+        for key in await self._work.renew(self.name, held, ttl=self.ttl):
             if self._tokens.get(key) == held[key]:
                 self.drop(key)
         self._renewed = began
@@ -107,14 +114,14 @@ class Membership:
     async def active(self) -> AsyncIterator[None]:
         """Renews leases and reads updates while the block runs. The block raises StoreError if the coordinator is
         lost. Leases that are still held at its end are released."""
-        await self.coordinator.renew(self.name, {}, ttl=self.ttl)
-        after = await self.coordinator.position(completions=self._wants_completions)
+        await self._work.renew(self.name, {}, ttl=self.ttl)
+        after = await self._updates.position(completions=self._wants_completions)
         try:
             async with _in_background(self._keep_alive(), self._read(after)):
                 yield
         finally:
             self._tokens.clear()
-            await best_effort(self.coordinator.leave(self.name))
+            await best_effort(self._work.leave(self.name))
 
     async def _keep_alive(self) -> None:
         while True:  # until it is cancelled with the run
@@ -123,7 +130,7 @@ class Membership:
 
     async def _read(self, after: Cursor) -> None:
         while True:  # until it is cancelled with the run
-            updates = await self.coordinator.poll(after, wait=_POLL_WAIT)
+            updates = await self._updates.poll(after, wait=_POLL_WAIT)
             after = updates.after
             for read in self._readers:
                 read(updates)

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import orjson
 
 from .. import aio
-from ..core.coordinator import Coordinator
+from ..core.coordinator import Documents
 from .membership import best_effort
 
 _NAME = "callers"
@@ -21,12 +21,12 @@ Until = dict[str, float]
 class ClientPresence:
     """Submitters of a run, each until its entry expires."""
 
-    def __init__(self, coordinator: Coordinator, ttl: float) -> None:
-        self._coordinator = coordinator
+    def __init__(self, documents: Documents, ttl: float) -> None:
+        self._documents = documents
         self._ttl = ttl
 
     async def any_present(self) -> bool:
-        document = await self._coordinator.read(_NAME)
+        document = await self._documents.read(_NAME)
         return any(until > document.now for until in _read(document.data).values())
 
     @asynccontextmanager
@@ -49,10 +49,10 @@ class ClientPresence:
 
     async def _change(self, change: Callable[[Until, float], object]) -> None:
         for _ in range(_MAX_ATTEMPTS):
-            document = await self._coordinator.read(_NAME)
+            document = await self._documents.read(_NAME)
             callers = {name: until for name, until in _read(document.data).items() if until > document.now}
             change(callers, document.now)
-            if await self._coordinator.compare_and_set(_NAME, document.data, orjson.dumps(callers)):
+            if await self._documents.compare_and_set(_NAME, document.data, orjson.dumps(callers)):
                 return
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from ..core.coordinator import Completion, Coordinator, Cursor
+from ..core.coordinator import Completion, Coordinator, Cursor, Documents, FactTable
 from ..core.events import AgentFinished, RunStarted
 from ..core.facts import Fact
 from ..core.protocols import EventSink
@@ -30,26 +30,26 @@ async def observe_run(
     """Emits the results that are known, then the events of all workers and the results of their agents, until no
     process works on the run any more. `after`: position from before the known results were read. `follows`: False for
     the known results only. Raises StoreError."""
-    relay = EventRelay(coordinator, worker_name(), events)
+    relay = EventRelay(coordinator.updates, worker_name(), events)
     async with relay.open():
         relay.emit(started)
         seen = set[str]()
         for result in known:
             seen.add(result.key)
             relay.emit(AgentFinished(result, resumed=True))
-        steered = await _emit_changes(coordinator, relay, 0)
-        while follows and await is_active(coordinator):
-            updates = await coordinator.poll(after, wait=_POLL_WAIT)
+        steered = await _emit_changes(coordinator.documents, relay, 0)
+        while follows and await is_active(coordinator.documents):
+            updates = await coordinator.updates.poll(after, wait=_POLL_WAIT)
             after = updates.after
             if is_control(updates):
-                steered = await _emit_changes(coordinator, relay, steered)
+                steered = await _emit_changes(coordinator.documents, relay, steered)
             relay.on_messages(updates.published)
-            await _emit_results(coordinator, updates.completions, seen, relay, rebuild)
+            await _emit_results(coordinator.facts, updates.completions, seen, relay, rebuild)
 
 
-async def _emit_changes(coordinator: Coordinator, relay: EventRelay, last: int) -> int:
+async def _emit_changes(documents: Documents, relay: EventRelay, last: int) -> int:
     """Emits what the user has changed of the run since the change with this number; returns the new one."""
-    controls, _ = await read_controls(coordinator)
+    controls, _ = await read_controls(documents)
     if controls is None:
         return last
     for each in controls.changes:
@@ -59,11 +59,11 @@ async def _emit_changes(coordinator: Coordinator, relay: EventRelay, last: int) 
 
 
 async def _emit_results(
-    coordinator: Coordinator, ended: Collection[Completion], seen: set[str], relay: EventRelay, rebuild: Rebuild
+    table: FactTable, ended: Collection[Completion], seen: set[str], relay: EventRelay, rebuild: Rebuild
 ) -> None:
     for completion in ended:
         if completion.key not in seen:
-            result = rebuild(completion.key, facts) if (facts := await coordinator.facts(completion.key)) else None
+            result = rebuild(completion.key, facts) if (facts := await table.read(completion.key)) else None
             if result is not None:
                 seen.add(completion.key)
                 relay.emit(AgentFinished(result, resumed=False))

@@ -8,14 +8,15 @@ from contextlib import asynccontextmanager, suppress
 import orjson
 
 from .. import aio
-from ..core.coordinator import Document
+from ..core.coordinator import Document, Documents
 from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
 from ..engine.budget_pool import BudgetPool
 from ..schedule.budget import Amount
 from ..schedule.fair_share import BudgetClaim, lease
+from .document_change import ContentionError, change, retry_contention
 from .membership import best_effort
-from .shared_limits import SAFETY_FACTOR, ContentionError, Documents, change, renewal_interval, retry_contention
+from .shared_limits import SAFETY_FACTOR, renewal_interval
 
 _log = logging.getLogger("batch_agent")
 _BUDGET = "budget"

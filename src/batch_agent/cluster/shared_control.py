@@ -5,9 +5,10 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import astuple, replace
+from functools import partial
 from typing import Any, Protocol
 
-from ..core.coordinator import Coordinator, Document, Updates
+from ..core.coordinator import Coordinator, Document, Documents, Updates
 from ..core.errors import SpecError, StoreError
 from ..core.events import Steered
 from ..core.fast_dataclass import dataclass
@@ -15,10 +16,11 @@ from ..core.json import dumps, loads
 from ..core.options import SpendingLimits
 from ..core.options.control_request import ControlRequest, KeptControls
 from ..core.protocols import Control, EventSink
+from .document_change import change
 from .membership import Membership
 from .presence import ClientPresence
 from .shared_budget import shared_spending
-from .shared_limits import change, workers_of
+from .shared_limits import workers_of
 
 _log = logging.getLogger("batch_agent")
 CONTROL = "control"
@@ -108,21 +110,21 @@ class SharedControls:
             ) from error
 
 
-async def read_controls(coordinator: Coordinator) -> tuple[SharedControls | None, float]:
+async def read_controls(documents: Documents) -> tuple[SharedControls | None, float]:
     """The changes of a run, and the time by the coordinator's clock. Raises StoreError."""
-    document = await coordinator.read(CONTROL)
+    document = await documents.read(CONTROL)
     return SharedControls.decode(document.data), document.now
 
 
-async def is_active(coordinator: Coordinator) -> bool:
+async def is_active(documents: Documents) -> bool:
     """Whether a process submits inputs to the run, or works for it. Raises StoreError."""
-    return await ClientPresence(coordinator, ttl=0.0).any_present() or bool(await workers_of(coordinator))
+    return await ClientPresence(documents, ttl=0.0).any_present() or bool(await workers_of(documents))
 
 
-async def begin_controls(coordinator: Coordinator, given: Mapping[str, float | None], *, is_flow: bool) -> None:
+async def begin_controls(documents: Documents, given: Mapping[str, float | None], *, is_flow: bool) -> None:
     """Records what a submitter was started with, before it shares limits. If no other process works on the run, earlier
     changes of what lasts as long as processes do are dropped. Raises StoreError."""
-    is_alone = not await is_active(coordinator)
+    is_alone = not await is_active(documents)
 
     async def edit(document: Document) -> bytes | None:
         known = SharedControls.decode(document.data)
@@ -134,7 +136,7 @@ async def begin_controls(coordinator: Coordinator, given: Mapping[str, float | N
         begun = replace(known, given=given, began=document.now, is_flow=is_flow, changes=lasting, callers=())
         return begun.encode()
 
-    await change(coordinator, CONTROL, edit)
+    await change(documents, CONTROL, edit)
 
 
 async def change_run(
@@ -142,10 +144,10 @@ async def change_run(
 ) -> list[Steered]:
     """Records the changes and tells all processes of the run. `cancelled`: agents to cancel, by key; `added`: recorded
     inputs to add. Raises SpecError for what the run refuses, and StoreError."""
+    documents = coordinator.documents
     made: list[tuple[Control, Steered]] = []
-    spent = 0.0 if request.max_usd is None else (await shared_spending(coordinator)).usd
-
-    has_caller = added is None or await ClientPresence(coordinator, ttl=0.0).any_present()
+    spent = 0.0 if request.max_usd is None else (await shared_spending(documents)).usd
+    has_caller = added is None or await ClientPresence(documents, ttl=0.0).any_present()
 
     async def edit(document: Document) -> bytes:
         known = SharedControls.decode(document.data)
@@ -158,8 +160,8 @@ async def change_run(
         ]
         return known.with_changes(made).encode()
 
-    await change(coordinator, CONTROL, edit)
-    await coordinator.publish(_CHANGED)
+    await change(documents, CONTROL, edit)
+    await coordinator.updates.publish(_CHANGED)
     return [steered for _, steered in made]
 
 
@@ -268,14 +270,15 @@ class ControlFollower:
 
 @asynccontextmanager
 async def follow_controls(
-    member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None = None
+    documents: Documents, member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None = None
 ) -> AsyncIterator[None]:
     """Applies the changes of the run, and while the block runs those that are made then. `update_inputs`: takes what
     is added. Raises StoreError."""
     changed = asyncio.Event()
     member.on_updates(lambda updates: changed.set() if is_control(updates) else None)
-    await _update(member, follower, update_inputs)
-    following = asyncio.get_running_loop().create_task(_follow(member, follower, update_inputs, changed))
+    update = partial(_update, documents, follower, update_inputs)
+    await update()
+    following = asyncio.get_running_loop().create_task(_follow(update, changed, member.ttl))
     try:
         yield
     finally:
@@ -288,22 +291,20 @@ def is_control(updates: Updates) -> bool:
     return _CHANGED in updates.published
 
 
-async def _follow(
-    member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None, changed: asyncio.Event
-) -> None:
+async def _follow(update: Callable[[], Awaitable[None]], changed: asyncio.Event, interval: float) -> None:
     while True:  # until it is cancelled with the run
         with suppress(TimeoutError):  # a message may be lost
-            async with asyncio.timeout(member.ttl):
+            async with asyncio.timeout(interval):
                 await changed.wait()
         changed.clear()
         try:
-            await _update(member, follower, update_inputs)
+            await update()
         except StoreError as error:  # retried
             _log.debug("The changes of the run could not be read: %s", error)
 
 
-async def _update(member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None) -> None:
-    controls, now = await read_controls(member.coordinator)
+async def _update(documents: Documents, follower: ControlFollower, update_inputs: UpdateInputs | None) -> None:
+    controls, now = await read_controls(documents)
     if controls is not None:
         follower.update(controls, now)
         if update_inputs is not None:

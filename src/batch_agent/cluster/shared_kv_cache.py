@@ -10,22 +10,15 @@ from functools import partial
 import orjson
 
 from .. import aio
-from ..core.coordinator import Document
+from ..core.coordinator import Document, Documents
 from ..core.errors import StoreError
 from ..engine.pool_residency import PoolResidency
 from ..engine.residency import Residency
 from ..schedule.kv_account import NO_GRANT, KvAccount, KvGrant, grant
 from ..schedule.kv_ledger import LedgerObservations
+from .document_change import ContentionError, change, retry_contention
 from .membership import best_effort
-from .shared_limits import (
-    CALM_SHARE,
-    SAFETY_FACTOR,
-    ContentionError,
-    Documents,
-    change,
-    renewal_interval,
-    retry_contention,
-)
+from .shared_limits import CALM_SHARE, SAFETY_FACTOR, renewal_interval
 
 _log = logging.getLogger("batch_agent")
 _DRIFT = 0.25
@@ -34,7 +27,7 @@ _DRIFT = 0.25
 
 @asynccontextmanager
 async def share_kv_caches(
-    coordinator: Documents,
+    documents: Documents,
     worker: str,
     residencies: Mapping[str, Residency | PoolResidency],
     *,
@@ -48,10 +41,10 @@ async def share_kv_caches(
     async with AsyncExitStack() as stack:
         for name, residency in residencies.items():
             if isinstance(residency, PoolResidency):
-                pool = PoolSharing(partial(KvSharing, coordinator, worker, ttl=ttl), name, interval)
+                pool = PoolSharing(partial(KvSharing, documents, worker, ttl=ttl), name, interval)
                 await stack.enter_async_context(pool.active(residency))
             else:
-                sharing = KvSharing(coordinator, worker, name, residency, ttl)
+                sharing = KvSharing(documents, worker, name, residency, ttl)
                 await stack.enter_async_context(sharing.active(interval))
         yield
 
@@ -108,8 +101,8 @@ class KvSharing:
     Before an entry is written, the grant shrinks to what residents use; afterwards it grows to what the entry has. So
     the residents of a worker never use more than its entry shows, whether or not a reply of the coordinator is lost."""
 
-    def __init__(self, coordinator: Documents, worker: str, endpoint: str, residency: Residency, ttl: float) -> None:
-        self._coordinator = coordinator
+    def __init__(self, documents: Documents, worker: str, endpoint: str, residency: Residency, ttl: float) -> None:
+        self._documents = documents
         self._worker = worker
         self._document = f"kv {endpoint}"
         self._residency = residency
@@ -151,7 +144,7 @@ class KvSharing:
         """One transaction with the account. Raises StoreError."""
         began = aio.now()
         self._wanted.clear()
-        await change(self._coordinator, self._document, self._edit)
+        await change(self._documents, self._document, self._edit)
         if aio.now() >= began + SAFETY_FACTOR * self._ttl:
             raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
         if self._granted is not None:
@@ -219,7 +212,7 @@ class KvSharing:
         if self._stopping is not None:
             self._stopping.cancel()
         self._stop()
-        await best_effort(change(self._coordinator, self._document, self._without))
+        await best_effort(change(self._documents, self._document, self._without))
 
     async def _without(self, document: Document) -> bytes | None:
         account = _decode(document)

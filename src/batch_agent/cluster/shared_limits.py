@@ -2,21 +2,19 @@
 
 import asyncio
 import logging
-import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
 
 import orjson
 
 from .. import aio
-from ..core.coordinator import Document
+from ..core.coordinator import Document, Documents
 from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
 from ..engine.admission import AdmissionController
 from ..engine.slots import Slots
 from ..schedule.fair_share import SlotClaim, allocate, demand_for
-from ..schedule.retry import Backoff
+from .document_change import ContentionError, change, retry_contention
 from .membership import best_effort
 
 _log = logging.getLogger("batch_agent")
@@ -24,51 +22,12 @@ _MEMBERS = "members"
 SAFETY_FACTOR = 0.8
 """Fraction of the lease duration after which a worker that cannot renew stops by itself, before others count it as
 gone."""
-_MAX_ATTEMPTS = 20
-_BACKOFF = Backoff(first=0.002, ceiling=0.25)
-"""Random pauses up to this long spread out workers that started together."""
 _MANY_WORKERS = 32
 """With more workers, each renews less often: all change one document."""
 _RENEWALS = 5
 """At least, per lease duration."""
 CALM_SHARE = 0.6
 """An entry that would stay as it is is written again when less than this share of its duration is left."""
-
-
-class Documents(Protocol):
-    """The part of a coordinator that is needed here."""
-
-    async def read(self, name: str) -> Document: ...
-
-    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool: ...
-
-
-async def change(coordinator: Documents, name: str, edit: Callable[[Document], Awaitable[bytes | None]]) -> None:
-    """Replaces a document with what `edit` makes of it; None: it stays as it is. `edit` is repeated if another worker
-    was faster. Raises StoreError."""
-    for attempt in range(_MAX_ATTEMPTS):
-        document = await coordinator.read(name)
-        new = await edit(document)
-        if new is None or await coordinator.compare_and_set(name, document.data, new):
-            return
-        await asyncio.sleep(random.random() * _BACKOFF.delay(attempt))  # noqa: S311
-    raise ContentionError(
-        f"Document {name!r} could not be changed in {_MAX_ATTEMPTS} attempts because of contention. Use fewer workers."
-    )
-
-
-class ContentionError(StoreError):
-    """The coordinator responds, but too slowly or with too much contention: a retry may succeed."""
-
-
-async def retry_contention(join: Callable[[], Awaitable[None]]) -> None:
-    """Retries after contention: many workers may join at once, and a machine may stall for a moment."""
-    for _ in range(_MAX_ATTEMPTS):
-        try:
-            return await join()
-        except ContentionError as error:
-            failure = error
-    raise failure
 
 
 def renewal_interval(interval: float, ttl: float, workers: int) -> float:
@@ -78,13 +37,13 @@ def renewal_interval(interval: float, ttl: float, workers: int) -> float:
 
 @asynccontextmanager
 async def share_limits(
-    coordinator: Documents, worker: str, gates: Mapping[str, AdmissionController], *, ttl: float, interval: float = 0.5
+    documents: Documents, worker: str, gates: Mapping[str, AdmissionController], *, ttl: float, interval: float = 0.5
 ) -> AsyncIterator["LimitSharing"]:
     """Admission controllers of the same name lead to the same server. Of its slots, if their number is fixed, each
     worker gets a quota before anything is granted, and a new one every `interval` seconds while the block runs. The
     quotas never exceed the limit together. A worker that does not renew for `ttl` seconds loses its quota. Raises
     StoreError."""
-    sharing = LimitSharing(coordinator, worker, gates, ttl)
+    sharing = LimitSharing(documents, worker, gates, ttl)
     await retry_contention(sharing.renew)
     renewing = asyncio.get_running_loop().create_task(_renew_forever(sharing, interval, ttl))
     try:
@@ -106,9 +65,9 @@ async def _renew_forever(sharing: "LimitSharing", interval: float, ttl: float) -
             _log.debug("Limits could not be shared: %s", error)
 
 
-async def workers_of(coordinator: Documents) -> frozenset[str]:
+async def workers_of(documents: Documents) -> frozenset[str]:
     """Workers that are alive and run agents or may. Raises StoreError."""
-    return frozenset(_alive(await coordinator.read(_MEMBERS)))
+    return frozenset(_alive(await documents.read(_MEMBERS)))
 
 
 @dataclass(slots=True)
@@ -140,10 +99,8 @@ class _Member:
 class LimitSharing:
     """One worker among those that share the limits."""
 
-    def __init__(
-        self, coordinator: Documents, worker: str, gates: Mapping[str, AdmissionController], ttl: float
-    ) -> None:
-        self._coordinator = coordinator
+    def __init__(self, documents: Documents, worker: str, gates: Mapping[str, AdmissionController], ttl: float) -> None:
+        self._documents = documents
         self._worker = worker
         self._ttl = ttl
         self._quotas = {name: _Quota(gate.slots) for name, gate in gates.items()}
@@ -167,7 +124,7 @@ class LimitSharing:
     async def renew(self) -> None:
         """Reports this worker's demand, and applies its quotas. Raises StoreError."""
         began = aio.now()
-        await change(self._coordinator, _MEMBERS, self._edit)
+        await change(self._documents, _MEMBERS, self._edit)
         if aio.now() >= began + SAFETY_FACTOR * self._ttl:
             raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
         mine = self._members[self._worker]
@@ -189,7 +146,7 @@ class LimitSharing:
         if self.is_isolated:
             return
         self._stop()
-        await best_effort(change(self._coordinator, _MEMBERS, self._without))
+        await best_effort(change(self._documents, _MEMBERS, self._without))
 
     async def _edit(self, document: Document) -> bytes | None:
         members = _alive(document)

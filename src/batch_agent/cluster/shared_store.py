@@ -11,14 +11,13 @@ from typing import Any
 import orjson
 
 from .. import aio
-from ..core.coordinator import Append, Completion, Coordinator, End, Replace, Write
+from ..core.coordinator import IDENTITY, PLAN, Append, Completion, Documents, End, FactTable, Replace, Write
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
 from ..core.protocols import Account, Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from .membership import Membership
-from .memory_coordinator import IDENTITY, PLAN
 
 FLUSH_INTERVAL = 0.04
 """Seconds. Writes that are waited for are sent at the next multiple, so that they share a message."""
@@ -92,9 +91,9 @@ class WriteBuffer:
         self.next_due = pending.due if self.next_due is None else min(self.next_due, pending.due)
 
 
-async def stored_plan(coordinator: Coordinator) -> Mapping[str, Any] | None:
+async def stored_plan(documents: Documents) -> Mapping[str, Any] | None:
     """The plan of a shared run; None if it was never started. Raises StoreError."""
-    data = (await coordinator.read(PLAN)).data
+    data = (await documents.read(PLAN)).data
     plan: Mapping[str, Any] | None = None if data is None else orjson.loads(data)
     return plan
 
@@ -110,10 +109,14 @@ class SharedStore:
 
     is_durable = True
 
-    def __init__(self, member: Membership, *, sends_starts: bool = False) -> None:
+    def __init__(
+        self, member: Membership, documents: Documents, facts: FactTable, *, sends_starts: bool = False
+    ) -> None:
         """`sends_starts`: for readers of the store, who tell agents that run from those that were not started.
         Otherwise the start of an agent is sent with its first reply: an agent without facts is started."""
         self._member = member
+        self._documents = documents
+        self._table = facts
         self._sends_starts = sends_starts
         self._preloaded: dict[str, tuple[Fact, ...]] = {}
         self._identity: str | None = None
@@ -127,13 +130,13 @@ class SharedStore:
         """Nothing to do: the coordinator is opened by `join`."""
 
     async def plan(self) -> Mapping[str, Any] | None:
-        return await stored_plan(self._member.coordinator)
+        return await stored_plan(self._documents)
 
     async def save_plan(self, plan: Mapping[str, Any]) -> None:
         """Raises PlanMismatch if another process has stored a different plan at the same time."""
-        coordinator = self._member.coordinator
+        documents = self._documents
         if (
-            not await coordinator.compare_and_set(PLAN, (await coordinator.read(PLAN)).data, orjson.dumps(plan))
+            not await documents.compare_and_set(PLAN, (await documents.read(PLAN)).data, orjson.dumps(plan))
             and await self.plan() != plan
         ):
             raise PlanMismatch(
@@ -144,9 +147,8 @@ class SharedStore:
     async def identity(self) -> str:
         """The first worker that needs it sets the run's identity."""
         if self._identity is None:
-            coordinator = self._member.coordinator
-            await coordinator.compare_and_set(IDENTITY, None, secrets.token_hex(8).encode())
-            self._identity = ((await coordinator.read(IDENTITY)).data or b"").decode()
+            await self._documents.compare_and_set(IDENTITY, None, secrets.token_hex(8).encode())
+            self._identity = ((await self._documents.read(IDENTITY)).data or b"").decode()
         return self._identity
 
     def preload(self, key: str, facts: tuple[Fact, ...]) -> None:
@@ -155,10 +157,10 @@ class SharedStore:
 
     async def facts(self, key: str) -> Sequence[Fact]:
         preloaded = self._preloaded.pop(key, None)
-        return preloaded if preloaded is not None else await self._member.coordinator.facts(key)
+        return preloaded if preloaded is not None else await self._table.read(key)
 
     async def spent(self) -> Usage:
-        return await self._member.coordinator.spent()
+        return await self._table.spent()
 
     async def account(self) -> Account | None:
         """None: workers share an account of their own (cluster/shared_budget.py)."""
@@ -250,7 +252,7 @@ class SharedStore:
             return None
         self._number += 1
         try:
-            refused = await self._member.coordinator.write(self._member.name, self._number, writes)
+            refused = await self._table.write(self._member.name, self._number, writes)
         except StoreError as error:
             self._failure = error
             return error

@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import orjson
 
 from .. import aio
-from ..core.coordinator import CallOutcome, Coordinator, Document, SharedRank, permit_update
+from ..core.coordinator import CallTable, Document, Documents, permit_update
 from ..core.errors import StoreError
 from ..core.images import ImageRef
 from ..core.messages import ToolSource
-from .shared_limits import change
+from ..core.shared_calls import CallOutcome, SharedRank
+from .document_change import change
 
 T = TypeVar("T")
 Make = Callable[[], Awaitable[CallOutcome]]
@@ -40,10 +41,10 @@ class ClusterToolCalls:
     """Shared calls of one worker. The worker that claims a call makes it and stores its outcome; the others wait.
     Outcomes are stored in the background: that delays no caller, and continues if the agent leaves."""
 
-    def __init__(self, coordinator: Coordinator, worker: str) -> None:
-        self._coordinator = coordinator
+    def __init__(self, table: CallTable, documents: Documents, worker: str) -> None:
+        self._table = table
         self._worker = worker
-        self._order = SharedReferenceOrder(coordinator)
+        self._order = SharedReferenceOrder(documents)
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._making: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -92,7 +93,7 @@ class ClusterToolCalls:
         if self._is_paused:
             return None
         try:
-            return await self._coordinator.reserve_rate(name, interval=interval, ahead=ahead)
+            return await self._table.reserve_rate(name, interval=interval, ahead=ahead)
         except StoreError as error:
             self._pause(error)
             return None
@@ -145,7 +146,7 @@ class ClusterToolCalls:
 
     async def _claimed(self, name: str) -> bytes | bool:
         try:
-            return await self._coordinator.claim(name, self._worker)
+            return await self._table.claim(name, self._worker)
         except StoreError as error:  # it may have been granted, so it is made and completed
             self._pause(error)
             return True
@@ -165,7 +166,7 @@ class ClusterToolCalls:
 
     async def _ask_permit(self, name: str, limit: int) -> bool:
         try:
-            return await self._coordinator.acquire_permit(name, self._worker, limit)
+            return await self._table.acquire_permit(name, self._worker, limit)
         except StoreError as error:  # it may have been granted, so it is returned after the execution
             self._pause(error)
             return True
@@ -181,7 +182,7 @@ class ClusterToolCalls:
         """Retries until it is returned: while this worker lives, no other can have it."""
         while True:
             try:
-                return await self._coordinator.release_permit(name, self._worker)
+                return await self._table.release_permit(name, self._worker)
             except StoreError as error:
                 self._pause(error)
                 await asyncio.sleep(_OUTAGE_PAUSE)
@@ -209,7 +210,7 @@ class ClusterToolCalls:
             if data is not None and len(data) > _MAX_OUTCOME_BYTES:
                 data = None
             try:
-                await self._coordinator.complete_call(name, self._worker, data, ttl=_MIN_TTL if is_short_lived else ttl)
+                await self._table.complete(name, self._worker, data, ttl=_MIN_TTL if is_short_lived else ttl)
             except StoreError as error:
                 self._pause(error)
                 await asyncio.sleep(_OUTAGE_PAUSE)
@@ -268,8 +269,8 @@ MAX_REFERENCES = 4_096
 class SharedReferenceOrder:
     """Ranks by the order in which any worker first asked. A worker asks the coordinator once for each reference."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
         self._ranks: dict[bytes, SharedRank] = {}
         self._new: set[bytes] = set()
         self._lock = asyncio.Lock()
@@ -296,7 +297,7 @@ class SharedReferenceOrder:
             added[:] = [each for each in wanted if each not in present][: max(0, MAX_REFERENCES - len(known))]
             return data + b"".join(added)
 
-        await change(self._coordinator, _NAME, append)
+        await change(self._documents, _NAME, append)
         for rank, digest in enumerate([*known, *added]):
             self._ranks.setdefault(digest, SharedRank(rank, rank < len(known)))
         self._new.difference_update(wanted)

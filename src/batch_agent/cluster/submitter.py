@@ -204,7 +204,7 @@ class Submitter:
 
     async def _submit_missing(self) -> None:
         """A killed server may have lost its last second: jobs, or completions."""
-        if await self._session.coordinator.pending_count() < len(self._outstanding) - self._to_submit.qsize():
+        if await self._session.coordinator.work.pending_count() < len(self._outstanding) - self._to_submit.qsize():
             for job in self._outstanding.values():
                 self._to_submit.put_nowait(job)
 
@@ -223,7 +223,7 @@ class Submitter:
         keys = [each.key for each in completions if each.worker != here or each.key not in self._local_results]
         if not keys:
             return {}
-        return dict(zip(keys, await self._session.coordinator.fact_lists(keys), strict=True))
+        return dict(zip(keys, await self._session.coordinator.facts.read_many(keys), strict=True))
 
     async def _result_of(self, completion: Completion, facts: Sequence[Fact] | None) -> AgentResult | None:
         own, job = self._local_results.pop(completion.key, None), self._outstanding[completion.key]

@@ -1,13 +1,12 @@
-"""Seams of a distributed run: the coordinator (leases, fenced writes, documents, updates) and shared tool calls."""
+"""Seam of a distributed run: the coordinator and its parts, of which a caller takes the one that it needs."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from .agent_config import Job
 from .facts import Fact
 from .fast_dataclass import dataclass
-from .images import ImageRef
-from .messages import ToolSource
+from .options.price import PriceNumbers
 from .requests import Usage
 from .results import AgentError
 
@@ -107,24 +106,14 @@ class Updates:
     """Messages that workers published."""
 
 
-class Coordinator(Protocol):
-    """Coordination service of one run, used by workers in other processes and on other machines.
+PLAN = "plan"
+"""Name of the document with the run's plan. It is as durable as the facts."""
+IDENTITY = "identity"
+"""Name of the document with the run's random identity, which is so too."""
 
-    Every method raises StoreError if the service cannot be reached, after some retries. All methods are idempotent: a
-    call that is repeated because its reply was lost has no second effect."""
 
-    is_durable: bool
-    """Whether it keeps the run for readers by itself. Otherwise its checkpoint directory does, if it has one."""
-
-    async def open(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-    async def delete_run(self) -> None:
-        """Deletes everything about this run."""
-        ...
-
-    # Documents
+class Documents(Protocol):
+    """Small documents that all processes read and change."""
 
     async def read(self, name: str) -> Document: ...
 
@@ -133,20 +122,26 @@ class Coordinator(Protocol):
         for no document."""
         ...
 
-    # Work
+
+class InputRecord(Protocol):
+    """Inputs of the run, for readers."""
+
+    async def save(self, inputs: Sequence[bytes], prices: PriceNumbers | None) -> None:
+        """Keeps all inputs of the run as JSON (empty for one that has no JSON form), and the prices of its model. They
+        replace those of an earlier run, and what was rejected there."""
+        ...
+
+    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
+        """Adds inputs that the submitter rejects."""
+        ...
+
+
+class WorkQueue(Protocol):
+    """Agents that wait for a worker or have one, and the workers that are alive."""
 
     async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         """Queues jobs. Agents that are known already stay as they are; with `retry_failed`, failed ones are queued
         again. Returns the completions of agents that need no work."""
-        ...
-
-    async def save_run(self, inputs: Sequence[bytes], prices: tuple[float, ...] | None) -> None:
-        """Keeps all inputs of the run as JSON (empty for one that has no JSON form), and the prices of its model, for
-        readers. They replace those of an earlier run."""
-        ...
-
-    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
-        """As `save_run`, for inputs that the submitter rejects."""
         ...
 
     async def pending_count(self) -> int:
@@ -171,12 +166,16 @@ class Coordinator(Protocol):
         """Removes the worker. Other workers may take the agents and calls that it still holds at once."""
         ...
 
-    async def facts(self, key: str) -> tuple[Fact, ...]:
+
+class FactTable(Protocol):
+    """Facts of all agents. Only the worker that has the lease of an agent writes them."""
+
+    async def read(self, key: str) -> tuple[Fact, ...]:
         """Facts of an agent, or of one of its chunks; empty if it is unknown."""
         ...
 
-    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
-        """As `facts`, for several."""
+    async def read_many(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        """As `read`, for several."""
         ...
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
@@ -188,7 +187,9 @@ class Coordinator(Protocol):
         """Usage of all replies together, including those of refused writes and deleted facts."""
         ...
 
-    # Updates
+
+class UpdateStream(Protocol):
+    """What has happened, for processes that wait for it."""
 
     async def position(self, *, completions: bool = True) -> Cursor:
         """Current end of the updates. `completions`: False for a worker, which completions and the messages of other
@@ -204,14 +205,16 @@ class Coordinator(Protocol):
         may be dropped before a client reads them."""
         ...
 
-    # Calls
+
+class CallTable(Protocol):
+    """Tool calls that one worker makes for all, and the limits of tools."""
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
         """Outcome of a call, if there is one. True: the worker has claimed the call and makes it, for as long as it is
         alive. False: another worker is making it; an update names the call when it is completed."""
         ...
 
-    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+    async def complete(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
         """Stores the outcome of a claimed call for `ttl` seconds (inf: as long as the run). None: there is no outcome,
         and another worker may claim the call. Does nothing for a worker that has lost the claim."""
         ...
@@ -236,50 +239,39 @@ def permit_update(name: str) -> str:
     return f"permit:{name}"
 
 
-@dataclass(frozen=True, slots=True)
-class CallOutcome:
-    """Outcome of one execution of a tool call."""
+class Coordinator(Protocol):
+    """Coordination service of one run, used by workers in other processes and on other machines.
 
-    content: str
-    is_error: bool
-    seconds: float
-    """Duration of the execution."""
-    ttl: float
-    """Seconds for which later callers may get it; 0: only callers that are waiting already."""
-    timed_out: bool = False
-    """The execution timed out. Other processes do not get this outcome: they have timeouts of their own."""
-    images: tuple[ImageRef, ...] = ()
-    """Images in files, which other processes read too."""
+    Every method of its parts raises StoreError if the service cannot be reached, after some retries. All of them are
+    idempotent: a call that is repeated because its reply was lost has no second effect."""
 
-
-@dataclass(frozen=True, slots=True)
-class SharedRank:
-    """Place of a reference in the order that all processes of a run use."""
-
-    rank: int
-    is_elsewhere: bool
-    """Another process asked for it before."""
-
-
-class SharedCalls(Protocol):
-    """Tool calls that are made once for all processes of a run, and rate limits that they keep together. If the
-    coordinator cannot be reached, each process works on its own: nothing here fails because of that."""
-
-    async def call(self, name: str, make: Callable[[], Awaitable[CallOutcome]]) -> tuple[CallOutcome, ToolSource]:
-        """Outcome of the call of this name: made here, by another process while this one waited, or earlier. The
-        execution may have begun at any time before. Raises what `make` raises."""
+    @property
+    def is_durable(self) -> bool:
+        """Whether it keeps the run for readers by itself. Otherwise its checkpoint directory does, if it has one."""
         ...
 
-    async def rank(self, heading: str) -> SharedRank | None:
-        """Rank of a reference, the same in all processes. None if the coordinator cannot be reached."""
-        ...
+    @property
+    def documents(self) -> Documents: ...
 
-    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float | None:
-        """As `Coordinator.reserve_rate`; None if the coordinator cannot be reached: the caller keeps a rate of its
-        own."""
-        ...
+    @property
+    def inputs(self) -> InputRecord: ...
 
-    async def acquire_permit(self, name: str, limit: int) -> Callable[[], None] | None:
-        """Waits until fewer than `limit` processes execute the tool of this name, each counted as often as it does.
-        Returns what to call at the end of the execution; None if the coordinator cannot be reached."""
+    @property
+    def work(self) -> WorkQueue: ...
+
+    @property
+    def facts(self) -> FactTable: ...
+
+    @property
+    def updates(self) -> UpdateStream: ...
+
+    @property
+    def calls(self) -> CallTable: ...
+
+    async def open(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    async def delete_run(self) -> None:
+        """Deletes everything about this run."""
         ...

@@ -1,15 +1,15 @@
 """Ray actor that holds the coordinator of a run."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from .. import aio
-from ..cluster.memory_coordinator import MemoryCoordinator
+from ..cluster.memory.memory_coordinator import MemoryCoordinator
 from ..core.coordinator import Cursor, Updates
 from ..core.errors import SpecError
 from ..core.facts import Fact
@@ -37,7 +37,6 @@ class CoordinatorActor:
         self._workers_by_rank: dict[str, str] = {}
         """The worker that currently has each rank."""
         self._joined: set[str] = set()
-        self._call_counts: Counter[str] = Counter()
 
     async def open(self, marker: str | None) -> None:
         """Opens the coordinator. `marker`: a file that the submitter has created in checkpoint_dir; if it is missing
@@ -53,46 +52,38 @@ class CoordinatorActor:
         await self._coordinator.aclose()
 
     async def call_method(self, method: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Calls a method of the coordinator."""
-        self._call_counts[method] += 1
-        return await getattr(self._coordinator, method)(*args, **options)
+        """Calls a method of the coordinator, or of a part of it: `documents.read`."""
+        return await attrgetter(method)(self._coordinator)(*args, **options)
 
     async def renew(self, rank: str | None, worker: str, tokens: Mapping[str, int], ttl: float) -> frozenset[str]:
         """Renews leases. A new worker with a known rank replaces one whose process has ended, since Ray restarts only
         those: the leases of its predecessor are released."""
-        self._call_counts["renew"] += 1
         if rank is not None and worker not in self._joined:
             self._joined.add(worker)
             predecessor, self._workers_by_rank[rank] = self._workers_by_rank.get(rank), worker
             if predecessor is not None:
-                await self._coordinator.leave(predecessor)
-        return await self._coordinator.renew(worker, tokens, ttl=ttl)
+                await self._coordinator.work.leave(predecessor)
+        return await self._coordinator.work.renew(worker, tokens, ttl=ttl)
 
     async def publish(self, rank: str | None, data: bytes) -> None:
-        self._call_counts["publish"] += 1
-        await self._coordinator.publish(data if rank is None else _WorkerMessage(data))
+        await self._coordinator.updates.publish(data if rank is None else _WorkerMessage(data))
 
     async def poll(self, rank: str | None, after: Cursor, wait: float) -> tuple[Updates, Histories]:
         """Updates since a cursor. Updates that only concern submitters do not wake workers. Submitters receive the
         facts of completed agents with the completions, which saves them a call per agent."""
-        self._call_counts["poll"] += 1
         deadline = aio.now() + wait
-        updates = await self._coordinator.poll(after, wait=wait)
+        updates = await self._coordinator.updates.poll(after, wait=wait)
         while rank is not None and not _concerns_workers(updates) and (left := deadline - aio.now()) > 0:
             after = updates.after
-            updates = await self._coordinator.poll(after, wait=left)
+            updates = await self._coordinator.updates.poll(after, wait=left)
         if updates.completions or updates.completed_calls or updates.published:
             await asyncio.sleep(_BATCH_SECONDS)
-            updates = await self._coordinator.poll(after, wait=0)
+            updates = await self._coordinator.updates.poll(after, wait=0)
         if rank is not None:
             return replace(updates, completions=(), published=_from_submitters(updates)), {}
         reported = islice(updates.completions, _MAX_HISTORIES)
-        histories = {each.key: await self._coordinator.facts(each.key) for each in reported}
+        histories = {each.key: await self._coordinator.facts.read(each.key) for each in reported}
         return replace(updates, published=tuple(map(bytes, updates.published))), histories
-
-    async def call_counts(self) -> dict[str, int]:
-        """Number of calls of each method."""
-        return dict(self._call_counts)
 
 
 class _WorkerMessage(bytes):

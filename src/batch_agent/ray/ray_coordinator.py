@@ -1,20 +1,32 @@
 """Client of the coordinator in a Ray actor, for runs without a Redis server."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 
 from ..core.agent_config import Job
-from ..core.coordinator import Completion, Cursor, Document, Lease, RejectedInput, Updates, Write
+from ..core.coordinator import (
+    CallTable,
+    Completion,
+    Cursor,
+    Documents,
+    FactTable,
+    InputRecord,
+    Updates,
+    UpdateStream,
+    WorkQueue,
+)
 from ..core.errors import BatchAgentError, StoreError
 from ..core.facts import Fact
-from ..core.protocols import Prices
-from ..core.requests import Usage
+from ..core.fast_dataclass import dataclass
 from ..store.codec import decode_job, encode_job
 from .actor_calls import cancellable_call_result, first_line
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _RETRY_DELAYS = (0.1, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each retry while the actor is unavailable."""
@@ -25,117 +37,162 @@ Find = Callable[[], Awaitable[Any]]
 
 
 class RayCoordinator:
-    """Coordinator whose methods are calls of a `CoordinatorActor`, for submitters and workers in other processes."""
+    """Coordinator whose parts call a `CoordinatorActor`, for submitters and workers in other processes."""
 
     is_durable = False
 
     def __init__(self, find: Find, rank: str | None = None) -> None:
         """`find` returns the actor once it exists. `rank`: number of a worker, which it keeps when Ray restarts it;
         None for a submitter."""
-        self._find = find
-        self._rank = rank
-        self._actor: Any = None
-        self._histories: dict[str, tuple[Fact, ...]] = {}
-        """Facts of completed agents that came with an update, until they are read."""
+        self._actor = actor = _ActorClient(find, rank)
+        histories: dict[str, tuple[Fact, ...]] = {}
+        self.documents = RayDocuments(actor)
+        self.inputs = RayInputRecord(actor)
+        self.work = RayWorkQueue(actor)
+        self.facts = RayFactTable(actor, histories)
+        self.updates = RayUpdateStream(actor, histories)
+        self.calls = RayCallTable(actor)
 
     async def open(self) -> None:
-        self._actor = await self._find()
+        await self._actor.open()
 
     async def aclose(self) -> None:
         """Does nothing: `RayDeployment`, which created the actor, closes it."""
 
     async def delete_run(self) -> None:
-        await self._call("delete_run")
+        await self._actor.call("delete_run")
 
-    async def read(self, name: str) -> Document:
-        document: Document = await self._call("read", name)
-        return document
 
-    async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
-        return bool(await self._call("compare_and_set", name, old, new))
+class _ActorClient:
+    """Calls of the actor, repeated while it is unavailable."""
+
+    def __init__(self, find: Find, rank: str | None) -> None:
+        self.rank = rank
+        self.handle: Any = None
+        self._find = find
+
+    async def open(self) -> None:
+        self.handle = await self._find()
+
+    async def call(self, method: str, *args: Any, **options: Any) -> Any:
+        """Calls a method of the coordinator in the actor, or of a part of it: `documents.read`."""
+        return await _with_retries(lambda: self.handle.call_method.remote(method, args, options))
+
+
+class _Part(Protocol):
+    @property
+    def actor(self) -> _ActorClient: ...
+
+
+def _remote(
+    part: str, method: Callable[Concatenate[Any, P], Awaitable[T]]
+) -> Callable[Concatenate[_Part, P], Coroutine[Any, Any, T]]:
+    """The method as it is called in the actor."""
+    name = f"{part}.{method.__name__}"
+
+    async def call(self: _Part, /, *args: P.args, **options: P.kwargs) -> T:
+        result: T = await self.actor.call(name, *args, **options)
+        return result
+
+    return call
+
+
+@dataclass(frozen=True, slots=True)
+class RayDocuments:
+    """Documents in the actor."""
+
+    actor: _ActorClient
+
+    read = _remote("documents", Documents.read)
+    compare_and_set = _remote("documents", Documents.compare_and_set)
+
+
+@dataclass(frozen=True, slots=True)
+class RayInputRecord:
+    """Record of inputs in the actor."""
+
+    actor: _ActorClient
+
+    save = _remote("inputs", InputRecord.save)
+    reject = _remote("inputs", InputRecord.reject)
+
+
+@dataclass(frozen=True, slots=True)
+class RayWorkQueue:
+    """Work queue in the actor."""
+
+    actor: _ActorClient
+
+    pending_count = _remote("work", WorkQueue.pending_count)
+    lease = _remote("work", WorkQueue.lease)
+    release = _remote("work", WorkQueue.release)
+    leave = _remote("work", WorkQueue.leave)
 
     async def submit(self, jobs: Sequence[Job], *, retry_failed: bool) -> dict[str, Completion]:
         plain = [decode_job(encode_job(job)) for job in jobs]  # an input may be of a class that nodes do not have
-        ended: dict[str, Completion] = await self._call("submit", plain, retry_failed=retry_failed)
+        ended: dict[str, Completion] = await self.actor.call("work.submit", plain, retry_failed=retry_failed)
         return ended
 
-    async def save_run(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
-        await self._call("save_run", inputs, prices)
-
-    async def reject(self, rejected: Sequence[RejectedInput]) -> None:
-        await self._call("reject", rejected)
-
-    async def pending_count(self) -> int:
-        return int(await self._call("pending_count"))
-
-    async def lease(self, worker: str, max_jobs: int, *, ttl: float, wait: float, parts: float = 1) -> list[Lease]:
-        leases: list[Lease] = await self._call("lease", worker, max_jobs, ttl=ttl, wait=wait, parts=parts)
-        return leases
-
     async def renew(self, worker: str, tokens: Mapping[str, int], *, ttl: float) -> frozenset[str]:
-        lost: frozenset[str] = await _with_retries(
-            lambda: self._actor.renew.remote(self._rank, worker, dict(tokens), ttl)
-        )
+        actor = self.actor
+        lost: frozenset[str] = await _with_retries(lambda: actor.handle.renew.remote(actor.rank, worker, tokens, ttl))
         return lost
 
-    async def release(self, worker: str, tokens: Mapping[str, int]) -> None:
-        await self._call("release", worker, dict(tokens))
 
-    async def leave(self, worker: str) -> None:
-        await self._call("leave", worker)
+@dataclass(frozen=True, slots=True)
+class RayFactTable:
+    """Facts in the actor."""
 
-    async def facts(self, key: str) -> tuple[Fact, ...]:
-        cached = self._histories.pop(key, None)
-        facts: tuple[Fact, ...] = await self._call("facts", key) if cached is None else cached
-        return facts
+    actor: _ActorClient
+    histories: dict[str, tuple[Fact, ...]]
+    """Facts of completed agents that came with an update, until they are read."""
 
-    async def fact_lists(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
-        unknown = [key for key in keys if key not in self._histories]
+    write = _remote("facts", FactTable.write)
+    spent = _remote("facts", FactTable.spent)
+
+    async def read(self, key: str) -> tuple[Fact, ...]:
+        return (await self.read_many([key]))[0]
+
+    async def read_many(self, keys: Sequence[str]) -> list[tuple[Fact, ...]]:
+        unknown = [key for key in keys if key not in self.histories]
         if unknown:
-            self._histories.update(zip(unknown, await self._call("fact_lists", unknown), strict=True))
-        return [self._histories.pop(key) for key in keys]
+            self.histories.update(zip(unknown, await self.actor.call("facts.read_many", unknown), strict=True))
+        return [self.histories.pop(key) for key in keys]
 
-    async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
-        refused: frozenset[str] = await self._call("write", worker, number, list(writes))
-        return refused
 
-    async def spent(self) -> Usage:
-        usage: Usage = await self._call("spent")
-        return usage
+@dataclass(frozen=True, slots=True)
+class RayUpdateStream:
+    """Updates in the actor. Facts of completed agents come with them."""
 
-    async def position(self, *, completions: bool = True) -> Cursor:
-        cursor: Cursor = await self._call("position")
-        return cursor
+    actor: _ActorClient
+    histories: dict[str, tuple[Fact, ...]]
+
+    position = _remote("updates", UpdateStream.position)
 
     async def poll(self, after: Cursor, *, wait: float) -> Updates:
-        received, histories = await _with_retries(lambda: self._actor.poll.remote(self._rank, after, wait))
-        self._histories.update(histories)
-        for key in list(islice(self._histories, max(0, len(self._histories) - _MAX_HISTORIES))):
-            del self._histories[key]
-        updates: Updates = received
+        actor, histories = self.actor, self.histories
+        updates: Updates
+        updates, received = await _with_retries(lambda: actor.handle.poll.remote(actor.rank, after, wait))
+        histories.update(received)
+        for key in list(islice(histories, max(0, len(histories) - _MAX_HISTORIES))):
+            del histories[key]
         return updates
 
     async def publish(self, data: bytes, *, to_workers: bool = True) -> None:
-        await _with_retries(lambda: self._actor.publish.remote(self._rank, data))
+        await _with_retries(lambda: self.actor.handle.publish.remote(self.actor.rank, data))
 
-    async def claim(self, name: str, worker: str) -> bytes | bool:
-        claimed: bytes | bool = await self._call("claim", name, worker)
-        return claimed
 
-    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
-        await self._call("complete_call", name, worker, outcome, ttl=ttl)
+@dataclass(frozen=True, slots=True)
+class RayCallTable:
+    """Tool calls in the actor."""
 
-    async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
-        return float(await self._call("reserve_rate", name, interval=interval, ahead=ahead))
+    actor: _ActorClient
 
-    async def acquire_permit(self, name: str, worker: str, limit: int) -> bool:
-        return bool(await self._call("acquire_permit", name, worker, limit))
-
-    async def release_permit(self, name: str, worker: str) -> None:
-        await self._call("release_permit", name, worker)
-
-    async def _call(self, method: str, *args: Any, **options: Any) -> Any:
-        return await _with_retries(lambda: self._actor.call_method.remote(method, args, options))
+    claim = _remote("calls", CallTable.claim)
+    complete = _remote("calls", CallTable.complete)
+    reserve_rate = _remote("calls", CallTable.reserve_rate)
+    acquire_permit = _remote("calls", CallTable.acquire_permit)
+    release_permit = _remote("calls", CallTable.release_permit)
 
 
 async def _with_retries(call: Callable[[], Any]) -> Any:

@@ -196,11 +196,11 @@ class _Record(Protocol):
 
 class _SharedRecord:
     def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self.fact_lists = coordinator.fact_lists
+        self._documents = coordinator.documents
+        self.fact_lists = coordinator.facts.read_many
 
     async def plan(self) -> Mapping[str, Any] | None:
-        return await shared_store.stored_plan(self._coordinator)
+        return await shared_store.stored_plan(self._documents)
 
 
 @asynccontextmanager

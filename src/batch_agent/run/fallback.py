@@ -7,7 +7,6 @@ resume. With `samples=`, each sample of an input is an agent: one backend may an
 second."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import is_dataclass, replace
@@ -23,11 +22,11 @@ from ..core.events import FlowStarted, Notice
 from ..core.facts import Fact
 from ..core.options import Distributed, SpendingLimits
 from ..core.options.backend_settings import BackendSettings
+from ..core.options.fallback_entry import FALLBACK_PREFIX, FIRST_STAGE, fallback_names, parse_fallback
 from ..core.program_runtime import Runtime
 from ..core.protocols import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
-from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
 from ..data import read_inputs_async, result_file_writer
 from ..data.inputs import print_notice
@@ -47,10 +46,6 @@ from .setup import RunSetup, input_order
 with lazy_modules(globals()):
     from ..cluster import handover, membership, presence
 
-FALLBACK_PREFIX = "fallback-"
-"""Begins the name of the directory of each fallback, in the checkpoint of a run, and that of its shared run."""
-FIRST_STAGE = "first"
-"""Name of the shared run of the first backend, within that of all."""
 _KINDS = frozenset(
     {
         ErrorKind.UNAVAILABLE,
@@ -68,7 +63,6 @@ _KINDS = frozenset(
 )
 """Failures that another backend or model may not have. Answers that do not fit the schema, limits of the run and bad
 inputs are not among them."""
-_FALLBACK_NAME = re.compile(r"fallback (\d+) \(")
 _FILTERS = ("content_filter", "content management policy", "content policy")
 
 if TYPE_CHECKING:
@@ -87,7 +81,7 @@ class FallbackRuns:
         self._spec = spec
         self._events = events
         self.notify = print_notice if events is None else (lambda text: events.emit(Notice(text)))
-        self.names = _names(spec)
+        self.names = fallback_names(spec.model, spec.fallback)
         specs = specs_of(spec)
         self._setups = [
             RunSetup.validate(each, None if events is None else StageEvents(name, events))
@@ -185,7 +179,7 @@ class FallbackRuns:
         coordinator, ttl = self._coordinators()[0], self._spec.distribution.lease
         await coordinator.open()
         try:
-            callers = presence.ClientPresence(coordinator, ttl)
+            callers = presence.ClientPresence(coordinator.documents, ttl)
             is_joined = await callers.any_present()
             async with callers.present(membership.worker_name()):
                 yield is_joined
@@ -437,40 +431,6 @@ def _without_backend(runtime: Runtime | None) -> Runtime | None:
     return cast("Runtime", replace(runtime, backend=None, model=None))
 
 
-def stage_names(fallbacks: int) -> list[str]:
-    """Names of the shared runs of all backends, within that of all."""
-    return [FIRST_STAGE, *(f"{FALLBACK_PREFIX}{number}" for number in range(1, fallbacks + 1))]
-
-
-def parse_fallback(entry: Any) -> tuple[str | None, Any]:
-    """The model and the backend of an entry of `fallback`; None for the server's only model, and for the same
-    backend."""
-    if isinstance(entry, BackendSettings):
-        return entry.model, entry
-    if not isinstance(entry, str):
-        return None, entry
-    name, mark, url = entry.partition("=")
-    if mark and "://" in url and "://" not in name:
-        return name, url
-    return (None, entry) if "://" in entry else (entry, None)
-
-
-def fallback_folder(name: str) -> str | None:
-    """Directory of a fallback in the checkpoint, by its name in the report; None for the run's own backend."""
-    found = _FALLBACK_NAME.match(name)
-    return None if found is None else f"{FALLBACK_PREFIX}{found[1]}"
-
-
-def _names(spec: BatchSpec) -> list[str]:
-    """Names of the runs in the report."""
-    names = [spec.model or "first"]
-    for number, entry in enumerate(spec.fallback, 1):
-        model, backend = parse_fallback(entry)
-        url = backend.label if isinstance(backend, BackendSettings) else backend
-        names.append(f"fallback {number} ({model or (public_url(url) if isinstance(url, str) else 'backend')})")
-    return names
-
-
 def _is_of_backend(error: AgentError) -> bool:
     if error.kind is ErrorKind.BAD_REQUEST:
         return any(text in error.message.lower() for text in _FILTERS)
@@ -494,7 +454,7 @@ def _both(earlier: AgentResult, last: AgentResult) -> AgentResult:
 
 def brought_conversations(run: RunResources) -> "BroughtConversations":
     assert run.cluster is not None
-    return handover.BroughtConversations(run.cluster.coordinator)
+    return handover.BroughtConversations(run.cluster.coordinator.documents)
 
 
 def _found_in(brought: Mapping[str, Sequence[Fact]]) -> Callable[[str], Awaitable[Sequence[Fact]]]:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 from .. import aio
 from ..aio import is_being_cancelled, is_failure
 from ..core.agent_config import Job
-from ..core.coordinator import CallOutcome, SharedCalls
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.messages import ToolCall, ToolSource, ToolSpec
 from ..core.protocols import Journal
 from ..core.results import ToolUse
+from ..core.shared_calls import CallOutcome, SharedCalls
 from ..media.image_files import ImageFolder
 from .agent_tools import AgentToolSession
 from .cache import ResultCache, ToolOutcome

@@ -4,10 +4,10 @@ for each."""
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..core.coordinator import SharedCalls
 from ..core.facts import Fact, Returned
 from ..core.json import dumps
 from ..core.messages import Placement, Reference
+from ..core.shared_calls import SharedCalls
 from ..plan.jsonable import to_jsonable
 from ..schedule.reference_tree import ReadPaths
 from .call_key import call_key

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from ..core.agent_config import Job
-from ..core.coordinator import SharedCalls
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.messages import Placement, ToolSpec
 from ..core.protocols import Journal
+from ..core.shared_calls import SharedCalls
 from ..core.spec import BatchSpec
 from .agent_tools import AgentToolSession
 from .disk_cache import ToolDiskCache

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import aio
 from ..aio import Deadlines, DeadlineWatch, is_being_cancelled
-from ..core.coordinator import SharedCalls
+from ..core.shared_calls import SharedCalls
 from ..schedule.retry import Backoff
 from .policy import ExecutionLimits
 from .result_text import ToolTimeout

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .. import aio
-from ..core.coordinator import SharedCalls
 from ..core.messages import ToolSource
 from ..core.results import ToolUse
+from ..core.shared_calls import SharedCalls
 from ..plan.fingerprint import canonical
 from .call_batch import Batcher
 from .result_text import RenderedResult, as_output

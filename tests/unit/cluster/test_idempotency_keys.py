@@ -7,7 +7,7 @@ from tests.support.redis_server import redis_of_its_own
 
 from batch_agent import BatchAgent, Tool
 from batch_agent.cluster.membership import Membership
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_store import SharedStore
 from batch_agent.store.memory_store import MemoryStore
 from batch_agent.store.sqlite import SqliteStore
@@ -15,7 +15,8 @@ from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 
 def store_at(coordinator: MemoryCoordinator, name: str) -> SharedStore:
-    return SharedStore(Membership(coordinator, name, 1.0))
+    member = Membership(coordinator.work, coordinator.updates, name, 1.0)
+    return SharedStore(member, coordinator.documents, coordinator.facts)
 
 
 async def test_workers_of_a_run_share_its_id_and_other_runs_have_other_ids() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.support.virtual_time import virtual
 from tests.unit.cluster.test_shared_limits import BEAT, LASTS, Link, beats
 
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_budget import share_budget
 from batch_agent.core.errors import BackendError, ErrorKind, StoreError
 from batch_agent.core.options.price import FREE, Price
@@ -313,7 +313,7 @@ async def test_a_waiting_request_that_is_cancelled_is_not_leased_for() -> None:
 @virtual
 async def test_an_unreadable_budget_document_is_an_error() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
-    await coordinator.compare_and_set("budget", None, b'{"a": 1}')
+    await coordinator.documents.compare_and_set("budget", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
         await Worker(coordinator, "b").joins().__aenter__()
 

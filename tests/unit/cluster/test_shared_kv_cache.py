@@ -9,7 +9,7 @@ import pytest
 from tests.support.virtual_time import virtual
 from tests.unit.cluster.test_shared_limits import BEAT, FRESH, LASTS, Link, beats
 
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_kv_cache import share_kv_caches
 from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.errors import StoreError
@@ -314,7 +314,7 @@ async def test_an_expired_lease_makes_room_for_an_agent_of_another_worker() -> N
 @virtual
 async def test_an_account_of_another_version_is_an_error() -> None:
     coordinator = coordinated()
-    await coordinator.compare_and_set("kv a", None, orjson.dumps({"a": 1}))
+    await coordinator.documents.compare_and_set("kv a", None, orjson.dumps({"a": 1}))
     with pytest.raises(StoreError, match="same version"):
         await Worker(coordinator, "b").joins().__aenter__()
 
@@ -332,13 +332,13 @@ async def test_a_late_reply_of_the_coordinator_grants_nothing() -> None:
 async def test_a_worker_writes_little_while_no_agent_waits() -> None:
     coordinator = coordinated()
     written: list[str] = []
-    original = coordinator.compare_and_set
+    original = coordinator.documents.compare_and_set
 
     async def counted(name: str, old: bytes | None, new: bytes | None) -> bool:
         written.append(name)
         return await original(name, old, new)
 
-    coordinator.compare_and_set = counted  # type: ignore[method-assign]
+    coordinator.documents.compare_and_set = counted  # type: ignore[method-assign]
     async with Worker(coordinator, "a").active(2), Worker(coordinator, "b").active(2):
         await beats(2)
         written.clear()

@@ -7,8 +7,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 from tests.support.virtual_time import virtual
 
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
-from batch_agent.cluster.shared_limits import LimitSharing, change, renewal_interval, share_limits, workers_of
+from batch_agent.cluster.document_change import change
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.shared_limits import LimitSharing, renewal_interval, share_limits, workers_of
 from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
@@ -46,11 +47,11 @@ class Link:
         await self.whole.wait()
         if self.is_gone:
             raise StoreError("the hub is not there")
-        return await self._coordinator.read(name)
+        return await self._coordinator.documents.read(name)
 
     async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
         await self.whole.wait()
-        is_done = await self._coordinator.compare_and_set(name, old, new)
+        is_done = await self._coordinator.documents.compare_and_set(name, old, new)
         await asyncio.sleep(self.delay)
         return is_done
 
@@ -324,7 +325,7 @@ async def test_refusals_of_most_requests_cut_the_limit_of_the_worker() -> None:
 @virtual
 async def test_an_unreadable_limit_document_is_an_error() -> None:
     coordinator = MemoryCoordinator(MemoryStore())
-    await coordinator.compare_and_set("members", None, b'{"a": 1}')
+    await coordinator.documents.compare_and_set("members", None, b'{"a": 1}')
     with pytest.raises(StoreError, match="same version"):
         await of_slots(coordinator, "b").joins().__aenter__()
 
@@ -381,19 +382,19 @@ async def test_a_worker_that_is_cancelled_while_it_leaves_is_gone(steps: int) ->
     joined, may_leave = asyncio.Event(), asyncio.Event()
 
     async def work() -> None:
-        async with share_limits(coordinator, "a", {"server": gate}, ttl=30.0):
+        async with share_limits(coordinator.documents, "a", {"server": gate}, ttl=30.0):
             joined.set()
             await may_leave.wait()
 
     working = asyncio.create_task(work())
     await joined.wait()
-    assert await workers_of(coordinator) == {"a"}
+    assert await workers_of(coordinator.documents) == {"a"}
     may_leave.set()
     for _ in range(steps):
         await asyncio.sleep(0)
     working.cancel()
     await asyncio.wait([working])
-    assert await workers_of(coordinator) == set()
+    assert await workers_of(coordinator.documents) == set()
 
 
 def paced(coordinator: MemoryCoordinator, name: str, rpm: int) -> Worker:

@@ -12,9 +12,9 @@ import pytest
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_tool_calls import ClusterToolCalls, decode, encode
-from batch_agent.core.coordinator import CallOutcome
+from batch_agent.core.shared_calls import CallOutcome
 from batch_agent.store.memory_store import MemoryStore
 
 P = ParamSpec("P")
@@ -32,14 +32,14 @@ class Line:
         self.sent: Counter[str] = Counter()
 
     async def claim(self, name: str, worker: str) -> bytes | bool:
-        return await self._send("claim", lambda: self._coordinator.claim(name, worker))
+        return await self._send("claim", lambda: self._coordinator.calls.claim(name, worker))
 
-    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
-        await self._send("complete_call", lambda: self._coordinator.complete_call(name, worker, outcome, ttl=ttl))
+    async def complete(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+        await self._send("complete", lambda: self._coordinator.calls.complete(name, worker, outcome, ttl=ttl))
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         return await self._send(
-            "reserve_rate", lambda: self._coordinator.reserve_rate(name, interval=interval, ahead=ahead)
+            "reserve_rate", lambda: self._coordinator.calls.reserve_rate(name, interval=interval, ahead=ahead)
         )
 
     async def _send(self, what: str, request: Callable[[], Awaitable[T]]) -> T:
@@ -60,14 +60,14 @@ class Worker:
         self._coordinator = coordinator
         line: Any = Line(coordinator)
         self.line = line
-        self.calls = ClusterToolCalls(line, name)
+        self.calls = ClusterToolCalls(line, coordinator.documents, name)
         self.made: list[str] = []
 
     async def live(self) -> None:
-        after = await self._coordinator.position()
+        after = await self._coordinator.updates.position()
         while True:
-            await self._coordinator.renew(self.name, {}, ttl=2.0)
-            news = await self._coordinator.poll(after, wait=1.0)
+            await self._coordinator.work.renew(self.name, {}, ttl=2.0)
+            news = await self._coordinator.updates.poll(after, wait=1.0)
             after = news.after
             self.calls.on_completed(news.completed_calls)
 
@@ -167,8 +167,8 @@ async def test_a_caller_cancelled_before_its_claim_is_answered_leaves_it_to_anot
 @virtual
 async def test_a_call_of_a_dead_worker_is_executed_by_a_waiting_worker() -> None:
     async with workers("a", "b", "c") as (a, b, c):
-        dead = ClusterToolCalls(a.line, "d")
-        await a._coordinator.renew("d", {}, ttl=5.0)
+        dead = ClusterToolCalls(a.line, a._coordinator.documents, "d")
+        await a._coordinator.work.renew("d", {}, ttl=5.0)
 
         async def never() -> CallOutcome:
             await asyncio.sleep(1000)
@@ -204,7 +204,7 @@ async def test_without_updates_a_claim_is_repeated_after_a_while() -> None:
     async with workers("a", "b") as (a, b):
         making = task(a.call(seconds=1.0))
         await asyncio.sleep(0.1)
-        deaf = ClusterToolCalls(b.line, "b")
+        deaf = ClusterToolCalls(b.line, b._coordinator.documents, "b")
         found, how = await deaf.call("look", lambda: pytest.fail("it is made already"))
         assert (found, how) == ((await making)[0], "shared")
         assert now() == pytest.approx(3.1, abs=0.01)
@@ -254,7 +254,7 @@ async def test_without_a_coordinator_each_worker_executes_its_calls_with_one_war
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with workers("a", "b") as (a, b):
-        a.line.cut = {"claim", "complete_call", "reserve_rate"}
+        a.line.cut = {"claim", "complete", "reserve_rate"}
         with caplog.at_level(logging.WARNING, "batch_agent"):
             for name in ("one", "two"):
                 assert (await a.call(name))[1] == "executed"
@@ -273,7 +273,7 @@ async def test_without_a_coordinator_each_worker_executes_its_calls_with_one_war
 @virtual
 async def test_a_completion_of_a_call_is_sent_until_it_arrives() -> None:
     async with workers("a", "b") as (a, b):
-        a.line.cut = {"complete_call"}
+        a.line.cut = {"complete"}
         assert (await a.call(good=30.0))[1] == "executed"
         assert now() == pytest.approx(1.0, abs=0.01)  # nobody here waits for it
         waiting = task(b.call())
@@ -288,7 +288,7 @@ async def test_a_completion_of_a_call_is_sent_until_it_arrives() -> None:
 @virtual
 async def test_a_failed_claim_that_may_have_arrived_is_released() -> None:
     async with workers("a", "b") as (a, b):
-        await a._coordinator.claim("look", "a")
+        await a._coordinator.calls.claim("look", "a")
         a.line.cut = {"claim"}
         assert (await a.call())[1] == "executed"
         assert (await b.call())[1] == "cached"
@@ -301,7 +301,7 @@ async def test_closing_waits_a_limited_time_for_completions() -> None:
         await a.call()
         await a.calls.aclose()
         assert (await b.call())[1] == "cached"
-        a.line.cut = {"complete_call"}
+        a.line.cut = {"complete"}
         await a.call("other")
         closed = now()
         await a.calls.aclose()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_agent import AgentResult, BackendError, BatchSpec, ErrorKind, PlanMismatch, RunStopped, StoreError, Tool
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.ray.block_checkpoints import BlockCheckpoints
 from batch_agent.ray.block_run import BlockSession, Work, run_block
 from batch_agent.run.resources import RunResources

@@ -16,7 +16,8 @@ from tests.property.test_tool_executor import tools as tools_of
 from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.calls import MemoryCallTable
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_tool_calls import ClusterToolCalls
 from batch_agent.core.messages import ToolCall, ToolResult
 from batch_agent.core.protocols import CallHistory
@@ -32,8 +33,8 @@ P = ParamSpec("P")
 LEASE = 10.0
 
 
-class Hub(MemoryCoordinator):
-    """One that can be away."""
+class Calls(MemoryCallTable):
+    """The hub can be away."""
 
     is_away = False
     claims = 0
@@ -44,9 +45,9 @@ class Hub(MemoryCoordinator):
         self.claims += 1
         return await super().claim(name, worker)
 
-    async def complete_call(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
+    async def complete(self, name: str, worker: str, outcome: bytes | None, *, ttl: float) -> None:
         self._answer()
-        await super().complete_call(name, worker, outcome, ttl=ttl)
+        await super().complete(name, worker, outcome, ttl=ttl)
 
     async def reserve_rate(self, name: str, *, interval: float, ahead: float) -> float:
         self._answer()
@@ -62,23 +63,29 @@ class Hub(MemoryCoordinator):
             raise StoreError("The hub is away.")
 
 
+class Hub(MemoryCoordinator):
+    def __init__(self) -> None:
+        super().__init__(MemoryStore())
+        self.calls: Calls = Calls(self.work.is_alive, self.updates)
+
+
 class Worker:
     """A process of its own, as far as its tools know."""
 
     def __init__(self, coordinator: Hub, name: str, tools: Sequence[Tool]) -> None:
         self._coordinator = coordinator
         self._name = name
-        self._calls = ClusterToolCalls(coordinator, name)
+        self._calls = ClusterToolCalls(coordinator.calls, coordinator.documents, name)
         self.executor = ToolExecutor(
             tools, timeout=None, max_tokens=1000, cache_bytes=100_000, shared_calls=self._calls
         )
         self._life = asyncio.create_task(self._live())
 
     async def _live(self) -> None:
-        after = await self._coordinator.position()
+        after = await self._coordinator.updates.position()
         while True:
-            await self._coordinator.renew(self._name, {}, ttl=LEASE)
-            news = await self._coordinator.poll(after, wait=LEASE / 3)
+            await self._coordinator.work.renew(self._name, {}, ttl=LEASE)
+            news = await self._coordinator.updates.poll(after, wait=LEASE / 3)
             after = news.after
             self._calls.on_completed(news.completed_calls)
 
@@ -91,13 +98,13 @@ class Worker:
         await self.executor.aclose()
         await self._calls.aclose()
         await self.fall_silent()
-        await self._coordinator.leave(self._name)
+        await self._coordinator.work.leave(self._name)
 
 
 @asynccontextmanager
 async def workers(number: int, *tools: Tool, coordinator: Hub | None = None) -> AsyncIterator[list[Worker]]:
     """Each with the same tools. They leave nothing behind."""
-    coordinator = coordinator or Hub(MemoryStore())
+    coordinator = coordinator or Hub()
     there = [Worker(coordinator, f"w{at}", tools) for at in range(number)]
     await asyncio.sleep(0.001)
     try:
@@ -167,15 +174,15 @@ async def test_a_result_of_another_worker_counts_as_cached() -> None:
 
 @virtual
 async def test_what_another_worker_has_found_is_asked_for_once_while_it_is_surely_good() -> None:
-    coordinator = Hub(MemoryStore())
+    coordinator = Hub()
     pure, read = looking(effect="pure"), looking(name="read", ttl=10)
     async with workers(2, pure, read, coordinator=coordinator) as there:
         for name in ("look", "read"):
             await ask_all(*there, name=name)
-        asked = coordinator.claims
+        asked = coordinator.calls.claims
         for name in ("look", "read") * 3:
             assert {result.source for result in await ask_all(*there, name=name)} == {"cached"}
-        assert coordinator.claims == asked
+        assert coordinator.calls.claims == asked
 
 
 @virtual
@@ -343,7 +350,7 @@ async def test_a_tool_that_was_changed_is_not_answered_by_what_it_was() -> None:
     async def new() -> str:
         return "new"
 
-    coordinator = Hub(MemoryStore())
+    coordinator = Hub()
     for tool in (old, new):
         async with workers(1, tool, coordinator=coordinator) as [one]:
             assert (await ask(one, "look")).content == tool.function.__name__
@@ -418,9 +425,9 @@ async def test_what_one_batch_looked_up_is_not_in_another_workers_batch() -> Non
 
 @virtual
 async def test_tools_go_on_without_the_hub_and_share_again_when_it_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    coordinator = Hub(MemoryStore())
+    coordinator = Hub()
     async with workers(2, looking(rate_limit=1), coordinator=coordinator) as (one, other):
-        coordinator.is_away = True
+        coordinator.calls.is_away = True
         results = await ask_all(one, other, times=10)
         assert Counter(result.content for result in results) == {"k1": 10, "k2": 10}
         assert len(caplog.records) == 2  # one of each worker
@@ -429,7 +436,7 @@ async def test_tools_go_on_without_the_hub_and_share_again_when_it_is_back(caplo
             for at in range(4):
                 group.create_task(ask(one, key=f"{at}."))
         assert now() - began == pytest.approx(4.0, abs=0.1)  # it keeps the rate for itself
-        coordinator.is_away = False
+        coordinator.calls.is_away = False
         await asyncio.sleep(20)
         assert len({result.content for result in await ask_all(one, other, times=2, key="back")}) == 1
 
@@ -515,22 +522,22 @@ async def test_a_place_of_a_cancelled_call_and_of_a_worker_that_died_is_free_aga
 
 @virtual
 async def test_without_a_hub_each_worker_keeps_max_concurrent_for_itself() -> None:
-    coordinator, busy = Hub(MemoryStore()), Busy()
+    coordinator, busy = Hub(), Busy()
     async with workers(2, busy.tool(max_concurrent=2), coordinator=coordinator) as there:
-        coordinator.is_away = True
+        coordinator.calls.is_away = True
         await ask_all(*there, times=4, name="work", agent="x")
         assert busy.most == 4
-        coordinator.is_away = False
+        coordinator.calls.is_away = False
 
 
 @virtual
 async def test_a_tool_of_its_machine_and_one_without_max_concurrent_ask_nobody_for_a_place() -> None:
-    coordinator, busy = Hub(MemoryStore()), Busy()
+    coordinator, busy = Hub(), Busy()
     local = limited_per_process(busy.tool(max_concurrent=2))
     async with workers(2, local, looking(effect="write"), coordinator=coordinator) as there:
         await ask_all(*there, times=4, name="work", agent="x")
         await ask_all(*there, times=2)
-    assert (busy.most, coordinator.permits) == (4, 0)
+    assert (busy.most, coordinator.calls.permits) == (4, 0)
 
 
 @virtual
@@ -560,10 +567,10 @@ async def test_agents_that_leave_a_queue_use_up_no_more_than_one_place_of_their_
 
 @virtual
 async def test_opened_tools_share_what_they_are_given_to_share() -> None:
-    coordinator, tool = Hub(MemoryStore()), looking()
+    coordinator, tool = Hub(), looking()
     spec = BatchSpec(task="Do it.", inputs=[1], model="m")
     for name, source in (("a", "executed"), ("b", "cached")):
-        shared_calls = ClusterToolCalls(coordinator, name)
+        shared_calls = ClusterToolCalls(coordinator.calls, coordinator.documents, name)
         async with open_tools([tool], spec, lambda text, tokens: pytest.fail(text), [], shared_calls) as executor:
             [result] = await executor.session("x").results([ToolCall("c1", "look", "{}")])
             assert (result.content, result.source) == ("k1", source)
@@ -574,7 +581,7 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
     """Agents of three workers with the same tools. Some leave on the way and come back, workers fall silent and work
     on, and the hub is away now and then."""
     world.begin(random.Random(seed), grain)
-    luck, coordinator = world.luck, Hub(MemoryStore())
+    luck, coordinator = world.luck, Hub()
     agents = [an_agent(number, world) for number in range(luck.choice((3, 4, 6)))]
     async with workers(3, *made, coordinator=coordinator) as there:
         lives = [asyncio.create_task(agent.live(luck.choice(there).executor)) for agent in agents]
@@ -586,9 +593,9 @@ async def one_history(seed: int, made: list[Tool], world: World, grain: float) -
                 case "silence":
                     await luck.choice(there).fall_silent()
                 case "away":
-                    coordinator.is_away = not coordinator.is_away
+                    coordinator.calls.is_away = not coordinator.calls.is_away
         await asyncio.wait(lives)
-    async with asyncio.timeout(1000), workers(1, *made, coordinator=Hub(MemoryStore())) as [last]:
+    async with asyncio.timeout(1000), workers(1, *made, coordinator=Hub()) as [last]:
         for agent in agents:
             agent.own = {}  # another process has read nothing yet
             await agent.live(last.executor)

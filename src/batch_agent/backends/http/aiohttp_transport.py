@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import aiohttp
 from yarl import URL
 
-from ...core.content_decoder import BadContent, decoder_for
+from ...content_decoder import BadContent, decoder_for
 from .transport import (
     MAX_BODY_BYTES,
     MAX_STREAM_BYTES,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
-from ...core.content_decoder import BadContent, ContentDecoder, decoder_for
+from ...content_decoder import BadContent, ContentDecoder, decoder_for
 from .transport import MAX_BODY_BYTES, MAX_STREAM_BYTES, format_size
 
 _MAX_HEAD_BYTES = 64 * 1024

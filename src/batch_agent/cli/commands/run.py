@@ -17,6 +17,7 @@ from ...atomic_file import atomic_write
 from ...cluster.coordinator_address import run_id_of
 from ...core.errors import ErrorKind, SpecError
 from ...core.fast_dataclass import dataclass
+from ...core.options.fallback_entry import stage_names
 from ...core.protocols import EventSinks
 from ...core.results import AgentResult
 from ...core.safe_text import safe_text
@@ -33,7 +34,6 @@ from ...observe.text.run_outputs import RunOutputs
 from ...observe.text.summary import steered_lines, summary_lines
 from ...observe.text.text_format import plural
 from ...run.checkpoint_table import read_results
-from ...run.fallback import stage_names
 from ...scores.comparison import comparison_lines
 from ...scores.judge import is_judge
 from ..checkpoint import MAP, REDUCE, check_kind, checkpoint_of, delete_checkpoint

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 from ... import aio
 from ...core.errors import SpecError, StoreError
+from ...core.options.fallback_entry import fallback_folder
 from ...core.validation import port as check_port
 from ...evaluation.model_runs import model_folder
 from ...observe.event_log import FILE
 from ...observe.report.live_server import is_loopback, served
 from ...observe.report.log_follower import LogFollower
-from ...run.fallback import fallback_folder
 from ...store.reader import CheckpointReader, StoredInput
 from ..agent_story import story_lines
 from ..checkpoint import FACTS, open_checkpoint

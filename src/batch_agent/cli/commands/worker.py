@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ...cluster.coordinator_address import coordinator_of
-from ...cluster.redis.redis_coordinator import runs_known
-from ...core.coordinator import Coordinator
+from ...cluster.redis.redis_coordinator import existing_runs, runs_known
+from ...core.coordinator import Coordinator, Documents
 from ...core.errors import PlanMismatch, SpecError, StoreError
 from ...core.protocols import EventSink
 from ...core.spec import BatchSpec
@@ -172,16 +172,16 @@ async def wait_for_command(run: SharedRun, patience: float, notify: Callable[[st
     now = asyncio.get_running_loop().time
     until = now() + patience
     async with run.connect() as coordinator:
-        after, is_notified = await coordinator.position(), False
+        after, is_notified = await coordinator.updates.position(), False
         while not await _has_work(run, coordinator):
             if (left := until - now()) <= 0:
-                await _check_known(run, coordinator)
+                await _check_known(run, coordinator.documents)
                 return None
             if not is_notified:
-                notify(await _waiting(run, coordinator, patience))
+                notify(await _waiting(run, coordinator.documents, patience))
                 is_notified = True
-            after = (await coordinator.poll(after, wait=min(left, _POLL_SECONDS))).after
-        command = (await coordinator.read(COMMAND)).data
+            after = (await coordinator.updates.poll(after, wait=min(left, _POLL_SECONDS))).after
+        command = (await coordinator.documents.read(COMMAND)).data
     if command is None:
         raise SpecError(
             f"Run {run.name!r} at {run.url} was not started by `batch-agent run`. To join it, start the same "
@@ -191,18 +191,18 @@ async def wait_for_command(run: SharedRun, patience: float, notify: Callable[[st
 
 
 async def _has_work(run: SharedRun, coordinator: Coordinator) -> bool:
-    return await run.has_submitter(coordinator) or await coordinator.pending_count() > 0
+    return await run.has_submitter(coordinator.documents) or await coordinator.work.pending_count() > 0
 
 
-async def _waiting(run: SharedRun, coordinator: Coordinator, patience: float) -> str:
-    if (await coordinator.read(COMMAND)).data is not None:
+async def _waiting(run: SharedRun, documents: Documents, patience: float) -> str:
+    if (await documents.read(COMMAND)).data is not None:
         return f"Run {run.name} at {run.url} has no work. Waiting up to {patience:g} s ..."
     return f"Waiting up to {patience:g} s for run {run.name} at {run.url} ... {await _known_runs(run.store)}"
 
 
-async def _check_known(run: SharedRun, coordinator: Coordinator) -> None:
+async def _check_known(run: SharedRun, documents: Documents) -> None:
     """Raises SpecError."""
-    if (await coordinator.read(COMMAND)).data is None:
+    if (await documents.read(COMMAND)).data is None:
         raise SpecError(
             f"There is no run {run.name!r} at {run.url}. {await _known_runs(run.store)} To start it: "
             f"batch-agent run --store {run.url} --run {run.name}"
@@ -213,4 +213,4 @@ async def _known_runs(store: str) -> str:
     known: list[str] = []
     with suppress(StoreError):  # the list is only a hint
         known = await runs_known(store)
-    return f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
+    return existing_runs(known)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
-from ...core.coordinator import Coordinator
+from ...core.coordinator import UpdateStream
 from ...core.errors import StoreError
 from ...core.events import (
     AgentReassigned,
@@ -51,14 +51,14 @@ class EventPublisher:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        updates: UpdateStream,
         worker: str,
         *,
         has_listeners: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`has_listeners`: whether a process listens for certain; otherwise one announces itself."""
-        self._coordinator = coordinator
+        self._updates = updates
         self._worker = worker
         self._clock = clock
         self._has_listeners = has_listeners
@@ -141,7 +141,7 @@ class EventPublisher:
             events = [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
             dropped, message = self._dropped, self._message(events)
             try:
-                await self._coordinator.publish(message.encode(), to_workers=message.is_listening)
+                await self._updates.publish(message.encode(), to_workers=message.is_listening)
             except StoreError as error:
                 self._on_failure(error, message, len(events) + dropped)
                 return

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from ...core.coordinator import Coordinator
+from ...core.coordinator import UpdateStream
 from ...core.events import (
     AgentFinished,
     AgentReassigned,
@@ -48,7 +48,7 @@ class EventRelay:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        updates: UpdateStream,
         worker: str,
         events: EventSink | None,
         *,
@@ -56,7 +56,7 @@ class EventRelay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`events`: the sinks of this process. `is_submitter`: whether results come to this process."""
-        self.publisher = EventPublisher(coordinator, worker, has_listeners=not is_submitter)
+        self.publisher = EventPublisher(updates, worker, has_listeners=not is_submitter)
         self.local: EventSink = _LocalSink(self)
         """For the engine of a submitter, whose results are reported by the submitter itself."""
         self._worker = worker

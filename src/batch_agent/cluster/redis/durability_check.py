@@ -5,7 +5,7 @@ import re
 from typing import TYPE_CHECKING
 
 from ...core.errors import StoreError
-from .lua_common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER
+from .lua.common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER
 
 if TYPE_CHECKING:
     from .redis_connection import RedisConnection

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -10,11 +10,9 @@ from ...core.coordinator import RejectedInput
 from ...core.fast_dataclass import dataclass
 from ...core.protocols import Prices
 from ...store.codec import encode_error
+from .keyspace import RedisKeyspace
+from .registration import RunRegistration
 from .write_batches import split_batches
-
-if TYPE_CHECKING:
-    from .keyspace import RedisKeyspace
-    from .redis_connection import RedisConnection
 
 _INPUTS, _REJECTED, _META = "inputs", "rejected", "meta"
 _COUNT, _DIGEST, _PRICES = "inputs", "digest", "prices"
@@ -32,18 +30,20 @@ class RecordedInput:
     """Why it was rejected, as `store/codec.py` encodes it."""
 
 
-class InputRecord:
+class RedisInputRecord:
     """Two hashes by index: inputs, and rejected inputs. Submitters of the same run write the same, so that a repeated
     or concurrent write changes nothing."""
 
-    def __init__(self, connection: "RedisConnection", keyspace: "RedisKeyspace") -> None:
-        self._connection = connection
+    def __init__(self, keyspace: RedisKeyspace, registration: RunRegistration) -> None:
+        self._connection = keyspace.connection
+        self._registration = registration
         self._inputs = keyspace.key(_INPUTS)
         self._rejected = keyspace.key(_REJECTED)
         self._meta = keyspace.key(_META)
 
     async def save(self, inputs: Sequence[bytes], prices: Prices | None) -> None:
         """Replaces the record. Inputs that another submitter has saved are not sent again. Raises StoreError."""
+        await self._registration.register()
         await self._connection.call("DEL", self._rejected)
         digest = _digest(inputs)
         if await self._connection.call("HGET", self._meta, _DIGEST) != digest:

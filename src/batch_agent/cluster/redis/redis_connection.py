@@ -30,7 +30,7 @@ from redis.exceptions import (
 from ...core.errors import StoreError
 from ...core.safe_text import public_url
 from ...schedule.retry import Backoff
-from .lua_common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER, LuaScript
+from .lua.common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER, LuaScript
 from .redis_pool import close_pool, open_pool
 
 T = TypeVar("T")

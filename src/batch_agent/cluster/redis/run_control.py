@@ -10,7 +10,7 @@ from ...plan.row_keys import agent_names, row_key
 from ...store.codec import decode_job
 from ..added_inputs import record_inputs
 from ..shared_control import change_run, is_active, read_controls
-from .redis_coordinator import RedisCoordinator, runs_known
+from .redis_coordinator import RedisCoordinator, no_such_run, runs_known
 
 _RETRY_SECONDS = 10.0
 
@@ -24,7 +24,7 @@ async def steer_shared(url: str, run: str, request: ControlRequest) -> list[Stee
     await coordinator.open()
     try:
         await _check_live(coordinator, url, run, wants_agents=bool(request.cancel))
-        added = await record_inputs(coordinator, request.add) if request.add else None
+        added = await record_inputs(coordinator.documents, request.add) if request.add else None
         return await change_run(coordinator, request, await _find_agents(coordinator, request.cancel), added)
     finally:
         await coordinator.aclose()
@@ -32,10 +32,10 @@ async def steer_shared(url: str, run: str, request: ControlRequest) -> list[Stee
 
 async def _check_live(coordinator: RedisCoordinator, url: str, run: str, *, wants_agents: bool) -> None:
     """Raises SpecError and StoreError for a run that cannot be changed."""
-    controls, _ = await read_controls(coordinator)
+    controls, _ = await read_controls(coordinator.documents)
     if controls is None:
         raise await _unknown(coordinator, url, run)
-    if not await is_active(coordinator):
+    if not await is_active(coordinator.documents):
         raise StoreError(
             f"Run {run!r} at {coordinator.url} is not running: no process submits inputs to it or works for it. To "
             f"resume it: batch-agent resume {coordinator.url} --run {run}"
@@ -52,8 +52,7 @@ async def _unknown(coordinator: RedisCoordinator, url: str, run: str) -> StoreEr
         return StoreError(
             f"Run {run!r} at {coordinator.url} has not started, or was started by an older version of batch-agent."
         )
-    listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
-    return StoreError(f"There is no run {run!r} at {coordinator.url}. {listed}")
+    return no_such_run(run, coordinator.url, known)
 
 
 async def _find_agents(coordinator: RedisCoordinator, wanted: Sequence[str]) -> dict[str, Steered]:

@@ -4,14 +4,13 @@ import asyncio
 from pathlib import Path
 
 from ...atomic_file import atomic_write
-from ...core.errors import StoreError
+from ...core.coordinator import IDENTITY, PLAN
 from ...core.facts import Started
 from ...store.checkpoint_copy import CheckpointCopy, EncodedFact, InputRow, open_copy
 from ...store.codec import decode_job, encode, encode_input
-from ..memory_coordinator import IDENTITY, PLAN
 from ..run_files import RUN_FILES
 from ..shared_control import is_active
-from .redis_coordinator import RedisCoordinator, runs_known
+from .redis_coordinator import RedisCoordinator, no_such_run, runs_known
 from .stored_run import StoredRun
 
 _RETRY_SECONDS = 10.0
@@ -26,15 +25,15 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
     coordinator = RedisCoordinator(url, run, retry_seconds=_RETRY_SECONDS)
     await coordinator.open()
     try:
-        plan = (await coordinator.read(PLAN)).data
+        plan = (await coordinator.documents.read(PLAN)).data
         if plan is None:
             stages = [] if agent is not None else await stages_of(url, run)
             if not stages:
-                raise await _unknown(url, run, coordinator)
+                raise no_such_run(run, coordinator.url, await runs_known(url))
             copied = [await copy_run(url, f"{run}.{stage}", folder / stage) for stage in stages]
             await _copy_files(coordinator, folder)
-            return any(copied) or await is_active(coordinator)
-        identity = (await coordinator.read(IDENTITY)).data or b""
+            return any(copied) or await is_active(coordinator.documents)
+        identity = (await coordinator.documents.read(IDENTITY)).data or b""
         with open_copy(folder) as copy:
             copy.save_plan(plan, identity.decode())
             if agent is not None:
@@ -43,7 +42,7 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
                 await _copy_all(coordinator, copy)
         if agent is None:
             await _copy_files(coordinator, folder)
-        return await is_active(coordinator)
+        return await is_active(coordinator.documents)
     finally:
         await coordinator.aclose()
 
@@ -54,7 +53,7 @@ async def stages_of(url: str, run: str) -> list[str]:
 
 
 async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None:
-    spent, seen = await coordinator.spent(), set[str]()
+    spent, seen = await coordinator.facts.spent(), set[str]()
     copy.save_prices(await coordinator.inputs.prices())
     jobs, started = await _unfinished(coordinator.stored)
     await asyncio.to_thread(copy.add_inputs, jobs)
@@ -70,7 +69,7 @@ async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None
 
 async def _copy_files(coordinator: RedisCoordinator, folder: Path) -> None:
     for name in RUN_FILES:
-        if (data := (await coordinator.read(name)).data) is not None:
+        if (data := (await coordinator.documents.read(name)).data) is not None:
             with atomic_write(folder / name, is_private=True) as file:
                 file.write(data)
 
@@ -86,9 +85,3 @@ async def _unfinished(stored: StoredRun) -> tuple[list[InputRow], list[EncodedFa
         if is_leased:
             started[job.key] = (job.key, *encode(Started.of(job)))
     return list(inputs.values()), list(started.values())
-
-
-async def _unknown(url: str, run: str, coordinator: RedisCoordinator) -> StoreError:
-    known = await runs_known(url)
-    listed = f"Existing runs: {', '.join(known)}." if known else "The server has no runs."
-    return StoreError(f"There is no run {run!r} at {coordinator.url}. {listed}")

@@ -1,15 +1,12 @@
 """Reader of a whole run in a Redis server: its agents, their facts as they are encoded, and the jobs that wait."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING
 
 from ...core.errors import StoreError
 from ...store.checkpoint_copy import EncodedFact
+from .facts import RedisFactTable
+from .keyspace import RedisKeyspace
 from .write_batches import split_facts
-
-if TYPE_CHECKING:
-    from .keyspace import RedisKeyspace
-    from .redis_connection import RedisConnection
 
 _PAGE = 500
 _HAS_ENDED = b"!"
@@ -20,9 +17,10 @@ _COMPLETION = b'["'
 class StoredRun:
     """Reads page by page, while workers write. Raises StoreError."""
 
-    def __init__(self, connection: "RedisConnection", keyspace: "RedisKeyspace") -> None:
-        self._connection = connection
+    def __init__(self, keyspace: RedisKeyspace, facts: RedisFactTable) -> None:
+        self._connection = keyspace.connection
         self._keyspace = keyspace
+        self._facts = facts
 
     async def agents(self) -> AsyncIterator[list[str]]:
         """Keys of agents and chunks that have facts; some may be repeated."""
@@ -31,7 +29,7 @@ class StoredRun:
 
     async def facts(self, keys: Sequence[str]) -> list[EncodedFact]:
         """Facts of these agents, in the order of each."""
-        lists = await self._keyspace.encoded_facts(keys)
+        lists = await self._facts.encoded(keys)
         try:
             return [
                 (key, kind, data)

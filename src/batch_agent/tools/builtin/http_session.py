@@ -7,7 +7,7 @@ from functools import cache
 
 import aiohttp
 
-from ...core.content_decoder import BadContent, decoder_for
+from ...content_decoder import BadContent, decoder_for
 from ...version import __version__
 
 

@@ -71,7 +71,7 @@ def command(place: Path, url: str, store: str, name: str, *more: str) -> list[st
 async def look(store: str, name: str) -> tuple[int, int]:
     """Agents that have ended, and processes that run agents."""
     async with SharedRun(store, name).connect() as coordinator:
-        return AGENTS - await coordinator.pending_count(), len(await workers_of(coordinator))
+        return AGENTS - await coordinator.work.pending_count(), len(await workers_of(coordinator.documents))
 
 
 def until(is_so: Callable[[], bool], *processes: Program) -> None:
@@ -301,19 +301,21 @@ async def test_a_run_that_has_all_results_takes_no_more_inputs(redis_server: Red
     coordinator = RedisCoordinator(redis_server.url, f"run-{uuid4().hex[:8]}")
     await coordinator.open()
     try:
-        await begin_controls(coordinator, {"inputs": 3}, is_flow=False)
-        added, taken = AddedInputs(coordinator, "caller"), list[Any]()
+        await begin_controls(coordinator.documents, {"inputs": 3}, is_flow=False)
+        added, taken = AddedInputs(coordinator.documents, "caller"), list[Any]()
         with pytest.raises(SpecError, match="starting or ending"):
-            await change_run(coordinator, ControlRequest(), {}, await record_inputs(coordinator, ["early"]))
+            await change_run(coordinator, ControlRequest(), {}, await record_inputs(coordinator.documents, ["early"]))
         await added.open(taken.extend)
-        [change] = await change_run(coordinator, ControlRequest(), {}, await record_inputs(coordinator, ["a", "b"]))
+        [change] = await change_run(
+            coordinator, ControlRequest(), {}, await record_inputs(coordinator.documents, ["a", "b"])
+        )
         assert str(change) == "inputs: 3 -> 5 (when the run is resumed: it has no caller)"
         assert (await added.close(), taken) == (False, ["a", "b"])
         assert (await added.close(), taken) == (True, ["a", "b"])
         with pytest.raises(SpecError, match="starting or ending"):
-            await change_run(coordinator, ControlRequest(), {}, await record_inputs(coordinator, ["late"]))
-        next_caller = AddedInputs(coordinator, "next")
-        controls, _ = await read_controls(coordinator)
+            await change_run(coordinator, ControlRequest(), {}, await record_inputs(coordinator.documents, ["late"]))
+        next_caller = AddedInputs(coordinator.documents, "next")
+        controls, _ = await read_controls(coordinator.documents)
         assert controls is not None
         await next_caller.update(controls)
         assert next_caller.known == ["a", "b"]
@@ -334,7 +336,7 @@ async def test_a_changed_budget_says_what_all_processes_have_spent(redis_server:
         await anext(stream)
         async with asyncio.timeout(LIMIT):
             while spent != 6.0:  # it is reported twice a second
-                spent = (await shared_spending(coordinator)).usd
+                spent = (await shared_spending(coordinator.documents)).usd
                 await asyncio.sleep(0.02)
         [change] = await BatchAgent.control(store, run_id=name, max_usd=900)
         assert str(change) == "max_usd: 1000 -> 900 (6 spent)"

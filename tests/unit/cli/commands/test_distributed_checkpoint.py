@@ -13,7 +13,7 @@ from batch_agent import AgentResult, BatchAgent, ErrorKind, Usage
 from batch_agent.cli.commands.export import export
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.cluster import leased_source
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.core.agent_config import Job
 from batch_agent.core.coordinator import Completion, End
 from batch_agent.core.requests import Request
@@ -178,9 +178,9 @@ async def test_an_agent_that_ended_before_its_first_fact_is_recorded_with_its_er
     await coordinator.open()
     error = AgentError(ErrorKind.INTERNAL, "The agent was started 5 times.")
     try:
-        await coordinator.submit([Job(3, "key", {"it": "a"}, "a")], retry_failed=False)
-        [lease] = await coordinator.lease("worker", 1, ttl=60.0, wait=0)
-        assert await coordinator.write("worker", 1, [End(lease.token, Completion("key", error))]) == frozenset()
+        await coordinator.work.submit([Job(3, "key", {"it": "a"}, "a")], retry_failed=False)
+        [lease] = await coordinator.work.lease("worker", 1, ttl=60.0, wait=0)
+        assert await coordinator.facts.write("worker", 1, [End(lease.token, Completion("key", error))]) == frozenset()
     finally:
         await coordinator.aclose()
     with CheckpointReader(tmp_path) as reader:

@@ -49,7 +49,7 @@ class SubmittedRun:
     def left(self) -> int:
         async def pending() -> int:
             async with SharedRun(self.store, self.name).connect() as coordinator:
-                return await coordinator.pending_count()
+                return await coordinator.work.pending_count()
 
         return asyncio.run(pending())
 

@@ -263,7 +263,7 @@ def test_a_stopped_process_loses_nothing_and_other_processes_continue(
 def remaining(url: str, name: str) -> int:
     async def look() -> int:
         async with SharedRun(url, name).connect() as coordinator:
-            return await coordinator.pending_count()
+            return await coordinator.work.pending_count()
 
     return asyncio.run(look())
 
@@ -282,10 +282,10 @@ async def offer(url: str, name: str, command: bytes | None, plan: dict[str, str]
     """As if a run had been started and its caller were gone."""
     async with SharedRun(url, name).connect() as coordinator:
         if command is not None:
-            assert await coordinator.compare_and_set(COMMAND, None, command)
+            assert await coordinator.documents.compare_and_set(COMMAND, None, command)
         if plan is not None:
-            assert await coordinator.compare_and_set("plan", None, json.dumps(plan).encode())
-        await coordinator.submit([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
+            assert await coordinator.documents.compare_and_set("plan", None, json.dumps(plan).encode())
+        await coordinator.work.submit([Job(0, "key", {"name": "Zoë"}, "Who is Zoë?")], retry_failed=False)
 
 
 def asked(**options: Any) -> WorkerManifest:
@@ -347,7 +347,7 @@ def test_a_redis_password_is_neither_shown_nor_stored(
 
 async def kept_at(url: str, name: str) -> str:
     async with SharedRun(url, name).connect() as coordinator:
-        data = (await coordinator.read(COMMAND)).data
+        data = (await coordinator.documents.read(COMMAND)).data
         assert data is not None
         return data.decode()
 
@@ -360,7 +360,7 @@ async def test_fresh_removes_the_shared_run_unless_it_is_active(
     assert call(*words, cwd=place.run).returncode == 0
     async with (
         SharedRun(redis_server.url, name).connect() as coordinator,
-        ClientPresence(coordinator, 15.0).present("another"),
+        ClientPresence(coordinator.documents, 15.0).present("another"),
     ):
         refused = await asyncio.to_thread(call, *words, "--fresh", cwd=place.run)
     assert refused.returncode == 2

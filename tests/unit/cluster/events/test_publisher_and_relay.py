@@ -13,7 +13,7 @@ from tests.support.virtual_time import virtual
 from batch_agent import StoreError, Usage
 from batch_agent.cluster.events.message import EventBatch, encode_events, read
 from batch_agent.cluster.events.relay import EventRelay
-from batch_agent.cluster.memory_coordinator import MemoryCoordinator
+from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.core.events import (
     AgentFinished,
     AgentReassigned,
@@ -96,11 +96,11 @@ class Process:
         message = read(data)
         assert message is not None
         self.sent.append(message)
-        await self._coordinator.publish(data, to_workers=to_workers)
+        await self._coordinator.updates.publish(data, to_workers=to_workers)
 
     @asynccontextmanager
     async def active(self) -> AsyncIterator[None]:
-        reading = asyncio.create_task(self._read(await self._coordinator.position()))
+        reading = asyncio.create_task(self._read(await self._coordinator.updates.position()))
         try:
             async with self.relay.open():
                 yield
@@ -110,7 +110,7 @@ class Process:
 
     async def _read(self, after: Any) -> None:
         while True:
-            news = await self._coordinator.poll(after, wait=5.0)
+            news = await self._coordinator.updates.poll(after, wait=5.0)
             after = news.after
             if not self.is_cut:
                 self.relay.on_messages(news.published)

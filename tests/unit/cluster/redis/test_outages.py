@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 from tests.contract.coordinator_contract import LONG, STARTED, ends, jobs, leased, told
 from tests.support.redis_server import AOF, RedisServer, redis_of_its_own, redis_server
 
-from batch_agent.cluster.redis.lua_common import REQUIRED_SERVER
+from batch_agent.cluster.redis.lua.common import REQUIRED_SERVER
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator, runs_known
 from batch_agent.core.errors import SpecError, StoreError
 
@@ -80,43 +80,43 @@ class Way:
 async def test_a_restarted_redis_has_lost_nothing(server: RedisServer) -> None:
     async with opened(server.url) as coordinator:
         leases = await leased(coordinator, "w", "a", "b")
-        assert await coordinator.write("w", 1, told(leases["a"], STARTED)) == frozenset()
+        assert await coordinator.facts.write("w", 1, told(leases["a"], STARTED)) == frozenset()
         async with asyncio.TaskGroup() as group:
             server.kill()
-            flush_in_background = group.create_task(coordinator.write("w", 2, told(leases["b"], STARTED)))
-            waiting = group.create_task(coordinator.poll(("0-0", "0-0", "0-0"), wait=60))
-            posting = group.create_task(coordinator.submit(jobs("a", "c"), retry_failed=False))
+            flush_in_background = group.create_task(coordinator.facts.write("w", 2, told(leases["b"], STARTED)))
+            waiting = group.create_task(coordinator.updates.poll(("0-0", "0-0", "0-0"), wait=60))
+            posting = group.create_task(coordinator.work.submit(jobs("a", "c"), retry_failed=False))
             await asyncio.sleep(0.1)
             await asyncio.to_thread(server.start)
             assert await flush_in_background == frozenset()
             assert await posting == {}
-            await coordinator.publish(b"again")
+            await coordinator.updates.publish(b"again")
             assert (await waiting).published == (b"again",)
-        assert await coordinator.facts("a") == await coordinator.facts("b") == (STARTED,)
-        assert [lease.job.key for lease in await coordinator.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
+        assert await coordinator.facts.read("a") == await coordinator.facts.read("b") == (STARTED,)
+        assert [lease.job.key for lease in await coordinator.work.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
 async def test_workers_keep_their_leases_during_a_redis_outage(server: RedisServer) -> None:
     async with opened(server.url) as one, opened(server.url) as other:
         lease = (await leased(one, "w", "a", ttl=SHORT))["a"]
-        await one.claim("call", "w")
+        await one.calls.claim("call", "w")
         server.kill()
         await asyncio.sleep(1.2 * SHORT)
         await asyncio.to_thread(server.start)
-        assert await other.claim("call", "v") is False
-        assert await other.lease("v", 1, ttl=SHORT, wait=0) == []
-        assert await one.renew("w", {"a": lease.token}, ttl=SHORT) == frozenset()
-        assert await one.write("w", 1, told(lease, STARTED)) == frozenset()
-        assert [found.facts for found in await other.lease("v", 1, ttl=SHORT, wait=60)] == [(STARTED,)]
-        assert await one.renew("w", {"a": lease.token}, ttl=SHORT) == {"a"}
+        assert await other.calls.claim("call", "v") is False
+        assert await other.work.lease("v", 1, ttl=SHORT, wait=0) == []
+        assert await one.work.renew("w", {"a": lease.token}, ttl=SHORT) == frozenset()
+        assert await one.facts.write("w", 1, told(lease, STARTED)) == frozenset()
+        assert [found.facts for found in await other.work.lease("v", 1, ttl=SHORT, wait=60)] == [(STARTED,)]
+        assert await one.work.renew("w", {"a": lease.token}, ttl=SHORT) == {"a"}
 
 
 async def test_leases_returned_around_a_redis_outage_are_free(server: RedisServer) -> None:
     async with opened(server.url) as coordinator:
         lease = (await leased(coordinator, "w", "a", "b", ttl=SHORT))["a"]
-        await coordinator.release("w", {"a": lease.token})
+        await coordinator.work.release("w", {"a": lease.token})
         await asyncio.sleep(1.2 * SHORT)
-        assert [found.job.key for found in await coordinator.lease("v", 9, ttl=SHORT, wait=0)] == ["a"]
+        assert [found.job.key for found in await coordinator.work.lease("v", 9, ttl=SHORT, wait=0)] == ["a"]
 
 
 async def test_a_lasting_redis_outage_is_an_error(server: RedisServer) -> None:
@@ -125,8 +125,8 @@ async def test_a_lasting_redis_outage_is_an_error(server: RedisServer) -> None:
     server.kill()
     for call in (
         coordinator.open(),
-        coordinator.pending_count(),
-        coordinator.poll(("0-0", "0-0", "0-0"), wait=60),
+        coordinator.work.pending_count(),
+        coordinator.updates.poll(("0-0", "0-0", "0-0"), wait=60),
         runs_known(secret, retry_seconds=0.1),
     ):
         with pytest.raises(StoreError, match=r"could not be reached for 0.* s.*Check that it is running") as caught:
@@ -140,41 +140,41 @@ async def test_a_write_whose_reply_was_lost_is_not_repeated(redis_server: RedisS
     run, port = uuid.uuid4().hex, redis_server.port
     async with Way(port).open() as way, opened(way.url, run) as coordinator, opened(redis_server.url, run) as other:
         first = (await leased(coordinator, "w", "first"))["first"]  # so that the server knows all scripts
-        await coordinator.write("w", 1, told(first, STARTED))
-        await coordinator.compare_and_set("x", None, b"0")
-        await coordinator.publish(b"first")
-        await coordinator.reserve_rate("first", interval=0, ahead=0)
-        await other.submit(jobs("a", "b", "c"), retry_failed=False)
-        after = await coordinator.position()
+        await coordinator.facts.write("w", 1, told(first, STARTED))
+        await coordinator.documents.compare_and_set("x", None, b"0")
+        await coordinator.updates.publish(b"first")
+        await coordinator.calls.reserve_rate("first", interval=0, ahead=0)
+        await other.work.submit(jobs("a", "b", "c"), retry_failed=False)
+        after = await coordinator.updates.position()
         way.loses_answers = 1
-        leases = await coordinator.lease("w", 2, ttl=LONG, wait=0)
+        leases = await coordinator.work.lease("w", 2, ttl=LONG, wait=0)
         assert [(lease.job.key, lease.attempts) for lease in leases] == [("a", 1), ("b", 1)]
         way.loses_answers = 1
-        assert await coordinator.write("w", 2, told(leases[0], STARTED)) == frozenset()
+        assert await coordinator.facts.write("w", 2, told(leases[0], STARTED)) == frozenset()
         way.loses_answers = 1
-        assert await coordinator.compare_and_set("x", b"0", b"1") is True
+        assert await coordinator.documents.compare_and_set("x", b"0", b"1") is True
         way.loses_answers = 1
-        await coordinator.publish(b"once")
+        await coordinator.updates.publish(b"once")
         way.loses_answers = 1
-        assert await coordinator.reserve_rate("t", interval=1_000, ahead=0) == 0
+        assert await coordinator.calls.reserve_rate("t", interval=1_000, ahead=0) == 0
         assert way.lost == 5
-        assert await other.facts("a") == (STARTED,)
-        assert (await other.poll(after, wait=0)).published == (b"once",)
-        assert 0 < await other.reserve_rate("t", interval=1_000, ahead=0) <= 1_000
-        assert [lease.job.key for lease in await other.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
+        assert await other.facts.read("a") == (STARTED,)
+        assert (await other.updates.poll(after, wait=0)).published == (b"once",)
+        assert 0 < await other.calls.reserve_rate("t", interval=1_000, ahead=0) <= 1_000
+        assert [lease.job.key for lease in await other.work.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
 async def test_a_script_missing_on_redis_is_loaded_again(server: RedisServer) -> None:
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
-        await coordinator.compare_and_set("x", None, b"1")
+        await coordinator.documents.compare_and_set("x", None, b"1")
         await client.script_flush()
-        assert await coordinator.compare_and_set("x", b"1", b"2") is True
+        assert await coordinator.documents.compare_and_set("x", b"1", b"2") is True
 
 
 async def test_a_redis_replica_is_waited_for_until_it_is_the_primary(server: RedisServer) -> None:
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client, asyncio.TaskGroup() as group:
         await client.replicaof("127.0.0.1", "1")
-        swapping = group.create_task(coordinator.compare_and_set("x", None, b"1"))
+        swapping = group.create_task(coordinator.documents.compare_and_set("x", None, b"1"))
         await asyncio.sleep(0.1)
         assert not swapping.done()
         await client.replicaof("NO", "ONE")
@@ -185,7 +185,7 @@ async def test_a_redis_out_of_memory_is_reported_at_once(server: RedisServer) ->
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
         await client.config_set("maxmemory", "1mb")
         with pytest.raises(StoreError, match=r"is out of memory.*Stored data is safe"):
-            await coordinator.submit(jobs(*map(str, range(10))), retry_failed=False)
+            await coordinator.work.submit(jobs(*map(str, range(10))), retry_failed=False)
 
 
 async def test_a_redis_with_a_full_disk_is_reported_at_once() -> None:
@@ -198,7 +198,7 @@ async def test_a_redis_with_a_full_disk_is_reported_at_once() -> None:
             while (await client.info("persistence"))["rdb_last_bgsave_status"] == "ok":
                 await asyncio.sleep(0.01)
             with pytest.raises(StoreError, match=r"cannot write to its disk .*Free disk space"):
-                await coordinator.compare_and_set("x", None, b"1")
+                await coordinator.documents.compare_and_set("x", None, b"1")
 
 
 async def test_a_wrong_redis_password_is_reported_at_once() -> None:
@@ -209,7 +209,7 @@ async def test_a_wrong_redis_password_is_reported_at_once() -> None:
             assert "wrong" not in str(caught.value).split("(")[0]
         for url in (server.url.replace("redis://", "redis://:pass%20word@"), f"unix://:pass%20word@{server.unix_path}"):
             async with opened(url) as coordinator:
-                assert await coordinator.pending_count() == 0
+                assert await coordinator.work.pending_count() == 0
 
 
 async def test_missing_redis_permissions_are_reported_at_once(server: RedisServer) -> None:
@@ -217,7 +217,7 @@ async def test_missing_redis_permissions_are_reported_at_once(server: RedisServe
         await client.acl_setuser("guest", enabled=True, passwords=["+secret"], commands=["+ping", "+config"])
     async with opened(server.url.replace("redis://", "redis://guest:secret@")) as coordinator:
         with pytest.raises(StoreError, match="denied a command"):
-            await coordinator.pending_count()
+            await coordinator.work.pending_count()
 
 
 async def test_a_missing_redis_database_is_reported_at_once(redis_server: RedisServer) -> None:
@@ -228,16 +228,16 @@ async def test_a_missing_redis_database_is_reported_at_once(redis_server: RedisS
 async def test_a_permit_whose_reply_was_lost_is_neither_acquired_nor_released_twice(redis_server: RedisServer) -> None:
     run, port = uuid.uuid4().hex, redis_server.port
     async with Way(port).open() as way, opened(way.url, run) as coordinator:
-        await coordinator.renew("w", {}, ttl=LONG)
-        assert await coordinator.acquire_permit("tool", "w", 3) is True  # so that the server knows the scripts
-        await coordinator.release_permit("other", "w")
+        await coordinator.work.renew("w", {}, ttl=LONG)
+        assert await coordinator.calls.acquire_permit("tool", "w", 3) is True  # so that the server knows the scripts
+        await coordinator.calls.release_permit("other", "w")
         way.loses_answers = 1
-        assert await coordinator.acquire_permit("tool", "w", 3) is True
-        assert [await coordinator.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
+        assert await coordinator.calls.acquire_permit("tool", "w", 3) is True
+        assert [await coordinator.calls.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
         way.loses_answers = 1
-        await coordinator.release_permit("tool", "w")
+        await coordinator.calls.release_permit("tool", "w")
         assert way.lost == 2
-        assert [await coordinator.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
+        assert [await coordinator.calls.acquire_permit("tool", "w", 3) for _ in range(2)] == [True, False]
 
 
 @dataclass(frozen=True)
@@ -272,7 +272,7 @@ async def test_a_tls_redis_is_trusted_only_by_its_certificate(redis_server: Redi
             with pytest.raises(StoreError, match=r"did not complete the TLS handshake .* add \?ssl_ca_certs="):
                 await RedisCoordinator(f"{way.url}{query}", "run").open()
         async with opened(f"{way.url}?ssl_ca_certs={own.file}", uuid.uuid4().hex) as coordinator:
-            assert await coordinator.pending_count() == 0
+            assert await coordinator.work.pending_count() == 0
 
 
 async def test_a_tls_redis_with_another_name_is_not_trusted(redis_server: RedisServer, tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_a_redis_that_asks_for_a_client_certificate_gets_it(redis_server: 
             await RedisCoordinator(f"{trusted}&ssl_certfile={client.file}&ssl_keyfile={own.key}", "run").open()
         url = f"{trusted}&ssl_certfile={client.file}&ssl_keyfile={client.key}"
         async with opened(url, uuid.uuid4().hex) as coordinator:
-            assert await coordinator.pending_count() == 0
+            assert await coordinator.work.pending_count() == 0
 
 
 @pytest.mark.parametrize(
@@ -380,8 +380,8 @@ async def test_all_keys_of_a_run_are_in_one_redis_cluster_slot() -> None:
         async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
             await client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)  # type: ignore[no-untyped-call]
             lease = (await leased(coordinator, "w", "a"))["a"]
-            assert await coordinator.write("w", 1, [*told(lease, STARTED), ends(lease)]) == frozenset()
-            assert await coordinator.compare_and_set("x", None, b"1") is True
+            assert await coordinator.facts.write("w", 1, [*told(lease, STARTED), ends(lease)]) == frozenset()
+            assert await coordinator.documents.compare_and_set("x", None, b"1") is True
             keys = [key async for key in client.scan_iter("batch-agent:{*")]
             assert len(keys) > 3
             assert len({await client.cluster("KEYSLOT", key) for key in keys}) == 1

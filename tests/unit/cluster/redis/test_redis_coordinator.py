@@ -58,24 +58,24 @@ async def test_a_two_turn_agent_with_a_tool_call_takes_few_commands(agents: int,
         await worker.open()
         async with Redis.from_url(server.url) as client:
             before = await _commands(client)
-            after = await caller.position()
-            await caller.submit(jobs(*map(str, range(agents))), retry_failed=False)
+            after = await caller.updates.position()
+            await caller.work.submit(jobs(*map(str, range(agents))), retry_failed=False)
             number = 0
-            while leases := await worker.lease("w", at_once, ttl=LONG, wait=0):
+            while leases := await worker.work.lease("w", at_once, ttl=LONG, wait=0):
                 keys = [lease.job.key for lease in leases]
                 for fact in (ASKED, RETURNED, ANSWERED):
                     number += 1
-                    await worker.write("w", number, [write for lease in leases for write in told(lease, fact)])
+                    await worker.facts.write("w", number, [write for lease in leases for write in told(lease, fact)])
                     if fact is ASKED:
-                        assert all(await asyncio.gather(*(worker.claim(key, "w") for key in keys)))
-                        await asyncio.gather(*(worker.complete_call(key, "w", b"found", ttl=LONG) for key in keys))
+                        assert all(await asyncio.gather(*(worker.calls.claim(key, "w") for key in keys)))
+                        await asyncio.gather(*(worker.calls.complete(key, "w", b"found", ttl=LONG) for key in keys))
                 number += 1
-                await worker.write("w", number, [ends(lease) for lease in leases])
-                news = await caller.poll(after, wait=5)
+                await worker.facts.write("w", number, [ends(lease) for lease in leases])
+                news = await caller.updates.poll(after, wait=5)
                 after = news.after
                 assert {each.key for each in news.completions} == set(keys)
-                assert await caller.fact_lists(keys) == [(ASKED, RETURNED, ANSWERED)] * len(keys)
-            assert await caller.pending_count() == 0
+                assert await caller.facts.read_many(keys) == [(ASKED, RETURNED, ANSWERED)] * len(keys)
+            assert await caller.work.pending_count() == 0
             each = (await _commands(client) - before) / agents
         await caller.aclose()
         await worker.aclose()
@@ -85,40 +85,40 @@ async def test_a_two_turn_agent_with_a_tool_call_takes_few_commands(agents: int,
 async def test_a_fact_history_with_a_gap_is_refused(coordinator: RedisCoordinator) -> None:
     """The server was set back: what was written after that point is not there, and nobody may go on from it."""
     leases = await leased(coordinator, "w", "a", "b", "c")
-    assert await coordinator.write("w", 1, told(leases["a"], STARTED)) == frozenset()
-    assert await coordinator.write("w", 3, told(leases["a"], ASKED)) == {"a"}
-    assert await coordinator.write("w", 4, told(leases["b"], STARTED)) == {"b"}
-    assert await coordinator.facts("a") == (STARTED,)
+    assert await coordinator.facts.write("w", 1, told(leases["a"], STARTED)) == frozenset()
+    assert await coordinator.facts.write("w", 3, told(leases["a"], ASKED)) == {"a"}
+    assert await coordinator.facts.write("w", 4, told(leases["b"], STARTED)) == {"b"}
+    assert await coordinator.facts.read("a") == (STARTED,)
     fresh = await leased(coordinator, "w", "d")
-    assert await coordinator.write("w", 5, told(fresh["d"], STARTED)) == frozenset()
-    assert await coordinator.spent() == ASKED.reply.usage
+    assert await coordinator.facts.write("w", 5, told(fresh["d"], STARTED)) == frozenset()
+    assert await coordinator.facts.spent() == ASKED.reply.usage
 
 
 async def test_a_worker_cannot_use_the_token_of_another(coordinator: RedisCoordinator) -> None:
     lease = (await leased(coordinator, "w", "a"))["a"]
-    assert await coordinator.write("v", 1, told(lease, STARTED)) == {"a"}
-    assert await coordinator.renew("v", {"a": lease.token}, ttl=LONG) == {"a"}
-    assert await coordinator.write("w", 1, told(lease, STARTED)) == frozenset()
+    assert await coordinator.facts.write("v", 1, told(lease, STARTED)) == {"a"}
+    assert await coordinator.work.renew("v", {"a": lease.token}, ttl=LONG) == {"a"}
+    assert await coordinator.facts.write("w", 1, told(lease, STARTED)) == frozenset()
 
 
 async def test_a_large_batch_that_is_repeated_is_written_once(coordinator: RedisCoordinator) -> None:
     leases = await leased(coordinator, "w", "a", "b")
     batch = [*told(leases["a"], *[STARTED] * 1_100), Append("b", leases["b"].token + 1, STARTED)]
-    assert await coordinator.write("w", 1, [batch[-1], *batch]) == {"b"}
-    assert await coordinator.write("w", 1, [batch[-1], *batch]) == {"b"}
-    assert len(await coordinator.facts("a")) == 1_100
-    assert await coordinator.write("w", 2, told(leases["b"], STARTED)) == frozenset()
+    assert await coordinator.facts.write("w", 1, [batch[-1], *batch]) == {"b"}
+    assert await coordinator.facts.write("w", 1, [batch[-1], *batch]) == {"b"}
+    assert len(await coordinator.facts.read("a")) == 1_100
+    assert await coordinator.facts.write("w", 2, told(leases["b"], STARTED)) == frozenset()
 
 
 async def test_all_updates_arrive_when_there_are_more_than_one_poll_returns(coordinator: RedisCoordinator) -> None:
-    after = await coordinator.position()
+    after = await coordinator.updates.position()
     told = [str(number).encode() for number in range(1_005)]
     async with asyncio.TaskGroup() as group:
         for data in told:
-            group.create_task(coordinator.publish(data))
-    news = await coordinator.poll(after, wait=0)
+            group.create_task(coordinator.updates.publish(data))
+    news = await coordinator.updates.poll(after, wait=0)
     assert sorted(news.published) == sorted(told)
-    assert (await coordinator.poll(news.after, wait=0)).published == ()
+    assert (await coordinator.updates.poll(news.after, wait=0)).published == ()
 
 
 async def test_a_removed_run_leaves_no_redis_keys(redis_server: RedisServer, client: Redis) -> None:
@@ -129,15 +129,15 @@ async def test_a_removed_run_leaves_no_redis_keys(redis_server: RedisServer, cli
     )
     for each in (coordinator, other):
         lease = (await leased(each, "w", "k"))["k"]
-        await each.write("w", 1, told(lease, STARTED))
-        await each.compare_and_set("x", None, b"1")
-        await each.publish(b"x")
-        await each.reserve_rate("t", interval=LONG, ahead=0)
+        await each.facts.write("w", 1, told(lease, STARTED))
+        await each.documents.compare_and_set("x", None, b"1")
+        await each.updates.publish(b"x")
+        await each.calls.reserve_rate("t", interval=LONG, ahead=0)
     await coordinator.delete_run()
     keys = [key async for key in client.scan_iter(f"*{mark}*")]
     assert keys
     assert all(key.startswith(f"batch-agent:{{{mark}-a}}:".encode()) for key in keys)
-    assert await other.facts("k") == (STARTED,)
+    assert await other.facts.read("k") == (STARTED,)
     assert [run for run in await runs_known(redis_server.url) if mark in run] == [f"{mark}-a"]
     await coordinator.aclose()
     await other.aclose()
@@ -147,10 +147,10 @@ async def test_reading_an_unknown_run_does_not_create_it(redis_server: RedisServ
     run = uuid.uuid4().hex
     coordinator = RedisCoordinator(redis_server.url, run)
     await coordinator.open()
-    assert (await coordinator.read("plan")).data is None
-    assert await coordinator.lease("w", 1, ttl=SHORT, wait=SHORT) == []
+    assert (await coordinator.documents.read("plan")).data is None
+    assert await coordinator.work.lease("w", 1, ttl=SHORT, wait=SHORT) == []
     assert run not in await runs_known(redis_server.url)
-    await coordinator.submit(jobs("a"), retry_failed=False)
+    await coordinator.work.submit(jobs("a"), retry_failed=False)
     assert run in await runs_known(redis_server.url)
     await coordinator.aclose()
 
@@ -158,85 +158,85 @@ async def test_reading_an_unknown_run_does_not_create_it(redis_server: RedisServ
 async def test_a_waiting_poll_reports_that_the_run_was_removed(
     coordinator: RedisCoordinator, redis_server: RedisServer, client: Redis
 ) -> None:
-    await coordinator.submit(jobs("a"), retry_failed=False)
-    assert len(await coordinator.lease("w", 1, ttl=LONG, wait=0)) == 1
-    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{coordinator._name}}}:*")])
+    await coordinator.work.submit(jobs("a"), retry_failed=False)
+    assert len(await coordinator.work.lease("w", 1, ttl=LONG, wait=0)) == 1
+    await client.delete(*[key async for key in client.scan_iter(f"batch-agent:{{{coordinator._keyspace.name}}}:*")])
     for waiting in (
-        coordinator.poll(await coordinator.position(), wait=SHORT),
-        coordinator.lease("w", 1, ttl=LONG, wait=SHORT),
+        coordinator.updates.poll(await coordinator.updates.position(), wait=SHORT),
+        coordinator.work.lease("w", 1, ttl=LONG, wait=SHORT),
     ):
-        with pytest.raises(StoreError, match=f"has lost run '{coordinator._name}'.*appendonly yes"):
+        with pytest.raises(StoreError, match=f"has lost run '{coordinator._keyspace.name}'.*appendonly yes"):
             await waiting
 
 
 async def test_cancelled_waiting_calls_leave_no_trace(coordinator: RedisCoordinator) -> None:
     for millis in range(12):
         waiting = [
-            asyncio.create_task(coordinator.lease("w", 1, ttl=LONG, wait=60)),
-            asyncio.create_task(coordinator.poll(await coordinator.position(), wait=60)),
-            asyncio.create_task(coordinator.compare_and_set("x", None, b"x" * 1_000_000)),
+            asyncio.create_task(coordinator.work.lease("w", 1, ttl=LONG, wait=60)),
+            asyncio.create_task(coordinator.updates.poll(await coordinator.updates.position(), wait=60)),
+            asyncio.create_task(coordinator.documents.compare_and_set("x", None, b"x" * 1_000_000)),
         ]
         await asyncio.sleep(millis / 1_000)
         for task in waiting:
             task.cancel()
         await asyncio.wait(waiting)
-        document = await coordinator.read("x")
+        document = await coordinator.documents.read("x")
         assert document.data in (None, b"x" * 1_000_000)
-    await coordinator.submit(jobs("a"), retry_failed=False)
-    assert [lease.job.key for lease in await coordinator.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
+    await coordinator.work.submit(jobs("a"), retry_failed=False)
+    assert [lease.job.key for lease in await coordinator.work.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
 
 
 async def test_a_run_of_an_earlier_version_is_refused(coordinator: RedisCoordinator, client: Redis) -> None:
-    await client.xadd(f"batch-agent:{{{coordinator._name}}}:work", {"a": "job"})
+    await client.xadd(f"batch-agent:{{{coordinator._keyspace.name}}}:work", {"a": "job"})
     for call in (
-        coordinator.submit(jobs("a"), retry_failed=False),
-        coordinator.lease("w", 1, ttl=LONG, wait=0),
+        coordinator.work.submit(jobs("a"), retry_failed=False),
+        coordinator.work.lease("w", 1, ttl=LONG, wait=0),
     ):
         with pytest.raises(StoreError, match=r"stored by an earlier version.*another run_id"):
             await call
 
 
 async def test_a_queue_lost_by_the_server_is_reported(coordinator: RedisCoordinator, client: Redis) -> None:
-    await coordinator.submit(jobs("a"), retry_failed=False)
-    await client.delete(f"batch-agent:{{{coordinator._name}}}:queue")
+    await coordinator.work.submit(jobs("a"), retry_failed=False)
+    await client.delete(f"batch-agent:{{{coordinator._keyspace.name}}}:queue")
     with pytest.raises(StoreError, match="has lost run"):
-        await coordinator.lease("w", 1, ttl=LONG, wait=SHORT)
+        await coordinator.work.lease("w", 1, ttl=LONG, wait=SHORT)
 
 
 async def test_messages_for_submitters_do_not_wake_workers(coordinator: RedisCoordinator) -> None:
-    worker, submitter = await coordinator.position(completions=False), await coordinator.position()
-    await coordinator.publish(b"for submitters", to_workers=False)
-    await coordinator.publish(b"for all")
-    assert (await coordinator.poll(worker, wait=5)).published == (b"for all",)
-    assert set((await coordinator.poll(submitter, wait=5)).published) == {b"for submitters", b"for all"}
+    worker, submitter = await coordinator.updates.position(completions=False), await coordinator.updates.position()
+    await coordinator.updates.publish(b"for submitters", to_workers=False)
+    await coordinator.updates.publish(b"for all")
+    assert (await coordinator.updates.poll(worker, wait=5)).published == (b"for all",)
+    assert set((await coordinator.updates.poll(submitter, wait=5)).published) == {b"for submitters", b"for all"}
 
 
 @pytest.mark.parametrize("outcome", [b"small", b"x" * 5_000])
 async def test_an_expired_outcome_is_claimed_again_whatever_its_size(
     coordinator: RedisCoordinator, outcome: bytes
 ) -> None:
-    assert await coordinator.claim("call", "w") is True
-    await coordinator.complete_call("call", "w", outcome, ttl=SHORT)
-    while (found := await coordinator.claim("call", "v")) == outcome:
+    assert await coordinator.calls.claim("call", "w") is True
+    await coordinator.calls.complete("call", "w", outcome, ttl=SHORT)
+    while (found := await coordinator.calls.claim("call", "v")) == outcome:
         await asyncio.sleep(0.02)
     assert found is True
 
 
 async def test_a_claim_after_a_release_in_the_same_message_is_kept(coordinator: RedisCoordinator) -> None:
-    assert await coordinator.claim("call", "w") is True
+    assert await coordinator.calls.claim("call", "w") is True
     released, claimed = await asyncio.gather(
-        coordinator.complete_call("call", "w", None, ttl=0), coordinator.claim("call", "w")
+        coordinator.calls.complete("call", "w", None, ttl=0), coordinator.calls.claim("call", "w")
     )
     assert (released, claimed) == (None, True)
-    await coordinator.renew("w", {}, ttl=LONG)
-    assert await coordinator.claim("call", "v") is False
+    await coordinator.work.renew("w", {}, ttl=LONG)
+    assert await coordinator.calls.claim("call", "v") is False
 
 
 async def test_concurrent_calls_share_one_connection(coordinator: RedisCoordinator) -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(300):
-            group.create_task(coordinator.claim(f"call-{number}", "w"))
-    assert await coordinator.pending_count() == 0
+            group.create_task(coordinator.calls.claim(f"call-{number}", "w"))
+    assert await coordinator.work.pending_count() == 0
 
 
 async def test_a_redis_that_may_lose_facts_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:

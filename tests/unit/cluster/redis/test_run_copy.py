@@ -85,7 +85,7 @@ async def test_a_copy_counts_what_was_paid_for_replies_that_are_gone(
     )
     coordinator = RedisCoordinator(redis_server.url, name)
     await coordinator.open()
-    spent = await coordinator.spent()
+    spent = await coordinator.facts.spent()
     await coordinator.aclose()
     await BatchAgent.copy_run(redis_server.url, name, tmp_path)
     with CheckpointReader(tmp_path) as reader:

@@ -1,34 +1,15 @@
-"""Lua scripts for documents, updates, calls and rate limits in the Redis server. Each is atomic."""
+"""Scripts for tool calls, their rates and permits: executions of a tool that all workers count together. Each is
+atomic.
+
+`permits:NAME` is a hash with the number of permits of each worker, and the field "?" if a worker waits for one.
+"""
 
 from typing import Final
 
-from .lua_common import COMMON, IDEMPOTENCE, OUTAGE_GRACE, LuaScript
+from .common import COMMON, IDEMPOTENCE, MAX_UPDATES, OUTAGE_GRACE, LuaScript
 
-MAX_UPDATES = 20_000
 _MAX_KEPT_BYTES = 2_000
 """A larger outcome that expires is in a key of its own, so that its memory is freed."""
-_MAX_REPEAT_DISTANCE = 1_000
-"""Messages in which a repeated one is looked for."""
-
-# ARGV: once (3), name, has old, old, has new, new.
-COMPARE_AND_SET: Final = LuaScript.of(
-    COMMON,
-    IDEMPOTENCE,
-    """
-if previous_result() then return 1 end
-local key = run .. 'document:' .. ARGV[4]
-local old = redis.call('GET', key)
-if ARGV[5] == '1' then
-  if old ~= ARGV[6] then return 0 end
-elseif old then
-  return 0
-end
-if ARGV[7] == '1' then redis.call('SET', key, ARGV[8]) elseif old then redis.call('DEL', key) end
-keep_result('')
-save()
-return 1
-""",
-)
 
 # ARGV: worker, then name, ttl and outcome of each. ttl: empty to claim the call, otherwise the outcome is kept for so
 # many milliseconds (0: the claim is released, -1: as long as the run). Returns, for each claim, 1: claimed, 0: another
@@ -126,20 +107,6 @@ return results
 """,
 )
 
-# ARGV: once (3), stream, data.
-PUBLISH: Final = LuaScript.of(
-    COMMON,
-    f"""
-local stream, mark = run .. ARGV[4], ARGV[1] .. ' ' .. ARGV[2]
-if ARGV[3] == '1' then
-  for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', {_MAX_REPEAT_DISTANCE})) do
-    if entry[2][4] == mark then return end
-  end
-end
-redis.call('XADD', stream, 'MAXLEN', '~', {MAX_UPDATES}, '*', 'told', ARGV[5], 'mark', mark)
-""",
-)
-
 # ARGV: once (3), name, interval and ahead in microseconds. Returns microseconds to wait.
 RESERVE_RATE: Final = LuaScript.of(
     COMMON,
@@ -155,5 +122,61 @@ local wait = integer(math.max(0, due - ahead - now))
 keep_result(wait)
 save()
 return wait
+""",
+)
+
+# ARGV: once (3), name, worker, limit. Returns 1: granted, 0: other workers have them all. Permits of workers that are
+# gone are free.
+ACQUIRE_PERMIT: Final = LuaScript.of(
+    COMMON,
+    OUTAGE_GRACE,
+    IDEMPOTENCE,
+    """
+local previous = previous_result()
+if previous then return tonumber(previous) end
+local key, worker, limit = run .. 'permits:' .. ARGV[4], ARGV[5], tonumber(ARGV[6])
+local held, others, counts, fields = 0, {}, {}, {}
+local found = redis.call('HGETALL', key)
+for index = 1, #found, 2 do
+  local other, count = found[index], tonumber(found[index + 1])
+  if other == worker then
+    held = held + count
+  elseif other ~= '?' then
+    others[#others + 1], counts[#counts + 1], fields[#fields + 1] = other, count, 'alive:' .. other
+  end
+end
+if #others > 0 then
+  local now = math.floor(micros() / 1000)
+  local meta, alive = read_with_meta(now, fields)
+  for index, other in ipairs(others) do
+    if meta.spares_expired or (tonumber(alive[index]) or 0) > now then
+      held = held + counts[index]
+    else
+      redis.call('HDEL', key, other)
+    end
+  end
+end
+local granted = held < limit and 1 or 0
+if granted == 1 then redis.call('HINCRBY', key, worker, 1) else redis.call('HSET', key, '?', 1) end
+keep_result(granted)
+save()
+return granted
+""",
+)
+
+# ARGV: once (3), name, worker, name of the update for workers that wait.
+RELEASE_PERMIT: Final = LuaScript.of(
+    COMMON,
+    IDEMPOTENCE,
+    f"""
+if previous_result() then return end
+local key, worker = run .. 'permits:' .. ARGV[4], ARGV[5]
+local count = tonumber(redis.call('HGET', key, worker) or 0)
+if count > 1 then redis.call('HINCRBY', key, worker, -1) else redis.call('HDEL', key, worker) end
+if redis.call('HDEL', key, '?') == 1 then
+  redis.call('XADD', run .. 'news', 'MAXLEN', '~', {MAX_UPDATES}, '*', 'landed', ARGV[6])
+end
+keep_result('')
+save()
 """,
 )

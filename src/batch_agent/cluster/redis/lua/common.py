@@ -24,7 +24,7 @@ wakes up workers that wait for work. Times are in milliseconds.
 from hashlib import sha1
 from typing import Final
 
-from ...core.fast_dataclass import dataclass
+from ....core.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ USE_INSTEAD_OF_CLUSTER: Final = (
 
 MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
+MAX_UPDATES: Final = 20_000
+"""In each stream of updates but that of completions."""
 
 COMMON: Final = """
 local run = KEYS[1]

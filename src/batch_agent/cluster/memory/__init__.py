@@ -1,0 +1,1 @@
+"""Coordinator in memory, with the facts in a store."""

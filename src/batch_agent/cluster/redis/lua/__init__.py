@@ -1,0 +1,1 @@
+"""Lua scripts that run in the Redis server."""

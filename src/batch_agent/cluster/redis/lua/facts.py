@@ -1,0 +1,124 @@
+"""Scripts for facts. Each is atomic."""
+
+from typing import Final
+
+from .common import COMMON, LuaScript
+
+# ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent, token,
+# whether its facts are replaced, facts; then key, token, failed, completion of each that ends. Returns the refused
+# keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
+# any more, because facts may be missing.
+WRITE: Final = LuaScript.of(
+    COMMON,
+    """
+local worker, number, rest, histories = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
+local first_end = 6 + 5 * histories
+local fields = {}
+for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'agent:' .. ARGV[first + 1] end
+for first = first_end, #ARGV, 4 do fields[#fields + 1] = 'agent:' .. ARGV[first] end
+local agents = #fields
+for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'entries:' .. ARGV[first] end
+local own = #fields
+for _, field in ipairs({'worker:' .. worker, 'spent', 'pending'}) do fields[#fields + 1] = field end
+local found = read(fields)
+
+local last = {0, 0, 0}
+local refused = {}
+if found[own + 1] then
+  local numbers, keys = string.match(found[own + 1], '^(.-)\\n(.*)$')
+  local index = 0
+  for digits in string.gmatch(numbers, '%d+') do
+    index = index + 1
+    last[index] = tonumber(digits)
+  end
+  if keys ~= '' and number == last[1] then refused = cjson.decode(keys) end
+end
+if number < last[1] or (number == last[1] and rest >= last[2]) then return refused end
+local follows = (number == last[1] and rest == last[2] - 1) or (number == last[1] + 1 and last[2] == 0)
+local floor = last[3]
+if not follows then floor = tonumber(redis.call('HGET', run .. 'state', 'token')) or 0 end
+
+local function mine(index, token)
+  local one = owner(found[index])
+  if one and one.token == token and one.worker == worker and tonumber(token) > floor then return one end
+end
+
+local counts = {}
+for index = 1, histories do
+  local first = 1 + 5 * index
+  local key = ARGV[first]
+  if mine(index, ARGV[first + 2]) then
+    local count = counts[key] or tonumber(found[agents + index]) or 0
+    if ARGV[first + 3] == '1' then
+      for entry = 1, count do redis.call('HDEL', run .. 'state', 'facts:' .. key .. ' ' .. entry) end
+      count = 0
+    end
+    if ARGV[first + 4] ~= '' then
+      count = count + 1
+      set('facts:' .. key .. ' ' .. count, ARGV[first + 4])
+    end
+    counts[key] = count
+    set('entries:' .. key, count)
+  else
+    refused[#refused + 1] = key
+  end
+end
+
+local keys, completions = {}, {}
+for first = first_end, #ARGV, 4 do
+  local key, token, failed, ending = unpack(ARGV, first, first + 3)
+  if mine(histories + (first - first_end) / 4 + 1, token) then
+    keys[#keys + 1] = key
+    completions[#completions + 1] = ending
+    set('agent:' .. key, '! ' .. token .. ' ' .. failed)
+    set('data:' .. key, ending)
+  else
+    refused[#refused + 1] = key
+  end
+end
+if #keys > 0 then
+  redis.call('ZREM', run .. 'leases', unpack(keys))
+  redis.call('XADD', run .. 'ended', '*', 'lines', table.concat(completions, '\\n'))
+  set('pending', integer((tonumber(found[own + 3]) or 0) - #keys))
+end
+
+local spent, used = {}, {}
+for digits in string.gmatch(found[own + 2] or '', '%d+') do spent[#spent + 1] = tonumber(digits) end
+for digits in string.gmatch(ARGV[4], '%d+') do used[#used + 1] = tonumber(digits) end
+for count = 1, math.max(#used, #spent) do spent[count] = integer((spent[count] or 0) + (used[count] or 0)) end
+set('spent', table.concat(spent, ' '))
+local listed = #refused > 0 and cjson.encode(refused) or ''
+set('worker:' .. worker, integer(number) .. ' ' .. integer(rest) .. ' ' .. integer(floor) .. '\\n' .. listed)
+save()
+return refused
+""",
+)
+
+# ARGV: keys, as a JSON list. Returns the lengths of the facts of each, and all of them, encoded one after the other: to
+# read a string costs the client some microseconds, however short it is.
+FACTS: Final = LuaScript.of(
+    COMMON,
+    """
+local fields, entries, lengths = {}, {}, {}
+local keys = cjson.decode(ARGV[1])
+for index, key in ipairs(keys) do fields[index] = 'entries:' .. key end
+local counts = read(fields)
+for index, key in ipairs(keys) do
+  for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
+end
+local found, position = {}, 0
+for first = 1, #entries, 1000 do
+  local part = {unpack(entries, first, math.min(first + 999, #entries))}
+  for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
+end
+for index = 1, #keys do
+  local length = 0
+  for _ = 1, tonumber(counts[index]) or 0 do
+    position = position + 1
+    length = length + #found[position]
+  end
+  lengths[index] = length
+end
+return {table.concat(lengths, ' '), table.concat(found)}
+""",
+)
