@@ -10,6 +10,8 @@ import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
+from inspect import GEN_CREATED, getgeneratorstate
+from types import GeneratorType
 from typing import Any
 
 from ..core.fast_dataclass import dataclass
@@ -184,6 +186,8 @@ def as_text(value: Any) -> str:
             return f"[{len(value)} bytes of binary data]"
     if (table := table_of(value)) is not None:
         return as_csv(table)
+    if isinstance(value, Iterator):
+        value = list(value)  # what it raises is the error of the tool, and it can be read only once
     from pydantic_core import PydanticSerializationError, to_json
 
     try:
@@ -210,6 +214,8 @@ def _jsonable(value: Any) -> Any:
         return [_jsonable(part) for part in value]
     if isinstance(value, bytes):
         return as_text(value)
+    if isinstance(value, GeneratorType) and getgeneratorstate(value) != GEN_CREATED:
+        raise RuntimeError("a generator in the result raised, or gave what JSON does not have: return a list")
     from pydantic_core import PydanticSerializationError, to_jsonable_python
 
     try:

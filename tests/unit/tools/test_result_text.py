@@ -100,6 +100,14 @@ async def test_a_query_that_was_not_made_is_refused_with_what_to_return() -> Non
     assert "return its collect()" in content
 
 
+def test_an_iterator_that_raises_is_an_error_and_not_an_empty_list() -> None:
+    with pytest.raises(ZeroDivisionError):
+        as_text(1 // number for number in (1, 0))
+    with pytest.raises(RuntimeError, match="a generator in the result raised"):
+        as_text({"parts": (1 // number for number in (1, 0))})
+    assert as_text(each for each in (b"a", b"\xff")) == '["a", "[1 bytes of binary data]"]'
+
+
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: {"deep": value}])
 def test_values_with_binary_data_are_whole_too(wrap: Callable[[Any], Any]) -> None:
     many = [b"\xff"] * 1500
