@@ -84,7 +84,7 @@ async def connect(
     for each in given:
         if (each if isinstance(each, str) else each.url).startswith(SOURCE_SCHEMES):
             return await _open_watched_pool(given, model, uses_tools, notify, trial, observe)
-    urls = check_distinct(given)
+    urls = given if len(given) == 1 else check_distinct(given)
     if len(urls) == 1:
         return await _connect_one(urls[0], model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)
     return await open_endpoint_pool(urls, model, uses_tools=uses_tools, notify=notify, trial=trial, observe=observe)

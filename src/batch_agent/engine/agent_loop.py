@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, assert_never
 
-from .. import aio
 from ..agent.call_state import call_records
 from ..agent.compaction import CompactContext
 from ..agent.conversation import CallTools, Conversation, Done, Generate
@@ -198,8 +197,7 @@ class _Agent:
         """The fact that a step results in."""
         match step:
             case Generate():
-                recorded = self._recorded_compaction(step)
-                return self._turn(step) if recorded is None else _known(recorded)
+                return self._turn(step) if self._run.recorded_compaction is None else self._replayed(step)
             case CallTools():
                 return self._call(step)
             case CompactContext():
@@ -254,7 +252,7 @@ class _Agent:
         key, turns = self._job.key, self._run.turns
         if turns.events is not None:
             turns.events.emit(CallsStarted(key, step.past.turn, tuple(call.name for call in step.calls)))
-        with turns.admission.tool_wait(key, step.calls, self._request), aio.ungrouped():
+        with turns.admission.tool_wait(key, step.calls, self._request):
             results = await self._tools().results(step.calls, step.past)
         for result in results:
             if result.reference is not None:
@@ -284,9 +282,10 @@ class _Agent:
         run.turns.admission.on_compaction(self._job.key, fact)
         return fact
 
-    def _recorded_compaction(self, step: Generate) -> Compacted | None:
-        recorded = self._run.recorded_compaction
-        return None if recorded is None else recorded(self._job.key, step.request.turn)
+    async def _replayed(self, step: Generate) -> Fact:
+        """A step of a replay: the compaction that was recorded before this turn, or the turn."""
+        assert self._run.recorded_compaction is not None
+        return self._run.recorded_compaction(self._job.key, step.request.turn) or await self._turn(step)
 
     def _tools(self) -> ToolSession:
         if self._session is None:
@@ -307,7 +306,3 @@ class _Agent:
             return None
         positions = itertools.count()
         return lambda call: self._tools().start(next(positions), call)
-
-
-async def _known(fact: Fact) -> Fact:
-    return fact

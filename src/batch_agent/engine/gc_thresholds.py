@@ -9,6 +9,8 @@ _THRESHOLDS = (5_000, 1, 100)
 """The collector runs after this many new objects instead of 700: with the default it takes a sixth of an agent's CPU
 and finds nothing, since a run makes few cycles. Survivors are examined once more, up to 15,000 at a time, which blocks
 the event loop for up to 10 ms; a third of all objects is only examined then."""
+_MAX_FROZEN_BY_PYTHON = 1_000
+"""Python 3.12 freezes some 400 objects of its own at start-up. A program that calls `gc.freeze` has thousands."""
 
 
 class _Runs:
@@ -40,7 +42,7 @@ class _Runs:
 def _reset_counters() -> None:
     """Moves all objects to the oldest generation, so that the restored thresholds do not trigger a full collection of
     all results at once."""
-    if gc.get_freeze_count() == 0:  # else the program keeps objects frozen on purpose
+    if gc.get_freeze_count() <= _MAX_FROZEN_BY_PYTHON:  # else the program keeps objects frozen on purpose
         gc.freeze()
         gc.unfreeze()
 

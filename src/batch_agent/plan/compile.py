@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from typing import Any
 
 import orjson
@@ -13,7 +13,7 @@ from ..core.images import Image, PlacedImage
 from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
 from ..core.protocols import Traits
-from ..core.requests import TokenRequest
+from ..core.requests import Sampling, TokenRequest
 from ..core.results import AgentError
 from ..core.schema import JsonSchema, is_object, object_of
 from ..core.spec import BatchSpec
@@ -229,7 +229,7 @@ def _question(
     """Everything that can change an answer. Excludes the address and traits of the server, and limits, which cannot
     change an existing answer."""
     task, runtime = spec.task, spec.runtime
-    sampling = asdict(config.sampling)
+    sampling = _as_dict(config.sampling)
     del sampling["max_tokens"]
     shape = {
         **({"stage": stage} if stage else {}),  # two stages of a flow may have the same task and inputs
@@ -238,7 +238,7 @@ def _question(
         **({} if runtime is None else {"runtime": {"name": runtime.name, **runtime.description}}),
         "task": str(task.named(layout.template.fields) if isinstance(task, Fields) else task),
         "system prompt": "\n\n".join(_system_prompt(spec.prefix)),
-        "tools": [asdict(tool) for tool in tools],
+        "tools": [_as_dict(tool) for tool in tools],
         **({"tool mode": spec.prefix.tool_mode} if tools else {}),
         "output schema": config.output.json_schema if config.output else None,
         "model": config.model,
@@ -252,12 +252,17 @@ def _request_format(config: AgentConfig) -> dict[str, Any]:
     """Format of the requests to this server, and the limits."""
     shape = {
         "system prompt": config.prompt.system,
-        "tools": [asdict(tool) for tool in config.prompt.tools],
+        "tools": [_as_dict(tool) for tool in config.prompt.tools],
         "tool mode": config.tool_mode,
         "output schema": [config.turn_schema, config.last_turn_schema],
         "model": config.model,
-        "sampling": asdict(config.sampling),
+        "sampling": _as_dict(config.sampling),
         "max_turns": config.max_turns,
     }
     described: dict[str, Any] = json.loads(canonical(shape))
     return described
+
+
+def _as_dict(settings: Sampling | ToolSpec) -> dict[str, Any]:
+    """As `dataclasses.asdict`, without copies of what the fields hold."""
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
+from ..aio import ungrouped
 from ..core.agent_config import Job
 from ..core.messages import Placement, ToolCall, ToolResult, ToolSource
 from ..core.protocols import CallHistory, Journal
@@ -134,8 +135,11 @@ class AgentToolSession:
             if len(calls) == 1:
                 only = self._answer(calls[0], past) if not early else self._result(calls[0], past, early.get(0))
                 return (await only,)
-            async with asyncio.TaskGroup() as group:
-                running = [group.create_task(self._result(call, past, early.get(at))) for at, call in enumerate(calls)]
+            with ungrouped():
+                async with asyncio.TaskGroup() as group:
+                    running = [
+                        group.create_task(self._result(call, past, early.get(at))) for at, call in enumerate(calls)
+                    ]
             return tuple(task.result() for task in running)
         finally:
             if self._early:

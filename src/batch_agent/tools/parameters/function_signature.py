@@ -6,6 +6,7 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from docstring_parser import Docstring
 from docstring_parser import parse as parse_docstring
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.errors import PydanticSchemaGenerationError
@@ -76,7 +77,7 @@ class _QuietSchema(GenerateJsonSchema):
 
 def describe(function: Callable[..., Any]) -> str:
     """Description from the docstring, without its arguments."""
-    doc = parse_docstring(inspect.getdoc(_plain(function)) or "")
+    doc = _docstring(function)
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
 
@@ -84,9 +85,7 @@ def _model(
     function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
 ) -> type[BaseModel]:
     hints = _hints(function, name, namespace)
-    descriptions = {
-        param.arg_name: param.description for param in parse_docstring(inspect.getdoc(_plain(function)) or "").params
-    }
+    descriptions = {param.arg_name: param.description for param in _docstring(function).params}
     fields: dict[str, Any] = {}
     for number, parameter in enumerate(_parameters(function, name)):
         if parameter.name in hidden:
@@ -101,6 +100,16 @@ def _model(
             Field(default, alias=parameter.name, **described),
         )
     return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def _docstring(function: Callable[..., Any]) -> Docstring:
+    return _parsed_docstring(inspect.getdoc(_plain(function)) or "")
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed_docstring(text: str) -> Docstring:
+    """Cached, because a definition needs it twice, and programs define the same tools for each run."""
+    return parse_docstring(text)
 
 
 def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Parameter]:
