@@ -22,7 +22,10 @@ from benchmarks.rounds import in_own_process, median_of
 
 AGENTS = 2_000
 ROUNDS = 5
-WAYS = ("off", "on", "on, with writes", "resume")
+BASELINES = {"on": "off", "on, with writes": "off, with writes", "resume": "off"}
+"""What each way is compared with: writes are executed for every agent, where reads are shared, with a checkpoint or
+not."""
+WAYS = ("off", "off, with writes", *BASELINES)
 
 
 @Tool.define(effect="read")
@@ -52,7 +55,7 @@ async def run(url: str, folder: Path | None, tool: Tool) -> int:
 
 def measure(way: str, url: str) -> dict[str, float]:
     with TemporaryDirectory() as scratch:
-        folder = None if way == "off" else Path(scratch) / "run"
+        folder = None if way.startswith("off") else Path(scratch) / "run"
         tool = write if "writes" in way else look
         asyncio.run(run(url, Path(scratch) / "warm-up" if folder else None, tool))
         if way == "resume":
@@ -73,9 +76,8 @@ def compare(config: SimConfig, count: int) -> dict[str, Any]:
                 taken.append(in_own_process("checkpoint", way, sim.url))
     medians = {way: median_of(taken) for way, taken in rounds.items()}
     against_off = {
-        way: {name: round(medians[way][name] / medians["off"][name], 3) for name in medians["off"]}
-        for way in WAYS
-        if way != "off"
+        way: {name: round(medians[way][name] / medians[off][name], 3) for name in medians[off]}
+        for way, off in BASELINES.items()
     }
     return {"medians": medians, "against_off": against_off, "all_rounds": rounds}
 

@@ -116,9 +116,10 @@ def checkpoint() -> str:
     found = results("checkpoint")
     rows = []
     for key, name in (("no_latency", "a server without latency"), ("quick_model", "a fast model")):
+        medians = found[key]["medians"]
         for way in ("on", "on, with writes", "resume"):
-            against, wall = found[key]["against_off"][way], found[key]["medians"][way]["wall_s"]
-            off = found[key]["medians"]["off"]["wall_s"]
+            against, wall = found[key]["against_off"][way], medians[way]["wall_s"]
+            off = medians.get("off, with writes" if "writes" in way else "off", medians["off"])["wall_s"]
             ratios = [times(against["wall_s"]), times(against["cpu_us_per_agent"])]
             rows.append([f"{name}: {way}", *ratios, seconds(off), seconds(wall)])
     return table(["", "wall, ratio", "CPU, ratio", "without", "with"], rows)

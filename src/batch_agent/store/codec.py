@@ -99,7 +99,21 @@ def _call_fields(call: ToolCall) -> dict[str, str]:
     return {"id": call.id, "name": call.name, "arguments": call.arguments}
 
 
-_FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {"replied": _reply_fields, "returned": _result_fields}
+def _start_fields(fact: Started) -> dict[str, Any]:
+    """As `_reply_fields`, of the task that every agent has."""
+    fields = {"index": fact.index, "input": fact.input, "task": fact.task}
+    if fact.references_at:
+        fields["references_at"] = fact.references_at
+    if fact.images:
+        fields["images"] = fact.images
+    return fields
+
+
+_FIELDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "started": _start_fields,
+    "replied": _reply_fields,
+    "returned": _result_fields,
+}
 
 
 def decode(kind: str, data: bytes) -> Fact:

@@ -78,6 +78,7 @@ _VALUES = {many: ", ".join(["(?, ?, ?)"] * many) for many in _ROWS_PER_STATEMENT
 _INSERT = {many: f"INSERT INTO facts (key, kind, data) VALUES {values}" for many, values in _VALUES.items()}  # noqa: S608
 _INPUTS_PER_STATEMENT = 256
 _MAX_READ_AHEAD_BYTES = 64_000_000
+_MAX_RECENT = 4096
 _NOT_OPEN = "The checkpoint is not open."
 FORGOTTEN_USAGE = "SELECT total(input), total(cached), total(output) FROM forgotten"
 """Of agents that an older version restarted."""
@@ -101,6 +102,9 @@ class SqliteStore:
         self._writer: WriterThread | None = None
         self._known = HashSet()
         """Hashes of the keys that have facts: what is not among them needs no query."""
+        self._recent = set[str]()
+        """Keys that were added to the hashes lately: an agent has several facts, and looking up a string takes a tenth
+        of adding a hash."""
         self._read_ahead: dict[str, tuple[Fact, ...]] = {}
         """Facts that were read in a group, until they are asked for again or have changed."""
         self._read_ahead_room = _MAX_READ_AHEAD_BYTES
@@ -118,6 +122,7 @@ class SqliteStore:
             os.close(open_private(self._path, os.O_RDWR))  # SQLite creates its other files with the same mode
             self._writer = WriterThread(self._path, at_end=index_facts)
             self._known = await self._writer.wait(prepare_tables)
+            self._recent.clear()
             self._marker.open(await self._writer.wait(_syncs), is_new=is_new)
         except (sqlite3.Error, OSError) as error:
             await self.aclose()
@@ -239,12 +244,19 @@ class SqliteStore:
     def record(self, key: str, fact: Fact) -> None:
         if self._writer is None:
             raise StoreError(_NOT_OPEN)
-        self._known.add(hash(key) % 2**64)
+        if key not in self._recent:
+            self._add_known(key)
         if self._read_ahead:
             self._read_ahead.pop(key, None)
         self._rows.append((key, *encode(fact)))
         if self._timer is None:
             self._flush_soon()
+
+    def _add_known(self, key: str) -> None:
+        self._known.add(_hashed(key))
+        if len(self._recent) >= _MAX_RECENT:
+            self._recent.clear()
+        self._recent.add(key)
 
     def restart(self, key: str, facts: Sequence[Fact]) -> None:
         rows = [(key, *encode(fact)) for fact in facts]
