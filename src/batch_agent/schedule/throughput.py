@@ -53,8 +53,12 @@ class Throughput:
 
     def answered(self, weight: float, seconds: float, now: float) -> None:
         """A request was answered after `seconds`."""
-        self._advance(now)
+        # No further calls than needed: this is computed for each request.
         silent, latency = self._silent, seconds if self._latency is None else self._latency
+        if now > self._updated_at:
+            silent += now - self._updated_at
+            self._silent_work += (now - self._updated_at) * self.work
+            self._updated_at = now
         self._latency = latency = latency + (seconds - latency) / _AVERAGED_REQUESTS
         memory = _MEMORY_LATENCIES * (latency if latency > silent else silent)
         kept = exp(-silent / memory) if memory > 0 else 1.0

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batch_agent.schedule.routing import Affinity, Routing
+from batch_agent.schedule.affinity import Affinity
+from batch_agent.schedule.routing import Routing
 from batch_agent.schedule.throughput import MeanThroughput, Throughput
 
 FIRST_TWO = (0.0, 0.0)
