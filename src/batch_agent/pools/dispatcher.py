@@ -12,8 +12,8 @@ from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, Pr
 from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.endpoints.failover import EMPTY_ANSWER, EndpointRejection, is_conclusive
 from ..core.errors import BackendError, ErrorKind
+from ..schedule.endpoints.routing import Ticket
 from ..schedule.retry import is_overload_refusal
-from ..schedule.routing import Ticket
 from .endpoint_share import PoolShare
 from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, refusal_delay
 from .failure_policy import RECLAIMED, blames_endpoint, goes_first, is_rejection, record_failure
@@ -210,8 +210,10 @@ class Dispatcher:
             batch.was_proven = record.is_proven
             record.on_miss()
             if blames_endpoint(batch, error, state) or not pool.routing.is_up(batch.endpoint):
-                pool.record_failure(ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
-                pool.mark_down(batch.endpoint, error)
+                pool.health.record_failure(
+                    ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST
+                )
+                pool.health.mark_down(batch.endpoint, error)
             if is_overload_refusal(error):
                 state.on_refused(batch, error.retry_after, aio.now())
             return error
@@ -220,7 +222,7 @@ class Dispatcher:
         else:
             if batch.open or any(prompt.chars for prompt in batch.prompts):
                 pool.routing.done(ticket, aio.now())
-                pool.mark_up(batch.endpoint)
+                pool.health.mark_up(batch.endpoint)
             elif not pool.routing.is_up(batch.endpoint):  # empty answers do not bring it back
                 pool.routing.failed(ticket, aio.now(), is_endpoint_fault=True)
             return BackendError(ErrorKind.SERVER, NO_END) if batch.open else None
@@ -273,7 +275,7 @@ class Dispatcher:
     def _answer(self, prompt: PendingPrompt, done: PromptFinished, endpoint: int) -> None:
         for rejection in prompt.rejections:  # other endpoints rejected what this one has answered
             if prompt.chars or rejection.error is not EMPTY_ANSWER:
-                self.endpoint_pool.blame(rejection)
+                self.endpoint_pool.health.blame(rejection)
         prompt.rejections.clear()
         self._lengths.add(prompt.chars)
         text, url = "".join(prompt.received), self.endpoint_pool.members[endpoint].url
@@ -320,6 +322,6 @@ class Dispatcher:
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._options.patience:
-            error = self.endpoint_pool.no_endpoint_error({}, self.endpoints)
+            error = self.endpoint_pool.health.no_endpoint_error({}, self.endpoints)
             for prompt in self._queue.drain():
                 self.fail(prompt, error, -1)

@@ -3,7 +3,7 @@
 import pytest
 
 from batch_agent.pools import stragglers
-from batch_agent.schedule import circuit_breaker as standing
+from batch_agent.schedule.endpoints import circuit_breaker as standing
 from batch_agent.schedule.retry import Backoff
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import exp
 
-from ..core.fast_dataclass import dataclass
+from ...core.fast_dataclass import dataclass
 
 _MEMORY_LATENCIES = 4.0
 """Memory of the estimate, in request latencies. A few rounds of answers: one long answer moves the speed little, and a

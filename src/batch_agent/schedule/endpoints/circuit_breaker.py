@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .retry import Backoff
+from ..retry import Backoff
 
 _MAX_FAULTS = 2
 """Consecutive faults that open the circuit. A single fault may be caused by its prompt or a broken connection; two

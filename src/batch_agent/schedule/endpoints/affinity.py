@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import field
 
-from ..core.fast_dataclass import dataclass
+from ...core.fast_dataclass import dataclass
 
 MAX_OVERLOAD = 0.25
 """A prompt goes to an endpoint that has its prefix while the load there exceeds the mean by no more than this share.

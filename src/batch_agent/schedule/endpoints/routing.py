@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import field
 from typing import NewType
 
-from ..core.fast_dataclass import dataclass
+from ...core.fast_dataclass import dataclass
 from .affinity import Affinity
 from .circuit_breaker import CircuitBreaker
 from .throughput import MeanThroughput, Throughput
