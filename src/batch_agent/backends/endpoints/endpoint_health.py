@@ -35,17 +35,13 @@ class EndpointHealth:
         self._routing = routing
         self._notify = notify
         self.failures: dict[str, AgentFailures] = {}
-        """Of the agents whose last request had no answer."""
+        """Of the agents whose last request had no answer. The pool removes agents that have ended."""
         self._slowest_seconds = 0.0
         """Duration of the slowest response."""
 
     def is_serving(self, index: int) -> bool:
         """Whether the endpoint takes requests, or will when it is up again."""
         return not (self._members[index].has_left or self._routing.is_draining(index))
-
-    def forget(self, agent: str) -> None:
-        """The agent has ended."""
-        self.failures.pop(agent, None)
 
     def exclusions(self, agent: str, exclude: Set[int], early: Set[int]) -> Sequence[Set[int]]:
         """Endpoints that do not get a request, in the order of preference: one on which the agent failed before, or

@@ -158,7 +158,7 @@ class EndpointPool:
 
     async def leave(self, agent: str) -> None:
         self.routing.forget_origin(agent)
-        self.health.forget(agent)
+        self.health.failures.pop(agent, None)
         if agent in self._sessions:
             backends = [self.members[index].backend for index in self._sessions.pop(agent)]
             await _run_all([each.leave(agent) for each in backends if each is not None])

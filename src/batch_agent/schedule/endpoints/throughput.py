@@ -47,7 +47,8 @@ class Throughput:
     _silent_work: float = 0.0
 
     def began(self, weight: float, now: float) -> None:
-        self._advance(now)
+        if now > self._updated_at:
+            self._advance(now)
         self.work += weight
         self.requests += 1
 
