@@ -23,8 +23,8 @@ from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import Slots
 from batch_agent.forecasting.simulation import SimulatedServer
 from batch_agent.schedule.concurrency_limit import InflightLimit
+from batch_agent.schedule.endpoints.routing import Routing
 from batch_agent.schedule.kv_ledger import KvLedger
-from batch_agent.schedule.routing import Routing
 from batch_agent.sim import SimConfig
 from benchmarks import report
 from benchmarks.kv_tiers import REQUEST_SECONDS, Ours, run_to_end, sequence_of

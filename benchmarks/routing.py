@@ -18,7 +18,7 @@ from statistics import mean
 from time import process_time
 from typing import Any, Literal, Protocol
 
-from batch_agent.schedule.routing import Routing
+from batch_agent.schedule.endpoints.routing import Routing
 from benchmarks import report
 
 Policy = Literal["batch_agent", "least_loaded", "hash_agent", "hash_group"]

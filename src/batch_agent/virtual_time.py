@@ -2,6 +2,7 @@
 
 import asyncio
 import selectors
+import socket
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -21,6 +22,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jumping.now
+
+    async def getaddrinfo(self, *address: Any, **hints: Any) -> Any:
+        """Blocks: if a thread looked the address up, the timeout for it would pass at once."""
+        return socket.getaddrinfo(*address, **hints)
 
 
 class _JumpingSelector(selectors.DefaultSelector):

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from batch_agent.schedule.routing import MAX_OVERLOAD, MAX_WAIT_RATIO, Routing, Ticket
+from batch_agent.schedule.endpoints.affinity import MAX_OVERLOAD
+from batch_agent.schedule.endpoints.routing import MAX_WAIT_RATIO, Routing, Ticket
 
 ENDPOINTS = 3
 PLACES = st.integers(0, ENDPOINTS - 1)

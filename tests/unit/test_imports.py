@@ -62,7 +62,7 @@ def test_a_plain_run_imports_nothing_slow_that_it_does_not_use() -> None:
         "engine.budget_pool", "engine.long_inputs.chunking_executor", "engine.keep_warm", "engine.residency",
         "engine.pool_residency", "data.input_files", "data.tables", "plan.chunks", "plan.lint", "plan.prefix_order",
         "run.run_budget", "schedule.kv_ledger",
-        "schedule.routing", "store.sqlite", "tools.executor", "tools.tool",
+        "schedule.endpoints.routing", "store.sqlite", "tools.executor", "tools.tool",
     ]  # fmt: skip
     program = (
         "from batch_agent import BatchAgent\n"

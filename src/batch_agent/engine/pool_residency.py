@@ -9,9 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from ..core.agent_config import FirstPrompt
 from ..core.protocols import AssignsEndpoints
 from ..core.requests import Usage
+from ..schedule.endpoints.affinity import MAX_OVERLOAD
+from ..schedule.endpoints.routing import MAX_WAIT_RATIO
 from ..schedule.estimators import ToolWaits
 from ..schedule.kv_ledger import KvLedger
-from ..schedule.routing import MAX_OVERLOAD, MAX_WAIT_RATIO
 from ..schedule.slot_queue import Priority
 from .residency import Residency, ResidencyLease, ResidencyReport, UnassignedAgents
 

@@ -3,7 +3,7 @@
 A slow endpoint holds up no other, and a prompt that is rejected affects no other prompt."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from math import ceil
 
@@ -12,15 +12,16 @@ from ..backends.dialects.completions.decoder import PromptDelta, PromptEvent, Pr
 from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.endpoints.failover import EMPTY_ANSWER, EndpointRejection, is_conclusive
 from ..core.errors import BackendError, ErrorKind
+from ..schedule.endpoints.routing import Ticket
 from ..schedule.retry import is_overload_refusal
-from ..schedule.routing import Ticket
 from .endpoint_share import PoolShare
-from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers, refusal_delay
+from .endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, refusal_delay
 from .failure_policy import RECLAIMED, blames_endpoint, goes_first, is_rejection, record_failure
 from .prompt_queue import DispatchOptions, PromptQueue
 from .prompt_transport import OnPrompt
 from .response import NO_END, Response, response_of
 from .second_opinion import SecondOpinion
+from .stragglers import AnswerLengths, find_early, find_stragglers, late_endpoints
 
 _CHECK_INTERVAL = 0.2
 
@@ -53,14 +54,15 @@ class Dispatcher:
         self._queue: PromptQueue
         self._in_flight: dict[PromptBatch, Ticket] = {}
         self._unanswered = 0
-        self._answered = 0
-        self._answered_chars = 0
+        self._lengths = AnswerLengths()
         self._changed = asyncio.Event()
         self._down_since: float | None = None
         self._second_opinion = SecondOpinion(self)
         self._checked_at = 0.0
         self._slow: set[int] = set()
         """Endpoints that seemed slow at the last check."""
+        self._late: Mapping[int, float] = {}
+        """Endpoints that get no prompts for now, because others would answer them sooner."""
 
     async def run(self, prompts: Sequence[PendingPrompt]) -> None:
         """Returns when each prompt has its response."""
@@ -105,12 +107,13 @@ class Dispatcher:
     def find_endpoint(self, count: int, avoided: Collection[int] = (), max_prompts: int | None = None) -> int | None:
         """The endpoint for a batch of this many prompts; None if none has room."""
         usable = self._usable()
-        preferred = [endpoint for endpoint in usable if endpoint not in avoided]
+        preferred = [endpoint for endpoint in usable if endpoint not in avoided] or usable
+        preferred = [endpoint for endpoint in preferred if endpoint not in self._late] or preferred
         if max_prompts is not None:
-            return choose_endpoint(self._states, preferred or usable, count, max_prompts)
+            return choose_endpoint(self._states, preferred, count, max_prompts)
         if self._share.membership.is_contended:
-            return self._find_shared(preferred or usable, count)
-        return choose_endpoint(self._states, preferred or usable, count, self._options.max_prompts)
+            return self._find_shared(preferred, count)
+        return choose_endpoint(self._states, preferred, count, self._options.max_prompts)
 
     def _find_shared(self, usable: Sequence[int], count: int) -> int | None:
         """An endpoint with room while a run uses some of them too. As without a run, an endpoint that has work gets
@@ -174,6 +177,8 @@ class Dispatcher:
         """Queues the prompts of a request that broke off or was reclaimed, or fails those that failed too often."""
         hopeless = record_failure(batch, error, self._states[batch.endpoint], self.endpoints)
         again = [prompt for prompt in batch.unanswered if prompt not in hopeless]
+        if error is RECLAIMED and not self._queue:
+            self._spread(again, batch.endpoint)
         if is_overload_refusal(error) and again and self._states[batch.endpoint].paused_until <= aio.now():
             delay = refusal_delay(max(prompt.refusals for prompt in again) - 1, error.retry_after)
             self.group.create_task(self._requeue_later(again, delay))
@@ -181,6 +186,13 @@ class Dispatcher:
             self.requeue(again, first=goes_first(batch, error))
         for prompt in hopeless:
             self.fail(prompt, error, batch.endpoint)
+
+    def _spread(self, prompts: Sequence[PendingPrompt], source: int) -> None:
+        """Prompts that are the last to be sent go to all endpoints that take them over, in equal parts."""
+        others = sum(endpoint != source and endpoint not in self._late for endpoint in self._usable())
+        part = ceil(len(prompts) / max(1, others))
+        for prompt in prompts:
+            prompt.max_batch_size = min(prompt.max_batch_size, part)
 
     async def _requeue_later(self, prompts: Sequence[PendingPrompt], seconds: float) -> None:
         """Other prompts are sent meanwhile: the endpoint refused only these."""
@@ -198,8 +210,10 @@ class Dispatcher:
             batch.was_proven = record.is_proven
             record.on_miss()
             if blames_endpoint(batch, error, state) or not pool.routing.is_up(batch.endpoint):
-                pool.record_failure(ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST)
-                pool.mark_down(batch.endpoint, error)
+                pool.health.record_failure(
+                    ticket, batch.endpoint, error, is_certain=error.kind is not ErrorKind.BAD_REQUEST
+                )
+                pool.health.mark_down(batch.endpoint, error)
             if is_overload_refusal(error):
                 state.on_refused(batch, error.retry_after, aio.now())
             return error
@@ -208,7 +222,7 @@ class Dispatcher:
         else:
             if batch.open or any(prompt.chars for prompt in batch.prompts):
                 pool.routing.done(ticket, aio.now())
-                pool.mark_up(batch.endpoint)
+                pool.health.mark_up(batch.endpoint)
             elif not pool.routing.is_up(batch.endpoint):  # empty answers do not bring it back
                 pool.routing.failed(ticket, aio.now(), is_endpoint_fault=True)
             return BackendError(ErrorKind.SERVER, NO_END) if batch.open else None
@@ -228,6 +242,8 @@ class Dispatcher:
                 case PromptDelta(_, text):
                     if text:
                         self.endpoint_pool.members[batch.endpoint].record.on_answer()
+                        if not prompt.chars:
+                            state.on_begun()
                     prompt.received.append(text)
                     prompt.chars += len(text)
                     state.on_output(len(text), aio.now())
@@ -259,10 +275,9 @@ class Dispatcher:
     def _answer(self, prompt: PendingPrompt, done: PromptFinished, endpoint: int) -> None:
         for rejection in prompt.rejections:  # other endpoints rejected what this one has answered
             if prompt.chars or rejection.error is not EMPTY_ANSWER:
-                self.endpoint_pool.blame(rejection)
+                self.endpoint_pool.health.blame(rejection)
         prompt.rejections.clear()
-        self._answered += 1
-        self._answered_chars += prompt.chars
+        self._lengths.add(prompt.chars)
         text, url = "".join(prompt.received), self.endpoint_pool.members[endpoint].url
         self._complete(response_of(prompt.index, text, done.finish, done.usage, url, endpoint))
 
@@ -282,26 +297,23 @@ class Dispatcher:
         self._report_load()
 
     def _reclaim_stragglers(self) -> None:
-        """When the queue is empty, idle endpoints take over batches of slow ones."""
+        """Takes from slow endpoints what others would finish sooner. While prompts are queued, only what they have
+        hardly begun."""
         now = aio.now()
-        if self._queue or now < self._checked_at + _CHECK_INTERVAL:
+        if now < self._checked_at + _CHECK_INTERVAL:
             return
         self._checked_at = now
-        found = find_stragglers(self._states, self._usable(), self._in_flight, self._typical_chars, now)
+        usable, longest = self._usable(), max((state.longest_unfinished for state in self._states), default=0)
+        typical = self._lengths.typical(longest, self._unanswered)
+        self._late = late_endpoints(self._states, usable, len(self._queue), self._lengths.evenness(longest))
+        found = find_early(self._states, self._late, self._in_flight, typical)
+        if not self._queue:
+            found = found or find_stragglers(self._states, usable, self._in_flight, typical, now)
         slow, self._slow = self._slow, {batch.endpoint for batch in found}
         for batch in found:  # only at the second check in a row: output comes in bursts, and one may be half read
             if batch.endpoint in slow and batch.scope is not None:
                 batch.is_reclaimed = True
                 batch.scope.reschedule(now)
-
-    @property
-    def _typical_chars(self) -> float:
-        """Expected length of an answer. Short answers finish first, so the longest one in progress counts too: twice
-        while few answers are complete."""
-        answered = self._answered_chars / self._answered if self._answered else 0.0
-        in_progress = (prompt.chars for state in self._states for batch in state.batches for prompt in batch.unanswered)
-        share = self._answered / max(1, self._answered + self._unanswered)
-        return max(1.0, answered, (2.0 - share) * max(in_progress, default=0))
 
     def _fail_if_all_down(self) -> None:
         now = aio.now()
@@ -310,6 +322,6 @@ class Dispatcher:
             return
         self._down_since = now if self._down_since is None else self._down_since
         if now - self._down_since >= self._options.patience:
-            error = self.endpoint_pool.no_endpoint_error({}, self.endpoints)
+            error = self.endpoint_pool.health.no_endpoint_error({}, self.endpoints)
             for prompt in self._queue.drain():
                 self.fail(prompt, error, -1)

@@ -2,9 +2,10 @@
 
 import asyncio
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil, exp, inf
+from typing import NamedTuple
 
 from ..backends.endpoints.failover import EndpointRejection
 from ..schedule.overload_detector import OverloadDetector
@@ -14,10 +15,6 @@ _PACE_MEMORY = 2.0
 """Seconds over which the pace is averaged."""
 _MIN_PACE_SECONDS = 0.25
 """Seconds of work before the pace is trusted."""
-_WORTH_MOVING = 0.6
-"""A batch is reclaimed if another endpoint would finish it within this share of the time that it would take here."""
-_MAX_PROGRESS = 0.5
-"""Reclaiming loses what was generated: a batch that is further than this stays."""
 _MIN_REMAINING = 0.1
 """Assumed remaining share of an answer that is already longer than the typical one."""
 _BATCHES_PER_ENDPOINT = 4
@@ -26,12 +23,6 @@ _MIN_SPLIT_SIZE = 8
 """Prompts in a batch that is worth splitting further."""
 _BACKOFF = Backoff(first=0.5, ceiling=30.0)
 """For an overloaded endpoint that sends no Retry-After."""
-_MIN_SILENT_SECONDS = 1.0
-_SILENT_FACTOR = 5.0
-"""An endpoint is silent if it takes this many times as long as the others to begin an answer, and at least
-`_MIN_SILENT_SECONDS`."""
-_MIN_UNSTREAMED_SECONDS = 5.0
-"""Seconds that an answer which is not streamed may always take."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,6 +102,17 @@ class PromptBatch:
         return sum(prompt.chars for prompt in prompts) / (typical_chars * len(prompts))
 
 
+class EndpointSpeed(NamedTuple):
+    """How fast an endpoint is now."""
+
+    rate: float
+    """Characters per second of all its answers together."""
+    answer_rate: float
+    """Characters per second of one answer that has begun."""
+    waiting: float
+    """Prompts that wait at the server."""
+
+
 @dataclass(slots=True)
 class EndpointState:
     """One endpoint: its batches in flight, and how fast its answers grow."""
@@ -118,6 +120,8 @@ class EndpointState:
     batches: list[PromptBatch] = field(default_factory=list)
     unfinished: int = 0
     """Prompts without a complete answer."""
+    running: int = 0
+    """Prompts whose answers have begun."""
     pace: float | None = None
     """Characters per second of one answer. It hardly depends on the number of answers, as long as the server works on
     all of them: an endpoint with less to do does not look slower."""
@@ -137,6 +141,7 @@ class EndpointState:
     _chars: float = 0.0
     _seconds: float = 0.0
     _prompt_seconds: float = 0.0
+    _running_seconds: float = 0.0
 
     def on_sent(self, batch: PromptBatch, now: float) -> None:
         if not self.batches:
@@ -154,6 +159,10 @@ class EndpointState:
         self.slowest_start = max(self.slowest_start, seconds)
         batch.accepted.set()
 
+    def on_begun(self) -> None:
+        """The first characters of an answer have arrived."""
+        self.running += 1
+
     def on_output(self, chars: int, now: float) -> None:
         """An answer has grown by this many characters."""
         self.last_output_at = now
@@ -164,6 +173,7 @@ class EndpointState:
         self._chars = self._chars * kept + chars
         self._seconds = self._seconds * kept + passed
         self._prompt_seconds = self._prompt_seconds * kept + passed * self.unfinished
+        self._running_seconds = self._running_seconds * kept + passed * self.running
         if self._busy >= _MIN_PACE_SECONDS and self._prompt_seconds > 0:
             self.pace = self._chars / self._prompt_seconds
 
@@ -172,10 +182,12 @@ class EndpointState:
         if index in batch.open:
             batch.open.remove(index)
             self.unfinished -= 1
+            self.running -= batch.prompts[index].chars > 0
 
     def on_ended(self, batch: PromptBatch) -> None:
         self.batches.remove(batch)
         self.unfinished -= len(batch.open)
+        self.running -= sum(prompt.chars > 0 for prompt in batch.unanswered)
 
     def on_refused(self, batch: PromptBatch, retry_after: float | None, now: float) -> bool:
         """Returns whether the endpoint is overloaded: it refuses most batches, and is paused."""
@@ -199,13 +211,34 @@ class EndpointState:
         if self.pace is None:
             return None
         silent = now - self._since
-        chars = sum(
+        chars = self.chars_left(typical_chars)
+        pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _MIN_PACE_SECONDS)))
+        return chars / (self.unfinished * pace) if pace > 0 and self.unfinished else float("inf")
+
+    @property
+    def longest_unfinished(self) -> int:
+        """Characters of the longest answer that is not complete."""
+        return max((prompt.chars for batch in self.batches for prompt in batch.unanswered), default=0)
+
+    @property
+    def is_pace_steady(self) -> bool:
+        """Whether its pace was measured for as long as it is averaged."""
+        return self._busy >= _PACE_MEMORY
+
+    def chars_left(self, typical_chars: float) -> float:
+        """Characters that are missing from its answers, if they get as long as is typical."""
+        return sum(
             max(typical_chars - prompt.chars, _MIN_REMAINING * typical_chars)
             for batch in self.batches
             for prompt in batch.unanswered
         )
-        pace = self.pace * min(1.0, self._seconds / (self._seconds + max(0.0, silent - _MIN_PACE_SECONDS)))
-        return chars / (self.unfinished * pace) if pace > 0 and self.unfinished else float("inf")
+
+    def speed(self) -> EndpointSpeed | None:
+        """None while unknown. Answers that begin or end together change nothing at once: all of it is averaged."""
+        if not self.pace or not self._running_seconds:
+            return None
+        waiting = max(0.0, self.unfinished - self._running_seconds / self._seconds)
+        return EndpointSpeed(self._chars / self._seconds, self._chars / self._running_seconds, waiting)
 
     def answer_seconds(self, typical_chars: float) -> float | None:
         """Time for an answer of this length; None if unknown. An endpoint that has nothing to do, and was never busy
@@ -238,59 +271,3 @@ def choose_endpoint(states: Sequence[EndpointState], usable: Iterable[int], coun
     if best is None or (states[best].batches and states[best].unfinished + ceil(count / 2) > max_prompts):
         return None  # waiting for the fast endpoint is quicker than a slow one with room
     return best
-
-
-def find_stragglers(
-    states: Sequence[EndpointState],
-    usable: Sequence[int],
-    own: Collection[PromptBatch],
-    typical_chars: float,
-    now: float,
-) -> list[PromptBatch]:
-    """Those of the `own` batches that another endpoint would finish sooner: all batches of a silent endpoint, otherwise
-    the batch with the least progress at the endpoint that would finish last."""
-    if silent := _silent_batches(states, usable, own, now):
-        return silent
-    own = [batch for batch in own if not batch.is_unstreamed]
-    remaining = {
-        at: left for at, state in enumerate(states) if (left := state.seconds_left(typical_chars, now)) is not None
-    }
-    helpers = [at for at in usable if at in remaining and states[at].answer_seconds(typical_chars) is not None]
-    slow = max(
-        {batch.endpoint for batch in own if batch.endpoint in remaining}, key=lambda at: remaining[at], default=None
-    )
-    quick = min((at for at in helpers if at != slow), key=lambda at: remaining[at], default=None)
-    if slow is None or quick is None:
-        return []
-    elsewhere = remaining[quick] + (states[quick].answer_seconds(typical_chars) or 0.0)
-    if elsewhere >= _WORTH_MOVING * remaining[slow]:
-        return []
-    movable = [
-        batch
-        for batch in states[slow].batches
-        if batch in own and not batch.is_reclaimed and not batch.moves and batch.progress(typical_chars) < _MAX_PROGRESS
-    ]
-    return sorted(movable, key=lambda batch: batch.progress(typical_chars))[:1]
-
-
-def _silent_batches(
-    states: Sequence[EndpointState], usable: Sequence[int], own: Collection[PromptBatch], now: float
-) -> list[PromptBatch]:
-    starts = [state.start_seconds for state in states if state.start_seconds is not None]
-    streamed = max(_MIN_SILENT_SECONDS, _SILENT_FACTOR * max(starts, default=0.0))
-    unstreamed = max(_MIN_UNSTREAMED_SECONDS, _SILENT_FACTOR * max(state.slowest_start for state in states))
-    return [
-        batch
-        for batch in own
-        if not batch.is_reclaimed
-        and _is_late(batch, states, now, unstreamed if batch.is_unstreamed else streamed)
-        and any(states[at].start_seconds is not None for at in usable if at != batch.endpoint)
-    ]
-
-
-def _is_late(batch: PromptBatch, states: Sequence[EndpointState], now: float, limit: float) -> bool:
-    if now - batch.sent_at <= limit:
-        return False
-    if batch.is_unstreamed:  # output of other batches says nothing: this one may hang, or only be long
-        return not batch.moves
-    return states[batch.endpoint].is_silent(batch) and batch.moves < len(states)

@@ -8,7 +8,7 @@ from typing import Protocol
 from ..backends.endpoints.endpoint_pool import EndpointPool
 from ..backends.endpoints.failover import EMPTY_ANSWER, EndpointRejection
 from ..core.errors import BackendError, ErrorKind
-from ..schedule.routing import Ticket
+from ..schedule.endpoints.routing import Ticket
 from .endpoint_state import PendingPrompt, PromptBatch
 from .failure_policy import is_rejection
 
@@ -52,7 +52,7 @@ class SecondOpinion:
         batch = self._sender.start_batch(endpoint, prompts)
         error = await self._rejection(batch)
         if error is None:
-            self._sender.endpoint_pool.blame(rejection)
+            self._sender.endpoint_pool.health.blame(rejection)
         elif is_rejection(batch, error):
             await self._isolate(batch.unanswered)
         else:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from batch_agent.pools import endpoint_state
-from batch_agent.schedule import circuit_breaker as standing
+from batch_agent.pools import stragglers
+from batch_agent.schedule.endpoints import circuit_breaker as standing
 from batch_agent.schedule.retry import Backoff
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standing, "_EJECTION", Backoff(0.1, 60.0))
-    monkeypatch.setattr(endpoint_state, "_MIN_SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(stragglers, "_MIN_SILENT_SECONDS", 0.3)

@@ -1,6 +1,7 @@
 """Prompts reach an endpoint that answers them, if others are slow, busy, dead or restarted."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from tests.support.sim_hosts import CHAT, COMPLETIONS, STEPS, Host, pool_of, soo
 from tests.support.virtual_time import virtual
 
 from batch_agent import ErrorKind, Response
-from batch_agent.pools import endpoint_state
+from batch_agent.pools import stragglers
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import ClientConnection
 
@@ -154,7 +155,7 @@ async def test_all_down_for_a_moment_costs_no_prompt() -> None:
 async def test_batches_of_a_silent_endpoint_are_done_by_the_others(
     use_batch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint_state, "_MIN_UNSTREAMED_SECONDS", 1.0)
+    monkeypatch.setattr(stragglers, "_MIN_UNSTREAMED_SECONDS", 1.0)
     hosts = [Host(odd=say_nothing), Host()]
     async with pool_of(*hosts, use_batch=use_batch) as pool:
         responses = await pool.send_all_batched(numbered(30))
@@ -208,6 +209,20 @@ async def test_equal_endpoints_take_nothing_from_each_other() -> None:
         prompts = [f'[[sim: {{"tokens": 150}}]] {number}' for number in range(80)]
         assert are_fine(await pool.send_all_batched(prompts))
         assert pool.requests == 8
+
+
+@virtual
+@pytest.mark.parametrize("slowdown", [2.0, 4.0, 20.0])
+async def test_a_slow_endpoint_among_fast_ones_hardly_costs_time(slowdown: float) -> None:
+    async def seconds(*slowdowns: float) -> float:
+        hosts = [Host(replace(STEPS, step_base_ms=20, max_num_seqs=32, slowdown=each)) for each in slowdowns]
+        async with pool_of(*hosts, prompts_per_endpoint=64) as pool:
+            prompts = [f'[[sim: {{"tokens": {20 + number * 7 % 180}}}]] {number}' for number in range(400)]
+            started = asyncio.get_running_loop().time()
+            assert are_fine(await pool.send_all_batched(prompts))
+            return asyncio.get_running_loop().time() - started
+
+    assert await seconds(1.0, 1.0, slowdown) <= 1.03 * await seconds(1.0, 1.0)
 
 
 async def test_calls_to_different_endpoints_take_nothing_from_each_other() -> None:

@@ -3,8 +3,9 @@
 import pytest
 
 from batch_agent import BackendError, ErrorKind
-from batch_agent.pools.endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint, find_stragglers
+from batch_agent.pools.endpoint_state import EndpointState, PendingPrompt, PromptBatch, choose_endpoint
 from batch_agent.pools.failure_policy import RECLAIMED, blames_endpoint, record_failure
+from batch_agent.pools.stragglers import AnswerLengths, find_early, find_stragglers, late_endpoints
 
 
 def batch(endpoint: int, count: int = 10) -> PromptBatch:
@@ -17,6 +18,8 @@ def works(state: EndpointState, given: PromptBatch, chars_per_second: float, sec
     state.on_accepted(given, at)
     for tick in range(1, round(seconds * 5) + 1):
         for asked in given.prompts:
+            if not asked.chars:
+                state.on_begun()
             asked.chars += round(chars_per_second / 5)
             state.on_output(round(chars_per_second / 5), at + tick / 5)
 
@@ -75,6 +78,65 @@ def test_own_batches_are_reclaimed_once_and_not_when_half_done() -> None:
     assert find_stragglers(states, [0, 1], batches[:1], 30.0, 2.0) == []
     batches[0].prompts[0].moves = 1
     assert find_stragglers(states, [0, 1], batches[:1], 200.0, 2.0) == []
+
+
+def test_an_endpoint_is_late_when_the_queue_is_shorter_than_one_of_its_answers() -> None:
+    states, _ = endpoints(10.0, 100.0)
+    assert late_endpoints(states, [0, 1], 0, 1.0) == {0: pytest.approx(10.0, rel=0.1)}
+    assert late_endpoints(states, [0, 1], 50, 1.0).keys() == {0}
+    assert late_endpoints(states, [0, 1], 200, 1.0) == {}  # then it has time for a further one
+    assert late_endpoints(states, [0, 1], 200, 0.2).keys() == {0}  # the longest answer is what it needs time for
+
+
+def test_equal_endpoints_and_a_lone_one_are_not_late() -> None:
+    states, _ = endpoints(100.0, 100.0, 95.0)
+    assert late_endpoints(states, [0, 1, 2], 0, 0.5) == {}
+    assert late_endpoints(states, [2], 0, 0.5) == {}
+    assert late_endpoints([*states, EndpointState()], [0, 1, 2, 3], 0, 0.5) == {}  # of the last one nothing is known
+
+
+def test_a_late_endpoint_gives_back_what_it_has_not_begun_last_batch_first() -> None:
+    states, batches = endpoints(10.0, 100.0)
+    waiting = [batch(0), batch(0)]
+    for each in waiting:
+        states[0].on_sent(each, 2.0)
+    late = late_endpoints(states, [0, 1], 0, 1.0)
+    assert find_early(states, late, [*batches, *waiting], 200.0) == [waiting[1]]
+    waiting[1].is_reclaimed = True
+    assert find_early(states, late, [*batches, *waiting], 200.0) == [waiting[0]]
+    assert find_early(states, {}, [*batches, *waiting], 200.0) == []
+    waiting[0].prompts[0].moves = 1
+    assert find_early(states, late, [*batches, waiting[0]], 400.0) == [batches[0]]  # a twentieth is done
+
+
+def test_a_late_endpoint_gives_nothing_back_that_is_lost_for_a_small_gain() -> None:
+    states, batches = endpoints(10.0, 100.0)
+    assert find_early(states, {0: 10.0}, batches, 400.0) == [batches[0]]
+    assert find_early(states, {0: 10.0}, batches, 150.0) == []  # more than a tenth is done
+    assert find_early(states, {0: 1.5}, batches, 400.0) == []
+    hasty, begun = endpoints(10.0, 100.0, seconds=1.0)
+    assert find_early(hasty, {0: 10.0}, begun, 400.0) == []  # its pace may still change
+
+
+def test_the_prompts_of_an_ended_batch_are_not_running() -> None:
+    (state,), (given,) = endpoints(50.0)
+    assert state.running == 10
+    state.on_answered(given, 3)
+    state.on_answered(given, 3)
+    assert state.running == 9
+    state.on_ended(given)
+    assert state.running == 0
+
+
+def test_answer_lengths_are_even_until_a_short_answer_is_complete() -> None:
+    lengths = AnswerLengths()
+    assert lengths.evenness(40) == 1.0
+    assert lengths.typical(40, 10) == 80.0
+    lengths.add(10)
+    assert lengths.evenness(40) == 0.25
+    lengths.add(50)
+    assert lengths.evenness(40) == pytest.approx(0.6)
+    assert lengths.typical(0, 8) == 30.0
 
 
 def test_all_batches_of_a_silent_endpoint_are_reclaimed_after_a_while() -> None:

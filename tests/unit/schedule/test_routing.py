@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from batch_agent.schedule.routing import Affinity, Routing
-from batch_agent.schedule.throughput import MeanThroughput, Throughput
+from batch_agent.schedule.endpoints.affinity import Affinity
+from batch_agent.schedule.endpoints.routing import Routing
+from batch_agent.schedule.endpoints.throughput import MeanThroughput, Throughput
 
 FIRST_TWO = (0.0, 0.0)
 """Draws the first endpoint and the second; of equal ones the first is chosen."""

@@ -4,8 +4,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ...core.errors import BackendError, ErrorKind
+from ...schedule.endpoints.routing import Ticket
 from ...schedule.retry import is_overload_refusal
-from ...schedule.routing import Ticket
 
 ENDPOINT_FAULTS = frozenset(
     {

@@ -18,8 +18,8 @@ from batch_agent.backends.endpoints.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend, Traits
 from batch_agent.core.requests import Request, Sampling, TextDelta
-from batch_agent.schedule import circuit_breaker as standing
-from batch_agent.schedule import routing
+from batch_agent.schedule.endpoints import circuit_breaker as standing
+from batch_agent.schedule.endpoints import routing
 from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import Script, SimConfig
 from batch_agent.sim.http import ClientConnection
@@ -220,9 +220,11 @@ async def test_an_answer_to_a_request_from_before_an_ejection_does_not_report_th
     hosts, said = (Host(), Host()), list[str]()
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         before = fleet.routing.sent(0, 1.0, 0.0)
-        fleet.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "a", GONE)
-        fleet.on_success(before, 0, "b", 0.1)
-        fleet.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400))
+        fleet.health.on_failure(fleet.routing.sent(0, 1.0, 0.0), 0, "a", GONE)
+        fleet.health.on_success(before, 0, "b", 0.1)
+        fleet.health.on_failure(
+            fleet.routing.sent(0, 1.0, 0.0), 0, "c", BackendError(ErrorKind.BAD_REQUEST, "no", status=400)
+        )
     assert said == [f"{hosts[0].url} is down; its requests go to the other endpoints: gone"]
 
 
@@ -232,8 +234,8 @@ async def test_endpoints_are_not_compared_when_all_of_them_reject() -> None:
     async with up(*hosts), fleet_of(*hosts, said=said) as fleet:
         for index in range(2):
             for _ in range(2):
-                fleet.record_failure(fleet.routing.sent(index, 1.0, 0.0), index, rejection, is_certain=True)
-            fleet.mark_down(index, rejection)
+                fleet.health.record_failure(fleet.routing.sent(index, 1.0, 0.0), index, rejection, is_certain=True)
+            fleet.health.mark_down(index, rejection)
     assert said == [
         f"{hosts[0].url} rejects requests; its requests go to the other endpoints: no",
         f"{hosts[1].url} rejects requests: no",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from .retry import Backoff
+from ..retry import Backoff
 
 _MAX_FAULTS = 2
 """Consecutive faults that open the circuit. A single fault may be caused by its prompt or a broken connection; two
@@ -36,6 +36,11 @@ class CircuitBreaker:
     def is_closed(self) -> bool:
         return self._until is None
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether it remembers no fault, so that an answer changes nothing."""
+        return self._until is None and not (self._faults or self._ejections)
+
     def allows(self, now: float) -> bool:
         return self._until is None or (self._probe is None and now >= self._until)
 
@@ -45,7 +50,8 @@ class CircuitBreaker:
             self._probe = request
 
     def on_answer(self, request: int) -> None:
-        """The endpoint answered the request, with a reply or an error that is not its fault."""
+        """The endpoint answered the request, with a reply or an error that is not its fault. May be left out while the
+        breaker is clean."""
         if request <= self._newest_stale:
             return
         if request == self._probe:

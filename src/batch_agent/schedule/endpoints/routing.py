@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import field
 from typing import NewType
 
-from ..core.fast_dataclass import dataclass
+from ...core.fast_dataclass import dataclass
+from .affinity import Affinity
 from .circuit_breaker import CircuitBreaker
 from .throughput import MeanThroughput, Throughput
 
@@ -17,14 +18,6 @@ MAX_WAIT_RATIO = 4.0
 elsewhere. Moving an agent recomputes a context of several turns, delays the requests of the other endpoint, and leaves
 the old context in the cache of the first one. That costs a few turns' work; a queue a few times longer costs less."""
 
-MAX_OVERLOAD = 0.25
-"""A prompt goes to an endpoint that has its prefix while the load there exceeds the mean by no more than this share.
-A quarter is usual for consistent hashing with bounded loads: a smaller value scatters prefixes at every fluctuation, a
-larger one lets a popular prefix build a queue while other endpoints idle, and recomputing a prefix is cheaper."""
-
-_MAX_PREFIXES = 4096
-"""Prefixes remembered, most recently used. Engines cache fewer than this, so older ones have been evicted. The table
-takes less than a megabyte."""
 _FEW_REQUESTS = 16
 """Requests in flight below which an endpoint is not busy: an engine answers so many at once nearly as fast as one. With
 8, every endpoint that joined drew agents away from their contexts (benchmarks/routing.py)."""
@@ -36,62 +29,6 @@ good as all; the rest show the mean and the shortest wait. With 64, hit rates an
 took three times the CPU (benchmarks/routing.py)."""
 _ANSWERS_AVERAGED = 4
 """Answers per endpoint after which the averages over all endpoints are summed up again, against rounding errors."""
-
-
-@dataclass(slots=True)
-class Affinity:
-    """Remembers which endpoint served which agent and prefix, and prefers it while the load allows. `waits` maps each
-    endpoint that may receive the work to its expected wait in seconds."""
-
-    homes: dict[Hashable | None, tuple[int, Hashable | None]] = field(default_factory=dict)
-    """Endpoint that served each agent last, and the longest prefix of that prompt."""
-    assigned: set[Hashable] = field(default_factory=set)
-    """Agents that stay at their endpoint whatever its load, because room in its KV cache is reserved for them."""
-    holders: dict[Hashable, set[int]] = field(default_factory=dict)
-    """Endpoints that served each prefix, least recently used prefix first."""
-
-    def assign(self, origin: Hashable, endpoint: int) -> None:
-        self.homes[origin] = endpoint, None
-        self.assigned.add(origin)
-
-    def candidates(
-        self, prefixes: Sequence[Hashable], waits: Mapping[int, float], endpoints: int
-    ) -> Mapping[int, float]:
-        """The endpoints that served the longest prefix and are below the load cap; if there are none, those of the next
-        shorter one, and so on; then all endpoints. For a prefix that most of the `endpoints` have served, the load
-        alone decides: with the cap, four of five would share all of its work, and the fifth would idle."""
-        if not waits:
-            return waits
-        cap = (1.0 + MAX_OVERLOAD) * sum(waits.values()) / len(waits)
-        for prefix in prefixes:
-            holders = self.holders.get(prefix)
-            if holders:
-                if 2 * len(holders) > endpoints:
-                    break
-                if found := {at: wait for at, wait in waits.items() if wait <= cap and at in holders}:
-                    return found
-        return waits
-
-    def record(self, endpoint: int, origin: Hashable | None, prefixes: Sequence[Hashable]) -> None:
-        """Records that the work went to this endpoint."""
-        if origin is not None:
-            self.homes[origin] = endpoint, prefixes[0] if prefixes else None
-        for prefix in prefixes:
-            holders = self.holders.pop(prefix, None)
-            if holders is None:
-                holders = set()
-                if len(self.holders) >= _MAX_PREFIXES:
-                    del self.holders[next(iter(self.holders))]
-            holders.add(endpoint)
-            self.holders[prefix] = holders
-
-    def forget_endpoint(self, endpoint: int) -> None:
-        """Its KV cache is gone."""
-        self.homes = {origin: home for origin, home in self.homes.items() if home[0] != endpoint}
-        self.assigned &= self.homes.keys()
-        for holders in self.holders.values():
-            holders.discard(endpoint)
-        self.holders = {prefix: holders for prefix, holders in self.holders.items() if holders}
 
 
 Ticket = NewType("Ticket", int)
@@ -124,6 +61,8 @@ class Routing:
         self._order = list(self._in_service)
         self._unhealthy: set[int] = set()
         """The endpoints in service that are draining or were ejected."""
+        self._suspects: set[int] = set()
+        """The endpoints whose breaker remembers a fault: only there an answer changes it."""
         self._mean = MeanThroughput.of(())
         self._answers = 0
         """Answers since the averages were summed up."""
@@ -154,7 +93,7 @@ class Routing:
         """A drained endpoint is gone, with its KV cache. Its index stays its own."""
         if self._in_service.pop(endpoint, None) is not None:
             self._order.remove(endpoint)
-            self._unhealthy.discard(endpoint)
+            self._update_health(endpoint)
             self._average()
         self._affinity.forget_endpoint(endpoint)
 
@@ -162,6 +101,7 @@ class Routing:
         """An endpoint that had left is back. Nothing that was known about it holds any more."""
         self._endpoints[endpoint] = self._in_service[endpoint] = _Endpoint(self.name(endpoint))
         self._order.append(endpoint)
+        self._update_health(endpoint)
 
     def work(self, endpoint: int) -> float:
         """Weight in flight."""
@@ -188,24 +128,61 @@ class Routing:
         """The endpoint for a piece of work, or None if none is available. `origin`: the agent, whose context is at the
         endpoint that served it last; `prefixes`: beginnings of its prompt that others may share, the longest first;
         `draw`: two random numbers in [0, 1)."""
-        affinity, order = self._affinity, self._order
+        affinity = self._affinity
         last = affinity.homes.get(origin)
         if last is not None and origin in affinity.assigned and self._may_get(last[0], now, exclude):
             chosen: int | None = last[0]  # whatever the load
-        else:
-            if len(order) <= _MAX_CONSIDERED:
-                waits = self._waits(order, weight, now, exclude)
-            else:
-                waits = self._waits(self._considered(last, prefixes, draw), weight, now, exclude)
-                waits = waits or self._waits(order, weight, now, exclude)
-                draw = draw[0] * len(order) % 1.0, draw[1] * len(order) % 1.0  # the digits that are not used yet
-            if last is not None and self._should_stay(last, weight, waits, prefixes):
-                chosen = last[0]
-            else:
-                chosen = _better_of_two(affinity.candidates(prefixes, waits, len(order)) if prefixes else waits, draw)
+        elif exclude or self._unhealthy or (chosen := self._choose_of_two(last, weight, now, prefixes, draw)) is None:
+            chosen = self._choose_of_several(last, weight, now, prefixes, exclude, draw)
         if chosen is not None:
             affinity.record(chosen, origin, prefixes)
         return chosen
+
+    def _choose_of_two(
+        self,
+        last: tuple[int, Hashable | None] | None,
+        weight: float,
+        now: float,
+        prefixes: Sequence[Hashable],
+        draw: tuple[float, float],
+    ) -> int | None:
+        """The choice when all endpoints are healthy and two random ones are enough for it: of an agent that is new, and
+        whose prefix matters to none or most of them, and of one that stays. None if more have to be considered."""
+        order, endpoints, mean = self._order, self._endpoints, self._mean
+        count = len(order)
+        if count < 2 or (last is None and prefixes and self._affinity.has_preference(prefixes, count)):
+            return None
+        first, second = min(int(draw[0] * count), count - 1), min(int(draw[1] * (count - 1)), count - 2)
+        two = order[first], order[second + (second >= first)]
+        compared = two if last is None or count > _MAX_CONSIDERED else order
+        waits = [endpoints[each].load.expected_wait(weight, now, mean) for each in compared]
+        if last is None:
+            return two[waits[1] < waits[0]]
+        home, prefix = last
+        if home not in self._in_service or prefix != (prefixes[0] if prefixes else None):
+            return None
+        stays = endpoints[home].load.expected_wait(weight, now, mean) <= MAX_WAIT_RATIO * min(waits)
+        return home if stays else None
+
+    def _choose_of_several(
+        self,
+        last: tuple[int, Hashable | None] | None,
+        weight: float,
+        now: float,
+        prefixes: Sequence[Hashable],
+        exclude: Collection[int],
+        draw: tuple[float, float],
+    ) -> int | None:
+        affinity, order = self._affinity, self._order
+        if len(order) <= _MAX_CONSIDERED:
+            waits = self._waits(order, weight, now, exclude)
+        else:
+            waits = self._waits(self._considered(last, prefixes, draw), weight, now, exclude)
+            waits = waits or self._waits(order, weight, now, exclude)
+            draw = draw[0] * len(order) % 1.0, draw[1] * len(order) % 1.0  # the digits that are not used yet
+        if last is not None and self._should_stay(last, weight, waits, prefixes):
+            return last[0]
+        return _better_of_two(affinity.candidates(prefixes, waits, len(order)) if prefixes else waits, draw)
 
     def sent(self, endpoint: int, weight: float, now: float) -> Ticket:
         self._last += 1
@@ -218,17 +195,18 @@ class Routing:
 
     def done(self, ticket: Ticket, now: float) -> None:
         index, weight, sent_at = self._sent.pop(ticket)
-        endpoint = self._endpoints[index]
-        load, speed, usual_work = endpoint.load, endpoint.load.speed, endpoint.load.usual_work
+        load = self._endpoints[index].load
+        speed, usual_work = load.speed, load.usual_work
         load.answered(weight, now - sent_at, now)
-        endpoint.breaker.on_answer(ticket)
         self._answers += 1
         if self._answers >= self._max_answers or (speed is None and load.speed is not None):
             self._average()
         elif speed is not None and usual_work is not None:
             self._mean.update(load, speed, usual_work)
-        if index in self._unhealthy:
+        if index in self._suspects:
+            self._endpoints[index].breaker.on_answer(ticket)
             self._update_health(index)
+        if index in self._unhealthy:
             self._check_drained(index)
 
     def failed(
@@ -348,12 +326,11 @@ class Routing:
         return all(endpoints[each].load.work + weight <= limit * wait for each, wait in waits.items() if wait)
 
     def _update_health(self, index: int) -> None:
-        """The endpoint was ejected, or is up again, or its draining began or ended; or none of these."""
+        """The endpoint failed, answered after a fault, or left, or its draining began or ended."""
         endpoint = self._endpoints[index]
-        if index in self._in_service and (endpoint.is_draining or not endpoint.breaker.is_closed):
-            self._unhealthy.add(index)
-        else:
-            self._unhealthy.discard(index)
+        is_in_service = index in self._in_service
+        _put(self._unhealthy, index, is_in=is_in_service and (endpoint.is_draining or not endpoint.breaker.is_closed))
+        _put(self._suspects, index, is_in=is_in_service and not endpoint.breaker.is_clean)
 
     def _check_drained(self, index: int) -> None:
         endpoint = self._endpoints[index]
@@ -394,6 +371,13 @@ class Routing:
         endpoint = self._endpoints[index]
         endpoint.load.ended(weight, now)
         return index, endpoint
+
+
+def _put(members: set[int], endpoint: int, *, is_in: bool) -> None:
+    if is_in:
+        members.add(endpoint)
+    else:
+        members.discard(endpoint)
 
 
 def _some(endpoints: list[int], draw: tuple[float, float]) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import exp
 
-from ..core.fast_dataclass import dataclass
+from ...core.fast_dataclass import dataclass
 
 _MEMORY_LATENCIES = 4.0
 """Memory of the estimate, in request latencies. A few rounds of answers: one long answer moves the speed little, and a
@@ -47,14 +47,19 @@ class Throughput:
     _silent_work: float = 0.0
 
     def began(self, weight: float, now: float) -> None:
-        self._advance(now)
+        if now > self._updated_at:
+            self._advance(now)
         self.work += weight
         self.requests += 1
 
     def answered(self, weight: float, seconds: float, now: float) -> None:
         """A request was answered after `seconds`."""
-        self._advance(now)
+        # No further calls than needed: this is computed for each request.
         silent, latency = self._silent, seconds if self._latency is None else self._latency
+        if now > self._updated_at:
+            silent += now - self._updated_at
+            self._silent_work += (now - self._updated_at) * self.work
+            self._updated_at = now
         self._latency = latency = latency + (seconds - latency) / _AVERAGED_REQUESTS
         memory = _MEMORY_LATENCIES * (latency if latency > silent else silent)
         kept = exp(-silent / memory) if memory > 0 else 1.0
