@@ -585,3 +585,17 @@ async def test_tools_started_early_run_exactly_once_per_answer_during_an_outage(
     results = await early(backend, look, inputs=numbers(40), max_inflight=16, max_retries=20)
     assert all(result.ok for result in results)
     assert done == dict.fromkeys(range(40), 1)
+
+
+async def test_a_few_refusals_before_the_first_answers_cost_little_more_than_the_wait_they_ask_for() -> None:
+    count = iter(range(10**6))
+
+    async def answer(request: Request) -> Answer:
+        if next(count) in (3, 9, 20, 31, 40):
+            return ASKS_TO_WAIT
+        await asyncio.sleep(0.05)
+        return say(asked(request))
+
+    results = await run(ScriptedBackend(answer), numbers(100), max_inflight=64)
+    assert [result.output for result in results] == numbers(100)
+    assert now() < 1.2

@@ -1,5 +1,6 @@
 """Command-line application: commands, help and exit status."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -79,6 +80,7 @@ app.command(
 
 
 def main() -> None:
+    _open_standard_streams()
     try:
         command = _parse()
         status = command()
@@ -91,6 +93,17 @@ def main() -> None:
     except KeyboardInterrupt:
         _exit(130)
     _exit(status if isinstance(status, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Connects standard streams that the caller has closed (`>&-`) to the null device. Otherwise the first sockets get
+    their numbers: what is printed would be sent to the server, and uvloop aborts when it closes one."""
+    for number, name, mode in (0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w"):
+        try:
+            os.fstat(number)
+        except OSError:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+            setattr(sys, name, open(null, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _parse() -> Callable[[], Any]:

@@ -198,13 +198,18 @@ class BackendTurnRunner:
         error = failed[-1]
         same_kind = sum(is_overload_refusal(each) == is_overload_refusal(error) for each in failed)
         jitter = random.random()  # noqa: S311
-        delay = retry_delay(
-            self.retry, error, same_kind, jitter, retry.retry_factor, others_succeed=retry.others_succeed
-        )
+
+        def delay_if(others_succeed: bool) -> float | None:
+            return retry_delay(self.retry, error, same_kind, jitter, retry.retry_factor, others_succeed=others_succeed)
+
+        delay, asked = delay_if(retry.others_succeed), error.retry_after or 0.0
         if delay is None:
             raise error
         self._report_retry(job, error, delay)
-        await asyncio.sleep(delay)
+        if asked:  # the first refusals arrive before the first answers: how far to spread is known only after the wait
+            await asyncio.sleep(asked)
+            delay = delay_if(self.health.others_succeed) or delay
+        await asyncio.sleep(delay - asked)
 
     def _report_retry(self, job: Job, error: BackendError, delay: float) -> None:
         if self.events is not None:

@@ -133,6 +133,11 @@ class Health:
         """Number of the last request that was sent."""
         return self._last
 
+    @property
+    def others_succeed(self) -> bool:
+        """Whether most requests succeed."""
+        return self._has_answered and self._outcomes.failure_rate < _HIGH_FAILURE_RATE
+
     def in_flight_before(self, request: int) -> int:
         """Requests in flight that were sent before the one with this number."""
         return sum(number < request for number in self._in_flight)
@@ -173,7 +178,7 @@ class Health:
         return self._retry_agent()
 
     def _retry_agent(self, retry_factor: int = 1) -> RetryAgent:
-        return RetryAgent(retry_factor, self._has_answered and self._outcomes.failure_rate < _HIGH_FAILURE_RATE)
+        return RetryAgent(retry_factor, self.others_succeed)
 
     def _count(self, agent: str, error: BackendError, now: float) -> None:
         if self._since is None:

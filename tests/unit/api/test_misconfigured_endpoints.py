@@ -159,9 +159,7 @@ async def test_prompts_whose_answers_are_empty_everywhere_are_sent_once_to_each_
         assert sum(host.requests() for host in hosts) == 36
 
 
-@pytest.mark.parametrize(
-    ("status", "endpoints"), [(200, 1), (200, 2), pytest.param(502, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("status", "endpoints"), [(200, 1), (200, 2), pytest.param(502, 2, marks=pytest.mark.slow)])
 async def test_a_web_page_instead_of_answers_stops_the_run_with_its_title_and_what_to_do(
     status: int, endpoints: int
 ) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.support.forked_programs import PROGRAM, Call
 
 from batch_agent import BatchAgent
+from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 
 EVIL = "[red]\x1b]52;c;cm0gLXJm\x07\x1b]0;pwned\x07\x1b[2J\x9b31m\u202etxt.exe\u2066[/red]"
@@ -99,3 +100,17 @@ def on_a_terminal(*words: str) -> str:
         assert program.wait(60) == 0, written
     os.close(mine)
     return written.decode()
+
+
+def test_a_run_whose_caller_has_closed_the_standard_streams_sends_nothing_of_them_to_the_server(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text('{"t": "a"}\n')
+    with SimServer(SimConfig(zero_latency=True), Script(tool_turns=0)) as sim:
+        options = ["--task", "Say {t}", "--inputs", "in.jsonl", "--out", "out.jsonl", "--backend", sim.url]
+        done = subprocess.run(
+            ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *PROGRAM, "run", *options],
+            cwd=tmp_path,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "out.jsonl").read_text())["ok"]

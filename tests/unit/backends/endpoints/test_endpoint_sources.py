@@ -76,7 +76,9 @@ async def test_a_name_that_cannot_be_resolved_is_a_clear_error(monkeypatch: pyte
         await list_endpoints("dns://llm.svc:8000")
 
 
-@pytest.mark.parametrize("url", ["dns://llm.svc", "dns://:8000", "dns://", "dns://llm.svc:eighty", "dns://a@b:1", f"dns://{'a' * 64}:1"])
+@pytest.mark.parametrize(
+    "url", ["dns://llm.svc", "dns://:8000", "dns://", "dns://llm.svc:eighty", "dns://a@b:1", f"dns://{'a' * 64}:1"]
+)
 async def test_a_name_needs_a_port_and_nothing_else(url: str) -> None:
     with pytest.raises(SpecError, match=r"dns://NAME:PORT"):
         await list_endpoints(url)
