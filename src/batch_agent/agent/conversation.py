@@ -33,6 +33,8 @@ from .context_size import chars_in, chars_of, chars_of_turn
 from .references import ExpectedReaders, markup_chars, place, references_in, with_references
 from .reply_parser import FinalAnswer, echo, read_reply
 
+_DECLINED = "The model, or a filter behind it, declined to answer, and said nothing more."
+
 
 def apply_program_result(result: AgentResult, traces: Sequence[ProgramTrace]) -> AgentResult:
     """The result with the turns, calls, transcript and changes of the programs that did an agent's work."""
@@ -298,7 +300,8 @@ class Conversation:
 
     def _on_reply(self, reply: Reply) -> None:
         if reply.finish == "refusal":
-            self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, f"The model declined: {reply.text[:500]}")))
+            said = f"The model declined: {reply.text[:500]}" if reply.text else _DECLINED
+            self._end(reply, Done(error=AgentError(ErrorKind.REFUSED, said)))
             return
         try:
             read = read_reply(self._config, reply, self._turns, self._job.input)

@@ -24,6 +24,8 @@ def safe_text(text: str) -> str:
 
 
 _MASK = "***"
+_MIN_SECRET = 3
+"""Shorter ones, such as `x`, stand where a key has to be set that no server checks. They occur in any text."""
 _USER_INFO = re.compile(r"//[^/\s]*@")
 _MIN_MATCH = 8
 """Characters of a secret, or of its Base64, that are unlikely to match by chance."""
@@ -32,7 +34,7 @@ _MIN_MATCH = 8
 def masked(text: str, secrets: Iterable[str]) -> str:
     """The text with a mask for each secret, also where it is escaped for a URL, JSON or HTML, is in Base64, or is cut
     off by the end of the text."""
-    known = tuple(sorted({secret for secret in secrets if secret}))
+    known = tuple(sorted({secret for secret in secrets if len(secret) >= _MIN_SECRET}))
     if not known:
         return text
     return _without_cut_end(_pattern(known).sub(_MASK, text), known)

@@ -304,6 +304,15 @@ def test_a_model_refusal_ends_the_agent_and_is_not_repeated() -> None:
     assert result.finish == "refusal"
 
 
+def test_a_refusal_without_text_says_that_a_filter_may_be_the_cause() -> None:
+    agent = talk(City)
+    agent.apply(say("", "refusal"))
+    error = done(agent).error
+    assert error == AgentError(
+        ErrorKind.REFUSED, "The model, or a filter behind it, declined to answer, and said nothing more."
+    )
+
+
 def test_a_model_refusal_is_a_failure_even_if_the_text_fits_the_schema() -> None:
     agent = talk(City)
     agent.apply(say(ROMA, "refusal"))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent import BackendError, ErrorKind, RunStopped, SpecError
-from batch_agent.core.safe_text import safe_text
+from batch_agent.core.safe_text import masked, safe_text
 from batch_agent.observe.sanitize import make_safe
 
 CONTROLS = [chr(code) for code in (*range(32), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
@@ -33,6 +33,11 @@ def test_each_control_character_is_replaced(odd: str) -> None:
 def test_text_of_all_languages_is_unchanged() -> None:
     for text in ("Zoë\n\tλ 漢字 שלום عربى", "👩‍👩‍👧 می‌خواهم", "plain"):
         assert safe_text(text) == text
+
+
+def test_a_placeholder_for_a_key_is_not_masked_inside_of_words() -> None:
+    assert masked("check the key k of the server", ["k", "", "he"]) == "check the key k of the server"
+    assert masked("check the key sk1 of the server", ["sk1"]) == "check the key *** of the server"
 
 
 def test_error_messages_have_no_control_characters_and_keep_their_text() -> None:
