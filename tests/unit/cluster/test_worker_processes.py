@@ -10,6 +10,8 @@ from tests.support.redis_server import AOF, RedisServer, redis_of_its_own
 from tests.support.shared_run_scene import ProcessParent, Scene, agents, engine
 
 AGENTS = 60
+HELD_BACK = 10
+"""So many inputs come only when the worker has been stopped: until then no worker leaves, also on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +52,10 @@ def test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing(
     scene: Scene, server: RedisServer, max_agents: int
 ) -> None:
     scene.options["max_agents"] = max_agents
-    caller, [victim, _] = scene.call(agents(AGENTS), works=True), scene.workers(2)
+    caller, [victim, _] = scene.call(agents(AGENTS), works=True, held_back=HELD_BACK), scene.workers(2)
     scene.until_results(AGENTS // 4)
     victim.kill()
+    scene.go()
     server.kill()
     server.start()
     scene.end(caller)
@@ -62,10 +65,11 @@ def test_a_killed_worker_and_a_killed_redis_lose_and_repeat_nothing(
 @pytest.mark.slow
 def test_a_worker_that_is_stopped_returns_its_leases_at_once(scene: Scene) -> None:
     scene.options["lease"] = 600.0
-    caller, [victim, _] = scene.call(agents(AGENTS)), scene.workers(2)
+    caller, [victim, _] = scene.call(agents(AGENTS), held_back=HELD_BACK), scene.workers(2)
     scene.until_results(AGENTS // 4)
     victim.signal(signal.SIGTERM)
     assert victim.wait() == 143
+    scene.go()
     scene.end(caller)
     check(scene)
 
