@@ -79,9 +79,9 @@ async def test_the_doctor_says_how_to_get_the_plugin(small_vllm: str) -> None:
     assert "batch-agent-vllm" in found["KV plugin"].advice
 
 
-async def chat(url: str, text: str, hint: object) -> tuple[int, int]:
+async def chat(url: str, text: str, hint: object, *, max_tokens: int = 1) -> tuple[int, int]:
     """Prompt tokens, and those of them that were cached."""
-    body = {"model": "smollm2", "max_tokens": 1, "messages": [{"role": "user", "content": text}]}
+    body = {"model": "smollm2", "max_tokens": max_tokens, "messages": [{"role": "user", "content": text}]}
     if hint is not None:
         body["kv_transfer_params"] = {"batch_agent": hint}
     async with (
