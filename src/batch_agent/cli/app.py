@@ -1,5 +1,6 @@
 """Command-line application: commands, help and exit status."""
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -78,6 +79,9 @@ app.command(
     group_parameters=OPTIONS,
 )
 
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a file that cannot grow. The files of a run have errors of their own: these are of standard output."""
+
 
 def main() -> None:
     _open_standard_streams()
@@ -88,11 +92,21 @@ def main() -> None:
         _fail(_as_typed(str(error)))
     except BatchAgentError as error:
         _fail(str(error))
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _discard_stdout()
+        _fail(f"The output cannot be written: {error.strerror}. Free some space, or send it elsewhere.")
     except Interrupted as error:
         _exit(error.status)
     except KeyboardInterrupt:
         _exit(130)
     _exit(status if isinstance(status, int) else 0)
+
+
+def _discard_stdout() -> None:
+    """Sends what is still buffered to the null device: flushing it at exit would fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_standard_streams() -> None:

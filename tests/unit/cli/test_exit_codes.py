@@ -3,6 +3,8 @@
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,3 +115,15 @@ def test_a_run_with_a_reduce_handles_sigterm(place: Path, sim_url: str, programs
 def test_every_exit_status_is_documented() -> None:
     text = (DOCS / "cli.md").read_text()
     assert [status for status in (0, 1, 2, 130, 143) if f"| `{status}` |" not in text] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["template", "slurm", "--run", "it"]])
+def test_output_on_a_full_disk_is_one_clear_error(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "batch_agent", *words]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    said = (
+        "batch-agent: The output cannot be written: No space left on device. Free some space, or send it elsewhere.\n"
+    )
+    assert (done.returncode, done.stderr) == (2, said)
