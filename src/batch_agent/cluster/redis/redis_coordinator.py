@@ -77,6 +77,9 @@ async def runs_known(url: str, *, retry_seconds: float = _RETRY_SECONDS_AT_OPEN)
 
 def no_such_run(run: str, url: str, known: Sequence[str]) -> StoreError:
     """`url`: of the server, without a password. `known`: the runs that it has."""
+    if run in known:
+        why = "it is being started, or it ended before its first request"
+        return StoreError(f"The run {run!r} at {url} has no plan: {why}.")
     return StoreError(f"There is no run {run!r} at {url}. {existing_runs(known)}")
 
 

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from tests.support.redis_server import RedisServer, redis_server
 
-from batch_agent import BatchAgent, StoreError, Tool, Usage
+from batch_agent import BackendError, BatchAgent, StoreError, Tool, Usage
 from batch_agent.cluster.redis.redis_coordinator import RedisCoordinator
 from batch_agent.core.requests import Request
 from batch_agent.store.reader import CheckpointReader
@@ -91,6 +91,15 @@ async def test_a_copy_counts_what_was_paid_for_replies_that_are_gone(
     with CheckpointReader(tmp_path) as reader:
         assert reader.usage() == spent
     assert spent.input >= 220
+
+
+async def test_a_run_that_never_got_a_plan_is_not_called_unknown(
+    redis_server: RedisServer, name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BackendError):
+        await BatchAgent.run(backend="http://127.0.0.1:9", store=redis_server.url, run_id=name, **asking(1))
+    with pytest.raises(StoreError, match=f"The run '{name}' at .* has no plan: it is being started, or it ended"):
+        await BatchAgent.copy_run(redis_server.url, name, tmp_path / "new")
 
 
 async def test_a_directory_with_a_checkpoint_and_an_unknown_run_are_refused_and_leave_nothing_behind(
