@@ -16,11 +16,12 @@ def write(name: str, numbers: dict[str, Any], path: Path | None = None, *, commi
     repository without its history."""
     path = path or RESULTS / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"benchmark": name, **_circumstances(commit), **numbers}, indent=2) + "\n")
+    path.write_text(json.dumps({"benchmark": name, **circumstances(commit), **numbers}, indent=2) + "\n")
     return path
 
 
-def _circumstances(commit: str | None) -> dict[str, Any]:
+def circumstances(commit: str | None) -> dict[str, Any]:
+    """Commit, number of changed source files, date and machine of a measurement."""
     changed = None if commit else len(_git("status", "--porcelain", "--", "src", "benchmarks/*.py").splitlines())
     return {
         "commit": commit or _git("rev-parse", "--short", "HEAD"),

@@ -6,6 +6,7 @@ renders, so that no number in a table is typed by hand."""
 import re
 from collections.abc import Callable
 
+from benchmarks.catalog import CATALOG
 from benchmarks.render import (
     batches,
     budget,
@@ -22,7 +23,7 @@ from benchmarks.render import (
     refusals,
     shared_server,
 )
-from benchmarks.render.cells import RESULTS, ROOT, Json, results, table
+from benchmarks.render.cells import ROOT, Json, results, table
 
 PAGES = (
     ROOT / "docs" / "benchmarks.md",
@@ -45,12 +46,13 @@ def main() -> None:
 
 def _machines() -> str:
     rows = []
-    for path in sorted(RESULTS.glob("*.json")):
-        found = results(path.stem)
-        rows.append([f"`{path.name}`", *_when(found)])
+    for published in sorted(CATALOG, key=lambda each: each.result):
+        found = results(published.result)
+        when = _when(found)
+        rows.append([f"`{published.result}.json`", *when, f"`{published.command.partition(' --out')[0]}`"])
         earlier = [(part, _when(each["from"])) for part, each in cluster.parts(found).items() if "from" in each]
-        rows += [[f"... {part}", *when] for part, when in earlier if when != rows[-1][1:]]
-    return table(["results", "commit", "date", "machine"], rows)
+        rows += [[f"... {part}", *earlier_when, ""] for part, earlier_when in earlier if earlier_when != when]
+    return table(["results", "commit", "date", "machine", "`python -m benchmarks.` ..."], rows)
 
 
 def _when(found: Json) -> list[str]:

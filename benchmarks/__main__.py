@@ -1,0 +1,70 @@
+"""Published results made again: all of a group, one command after the other.
+
+    python -m benchmarks                       # which results there are, from which commit, and the command of each
+    python -m benchmarks virtual cores         # make those of these groups, where they are not of this commit
+    python -m benchmarks cores --only tools,flows
+
+Groups: see benchmarks/catalog.py. A command that fails does not stop the others; the program then ends with 1.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks import report
+from benchmarks.catalog import CATALOG, GROUPS, Published
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=", ".join(GROUPS))
+    parser.add_argument("--only", help="some results of these groups, by the names of their files")
+    asked = parser.parse_args()
+    if unknown := sorted(set(asked.groups) - set(GROUPS)):
+        parser.error(f"{unknown[0]}: no such group; there are {', '.join(GROUPS)}")
+    names = asked.only.split(",") if asked.only else [each.result for each in CATALOG]
+    if unknown := sorted(set(names) - {each.result for each in CATALOG}):
+        parser.error(f"--only {unknown[0]}: no such result; `python -m benchmarks` lists them")
+    if asked.groups:
+        sys.exit(_make([each for each in CATALOG if each.group in asked.groups and each.result in names]))
+    for each in CATALOG:
+        print(f"{each.result:28} {_commit(each) or 'none':10} {each.group:9} python -m benchmarks.{each.command}")
+
+
+def _make(wanted: Sequence[Published]) -> int:
+    now, failed = report.circumstances(None)["commit"], list[str]()
+    for each in wanted:
+        if not each.is_complete:
+            print(f"{each.result}: run by hand: python -m benchmarks.{each.command}", flush=True)
+        elif _commit(each) == now:
+            print(f"{each.result}: of this commit", flush=True)
+        else:
+            started = time.monotonic()
+            status = subprocess.run([sys.executable, "-m", *_module(each)], check=False).returncode
+            print(f"{each.result}: {time.monotonic() - started:.0f} s, exit status {status}", flush=True)
+            failed += [each.result] if status else []
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return bool(failed)
+
+
+def _module(published: Published) -> list[str]:
+    module, *words = published.words
+    return [f"benchmarks.{module}", *words]
+
+
+def _commit(published: Published) -> str | None:
+    """The commit of the file of results; None without one, or if the source was changed."""
+    path = report.RESULTS / f"{published.result}.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return None if found.get("changed_files") else found.get("commit")
+
+
+if __name__ == "__main__":
+    main()
