@@ -9,6 +9,7 @@ times and routes, and the numbers are medians.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
@@ -72,28 +73,28 @@ class SimulatedPool:
     """Endpoints behind the routing of an endpoint pool."""
 
     def __init__(self, engines: list[SimConfig], random: Random) -> None:
-        self.on_routed = None
+        self.on_routed: Callable[[str, str], None] | None = None
         self.servers = [SimulatedServer(engine, REQUEST_SECONDS) for engine in engines]
-        self.kv_capacities = tuple(engine.kv_tokens for engine in engines)
-        self.routing = Routing([str(index) for index in range(len(engines))])
+        self.kv_capacities = {str(index): engine.kv_tokens for index, engine in enumerate(engines)}
+        self.routing = Routing(list(self.kv_capacities))
         self._random = random
 
-    def assign(self, agent: str, endpoint: int) -> None:
-        self.routing.assign(agent, endpoint)
+    def assign(self, agent: str, endpoint: str) -> None:
+        self.routing.assign(agent, int(endpoint))
 
-    def is_available(self, endpoint: int) -> bool:
-        return endpoint in self.routing.available(aio.now())
+    def is_available(self, endpoint: str) -> bool:
+        return self.routing.is_available(int(endpoint), aio.now())
 
-    def expected_wait(self, endpoint: int, requests: int) -> float:
-        further = max(1, requests - self.routing.requests(endpoint))
-        return self.routing.expected_wait(endpoint, float(further), aio.now())
+    def expected_wait(self, endpoint: str, requests: int) -> float:
+        further = max(1, requests - self.routing.requests(int(endpoint)))
+        return self.routing.expected_wait(int(endpoint), float(further), aio.now())
 
     async def answer(self, agent: str, sequence: Any) -> float:
         draw = self._random.random(), self._random.random()
         index = self.routing.choose(1.0, aio.now(), prefixes=(), origin=agent, exclude=set(), draw=draw)
         assert index is not None
         if self.on_routed is not None:
-            self.on_routed(agent, index)
+            self.on_routed(agent, str(index))
         ticket = self.routing.sent(index, 1.0, aio.now())
         decoding = await self.servers[index].answer(sequence)
         self.routing.done(ticket, aio.now())
@@ -120,16 +121,16 @@ class PooledAgents(Ours):
         self._round = round_
         self.pool = SimulatedPool(case.engines, Random(round_))
         self.server = self.pool  # type: ignore[assignment]
-        capacities = self.pool.kv_capacities
+        capacity = sum(self.pool.kv_capacities.values())
         residency: Residency | PoolResidency
         if ledgers == "each":
-            residency = PoolResidency(self.pool, capacities, work.shared_tokens, 1.0)  # type: ignore[arg-type]
+            residency = PoolResidency(self.pool, self.pool.kv_capacities, work.shared_tokens, 1.0)
         else:
-            residency = Residency(KvLedger(sum(capacities)), work.shared_tokens, 1.0)
+            residency = Residency(KvLedger(capacity), work.shared_tokens, 1.0)
         self._controller = AdmissionController(
             Slots(InflightLimit(32, fixed=False)),
             residency,
-            device_tokens=sum(capacities),
+            device_tokens=capacity,
             shared_chars=work.shared_tokens,
             agents=work.agents,
         )
