@@ -13,6 +13,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from ...core.errors import SpecError
+from ...core.fast_dataclass import dataclass
 from ...core.schema import JsonSchema, without_titles
 from ..result_text import describe_error
 from ..tool_context import ToolContext
@@ -33,8 +34,7 @@ class Arguments:
     ) -> None:
         """`hidden`: parameters that the engine fills in, which the model does not see."""
         try:
-            self._model = _model(function, name, namespace, hidden)
-            self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
+            self._model, self.schema = _model_and_schema(name, _parameters_shown(function, name, namespace, hidden))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
             raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from None
@@ -81,25 +81,58 @@ def describe(function: Callable[..., Any]) -> str:
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
 
-def _model(
+@dataclass(frozen=True, slots=True)
+class _Parameter:
+    """A parameter that the model fills in."""
+
+    name: str
+    hint: Any
+    default: Any
+    description: str | None
+    written: str
+    """The type and the default as text. Equal ones may differ in it and in their schemas: `int | str` and `str | int`,
+    True and 1."""
+
+
+def _parameters_shown(
     function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
-) -> type[BaseModel]:
+) -> tuple[_Parameter, ...]:
     hints = _hints(function, name, namespace)
     descriptions = {param.arg_name: param.description for param in _docstring(function).params}
-    fields: dict[str, Any] = {}
-    for number, parameter in enumerate(_parameters(function, name)):
-        if parameter.name in hidden:
-            continue
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        described: dict[str, Any] = (
-            {"description": descriptions[parameter.name]} if descriptions.get(parameter.name) else {}
-        )
-        # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
-        fields[f"field_{number}"] = (
-            hints.get(parameter.name, Any),
-            Field(default, alias=parameter.name, **described),
-        )
-    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    shown = [parameter for parameter in _parameters(function, name) if parameter.name not in hidden]
+    return tuple([_parameter(each, hints.get(each.name, Any), descriptions.get(each.name)) for each in shown])
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any, description: str | None) -> _Parameter:
+    default = parameter.default
+    return _Parameter(parameter.name, hint, default, description, f"{hint!r} {default!r}")
+
+
+def _model_and_schema(name: str, parameters: tuple[_Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
+    """What reads the arguments, and what the model sees of them. Kept for programs that define the same tools for each
+    run, unless a type or a default cannot be compared."""
+    try:
+        hash(parameters)
+    except TypeError:
+        return _make_model(name, parameters)
+    return _kept_model(name, parameters)
+
+
+def _make_model(name: str, parameters: tuple[_Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
+    # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
+    fields: dict[str, Any] = {f"field_{number}": (each.hint, _field(each)) for number, each in enumerate(parameters)}
+    model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    return model, without_titles(model.model_json_schema(schema_generator=_QuietSchema))
+
+
+_kept_model = functools.lru_cache(maxsize=64)(_make_model)
+
+
+def _field(parameter: _Parameter) -> Any:
+    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    if not parameter.description:
+        return Field(default, alias=parameter.name)
+    return Field(default, alias=parameter.name, description=parameter.description)
 
 
 def _docstring(function: Callable[..., Any]) -> Docstring:

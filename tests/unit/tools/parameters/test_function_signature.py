@@ -192,6 +192,40 @@ def test_parameters_that_a_model_cannot_name_are_refused(function: Callable[...,
         Tool.define(function)
 
 
+def _with_default(hint: Any, default: Any) -> Callable[..., Any]:
+    def f(a: Any = default) -> None:
+        pass
+
+    f.__annotations__["a"] = hint
+    return f
+
+
+def test_a_definition_that_is_repeated_shares_its_schema() -> None:
+    assert Arguments(_with_default(int, 1), "f").schema is Arguments(_with_default(int, 1), "f").schema
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((int | str, 0), (str | int, 0)),
+        ((Literal["a", "b"], "a"), (Literal["b", "a"], "a")),
+        ((float, 1), (float, True)),
+        ((int, 1), (int, 2)),
+        ((str, "a"), (Annotated[str, Field(max_length=3)], "a")),
+    ],
+)
+def test_definitions_that_differ_in_types_or_defaults_have_schemas_of_their_own(
+    one: tuple[Any, Any], other: tuple[Any, Any]
+) -> None:
+    schemas = [Arguments(_with_default(*each), "f").schema for each in (one, other)]
+    assert json.dumps(schemas[0]) != json.dumps(schemas[1])
+
+
+def test_a_default_that_cannot_be_hashed_is_used() -> None:
+    arguments = Arguments(_with_default(list[int], [1]), "f")
+    assert arguments.read("{}") == {"a": [1]}
+
+
 def test_a_type_that_json_cannot_carry_is_refused() -> None:
     class Odd:
         pass
