@@ -232,7 +232,7 @@ class _Opener:
         admission, health = self._admissions.admission(setup, shared_chars, backend, server, scale, depth, agents)
         if store.is_durable and not found.is_complete and (await store.spent()) != NO_USAGE:
             health.answered_before()
-        for each in (server, batch):
+        for each in filter(None, (server, batch)):
             if isinstance(each, CollectsRequests):
                 admission.observe(each, self._waiting_for_budget)
         is_alone = self._cluster is None and not setup.stage
@@ -301,9 +301,12 @@ class _Opener:
         elif spec.lane == "auto":
             if self._cluster is None:
                 batch = await batch_of_auto(setup, server, store, self._stack)
-        elif isinstance(store, KeepsSubmissions):
+        elif store.is_durable and isinstance(store, KeepsSubmissions):
             await warn_of_batches(setup, store)
-        plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
+        traits = server.traits
+        if images != traits.images:
+            traits = replace(traits, images=images)
+        plan = setup.compile(tools, layout, traits, kept)
         first = f"{plan.config.prompt.system}\n{known[0] if known else ''}"
         return _RunServer(plan, server, tools, batch, await measure_chars_per_token(server, first))
 

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from docstring_parser import Docstring
@@ -22,19 +22,53 @@ from . import BadArguments, parse_object
 _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
 
-class Arguments:
-    """Parameters from a function's signature and type hints."""
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a function."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        namespace: Mapping[str, Any] | None = None,
-        hidden: Collection[str] = (),
-    ) -> None:
-        """`hidden`: parameters that the engine fills in, which the model does not see."""
+    name: str
+    hint: Any
+    default: Any
+    description: str | None
+    written: str
+    """The type and the default as text. Equal ones may differ in it and in their schemas: `int | str` and `str | int`,
+    True and 1."""
+
+
+def read_parameters(
+    function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None = None
+) -> tuple[Parameter, ...]:
+    """The parameters of a tool's function. Raises SpecError for one that cannot be passed by name."""
+    hints = _hints(function, name, namespace)
+    parameters = _parameters(function, name)
+    descriptions = {param.arg_name: param.description for param in _docstring(function).params}
+    return tuple([_described(each, hints.get(each.name, Any), descriptions.get(each.name)) for each in parameters])
+
+
+def _described(parameter: inspect.Parameter, hint: Any, description: str | None) -> Parameter:
+    default = parameter.default
+    return Parameter(parameter.name, hint, default, description, f"{hint!r} {default!r}")
+
+
+def context_parameter(parameters: Sequence[Parameter], name: str) -> str | None:
+    """Name of the parameter that is annotated as a ToolContext; None if there is none. Raises SpecError for two."""
+    found = [parameter.name for parameter in parameters if _takes_context(parameter.hint)]
+    if len(found) > 1:
+        raise SpecError(f"Tool {name!r}: {' and '.join(map(repr, found))} are both a ToolContext; keep one of them.")
+    return found[0] if found else None
+
+
+def _takes_context(hint: Any) -> bool:
+    return hint is ToolContext or ToolContext in typing.get_args(hint)
+
+
+class Arguments:
+    """Arguments of a function's parameters, as their type hints say."""
+
+    def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
+        """`parameters`: without those that the engine fills in, which the model does not see."""
         try:
-            self._model, self.schema = _model_and_schema(name, _parameters_shown(function, name, namespace, hidden))
+            self._model, self.schema = _model_and_schema(name, tuple(parameters))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
             raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from None
@@ -55,19 +89,6 @@ class Arguments:
         return {field.alias or name: getattr(checked, name) for name, field in type(checked).model_fields.items()}
 
 
-def context_parameter(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> str | None:
-    """Name of the parameter that is annotated as a ToolContext; None if there is none. Raises SpecError for two."""
-    hints = _hints(function, name, namespace)
-    found = [parameter.name for parameter in _parameters(function, name) if _takes_context(hints.get(parameter.name))]
-    if len(found) > 1:
-        raise SpecError(f"Tool {name!r}: {' and '.join(map(repr, found))} are both a ToolContext; keep one of them.")
-    return found[0] if found else None
-
-
-def _takes_context(hint: Any) -> bool:
-    return hint is ToolContext or ToolContext in typing.get_args(hint)
-
-
 class _QuietSchema(GenerateJsonSchema):
     """Omits defaults that JSON cannot express; they still work as defaults."""
 
@@ -81,34 +102,7 @@ def describe(function: Callable[..., Any]) -> str:
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """A parameter that the model fills in."""
-
-    name: str
-    hint: Any
-    default: Any
-    description: str | None
-    written: str
-    """The type and the default as text. Equal ones may differ in it and in their schemas: `int | str` and `str | int`,
-    True and 1."""
-
-
-def _parameters_shown(
-    function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
-) -> tuple[_Parameter, ...]:
-    hints = _hints(function, name, namespace)
-    descriptions = {param.arg_name: param.description for param in _docstring(function).params}
-    shown = [parameter for parameter in _parameters(function, name) if parameter.name not in hidden]
-    return tuple([_parameter(each, hints.get(each.name, Any), descriptions.get(each.name)) for each in shown])
-
-
-def _parameter(parameter: inspect.Parameter, hint: Any, description: str | None) -> _Parameter:
-    default = parameter.default
-    return _Parameter(parameter.name, hint, default, description, f"{hint!r} {default!r}")
-
-
-def _model_and_schema(name: str, parameters: tuple[_Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
+def _model_and_schema(name: str, parameters: tuple[Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
     """What reads the arguments, and what the model sees of them. Kept for programs that define the same tools for each
     run, unless a type or a default cannot be compared."""
     try:
@@ -118,7 +112,7 @@ def _model_and_schema(name: str, parameters: tuple[_Parameter, ...]) -> tuple[ty
     return _kept_model(name, parameters)
 
 
-def _make_model(name: str, parameters: tuple[_Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
+def _make_model(name: str, parameters: tuple[Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
     # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
     fields: dict[str, Any] = {f"field_{number}": (each.hint, _field(each)) for number, each in enumerate(parameters)}
     model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
@@ -128,7 +122,7 @@ def _make_model(name: str, parameters: tuple[_Parameter, ...]) -> tuple[type[Bas
 _kept_model = functools.lru_cache(maxsize=64)(_make_model)
 
 
-def _field(parameter: _Parameter) -> Any:
+def _field(parameter: Parameter) -> Any:
     default = ... if parameter.default is inspect.Parameter.empty else parameter.default
     if not parameter.description:
         return Field(default, alias=parameter.name)
