@@ -3,6 +3,7 @@
 import os
 import re
 from dataclasses import replace
+from functools import lru_cache
 from ipaddress import ip_address
 
 from yarl import URL
@@ -286,6 +287,7 @@ def _azure(url: URL, settings: BackendSettings) -> tuple[URL, Flavor]:
     return root, replace(AZURE, extensions=extensions)
 
 
+@lru_cache(maxsize=64)
 def is_loopback(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback

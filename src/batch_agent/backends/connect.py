@@ -263,7 +263,7 @@ def http_backend(
     return HttpBackend(
         server,
         dialect,
-        replace(_traits(flavor, model, info), has_agent_sessions=session_closer is not None),
+        _traits(flavor, model, info, has_agent_sessions=session_closer is not None),
         session_closer,
         read_load=load_reader_for(server, flavor),
         count_tokens=token_counter_for(server, flavor, model.name),
@@ -347,7 +347,7 @@ def _hint_sender(
     return lambda hint: server.post_or_none(url, hint_request(model, hint), _HINT_TIMEOUT)
 
 
-def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
+def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo, *, has_agent_sessions: bool = False) -> Traits:
     return Traits(
         name=flavor.name,
         model=model.name,
@@ -361,6 +361,7 @@ def _traits(flavor: Flavor, model: ServedModel, info: ServerInfo) -> Traits:
         kv_tokens=info.kv_retained_tokens if info.prefix_cache is not False else None,
         kv_running_tokens=info.kv_tokens,
         strict_schema=flavor.extensions.strict_schema or flavor is ANTHROPIC,
+        has_agent_sessions=has_agent_sessions,
         takes_hints=info.plugin is not None and flavor.dialect == "openai",
         reports_rate_limits=flavor.rate_limit_headers,
         managed_cache=flavor.managed_cache,

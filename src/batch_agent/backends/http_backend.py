@@ -174,7 +174,7 @@ class StreamingRequest(AsyncIterator[Delta]):
         """`on_response`: called with the headers of each response."""
         self._server = server
         self._on_response = on_response
-        self._fallback = (replace(request, stream=False), on_stream_rejected) if request.stream else None
+        self._fallback = (request, on_stream_rejected) if request.stream else None
         self._dialect = dialect
         self._with_images = request if has_images(request.messages) else None
         self._charge = request.charge
@@ -239,6 +239,7 @@ class StreamingRequest(AsyncIterator[Delta]):
     async def _without_stream(self, request: Request, on_stream_rejected: Callable[[], None]) -> Self:
         on_stream_rejected()
         self._abort()
+        request = replace(request, stream=False)
         self._fallback, self._is_streamed = None, False
         self.url, self.body = self._server.url(self._dialect.path(request)), self._dialect.encode(request)
         self._with_images = None if self._with_images is None else request

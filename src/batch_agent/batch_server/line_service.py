@@ -30,7 +30,7 @@ from ..programs.action_adapter import ActionAdapter
 from ..programs.gateway.api_protocol import ResponseMeta
 from ..programs.gateway.gateway_error import GatewayError, gateway_error_for
 from ..programs.gateway.openai_protocol import OpenAIProtocol
-from ..run.endpoint_changes import follow_endpoints
+from ..run.admissions import follow_endpoints
 from ..schedule.health import Health
 from ..tools import Tool, ToolExecutor
 from .pass_through import ENDPOINTS, open_line_backend, pass_through_request

@@ -89,7 +89,7 @@ def is_object_url(value: Any) -> bool:
 
 def table_library(inputs: Any) -> str | None:
     """Name of the library of a table, column or dataset, found without importing it; None for other objects."""
-    if isinstance(inputs, Mapping):  # such as all splits of a dataset
+    if type(inputs) is list or isinstance(inputs, Mapping):  # a mapping: such as all splits of a dataset
         return None
     modules = [kind.__module__ for kind in type(inputs).__mro__]
     if not _DATASETS.isdisjoint(modules):

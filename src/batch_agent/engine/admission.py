@@ -27,9 +27,13 @@ from ..core.protocols import (
 from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec
+from ..lazy_imports import lazy_modules
 from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.slot_queue import Priority
 from .slots import HeldSlot, Slots
+
+with lazy_modules(globals()):
+    from ..schedule import kv_tiers
 
 if TYPE_CHECKING:  # most runs of one turn need none of them
     from ..schedule.pace import Pace
@@ -75,7 +79,7 @@ class AdmissionController:
         self._has_later_turns = has_later_turns
         self._device_tokens = device_tokens
         self._unstarted = agents
-        self._last_rounds = 0 if residency is None else _last_rounds()
+        self._last_rounds = 0 if residency is None else kv_tiers.LAST_ROUNDS
         self._has_results = False
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
@@ -172,11 +176,9 @@ class AdmissionController:
             return False  # more than the last rounds have left: whatever fits
         if self.residency is None:
             return False
-        from ..schedule.kv_tiers import RemainingWork, admission_order
-
         fits = self.residency.holds_new(unstarted)
-        work = RemainingWork(unstarted, self.slots.effective_limit, self._has_results, fits)
-        return admission_order(work) == "start_new"
+        work = kv_tiers.RemainingWork(unstarted, self.slots.effective_limit, self._has_results, fits)
+        return kv_tiers.admission_order(work) == "start_new"
 
     def hinted(self, request: Request, turns_left: int) -> Request:
         """The request, with what is known about the agent's next one if the server takes hints."""
@@ -273,9 +275,7 @@ class AdmissionController:
         self._load = load
         self.slots.on_load(load)
         if load.kv_host_tokens is not None and self._device_tokens is not None and self.residency is not None:
-            from ..schedule.kv_tiers import KvTiers
-
-            self.residency.set_capacity(KvTiers(self._device_tokens, load.kv_host_tokens).retained)
+            self.residency.set_capacity(kv_tiers.KvTiers(self._device_tokens, load.kv_host_tokens).retained)
         if self._keep_warm is None:
             return
         from .residency import Residency
@@ -339,12 +339,6 @@ class AdmissionController:
             self._hints.forget(agent)
         if self.residency is not None:
             self.residency.release(agent)
-
-
-def _last_rounds() -> int:
-    from ..schedule.kv_tiers import LAST_ROUNDS
-
-    return LAST_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)

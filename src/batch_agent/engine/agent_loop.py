@@ -34,11 +34,15 @@ from ..core.messages import ToolCall, ToolResult
 from ..core.protocols import Slot, Store, ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
+from ..lazy_imports import lazy_modules
 from .reply_assembly import OnCall
 from .summarizer import Summarizer
 from .turn_runner import TurnRunner
 
-if TYPE_CHECKING:  # only for tools whose results are shared
+with lazy_modules(globals()):  # for tools whose results are shared
+    from ..schedule import reference_model
+
+if TYPE_CHECKING:
     from ..schedule.reference_model import Reader, ReadRecorder
 
 
@@ -111,9 +115,7 @@ class AgentLoop:
         return conversation.result(now() - started)
 
     def _reader(self, conversation: Conversation) -> "Reader":
-        from ..schedule.reference_model import reader_of
-
-        return reader_of(conversation.own_chars, conversation.tool_turns(), self.shared_tools)
+        return reference_model.reader_of(conversation.own_chars, conversation.tool_turns(), self.shared_tools)
 
     def _continue(self, job: Job, facts: Sequence[Fact]) -> Conversation:
         """The conversation so far. One that had failed starts again, and replies that were truncated by a smaller

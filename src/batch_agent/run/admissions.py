@@ -3,13 +3,14 @@
 import re
 import socket
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import field
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from ..backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
+from ..core.events import EndpointChanged
 from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in, settings_of
 from ..core.protocols import Backend, ChangesEndpoints, EventSink, ReportsLoad, ReportsRateLimits
@@ -18,7 +19,6 @@ from ..engine.admission import AdmissionController, build_admission
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..schedule.health import REJECTED_AGENTS, Health
-from .endpoint_changes import follow_endpoints
 from .resources import RunResources
 from .setup import RunSetup
 
@@ -88,9 +88,9 @@ class Admissions:
                 self.stack.enter_context(shared_slots(admission.slots, endpoint_loads(), addresses))
             if isinstance(server, ChangesEndpoints):
                 self.stack.callback(follow_endpoints(server, admission, spec, self.events))
-            if isinstance(server, ReportsLoad) or admission.residency is not None:
+            if admission.residency is not None or isinstance(server, ReportsLoad):
                 await self.stack.enter_async_context(monitor_load(server, admission))
-            if isinstance(server, ReportsRateLimits) and server.traits.reports_rate_limits:
+            if server.traits.reports_rate_limits and isinstance(server, ReportsRateLimits):
                 self.stack.callback(server.observe_rate_limits(admission.slots.on_service_limits))
             if self.events is not None:
                 name = server.traits.name
@@ -126,3 +126,26 @@ def _server_id(spec: BatchSpec) -> str:
 def _own_account(settings: BackendSettings) -> str:
     """What distinguishes a backend from others at the same URL, without secrets."""
     return " ".join([*filter(None, (settings.base_url, settings.organization, settings.project)), *settings.variables])
+
+
+def follow_endpoints(
+    server: ChangesEndpoints, admission: AdmissionController, spec: BatchSpec, events: EventSink | None
+) -> Callable[[], None]:
+    """Follows endpoints that join and leave from now on: limits do, and views are told. Returns a function that ends
+    this."""
+
+    def on_change(change: EndpointChanged) -> None:
+        if events is not None:
+            events.emit(change)
+        share = admission.slots.share
+        if share is not None and change.state != "draining" and isinstance(spec.backend, NAMED):
+            share.move(endpoint_loads(), addresses_of(spec.backend, server))
+
+    limits_end = admission.follow(server, scales=spec.limits.max_inflight is None)
+    views_end = server.observe_endpoints(on_change)
+
+    def end() -> None:
+        limits_end()
+        views_end()
+
+    return end

@@ -1,7 +1,7 @@
 """Opens the resources of runs: store, backend, admission, budget and tools, each once."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
@@ -10,12 +10,11 @@ from ..aio import RunDeadline, exit_in_thread, startup_deadline
 from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
-from ..core.options import SpendingLimits
+from ..core.fast_dataclass import dataclass
 from ..core.protocols import (
     Backend,
     CollectsRequests,
     EventSink,
-    KeepsControls,
     KeepsSubmissions,
     Store,
     ToolSet,
@@ -41,20 +40,17 @@ from .plan_check import check_plan, is_same_question
 from .resources import RunResources, placeable
 from .server_backends import ServerBackends
 from .setup import RunSetup, check_lane, check_tokens
+from .user_changes import UserChanges
 
 with lazy_modules(globals()):
     from .. import tools as tool_package
-    from ..cluster import added_inputs, cluster_session, shared_control
-    from ..core.options import control_request
+    from ..cluster import cluster_session
     from ..plan import prefix_report
     from ..store import sqlite
-    from . import control, control_socket, run_budget
+    from . import run_budget
 
 if TYPE_CHECKING:
-    from ..cluster.added_inputs import AddedInputs
     from ..cluster.cluster_session import ClusterSession
-    from ..cluster.shared_control import SharedControls
-    from ..core.options.control_request import KeptControls
     from ..schedule.reference_model import ReadRecorder
     from ..tools import Tool, ToolExecutor, ToolProvider
     from .run_budget import RunBudget
@@ -115,6 +111,21 @@ async def offline_plan(
     return inputs, setup.compile(tools, layout, traits, None), tools
 
 
+@dataclass(frozen=True, slots=True)
+class _RunServer:
+    """The server of one run, and the plan for it."""
+
+    plan: Plan
+    server: Backend
+    tools: "Sequence[Tool]" = ()
+    batch: Backend | None = None
+    """Where requests of the lane batch go, in a run that chooses a lane for each request."""
+    chars_per_token: float | None = None
+    """Measured; None if the server does not count tokens."""
+    is_complete: bool = False
+    """A complete checkpoint stands in for the server."""
+
+
 class _Opener:
     """Opens each resource once; the stack closes them."""
 
@@ -127,16 +138,7 @@ class _Opener:
         self._budget: RunBudget | None = None
         self._backends = ServerBackends(setups, stack)
         self._admissions = Admissions(setups, stack)
-        self._given = setups[0].spec.spending
-        """The limits of the run as they were given."""
-        self._kept: KeptControls | None = None
-        """What the user changed during earlier runs; None if this one cannot be changed."""
-        self._shared: SharedControls | None = None
-        """The same of a distributed run, which can be changed."""
-        self._added: Sequence[Any] = ()
-        """Inputs that were added then."""
-        self._additions: AddedInputs | None = None
-        """Takes those that are added to a distributed run."""
+        self._changes = UserChanges(setups[0], stack, deadline)
         self._provided: dict[int, Sequence[Tool]] = {}
 
     async def open(
@@ -155,13 +157,7 @@ class _Opener:
             events.__enter__()
             stack.push_async_exit(partial(exit_in_thread, events))
         if coordinator is not None:
-            flow = self._cluster = await _join(
-                coordinator, setups[0].spec, stack, None if stages else events, submits=submits
-            )
-            for setup, stage in zip(setups, stages, strict=bool(stages)):
-                flow.add_stage(await _join(stage, setup.spec, stack, setup.events, submits=submits))
-            if stages and submits:
-                await stack.enter_async_context(flow.submitters.present(flow.member.name))
+            flow = self._cluster = await self._join_all(coordinator, stages, events, submits=submits)
             events = events if stages else flow.events
         self._events = events
         self._admissions = Admissions(setups, stack, events, self._cluster)
@@ -173,103 +169,39 @@ class _Opener:
             stores = list(map(ReadOnlyStore, stores))
         spending = setups[0].spec.spending
         if self._cluster is not None:
-            spending = await self._shared_limits(self._cluster, spending, layouts[0][0], submits=submits)
+            spending = await self._changes.shared_limits(self._cluster, spending, layouts[0][0], submits=submits)
         elif not isinstance(stores[0], NoStore):
-            spending = await self._steered_limits(stores[0], spending)
+            spending = await self._changes.limits(stores[0], spending)
         if spending.counts_tokens:
             self._budget = await run_budget.RunBudget.open(spending, stores, stack, self._cluster)
             self._backends.trial = await self._budget.trial(stores)
         runs: list[RunResources] = []
         for at, (setup, (inputs, layout), store) in enumerate(zip(setups, layouts, stores, strict=True)):
-            try:
-                kept = None if recorded is None else recorded[at]
-                run = await self.open_run(setup, inputs, layout, store, kept, at)
+            with _stage_of_errors(setup):
+                run = await self.open_run(setup, inputs, layout, store, None if recorded is None else recorded[at], at)
                 if not run.is_complete:
                     await self._check(run, submits=submits)
                 runs.append(run)
-            except (SpecError, BackendError) as error:
-                if setup.stage:
-                    error.args = (f"Stage {setup.stage!r}: {error}", *error.args[1:])
-                raise
         if self._budget is not None:
             stack.callback(self._budget.report_spent, events)
         await self._admissions.monitor(runs)
-        if self._kept is not None:
-            runs = await self._controlled(runs, self._kept)
-        elif self._cluster is not None and self._cluster.coordinator.is_durable:
-            runs = await self._followed(runs, self._cluster)
+        pool = None if self._budget is None else self._budget.pool
+        runs = await self._changes.follow(runs, self._cluster, self._admissions.controllers, pool, events)
         if any(run.tools or run.setup.spec.tool_caching.tool_cache_dir for run in runs):
             return await self._with_tools(runs)
         return runs
 
-    async def _steered_limits(self, store: Store, spending: SpendingLimits) -> SpendingLimits:
-        """The limits of the run as its user changed them during earlier ones. What else was changed then is kept for
-        `_controlled`."""
-        if not isinstance(store, KeepsControls):
-            return spending
-        spending = self._given = replace(spending, deadline=self._deadline.seconds)
-        kept = self._kept = control_request.KeptControls.of(await store.controls(), spending)
-        self._added = kept.added
-        if kept.deadline != spending.deadline:
-            self._deadline.set(kept.deadline)
-        return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
-
-    async def _shared_limits(
-        self, cluster: "ClusterSession", spending: SpendingLimits, inputs: JobSource, *, submits: bool
-    ) -> SpendingLimits:
-        """As `_steered_limits`, of a distributed run whose changes are on a server."""
-        coordinator, setup = cluster.coordinator, self._setups[0]
-        if not coordinator.is_durable:
-            return spending
-        spending = self._given = replace(spending, deadline=self._deadline.seconds)
-        is_flow = cluster.stages != [cluster]
-        if submits:
-            given = {
-                "max_inflight": setup.spec.limits.max_inflight,
-                "max_usd": spending.max_usd,
-                "deadline": spending.deadline,
-                "samples": setup.spec.evaluation.samples,
-                "inputs": inputs.total,
-            }
-            await shared_control.begin_controls(coordinator.documents, given, is_flow=is_flow)
-        self._shared, now = await shared_control.read_controls(coordinator.documents)
-        if self._shared is None:
-            return spending
-        if submits and not is_flow:
-            self._additions = added_inputs.AddedInputs(coordinator.documents, cluster.member.name)
-            await self._additions.update(self._shared)
-            self._added = self._additions.known
-        kept = self._shared.kept(spending)
-        if kept.deadline is not None and kept.deadline != spending.deadline:
-            self._deadline.set(kept.deadline, self._shared.time_left(kept.deadline, now))
-        return replace(spending, max_usd=kept.max_usd, deadline=kept.deadline)
-
-    async def _followed(self, runs: list[RunResources], cluster: "ClusterSession") -> list[RunResources]:
-        """The runs, which follow what the user changes of a distributed run from now on."""
-        pool = None if self._budget is None else self._budget.pool
-        live = control.LiveSettings(self._deadline, pool, self._admissions.controllers)
-        follower = shared_control.ControlFollower(self._given, live.set, live.cancel, self._events, self._shared)
-        update_inputs = None if self._additions is None else self._additions.update
-        documents = cluster.coordinator.documents
-        following = shared_control.follow_controls(documents, cluster.member, follower, update_inputs)
-        await self._stack.enter_async_context(following)
-        if self._shared is not None and self._shared.value("pause"):
-            self._setups[0].notify("The run is paused. To go on: batch-agent ctl URL --run NAME --resume")
-        return [replace(run, live=live, added=self._additions) for run in runs]
-
-    async def _controlled(self, runs: list[RunResources], kept: "KeptControls") -> list[RunResources]:
-        """The runs with their control, which the user can reach from now on."""
-        setup, store = self._setups[0], runs[0].store
-        folder, is_flow = setup.spec.checkpoint_dir, bool(setup.stage)
-        if folder is None or not isinstance(store, KeepsControls):
-            return runs
-        folder = folder.parent if is_flow else folder
-        pool = None if self._budget is None else self._budget.pool
-        live = control.LiveSettings(self._deadline, pool, self._admissions.controllers, kept.cancelled)
-        handle = control.RunControl(store, self._given, kept, live, self._events, is_flow=is_flow)
-        if not all(run.is_complete for run in runs):
-            await self._stack.enter_async_context(control_socket.serve_control(folder, handle))
-        return [replace(run, live=live, control=handle) for run in runs]
+    async def _join_all(
+        self, coordinator: Coordinator, stages: Sequence[Coordinator], events: EventSink | None, *, submits: bool
+    ) -> "ClusterSession":
+        """Joins a distributed run, or a distributed flow with its stages."""
+        setups, stack = self._setups, self._stack
+        flow = await _join(coordinator, setups[0].spec, stack, None if stages else events, submits=submits)
+        for setup, stage in zip(setups, stages, strict=bool(stages)):
+            flow.add_stage(await _join(stage, setup.spec, stack, setup.events, submits=submits))
+        if stages and submits:
+            await stack.enter_async_context(flow.submitters.present(flow.member.name))
+        return flow
 
     async def open_run(
         self,
@@ -282,58 +214,25 @@ class _Opener:
     ) -> RunResources:
         """All resources of one run except its tool executor. `recorded`: its marked plan; `depth`: its index in the
         flow."""
-        spec, kept, found = setup.spec, None, None
-        if recorded is not None:
-            found = recorded_stage(setup, layout, recorded)
-        elif not isinstance(store, NoStore):
-            kept = await store.plan()
-            if (
-                kept is not None
-                and isinstance(store, sqlite.SqliteStore)
-                and len(self._setups) == 1
-                and not inputs.is_fed
-            ):
-                found = await recall_complete(setup, inputs, layout, store, kept, self._added)
-        tools: Sequence[Tool] = ()
-        scale: float | None = None
-        server: Backend
-        batch: Backend | None = None
-        if found is not None:
-            plan, server = found
-        else:
-            tools = await self.all_tools(setup)
-            server = await self._backends.connect(setup)
-            check_lane(spec, server.traits)
-            if spec.tokens:
-                check_tokens(server.traits, has_checkpoint=not isinstance(store, NoStore))
-            images, known = server.traits.images, inputs.known
-            values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
-            if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
-                images = (await self._backends.image_traits(setup, server, inputs, layout, tools)).images
-            if spec.lane == "batch":
-                server = await batch_lane(setup, server, store, self._stack)
-            elif spec.lane == "auto":
-                if self._cluster is None:
-                    batch = await batch_of_auto(setup, server, store, self._stack)
-            elif isinstance(store, KeepsSubmissions):
-                await warn_of_batches(setup, store)
-            plan = setup.compile(tools, layout, replace(server.traits, images=images), kept)
-            scale = await measure_chars_per_token(server, f"{plan.config.prompt.system}\n{known[0] if known else ''}")
-        inline, agents = inline_tools(spec, tools), _agents(setup, inputs, len(self._added))
-        report = cache(partial(_prefix_report, spec, plan.config, layout, inputs.known, inputs.total, scale, inline))
-        backend = server if found is not None else self._backends.observed(batch or server, setup)
-        if self._budget is not None:
-            self._budget.price_earlier(server, spec, plan.config.model, depth)
-            if found is None:
-                lane = batch or server
-                submitted = lane.submitted if isinstance(lane, CollectsRequests) else None
-                backend = self._budget.backend(backend, spec, plan.config, agents, setup.notify, submitted)
-        scale = scale or CHARS_PER_TOKEN
+        spec = setup.spec
+        kept = None if recorded is not None or isinstance(store, NoStore) else await store.plan()
+        found = await self._recalled(setup, inputs, layout, store, kept, recorded)
+        if found is None:
+            found = await self._connected(setup, inputs, layout, store, kept)
+        plan, server, tools, batch = found.plan, found.server, found.tools, found.batch
+        inline, agents = inline_tools(spec, tools), _agents(setup, inputs, len(self._changes.added))
+        report = cache(
+            partial(
+                _prefix_report, spec, plan.config, layout, inputs.known, inputs.total, found.chars_per_token, inline
+            )
+        )
+        backend = self._backend(setup, found, agents, depth)
+        scale = found.chars_per_token or CHARS_PER_TOKEN
         shared_chars = prefix_chars(plan.config.prompt) + len(layout.lead)
         admission, health = self._admissions.admission(setup, shared_chars, backend, server, scale, depth, agents)
-        if store.is_durable and found is None and (await store.spent()) != NO_USAGE:
+        if store.is_durable and not found.is_complete and (await store.spent()) != NO_USAGE:
             health.answered_before()
-        for each in (server, batch):
+        for each in filter(None, (server, batch)):
             if isinstance(each, CollectsRequests):
                 admission.observe(each, self._waiting_for_budget)
         is_alone = self._cluster is None and not setup.stage
@@ -356,7 +255,7 @@ class _Opener:
             await open_window(spec, plan.config, server, counts if store.is_durable else None),
             setup.events if cluster is None else cluster.events,
             cluster,
-            found is not None,
+            found.is_complete,
             agents=agents,
             counts=counts,
             lanes=lane_stats(
@@ -365,6 +264,63 @@ class _Opener:
             batch=batch,
             outlook=spending_outlook(self._budget, spec, server, plan.config.model),
         )
+
+    async def _recalled(
+        self,
+        setup: RunSetup,
+        inputs: JobSource,
+        layout: Layout,
+        store: Store,
+        kept: Mapping[str, Any] | None,
+        recorded: Mapping[str, Any] | None,
+    ) -> "_RunServer | None":
+        """What a complete checkpoint has instead of a server; None for a run that needs one. `kept`: the plan in the
+        store."""
+        if recorded is not None:
+            return _RunServer(*recorded_stage(setup, layout, recorded), is_complete=True)
+        if kept is None or not isinstance(store, sqlite.SqliteStore) or len(self._setups) > 1 or inputs.is_fed:
+            return None
+        found = await recall_complete(setup, inputs, layout, store, kept, self._changes.added)
+        return None if found is None else _RunServer(*found, is_complete=True)
+
+    async def _connected(
+        self, setup: RunSetup, inputs: JobSource, layout: Layout, store: Store, kept: Mapping[str, Any] | None
+    ) -> "_RunServer":
+        spec, known, batch = setup.spec, inputs.known, None
+        tools = await self.all_tools(setup)
+        server: Backend = await self._backends.connect(setup)
+        check_lane(spec, server.traits)
+        if spec.tokens:
+            check_tokens(server.traits, has_checkpoint=not isinstance(store, NoStore))
+        images = server.traits.images
+        values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
+        if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
+            images = (await self._backends.image_traits(setup, server, inputs, layout, tools)).images
+        if spec.lane == "batch":
+            server = await batch_lane(setup, server, store, self._stack)
+        elif spec.lane == "auto":
+            if self._cluster is None:
+                batch = await batch_of_auto(setup, server, store, self._stack)
+        elif store.is_durable and isinstance(store, KeepsSubmissions):
+            await warn_of_batches(setup, store)
+        traits = server.traits
+        if images != traits.images:
+            traits = replace(traits, images=images)
+        plan = setup.compile(tools, layout, traits, kept)
+        first = f"{plan.config.prompt.system}\n{known[0] if known else ''}"
+        return _RunServer(plan, server, tools, batch, await measure_chars_per_token(server, first))
+
+    def _backend(self, setup: RunSetup, found: "_RunServer", agents: int | None, depth: int) -> Backend:
+        """The backend of the run's requests, with those who observe it and with its budget."""
+        spec, server, config, lane = setup.spec, found.server, found.plan.config, found.batch or found.server
+        backend = server if found.is_complete else self._backends.observed(lane, setup)
+        if self._budget is None:
+            return backend
+        self._budget.price_earlier(server, spec, config.model, depth)
+        if found.is_complete:
+            return backend
+        submitted = lane.submitted if isinstance(lane, CollectsRequests) else None
+        return self._budget.backend(backend, spec, config, agents, setup.notify, submitted)
 
     async def all_tools(self, setup: RunSetup) -> "Sequence[Tool]":
         """The tools of a run, including those of providers, which are started."""
@@ -426,6 +382,17 @@ class _Opener:
     def _report_use(self, used: Callable[[], ToolsUsed]) -> None:
         if self._events is not None:
             self._events.emit(used())
+
+
+@contextmanager
+def _stage_of_errors(setup: RunSetup) -> Iterator[None]:
+    """Adds the name of the stage to errors about a stage of a flow."""
+    try:
+        yield
+    except (SpecError, BackendError) as error:
+        if setup.stage:
+            error.args = (f"Stage {setup.stage!r}: {error}", *error.args[1:])
+        raise
 
 
 def _agents(setup: RunSetup, inputs: JobSource, added: int) -> int | None:

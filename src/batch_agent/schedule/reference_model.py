@@ -67,7 +67,7 @@ def reader_of(
 ) -> Reader:
     """What an agent read, in characters. `turns`: the reply before the results of each turn, and the results;
     `shared_tools`: tools whose results agents share, None for all."""
-    return Reader(own, tuple(_read_turn(reply, results, shared_tools) for reply, results in turns))
+    return Reader(own, tuple([_read_turn(reply, results, shared_tools) for reply, results in turns]))
 
 
 def _read_turn(reply: int, results: Sequence[ToolResult], shared_tools: Container[str] | None) -> ReadTurn:

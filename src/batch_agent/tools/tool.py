@@ -252,7 +252,8 @@ def make_tool(
     for option, parameter in filled.items():
         if parameter is not None and parameter not in inspect.signature(function).parameters:
             raise SpecError(f"Tool {name!r}: {option}={parameter!r}: the function has no such parameter.")
-    context_arg = function_signature.context_parameter(function, name, namespace)
+    parameters = function_signature.read_parameters(function, name, namespace)
+    context_arg = function_signature.context_parameter(parameters, name)
     if context_arg is not None:
         _check_context(name, sharing, batch)
         hidden += (context_arg,)
@@ -260,7 +261,7 @@ def make_tool(
         name,
         function_signature.describe(function) if description is None else description,
         function,
-        function_signature.Arguments(function, name, namespace, hidden),
+        function_signature.Arguments(name, [each for each in parameters if each.name not in hidden]),
         sharing,
         limits,
         max_tokens=chosen.pop("max_tokens", None),

@@ -33,7 +33,7 @@ def counted() -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_the_setup_of_a_plain_run_calls_few_functions(counted: subprocess.CompletedProcess[str]) -> None:
+def test_the_setup_of_a_plain_run_touches_few_files(counted: subprocess.CompletedProcess[str]) -> None:
     assert counted.returncode == 0, counted.stdout + counted.stderr
 
 

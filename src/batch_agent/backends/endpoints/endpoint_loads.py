@@ -26,7 +26,7 @@ def addresses_of(url: NamedBackends, server: object = None) -> list[str]:
     for each in given:
         if (each if isinstance(each, str) else each.url).startswith(SOURCE_SCHEMES):
             return _addresses_in_service(server)
-    return [server_of(each) for each in check_distinct(given)]
+    return [server_of(each) for each in (given if len(given) == 1 else check_distinct(given))]
 
 
 def _addresses_in_service(server: object) -> list[str]:

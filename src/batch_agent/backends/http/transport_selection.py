@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from ipaddress import ip_address, ip_network
 
 from yarl import URL
@@ -54,6 +55,7 @@ def _setting(name: str, environ: Mapping[str, str]) -> str:
     return "" if name == "HTTP_PROXY" and "REQUEST_METHOD" in environ else environ.get(name, "").strip()
 
 
+@lru_cache(maxsize=64)
 def _is_local(host: str) -> bool:
     if host.endswith(".localhost") or ("." not in host and ":" not in host):
         return True

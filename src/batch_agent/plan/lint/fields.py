@@ -66,10 +66,8 @@ def lint_fields(names: Iterable[str], rows: list[Mapping[str, Any]]) -> Iterator
 
 def _leading_id(first: _Column, others: list[_Column]) -> Iterator[Finding]:
     name, rows = first.name, len(first.texts)
-    if first.distinct < max(_NEARLY_ALL * rows, 3) or not _are_ids(name, first.texts):
-        return
     behind = [column.name for column in others if 1 < column.distinct <= _REPEATING * rows]
-    if behind:
+    if behind and first.distinct >= max(_NEARLY_ALL * rows, 3) and _are_ids(name, first.texts):
         yield Finding(
             "leading_id",
             f"The field {quote(name)} comes first and is a different ID or timestamp for nearly every input, so "

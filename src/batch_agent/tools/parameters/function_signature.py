@@ -3,7 +3,7 @@
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from docstring_parser import Docstring
@@ -13,6 +13,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
 
 from ...core.errors import SpecError
+from ...core.fast_dataclass import dataclass
 from ...core.schema import JsonSchema, without_titles
 from ..result_text import describe_error
 from ..tool_context import ToolContext
@@ -21,20 +22,53 @@ from . import BadArguments, parse_object
 _NOT_NAMED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
 
 
-class Arguments:
-    """Parameters from a function's signature and type hints."""
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of a function."""
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        namespace: Mapping[str, Any] | None = None,
-        hidden: Collection[str] = (),
-    ) -> None:
-        """`hidden`: parameters that the engine fills in, which the model does not see."""
+    name: str
+    hint: Any
+    default: Any
+    description: str | None
+    written: str
+    """The type and the default as text. Equal ones may differ in it and in their schemas: `int | str` and `str | int`,
+    True and 1."""
+
+
+def read_parameters(
+    function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None = None
+) -> tuple[Parameter, ...]:
+    """The parameters of a tool's function. Raises SpecError for one that cannot be passed by name."""
+    hints = _hints(function, name, namespace)
+    parameters = _parameters(function, name)
+    descriptions = {param.arg_name: param.description for param in _docstring(function).params}
+    return tuple([_described(each, hints.get(each.name, Any), descriptions.get(each.name)) for each in parameters])
+
+
+def _described(parameter: inspect.Parameter, hint: Any, description: str | None) -> Parameter:
+    default = parameter.default
+    return Parameter(parameter.name, hint, default, description, f"{hint!r} {default!r}")
+
+
+def context_parameter(parameters: Sequence[Parameter], name: str) -> str | None:
+    """Name of the parameter that is annotated as a ToolContext; None if there is none. Raises SpecError for two."""
+    found = [parameter.name for parameter in parameters if _takes_context(parameter.hint)]
+    if len(found) > 1:
+        raise SpecError(f"Tool {name!r}: {' and '.join(map(repr, found))} are both a ToolContext; keep one of them.")
+    return found[0] if found else None
+
+
+def _takes_context(hint: Any) -> bool:
+    return hint is ToolContext or ToolContext in typing.get_args(hint)
+
+
+class Arguments:
+    """Arguments of a function's parameters, as their type hints say."""
+
+    def __init__(self, name: str, parameters: Sequence[Parameter]) -> None:
+        """`parameters`: without those that the engine fills in, which the model does not see."""
         try:
-            self._model = _model(function, name, namespace, hidden)
-            self.schema: JsonSchema = without_titles(self._model.model_json_schema(schema_generator=_QuietSchema))
+            self._model, self.schema = _model_and_schema(name, tuple(parameters))
         except (PydanticSchemaGenerationError, PydanticUserError) as error:
             reason = str(error).splitlines()[0]
             raise SpecError(f"Tool {name!r}: its parameters have no JSON schema: {reason}") from None
@@ -55,19 +89,6 @@ class Arguments:
         return {field.alias or name: getattr(checked, name) for name, field in type(checked).model_fields.items()}
 
 
-def context_parameter(function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None) -> str | None:
-    """Name of the parameter that is annotated as a ToolContext; None if there is none. Raises SpecError for two."""
-    hints = _hints(function, name, namespace)
-    found = [parameter.name for parameter in _parameters(function, name) if _takes_context(hints.get(parameter.name))]
-    if len(found) > 1:
-        raise SpecError(f"Tool {name!r}: {' and '.join(map(repr, found))} are both a ToolContext; keep one of them.")
-    return found[0] if found else None
-
-
-def _takes_context(hint: Any) -> bool:
-    return hint is ToolContext or ToolContext in typing.get_args(hint)
-
-
 class _QuietSchema(GenerateJsonSchema):
     """Omits defaults that JSON cannot express; they still work as defaults."""
 
@@ -81,25 +102,31 @@ def describe(function: Callable[..., Any]) -> str:
     return "\n".join(part for part in (doc.short_description, doc.long_description) if part)
 
 
-def _model(
-    function: Callable[..., Any], name: str, namespace: Mapping[str, Any] | None, hidden: Collection[str]
-) -> type[BaseModel]:
-    hints = _hints(function, name, namespace)
-    descriptions = {param.arg_name: param.description for param in _docstring(function).params}
-    fields: dict[str, Any] = {}
-    for number, parameter in enumerate(_parameters(function, name)):
-        if parameter.name in hidden:
-            continue
-        default = ... if parameter.default is inspect.Parameter.empty else parameter.default
-        described: dict[str, Any] = (
-            {"description": descriptions[parameter.name]} if descriptions.get(parameter.name) else {}
-        )
-        # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
-        fields[f"field_{number}"] = (
-            hints.get(parameter.name, Any),
-            Field(default, alias=parameter.name, **described),
-        )
-    return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+def _model_and_schema(name: str, parameters: tuple[Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
+    """What reads the arguments, and what the model sees of them. Kept for programs that define the same tools for each
+    run, unless a type or a default cannot be compared."""
+    try:
+        hash(parameters)
+    except TypeError:
+        return _make_model(name, parameters)
+    return _kept_model(name, parameters)
+
+
+def _make_model(name: str, parameters: tuple[Parameter, ...]) -> tuple[type[BaseModel], JsonSchema]:
+    # Fields are named by position and aliased, because a parameter may be called `schema` or `_x`.
+    fields: dict[str, Any] = {f"field_{number}": (each.hint, _field(each)) for number, each in enumerate(parameters)}
+    model = create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    return model, without_titles(model.model_json_schema(schema_generator=_QuietSchema))
+
+
+_kept_model = functools.lru_cache(maxsize=64)(_make_model)
+
+
+def _field(parameter: Parameter) -> Any:
+    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    if not parameter.description:
+        return Field(default, alias=parameter.name)
+    return Field(default, alias=parameter.name, description=parameter.description)
 
 
 def _docstring(function: Callable[..., Any]) -> Docstring:

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from batch_agent import SpecError, Tool
 from batch_agent.tools.parameters import BadArguments
-from batch_agent.tools.parameters.function_signature import Arguments, describe
+from batch_agent.tools.parameters.function_signature import Arguments, describe, read_parameters
 
 
 class Colour(Enum):
@@ -40,15 +40,19 @@ class Options(TypedDict):
     deep: bool
 
 
+def arguments_of(function: Callable[..., Any]) -> Arguments:
+    return Arguments("f", read_parameters(function, "f"))
+
+
 def properties(function: Callable[..., Any]) -> Any:
-    return Arguments(function, "f").schema["properties"]
+    return arguments_of(function).schema["properties"]
 
 
 def test_plain_parameter_types_are_described() -> None:
     def f(a: str, b: int, c: float, d: bool, e: list[str], g: dict[str, int], h: Any, i) -> None:  # type: ignore[no-untyped-def]
         pass
 
-    assert Arguments(f, "f").schema == {
+    assert arguments_of(f).schema == {
         "type": "object",
         "properties": {
             "a": {"type": "string"},
@@ -75,7 +79,7 @@ def test_optional_union_and_literal_types_and_defaults_are_described() -> None:
     ) -> None:
         pass
 
-    schema = Arguments(f, "f").schema
+    schema = arguments_of(f).schema
     assert schema["properties"]["a"] == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
     assert schema["properties"]["b"] == {"anyOf": [{"type": "integer"}, {"type": "string"}]}
     assert schema["properties"]["c"] == {"anyOf": [{"type": "integer"}, {"type": "null"}], "default": None}
@@ -88,7 +92,7 @@ def test_enums_dataclasses_models_and_typed_dicts_arrive_as_what_they_are() -> N
     def f(colour: Colour, point: Point, place: Place, options: Options, day: date) -> None:
         pass
 
-    read = Arguments(f, "f").read(
+    read = arguments_of(f).read(
         '{"colour": "red", "point": {"x": 1}, "place": {"town": "Ulm"}, "options": {"deep": true}, "day": "2024-02-29"}'
     )
     assert read == {
@@ -106,7 +110,7 @@ def test_annotated_hints_describe_and_constrain() -> None:
 
     assert properties(f)["a"] == {"description": "how many", "minimum": 1, "type": "integer"}
     with pytest.raises(BadArguments, match="a: Input should be greater than or equal to 1"):
-        Arguments(f, "f").read('{"a": 0}')
+        arguments_of(f).read('{"a": 0}')
 
 
 @pytest.mark.parametrize(
@@ -148,14 +152,14 @@ def test_no_docstring_is_too_odd(doc: str) -> None:
 
     f.__doc__ = doc
     assert isinstance(describe(f), str)
-    assert Arguments(f, "f").read('{"q": "x"}') == {"q": "x"}
+    assert arguments_of(f).read('{"q": "x"}') == {"q": "x"}
 
 
 def test_parameters_may_have_names_that_pydantic_keeps_for_itself() -> None:
     def f(schema: str, self_: int, _x: int, model_config: str, copy: str, field_0: str, class_: str = "c") -> None:
         pass
 
-    arguments = Arguments(f, "f")
+    arguments = arguments_of(f)
     names = ["schema", "self_", "_x", "model_config", "copy", "field_0", "class_"]
     assert list(arguments.schema["properties"]) == names
     sent = {"schema": "s", "self_": 1, "_x": 2, "model_config": "m", "copy": "c", "field_0": "f"}
@@ -169,14 +173,14 @@ def test_a_property_called_title_is_kept_and_generated_titles_are_not() -> None:
     def f(title: str, book: Book) -> None:
         pass
 
-    schema = Arguments(f, "f").schema
+    schema = arguments_of(f).schema
     assert schema["properties"]["title"] == {"type": "string"}
     assert "title" not in schema
     assert schema["$defs"]["Book"]["properties"] == {"title": {"type": "string"}}
 
 
 def test_a_function_without_parameters_takes_an_empty_object() -> None:
-    arguments = Arguments(lambda: None, "f")
+    arguments = arguments_of(lambda: None)
     assert arguments.schema == {"type": "object", "properties": {}, "additionalProperties": False}
     assert arguments.read("{}") == {}
 
@@ -190,6 +194,40 @@ def positional_only(a: int, /) -> None: ...
 def test_parameters_that_a_model_cannot_name_are_refused(function: Callable[..., Any]) -> None:
     with pytest.raises(SpecError, match="use ordinary parameters"):
         Tool.define(function)
+
+
+def _with_default(hint: Any, default: Any) -> Callable[..., Any]:
+    def f(a: Any = default) -> None:
+        pass
+
+    f.__annotations__["a"] = hint
+    return f
+
+
+def test_a_definition_that_is_repeated_shares_its_schema() -> None:
+    assert arguments_of(_with_default(int, 1)).schema is arguments_of(_with_default(int, 1)).schema
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ((int | str, 0), (str | int, 0)),
+        ((Literal["a", "b"], "a"), (Literal["b", "a"], "a")),
+        ((float, 1), (float, True)),
+        ((int, 1), (int, 2)),
+        ((str, "a"), (Annotated[str, Field(max_length=3)], "a")),
+    ],
+)
+def test_definitions_that_differ_in_types_or_defaults_have_schemas_of_their_own(
+    one: tuple[Any, Any], other: tuple[Any, Any]
+) -> None:
+    schemas = [arguments_of(_with_default(*each)).schema for each in (one, other)]
+    assert json.dumps(schemas[0]) != json.dumps(schemas[1])
+
+
+def test_a_default_that_cannot_be_hashed_is_used() -> None:
+    arguments = arguments_of(_with_default(list[int], [1]))
+    assert arguments.read("{}") == {"a": [1]}
 
 
 def test_a_type_that_json_cannot_carry_is_refused() -> None:
@@ -233,7 +271,7 @@ def test_a_default_that_json_cannot_carry_still_works_as_a_default() -> None:
     def f(folder: Path = marker, odd: Any = object) -> None:
         pass
 
-    arguments = Arguments(f, "f")
+    arguments = arguments_of(f)
     assert arguments.read("{}") == {"folder": marker, "odd": object}
     json.dumps(arguments.schema)
 
@@ -242,7 +280,7 @@ def test_a_mutable_default_is_not_shared_between_calls() -> None:
     def f(found: list[int] = []) -> None:  # noqa: B006
         pass
 
-    arguments = Arguments(f, "f")
+    arguments = arguments_of(f)
     arguments.read("{}")["found"].append(1)
     assert arguments.read("{}") == {"found": []}
 
@@ -267,14 +305,14 @@ def test_arguments_that_do_not_fit_are_refused_in_words_for_the_model(text: str,
         pass
 
     with pytest.raises(BadArguments, match=words):
-        Arguments(f, "f").read(text)
+        arguments_of(f).read(text)
 
 
 def test_numbers_in_quotes_are_understood() -> None:
     def f(n: int, x: float, yes: bool) -> None:
         pass
 
-    assert Arguments(f, "f").read('{"n": "3", "x": "1.5", "yes": "true"}') == {"n": 3, "x": 1.5, "yes": True}
+    assert arguments_of(f).read('{"n": "3", "x": "1.5", "yes": "true"}') == {"n": 3, "x": 1.5, "yes": True}
 
 
 def test_methods_partials_and_callable_objects_can_be_tools() -> None:
@@ -320,7 +358,7 @@ def test_nested_types_keep_their_definitions() -> None:
     def f(places: Mapping[str, list[Place]]) -> None:
         pass
 
-    schema = Arguments(f, "f").schema
+    schema = arguments_of(f).schema
     assert schema["properties"]["places"]["additionalProperties"] == {
         "type": "array",
         "items": {"$ref": "#/$defs/Place"},
