@@ -10,6 +10,7 @@ from .. import aio
 from ..core.messages import ToolSource
 from ..core.results import ToolUse
 from ..core.shared_calls import SharedCalls
+from ..forked_child import ForkGuard
 from ..plan.fingerprint import canonical
 from .call_batch import Batcher
 from .result_text import RenderedResult, as_output, read_async
@@ -163,9 +164,10 @@ class ToolRunner:
 
     async def _resolve(self, value: Any) -> Any:
         """What has to be awaited, on the loop: a coroutine, an async iterator, or one after the other."""
-        if inspect.isawaitable(value):
-            value = await value
-        return await read_async(value, self._max_read_chars) if isinstance(value, AsyncIterator) else value
+        with ForkGuard():
+            if inspect.isawaitable(value):
+                value = await value
+            return await read_async(value, self._max_read_chars) if isinstance(value, AsyncIterator) else value
 
     def _render(self, value: Any) -> RenderedResult:
         return as_output(value, self._max_read_chars)
