@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -140,6 +141,23 @@ def check_has_only_url(settings: BackendSettings) -> None:
         if getattr(settings, name):
             scheme = settings.url.partition("://")[0]
             raise SpecError(f"Backend: {scheme}:// has no {name}.")
+
+
+async def check_model(url: NamedBackend, model: str | None, timeout: float) -> None:
+    """Raises SpecError if a server lists its models, and this one is not among them. A server that cannot be asked
+    within `timeout` seconds may have it."""
+    settings = settings_of(url)
+    parsed = parse(settings.url)
+    if parsed.scheme in ("local", "bedrock"):
+        return
+    address = address_of(parsed, settings)
+    server = ServerClient(open_transport(address.root, address.headers()), address.root, key_advice=address.key_advice)
+    try:
+        with suppress(BackendError, TimeoutError):
+            async with asyncio.timeout(timeout):
+                select_model(await _list_models(server, address, model), model, address.root)
+    finally:
+        await server.aclose()
 
 
 async def _connect_one(
