@@ -38,6 +38,7 @@ from batch_agent.programs.workspace.snapshot import Snapshot
 from batch_agent.programs.workspace.tree import erase, is_folder
 from batch_agent.programs.workspace.workspace import Workspaces, folder_name
 from benchmarks import report
+from benchmarks.peers.work import memory_kb
 from benchmarks.rounds import in_own_process, median_of
 
 _REF = "refs/heads/main"
@@ -185,7 +186,7 @@ async def _steps(way: str, user: Path, ours: Path, folder: Path, copies: int) ->
     await asyncio.sleep(0.1)
     diffs = await _timed(found, "changes", lambda: _one_by_one(made.changes, each))
     assert all(len(diff.files) == 4 and not diff.is_cut for diff in diffs), diffs[0]
-    found["memory_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    found["memory_mb"] = memory_kb("VmHWM", os.getpid()) / 1024
     found["private_disk_mb"] = _disk(ours)
     found["copies_disk_mb"] = _disk(folder)
     return found

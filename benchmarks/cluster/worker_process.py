@@ -6,7 +6,6 @@ worker goes on until it is told to stop."""
 import asyncio
 import json
 import os
-import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +23,7 @@ from batch_agent.run.setup import RunSetup
 from batch_agent.store.memory_store import MemoryStore
 from benchmarks.cluster.agents import TASK, Agents
 from benchmarks.cluster.gather_loop import gather
+from benchmarks.peers.work import memory_kb
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ async def _warm_up(errand: Errand) -> None:
 
 def _rss_mb() -> float:
     """The most that this process has had."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+    return memory_kb("VmHWM", os.getpid()) / 2**10
 
 
 def main() -> None:

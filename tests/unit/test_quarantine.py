@@ -36,15 +36,24 @@ def test_sound():
 ENTRY = '[[test]]\nid = "test_it.py::{}"\nreason = "a race"\ndate = 2026-11-18\n'
 
 
+STRAY = '[tool.pytest.ini_options]\npythonpath = "."\n'
+"""Settings in a folder above, such as the temporary folder of the system, which pytest would take."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("workers", "is_sound"), [("1", True), ("0", False)])
 def test_a_quarantined_test_runs_and_its_failure_is_shown(tmp_path: Path, workers: str, is_sound: bool) -> None:
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_it.py").write_text(TESTS.replace("SOUND", str(is_sound)))
-    (tmp_path / "quarantine.toml").write_text(ENTRY.format("test_now_and_then") + ENTRY.format("test_that_leaks"))
+    (tmp_path / "pyproject.toml").write_text(STRAY)
+    (tmp_path / "tests.py").write_text("raise RuntimeError('of somebody else')")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_it.py").write_text(TESTS.replace("SOUND", str(is_sound)))
+    (folder / "quarantine.toml").write_text(ENTRY.format("test_now_and_then") + ENTRY.format("test_that_leaks"))
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", workers, "--rootdir", "."]
     environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == (0 if is_sound else 1), done.stdout
     shown = done.stdout.partition("quarantined tests that failed")[2]
     assert "test_it.py::test_now_and_then[2] (call), quarantined on 2026-11-18: a race" in shown

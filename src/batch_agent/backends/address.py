@@ -21,7 +21,7 @@ from ..core.options.backend_settings import (
     variable_in,
 )
 from ..core.safe_text import mask_user_info
-from ..core.validation import suggestion
+from ..core.validation import host_name, suggestion
 from .flavors import AZURE, BY_SCHEME, COMPATIBLE, DYNAMO, OPENAI, Flavor
 
 _HOST_WITH_PORT = re.compile(r"[\w.-]+:\d+(/|$)")
@@ -174,17 +174,8 @@ def parse(url: str) -> URL:
         raise SpecError(f"backend={url!r} is not a known backend. Known schemes: {schemes_text}.{hint}")
     if parsed.scheme in ("http", "https") and not parsed.host:
         raise SpecError(f"backend={url!r} has no host. Use a URL as in 'http://127.0.0.1:8000'.")
-    _check_host(parsed.host or "", url)
+    host_name(f"backend={url!r}", parsed.host or "")
     return parsed
-
-
-def _check_host(host: str, url: str) -> None:
-    """Raises SpecError for a name that DNS cannot have, which the resolver would report as a UnicodeError."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        message = f"backend={url!r}: the parts of a host name, between its dots, have 1 to 63 characters."
-        raise SpecError(message) from None
 
 
 def address_of(url: URL, settings: BackendSettings | None = None, *, needs_key: bool = True) -> BackendAddress:

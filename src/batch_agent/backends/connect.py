@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ from .probe import (
     select_model,
 )
 from .session_cleanup import SessionCloser, close_session, drop_context, final_request
+from .startup_wait import Notify
 from .token_counter import prompt_renderer_for, token_counter_for
 
 with lazy_modules(globals()):
@@ -46,8 +48,6 @@ with lazy_modules(globals()):
 if TYPE_CHECKING:
     from .endpoints.endpoint_pool import EndpointPool
     from .http.late_abort import LateAborts
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +142,23 @@ def check_has_only_url(settings: BackendSettings) -> None:
             raise SpecError(f"Backend: {scheme}:// has no {name}.")
 
 
+async def check_model(url: NamedBackend, model: str | None, timeout: float) -> None:
+    """Raises SpecError if a server lists its models, and this one is not among them. A server that cannot be asked
+    within `timeout` seconds may have it."""
+    settings = settings_of(url)
+    parsed = parse(settings.url)
+    if parsed.scheme in ("local", "bedrock"):
+        return
+    address = address_of(parsed, settings)
+    server = ServerClient(open_transport(address.root, address.headers()), address.root, key_advice=address.key_advice)
+    try:
+        with suppress(BackendError, TimeoutError):
+            async with asyncio.timeout(timeout):
+                select_model(await _list_models(server, address, model), model, address.root)
+    finally:
+        await server.aclose()
+
+
 async def _connect_one(
     endpoint: NamedBackend,
     model: str | None,
@@ -160,7 +177,9 @@ async def _connect_one(
     if parsed.scheme == "bedrock":
         return await bedrock.open_bedrock(parsed, model, observe)
     address = address_of(parsed, settings)
-    return (await probe_server(address, model, uses_tools=uses_tools, trial=trial, observe=observe)).backend
+    said = None if trial is not None and trial.has_peers else notify  # a pool says which of its endpoints it waits for
+    probed = await probe_server(address, model, uses_tools=uses_tools, trial=trial, observe=observe, notify=said)
+    return probed.backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +196,15 @@ class ProbedServer:
         """Whether only a trial shows if the server accepts tools."""
         return self.flavor.native_tools is None and self.info.tool_parser is not False
 
-    async def tool_refusal(self, trial: TrialRequest | None = None) -> BackendError | None:
+    async def tool_refusal(
+        self, trial: TrialRequest | None = None, notify: Notify | None = None
+    ) -> BackendError | None:
         """The server's rejection of a request with a tool; None if it accepts it. Raises BackendError for other
         errors."""
         model, rejects_early = self.backend.traits.model, self.flavor.rejects_early
         trial = trial or TrialRequest()
         backend = self.backend if trial.with_budget is None else trial.with_budget(self.backend)
-        refusal = await probe_tools(backend, model, rejects_early=rejects_early, on_usage=trial.on_usage)
+        refusal = await probe_tools(backend, model, rejects_early=rejects_early, on_usage=trial.on_usage, notify=notify)
         if refusal is not None and trial.has_peers:
             plain_refusal = await probe_tools(
                 backend, model, rejects_early=rejects_early, on_usage=trial.on_usage, tools=()
@@ -192,10 +213,10 @@ class ProbedServer:
                 raise plain_refusal
         return refusal
 
-    async def supports_tools(self, trial: TrialRequest | None) -> bool:
+    async def supports_tools(self, trial: TrialRequest | None, notify: Notify | None) -> bool:
         """Whether the server accepts tools, by a trial. Raises BackendError for errors other than a rejection."""
         try:
-            return await self.tool_refusal(trial) is None
+            return await self.tool_refusal(trial, notify) is None
         except BackendError as error:
             if trial is None or trial.with_budget is None or error.kind is not ErrorKind.BUDGET:
                 raise
@@ -209,12 +230,13 @@ async def probe_server(
     uses_tools: bool,
     trial: TrialRequest | None = None,
     observe: RequestObserver | None = None,
+    notify: Notify | None = None,
 ) -> ProbedServer:
     """Connects to one server and probes it. Raises as `connect` does."""
     headers = address.headers()
     server = ServerClient(open_transport(address.root, headers), address.root, key_advice=address.key_advice)
     try:
-        models = await _list_models(server, address, model)
+        models = await _list_models(server, address, model, notify)
         flavor = detect_flavor(address, models)
         chosen = select_model(models, model, address.root)
         info = await inspect_server(server, flavor)
@@ -226,7 +248,7 @@ async def probe_server(
             server = ServerClient(transport, address.root, key_advice=address.key_advice)
         backend = http_backend(server, address, flavor, chosen, info, observe)
         probed = ProbedServer(backend, flavor, models, info)
-        if uses_tools and probed.needs_tool_trial and await probed.supports_tools(trial):
+        if uses_tools and probed.needs_tool_trial and await probed.supports_tools(trial, notify):
             backend.traits = replace(backend.traits, native_tools=True)
         return probed
     except BaseException:
@@ -234,7 +256,9 @@ async def probe_server(
         raise
 
 
-async def _list_models(server: ServerClient, address: BackendAddress, model: str | None) -> list[ServedModel]:
+async def _list_models(
+    server: ServerClient, address: BackendAddress, model: str | None, notify: Notify | None = None
+) -> list[ServedModel]:
     """The models of a server, by the names that requests have. Raises BackendError, and SpecError for a service that
     does not list them."""
     flavor = address.flavor_or_default
@@ -242,7 +266,7 @@ async def _list_models(server: ServerClient, address: BackendAddress, model: str
         if model is None:
             raise SpecError(f"{flavor.scheme}:// needs model=...: the name of the deployment.")
         return []
-    models = await list_models(server, may_be_missing=model is not None)
+    models = await list_models(server, may_be_missing=model is not None, notify=notify)
     if not flavor.model_prefix or (model is not None and model.startswith(flavor.model_prefix)):
         return models
     return [replace(each, name=each.name.removeprefix(flavor.model_prefix)) for each in models]

@@ -16,11 +16,12 @@ from ..core.protocols import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import BackendAddress, address_of, parse
-from .connect import Notify, ProbedServer, connect, probe_server
+from .connect import ProbedServer, connect, probe_server
 from .endpoints.endpoint_identity import labelled
 from .endpoints.endpoint_sources import list_endpoints
 from .prices import PRICED_BACKENDS, known_price
 from .probe import KvPlugin, ServerInfo, has_unstable_tier, probe_timeout
+from .startup_wait import Notify
 
 CheckState = Literal["ok", "off", "unknown", "warning", "failed"]
 _PREFIX = "You keep the register of a small harbour, and you answer in one short sentence. " * 40
@@ -79,7 +80,7 @@ async def diagnose(url: NamedBackend, model: str | None, notify: Notify) -> Asyn
             address = address_of(parsed, settings)
             if (key := _key(address)) is not None:
                 yield key
-            probed = await probe_server(address, model, uses_tools=False)
+            probed = await probe_server(address, model, uses_tools=False, notify=notify)
             backend = probed.backend
         stack.push_async_callback(backend.aclose)
         for check in _identity(backend, probed):

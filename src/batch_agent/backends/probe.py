@@ -3,34 +3,31 @@
 import asyncio
 import re
 from base64 import b64decode
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from yarl import URL
 
-from ..core.errors import BackendError, ErrorKind, SpecError, WebPage
+from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.images import ImageData, ImageRef, PlacedImage
 from ..core.messages import Prompt, ToolSpec, User
 from ..core.protocols import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..lazy_imports import lazy_modules
-from ..schedule.retry import Backoff
 from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request
 from .flavors import Flavor
 from .http.client import ServerClient, display_url
 from .http.json_body import BadJson, loads
+from .startup_wait import Notify, with_retries
 
 with lazy_modules(globals()):
     from ..schedule import kv_tiers
 
-T = TypeVar("T")
 _MODELS_TIMEOUT = 60.0
 _PAGE_TIMEOUT = 5.0
-_MAX_ATTEMPTS = 4
-_BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _TRIAL_TIMEOUT = 120.0
 _CACHE_CONFIG = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.MULTILINE)
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -118,10 +115,12 @@ class ServerInfo:
     """Context window of one request, where it differs from that of the model."""
 
 
-async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[ServedModel]:
+async def list_models(server: ServerClient, *, may_be_missing: bool, notify: Notify | None = None) -> list[ServedModel]:
     """The models that a server lists. Raises BackendError if it cannot be reached."""
+    url = server.url("/models")
+    address = display_url(url)
     try:
-        body = loads(await with_retries(lambda: server.get(server.url("/models"), _MODELS_TIMEOUT)))
+        body = loads(await with_retries(lambda: server.get(url, _MODELS_TIMEOUT), address, _MODELS_TIMEOUT, notify))
     except BackendError as error:
         if may_be_missing and error.kind is ErrorKind.NOT_FOUND:  # some gateways do not list models
             return []
@@ -129,7 +128,6 @@ async def list_models(server: ServerClient, *, may_be_missing: bool) -> list[Ser
             raise BackendError(error.kind, f"{error} If the server uses TLS, use https://.") from None
         raise
     except BadJson as error:
-        address = display_url(server.url("/models"))
         raise BackendError(ErrorKind.NOT_FOUND, f"{address} did not return JSON. Is it an inference server?") from error
     entries = body.get("data") if isinstance(body, dict) else body  # Together lists them without an object around
     return [_served(entry) for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
@@ -163,6 +161,7 @@ async def probe_tools(
     rejects_early: bool = False,
     on_usage: Callable[[Usage], None] | None = None,
     tools: tuple[ToolSpec, ...] = (_TOOL,),
+    notify: Notify | None = None,
 ) -> BackendError | None:
     """Sends a request with a tool for one token. Returns the rejection of a server without a tool parser, or None.
 
@@ -185,11 +184,15 @@ async def probe_tools(
             raise
         return None
 
-    return await with_retries(attempt)
+    return await with_retries(attempt, f"{model} to accept a tool", _TRIAL_TIMEOUT, notify)
 
 
 async def probe_images(
-    backend: Backend, model: str, *, on_usage: Callable[[Usage], None] | None = None
+    backend: Backend,
+    model: str,
+    *,
+    on_usage: Callable[[Usage], None] | None = None,
+    notify: Notify | None = None,
 ) -> BackendError | None:
     """Sends a request with a small image for one token. Returns the rejection of a model without vision, or None."""
     image = ImageRef("trial", "image/png", len(_IMAGE), _IMAGE_SIDE, _IMAGE_SIDE, data=ImageData(_IMAGE))
@@ -208,7 +211,7 @@ async def probe_images(
             raise
         return None
 
-    return await with_retries(attempt)
+    return await with_retries(attempt, f"{model} to accept an image", _TRIAL_TIMEOUT, notify)
 
 
 @asynccontextmanager
@@ -239,19 +242,6 @@ async def inspect_server(server: ServerClient, flavor: Flavor) -> ServerInfo:
             return _dynamo_info(await _fetch_page(server, "/metrics"))
         case _:
             return ServerInfo()
-
-
-async def with_retries(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Repeats an attempt a few times while the server is busy. A server that is unreachable is not waited for."""
-    for attempt_number in range(_MAX_ATTEMPTS):
-        try:
-            return await attempt()
-        except BackendError as error:
-            is_passing = error.retryable and error.status is not None and not isinstance(error, WebPage)
-            if not is_passing or attempt_number == _MAX_ATTEMPTS - 1:
-                raise
-            await asyncio.sleep(min(_BACKOFF.ceiling, error.retry_after or _BACKOFF.delay(attempt_number)))
-    raise AssertionError("unreachable")
 
 
 def _served(entry: dict[str, Any]) -> ServedModel:

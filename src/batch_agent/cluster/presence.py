@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 import orjson
 
 from .. import aio
-from ..core.coordinator import Documents
+from ..core.coordinator import Document, Documents
+from .document_change import change, retry_contention
 from .membership import best_effort
 
 _NAME = "callers"
-_MAX_ATTEMPTS = 20
 _RENEWALS = 3
 
 Until = dict[str, float]
@@ -47,13 +47,15 @@ class ClientPresence:
             await asyncio.sleep(self._ttl / _RENEWALS)
             await self._change(lambda callers, now: callers.__setitem__(name, now + self._ttl))
 
-    async def _change(self, change: Callable[[Until, float], object]) -> None:
-        for _ in range(_MAX_ATTEMPTS):
-            document = await self._documents.read(_NAME)
+    async def _change(self, edit: Callable[[Until, float], object]) -> None:
+        """Raises StoreError, also if other processes are always faster."""
+
+        async def without_expired(document: Document) -> bytes:
             callers = {name: until for name, until in _read(document.data).items() if until > document.now}
-            change(callers, document.now)
-            if await self._documents.compare_and_set(_NAME, document.data, orjson.dumps(callers)):
-                return
+            edit(callers, document.now)
+            return orjson.dumps(callers)
+
+        await retry_contention(lambda: change(self._documents, _NAME, without_expired))
 
 
 def _read(data: bytes | None) -> Until:

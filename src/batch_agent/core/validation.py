@@ -44,6 +44,14 @@ def port(name: str, value: Any, *, least: int = 0) -> None:
         raise SpecError(f"{name} must be an integer from {least} to 65535; got {value!r}.")
 
 
+def host_name(name: str, host: str) -> None:
+    """Raises SpecError for a host that DNS cannot have, which a resolver would report as a UnicodeError."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise SpecError(f"{name}: the parts of a host name, between its dots, have 1 to 63 characters.") from None
+
+
 def text_or_none(name: str, value: Any) -> None:
     if value is None:
         return

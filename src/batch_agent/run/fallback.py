@@ -21,7 +21,7 @@ from ..core.errors import BackendError, ErrorKind, PlanMismatch, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.facts import Fact
 from ..core.options import Distributed, SpendingLimits
-from ..core.options.backend_settings import BackendSettings
+from ..core.options.backend_settings import BackendSettings, has_source
 from ..core.options.fallback_entry import FALLBACK_PREFIX, FIRST_STAGE, fallback_names, parse_fallback
 from ..core.program_runtime import Runtime
 from ..core.protocols import EventSink
@@ -44,6 +44,7 @@ from .runner import execute, work_on
 from .setup import RunSetup, input_order
 
 with lazy_modules(globals()):
+    from ..backends import connect
     from ..cluster import handover, membership, presence
 
 _KINDS = frozenset(
@@ -63,6 +64,8 @@ _KINDS = frozenset(
 )
 """Failures that another backend or model may not have. Answers that do not fit the schema, limits of the run and bad
 inputs are not among them."""
+_CHECK_SECONDS = 2.0
+"""In which a server says which models it has, before the run. One that starts later is not waited for."""
 _FILTERS = ("content_filter", "content management policy", "content policy")
 
 if TYPE_CHECKING:
@@ -128,12 +131,25 @@ class FallbackRuns:
                 self.count(at, known.results.values())
             left = {(index, sample) for index in range(len(inputs)) for sample in samples}
             left.difference_update(*(known.results for known in recorded[1:]))
+            if not left <= recorded[0].results.keys():
+                await self._check_models()
             for at, (setup, known) in enumerate(zip(setups, recorded, strict=True)):
                 todo = left.union(self.failed, known.results).difference(self.done)
                 if todo:
                     limited = self._limited(at, setup, now() - began)
                     left = await _Phase(self, at, limited, known, deliver, channel).run(todo)
             await self.deliver_failed(deliver)
+
+    async def _check_models(self) -> None:
+        """Raises SpecError for a fallback whose server does not have its model. Found when it is needed, it would end a
+        run that has been paid for."""
+        for name, setup in zip(self.names[1:], self._setups[1:], strict=True):
+            backend = setup.spec.backend
+            if isinstance(backend, BackendSettings) or (isinstance(backend, str) and not has_source(backend)):
+                try:
+                    await connect.check_model(backend, setup.spec.model, _CHECK_SECONDS)
+                except SpecError as error:
+                    raise SpecError(f"{name}: {error}") from error
 
     async def work(self) -> None:
         """Works for a shared run that another process submitted, at all of its backends, until no caller is left.
@@ -267,7 +283,9 @@ class _Phase:
                 raise
             if self._is_last and missing.difference(runs.failed):
                 await runs.deliver_failed(self._deliver)
-                raise
+                if not runs.done:
+                    raise
+                raise RunStopped(_kind_of(error), f"{runs.names[self._at]}: {error}") from error
             then = "" if self._is_last else f" {plural(len(missing), 'agent')} left for {runs.names[self._at + 1]}."
             runs.notify(f"{runs.names[self._at]} is not used any more: {error}{then}")
         left = set(todo).difference(self._delivered, runs.failed)
@@ -327,10 +345,11 @@ class _Phase:
         """Ends what the other workers of a shared run have not begun, waits for the rest, and reads its answers."""
         coordinator, spec = coordinator_of(self._setup.spec), self._setup.spec
         assert coordinator is not None
-        kind = error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.NOT_FOUND
         await coordinator.open()
         try:
-            await handover.withdraw_agents(coordinator, AgentError(kind, str(error)), spec.distribution.lease)
+            await handover.withdraw_agents(
+                coordinator, AgentError(_kind_of(error), str(error)), spec.distribution.lease
+            )
         finally:
             await coordinator.aclose()
         self._known = await recorded_answers(self._setup)
@@ -442,6 +461,10 @@ def _is_outage(error: Exception) -> bool:
     if isinstance(error, BackendError | RunStopped):
         return error.kind in _KINDS
     return isinstance(error, SpecError) and not isinstance(error, PlanMismatch)
+
+
+def _kind_of(error: Exception) -> ErrorKind:
+    return error.kind if isinstance(error, BackendError | RunStopped) else ErrorKind.NOT_FOUND
 
 
 def _both(earlier: AgentResult, last: AgentResult) -> AgentResult:

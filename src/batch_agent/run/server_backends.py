@@ -83,7 +83,7 @@ class ServerBackends:
         if traits.images is None and is_ours:
             backend = server if self.trial.with_budget is None else self.trial.with_budget(server)
             try:
-                refusal = await probe_images(backend, traits.model, on_usage=self._count)
+                refusal = await probe_images(backend, traits.model, on_usage=self._count, notify=setup.notify)
             except BackendError as error:
                 if error.kind is not ErrorKind.BUDGET:
                     raise

@@ -34,7 +34,6 @@ from .tool import Tool
 from .tool_runner import ToolRunner
 from .write_claims import ClaimEntry, WriteClaim
 
-_CHARS_PER_TOKEN = 4
 _CACHE_BYTES = 256 * 1024 * 1024
 _MAX_KEYS = 10_000
 _MAX_KEY_CHARS = 2_000
@@ -69,7 +68,9 @@ class ToolExecutor:
         self._images = ImageFolder(checkpoint_dir)
         self._threads = DaemonThreads()
         check_names(tools)
-        self._runners = {tool.name: ToolRunner(tool, timeout, self._threads, shared_calls) for tool in tools}
+        self._runners = {
+            tool.name: ToolRunner(tool, timeout, max_tokens, self._threads, shared_calls) for tool in tools
+        }
         self._max_tokens = max_tokens
         self._summarize = summarize
         self._disk_cache = disk_cache
@@ -210,7 +211,7 @@ class ToolExecutor:
             output = RenderedResult(describe_error(error))
             is_error, timed_out = True, isinstance(error, ToolTimeout)
         seconds = aio.now() - (started if entry.started_at is None else entry.started_at)
-        text = await self._shorten(tool, output.text, is_error)
+        text = await self._shorten(runner, output, is_error)
         return ToolOutcome(text, is_error, order, seconds, timed_out=timed_out, images=output.images)
 
     async def _kept(self, output: RenderedResult) -> RenderedResult:
@@ -312,14 +313,16 @@ class ToolExecutor:
                 raise
             return object() if not isinstance(error, OSError) else ("gone", error.errno)
 
-    async def _shorten(self, tool: Tool, text: str, is_error: bool) -> str:
-        tokens = tool.max_tokens or self._max_tokens
-        max_chars = tokens * _CHARS_PER_TOKEN
-        if len(text) <= max_chars:
+    async def _shorten(self, runner: ToolRunner, output: RenderedResult, is_error: bool) -> str:
+        text, shown = output.text, runner.max_chars
+        if len(text) <= shown and output.is_whole:
             return replace_surrogates(text)
-        if tool.summarize and not is_error and self._summarize is not None:
-            return replace_surrogates(await self._summarize(text, tokens))
-        return replace_surrogates(f"{text[:max_chars]}\n[cut here: {max_chars} of {len(text)} characters are shown]")
+        if runner.tool.summarize and not is_error and self._summarize is not None:
+            return replace_surrogates(await self._summarize(text, runner.max_tokens))
+        if output.is_whole:
+            return replace_surrogates(f"{text[:shown]}\n[cut here: {shown} of {len(text)} characters are shown]")
+        rest = "and the tool's iterator was not read further"
+        return replace_surrogates(f"{text[:shown]}\n[cut here: {shown} characters are shown, {rest}]")
 
 
 async def _cached(outcome: ToolOutcome) -> SourcedOutcome:

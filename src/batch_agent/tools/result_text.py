@@ -8,7 +8,16 @@ import io
 import json
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Collection,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import date, time
 from inspect import GEN_CREATED, getgeneratorstate
 from types import GeneratorType
@@ -156,13 +165,53 @@ class RenderedResult:
 
     text: str
     images: tuple[ImageRef, ...] = ()
+    is_whole: bool = True
+    """False: the beginning of an iterator that has more."""
 
 
-def as_output(value: Any) -> RenderedResult:
-    """Text and images of a result: an image, or a list of images and texts; everything else is text. Reads files.
-    Raises ValueError for an image that cannot be read."""
+@dataclass(frozen=True, slots=True)
+class ReadValues:
+    """What was read of an iterator, which may have no end."""
+
+    values: list[Any]
+    is_whole: bool
+
+
+def read(values: Iterator[Any], max_chars: int) -> ReadValues:
+    """Reads until the text of the values is longer than `max_chars`. Raises what the iterator raises."""
+    found, size = [], 0
+    for value in values:
+        found.append(value)
+        size += len(as_text(value)) + 1  # a comma
+        if size > max_chars:
+            if isinstance(values, Generator):
+                values.close()
+            return ReadValues(found, False)
+    return ReadValues(found, True)
+
+
+async def read_async(values: AsyncIterator[Any], max_chars: int) -> ReadValues:
+    """As `read`."""
+    found, size = [], 0
+    async for value in values:
+        found.append(value)
+        size += len(as_text(value)) + 1
+        if size > max_chars:
+            if isinstance(values, AsyncGenerator):
+                await values.aclose()
+            return ReadValues(found, False)
+    return ReadValues(found, True)
+
+
+def as_output(value: Any, max_chars: int) -> RenderedResult:
+    """Text and images of a result: an image, or a list of images and texts; everything else is text. Reads files, and
+    iterators up to `max_chars`. Raises what an iterator raises, and ValueError for an image that cannot be read."""
     if isinstance(value, str):
         return RenderedResult(value)
+    if isinstance(value, Iterator):
+        value = read(value, max_chars)
+    if isinstance(value, ReadValues):
+        return RenderedResult(as_text(value.values), is_whole=value.is_whole)
     parts = value if isinstance(value, list | tuple) else [value]
     images = [as_image(part) for part in parts] if len(parts) <= _MAX_PARTS else []
     is_mixed = any(images) and all(image or isinstance(part, str) for image, part in zip(images, parts, strict=True))

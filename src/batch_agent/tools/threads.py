@@ -9,6 +9,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+from ..forked_child import ForkGuard
 from .result_text import PlainToolError, describe_error
 
 _log = logging.getLogger("batch_agent")
@@ -48,7 +49,8 @@ class DaemonThreads:
         def work() -> Callable[[], object]:
             result, error = None, None
             try:
-                result = context.run(function)
+                with ForkGuard():
+                    result = context.run(function)
             except BaseException as raised:  # noqa: BLE001 - carried over to the caller
                 error = _for_future(raised)
             return lambda: loop.call_soon_threadsafe(settle, result, error)

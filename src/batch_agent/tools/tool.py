@@ -136,10 +136,6 @@ class Tool(metaclass=_ToolClass):
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if inspect.isasyncgenfunction(self.function):
-            raise SpecError(
-                f"Tool {self.name!r}: an async generator does not return a single result; return a list instead."
-            )
         if self.limits.retries and not self.sharing.is_repeatable:
             raise SpecError(
                 f"Tool {self.name!r}: a write that failed may have taken effect, so it is not retried. "
@@ -333,4 +329,8 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+    """Whether it runs on the loop: a coroutine function or an async generator function."""
+    return any(
+        inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
+        for each in (function, type(function).__call__)
+    )

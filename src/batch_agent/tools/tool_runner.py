@@ -2,7 +2,7 @@
 
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +10,19 @@ from .. import aio
 from ..core.messages import ToolSource
 from ..core.results import ToolUse
 from ..core.shared_calls import SharedCalls
+from ..forked_child import ForkGuard
 from ..plan.fingerprint import canonical
 from .call_batch import Batcher
-from .result_text import RenderedResult, as_output
+from .result_text import RenderedResult, as_output, read_async
 from .threads import DaemonThreads
 from .throttle import Permit, Throttle
 from .tool import Tool
 from .write_claims import ClaimEntry, WriteClaim
 
 _MAX_DURATIONS = 512
+_CHARS_PER_TOKEN = 4
+_MAX_SUMMARIZED_CHARS = 1_000_000
+"""Of an iterator whose values the model summarizes."""
 
 
 @dataclass(slots=True)
@@ -81,9 +85,18 @@ class ToolRunner:
     """Runs one tool in one run."""
 
     def __init__(
-        self, tool: Tool, timeout: float | None, threads: DaemonThreads, shared_calls: SharedCalls | None = None
+        self,
+        tool: Tool,
+        timeout: float | None,
+        max_tokens: int,
+        threads: DaemonThreads,
+        shared_calls: SharedCalls | None = None,
     ) -> None:
+        """`max_tokens`: of a result, for tools without a limit of their own."""
         self.tool = tool
+        self.max_tokens = tool.max_tokens or max_tokens
+        self.max_chars = self.max_tokens * _CHARS_PER_TOKEN
+        self._max_read_chars = max(self.max_chars, _MAX_SUMMARIZED_CHARS) if tool.summarize else self.max_chars
         self.stats = ToolStats(tool.name)
         self._threads = threads
         is_async = tool.is_async if tool.batch is None else tool.batch.is_async
@@ -112,7 +125,7 @@ class ToolRunner:
         """The result as text and images. Raises what the tool raises, and what the claim raises."""
         if self.batcher is not None:
             others = {name: value for name, value in arguments.items() if name != self.batcher.key_arg}
-            return as_output(await self.batcher.call(arguments, canonical(others), claim))
+            return self._render(await self.batcher.call(arguments, canonical(others), claim))
         function = self.tool.function
         if self.is_unthrottled:
             if entry.claim is not None:
@@ -121,22 +134,23 @@ class ToolRunner:
             started = aio.now()
             try:
                 with self._throttle.deadline(entry) as deadline:
-                    return as_output(await function(**arguments))
+                    return self._render(await self._resolve(function(**arguments)))
             except TimeoutError:
                 self._throttle.raise_if_expired(deadline)
                 raise
             finally:
                 self.stats.record_execution(aio.now() - started)
         if self.tool.is_async:
-            return as_output(await self._execute(lambda: function(**arguments), arguments, entry))
-        output = await self._execute(lambda: _output_or_awaitable(function(**arguments)), arguments, entry)
-        return output if isinstance(output, RenderedResult) else as_output(output)
+            return self._render(await self._execute(lambda: function(**arguments), arguments, entry))
+        output = await self._execute(lambda: self._render_in_thread(function(**arguments)), arguments, entry)
+        return output if isinstance(output, RenderedResult) else self._render(output)
 
     def _execute(self, function: Callable[[], Any], arguments: dict[str, Any], entry: ClaimEntry) -> Awaitable[Any]:
         async def attempt(permit: Permit | None) -> Any:
             started = entry.started_at = aio.now()
             try:
-                return await (entry.call(function) if self._is_async else self._in_thread(function, entry, permit))
+                value = entry.call(function) if self._is_async else await self._in_thread(function, entry, permit)
+                return await self._resolve(value)
             finally:
                 self.stats.record_execution(aio.now() - started)
 
@@ -146,11 +160,19 @@ class ToolRunner:
         if permit is not None:
             permit.thread_started()
         on_end = None if permit is None else permit.thread_ended
-        value = await self._threads.run(lambda: entry.call(function), on_end)
-        return await value if inspect.isawaitable(value) else value
+        return await self._threads.run(lambda: entry.call(function), on_end)
 
+    async def _resolve(self, value: Any) -> Any:
+        """What has to be awaited, on the loop: a coroutine, an async iterator, or one after the other."""
+        with ForkGuard():
+            if inspect.isawaitable(value):
+                value = await value
+            return await read_async(value, self._max_read_chars) if isinstance(value, AsyncIterator) else value
 
-def _output_or_awaitable(value: Any) -> Any:
-    """Called in the tool's thread, because rendering a value may block as well. An awaitable, which a wrapped async
-    tool returns, is awaited on the loop."""
-    return value if inspect.isawaitable(value) else as_output(value)
+    def _render(self, value: Any) -> RenderedResult:
+        return as_output(value, self._max_read_chars)
+
+    def _render_in_thread(self, value: Any) -> Any:
+        """Called in the tool's thread, because rendering a value may block as well. What has to be awaited, which a
+        wrapped async tool returns, is left to the loop."""
+        return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else self._render(value)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_server
 
 from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
-from batch_agent.backends import probe as probing
+from batch_agent.backends import startup_wait
 from batch_agent.backends.connect import connect
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend
@@ -271,7 +271,7 @@ async def test_the_tool_trial_is_made_only_for_runs_with_tools() -> None:
 
 
 async def test_a_server_that_fails_during_the_tool_trial_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probing, "_BACKOFF", Backoff(0.01, 10.0))
+    monkeypatch.setattr(startup_wait, "_BACKOFF", Backoff(0.01, 10.0))
     async with serving(model("m"), tools=500) as server:
         error = await refused(server.url, uses_tools=True)
         assert isinstance(error, BackendError)

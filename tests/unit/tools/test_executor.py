@@ -339,11 +339,3 @@ async def test_cancelling_an_agent_cancels_its_calls(use: Use) -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert sorted(ended) == [0, 1]
-
-
-async def test_an_async_generator_is_no_tool() -> None:
-    async def stream() -> AsyncIterator[int]:
-        yield 1
-
-    with pytest.raises(SpecError, match="stream"):
-        Tool.define(stream)

@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 
 from ...core.errors import SpecError
 from ...core.safe_text import public_url
+from ...core.validation import host_name
 
 _CONNECT_TIMEOUT = 5.0
 _MAX_CONNECTIONS = 1_000
@@ -42,6 +43,8 @@ def open_pool(url: str) -> ConnectionPool:
             "special characters in the password."
         ) from None
     _check_files(pool, url)
+    for host in _hosts(pool):
+        host_name(repr(public_url(url)), host)
     return pool
 
 
@@ -50,6 +53,13 @@ async def close_pool(pool: ConnectionPool) -> None:
     if isinstance(pool, SentinelConnectionPool):
         for sentinel in pool.sentinel_manager.sentinels:
             await sentinel.aclose()
+
+
+def _hosts(pool: ConnectionPool) -> list[str]:
+    if isinstance(pool, SentinelConnectionPool):
+        sentinels = pool.sentinel_manager.sentinels
+        return [sentinel.connection_pool.connection_kwargs["host"] for sentinel in sentinels]
+    return [pool.connection_kwargs.get("host", "")]
 
 
 def _check_files(pool: ConnectionPool, url: str) -> None:

@@ -84,7 +84,10 @@ class LiveStage:
     @property
     def cost(self) -> float | None:
         """Cost of the turns so far; None if the price is unknown."""
-        return self.stats.run.cost(self.turn_tokens.usage) if self.stats.run else None
+        return self.cost_of(self.turn_tokens.usage)
+
+    def cost_of(self, usage: Usage) -> float | None:
+        return self.stats.run.cost(usage) if self.stats.run else None
 
 
 class LiveState:
@@ -237,8 +240,6 @@ class LiveState:
 
     @property
     def cost(self) -> float | None:
-        """Cost so far; None if the price of a stage is unknown."""
-        if self.budget is not None and self.budget.cost:
-            return self.budget.cost
+        """Cost of the turns so far; None if the price of a stage is unknown."""
         costs = [stage.cost for stage in self.stages.values() if stage.stats.run is not None]
         return None if None in costs else sum(cost for cost in costs if cost is not None)

@@ -16,6 +16,7 @@ from .summary import (
     saved_by_sharing,
     shared_results_lines,
     steered_lines,
+    unanswered_parts,
     unavailable_lines,
 )
 from .text_format import duration, plural
@@ -25,11 +26,23 @@ def partial_flow_summary_lines(state: LiveState, seconds: float) -> list[str]:
     """A line per stage, one for the total, and one per kind of failure. `seconds`: duration of the flow so far."""
     lines = [_partial_stage_line(name, stage) for name, stage in state.stages.items() if name]
     usage = sum((stage.usage for stage in state.stages.values()), state.tools.summaries)
-    lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(usage, state.cost)])}.")
+    lines.append(f"Total: {'; '.join([duration(seconds), *usage_parts(usage, None), *_cost_parts(state)])}.")
     lines += flow_tool_lines(state)
     for name, stage in state.stages.items():
         lines += failure_lines(name, stage.stats.failures)
     return [*lines, *callback_lines(state), *endpoint_lines(state), *steered_lines(state)]
+
+
+def _cost_parts(state: LiveState) -> list[str]:
+    """What the answers cost, restored ones too, and what the budget counts beyond that. Stages share a budget, or each
+    backend of a run with `fallback=` has one."""
+    stages = [stage for stage in state.stages.values() if stage.stats.run is not None]
+    costs = [stage.cost_of(stage.usage) for stage in stages]
+    costs += [stage.cost_of(state.tools.summaries) for stage in stages[:1]]
+    spent = max([0.0 if state.budget is None else state.budget.cost, *(stage.stats.spent for stage in stages)])
+    if None in costs or not (known := sum(cost for cost in costs if cost is not None)):
+        return [dollars(spent)] if spent else []
+    return [dollars(known), *unanswered_parts(spent - known)]
 
 
 def flow_tool_lines(state: LiveState) -> list[str]:
@@ -47,7 +60,8 @@ def _partial_stage_line(name: str, stage: LiveStage) -> str:
     stats = stage.stats
     done = f"{stats.ok:,} of {plural(stage.total, 'agent')}" if stage.total is not None else f"{stats.ok:,}"
     states = f"{done} answered{failed_count(stats.failed)}{model_and_backend(stats.model, stats.backend)}"
-    return f"{name}: {'; '.join([states, *truncated_parts(stats.truncated), *usage_parts(stage.usage, stage.cost)])}."
+    spent = usage_parts(stage.usage, stage.cost_of(stage.usage))
+    return f"{name}: {'; '.join([states, *truncated_parts(stats.truncated), *spent])}."
 
 
 def truncated_parts(count: int) -> list[str]:

@@ -68,11 +68,14 @@ def _cost(stats: RunStats, usage: Usage) -> list[str]:
     if not known:
         return [f"Cost: {dollars(stats.spent)}."] if stats.spent else []
     by_lane = cost_by_lane(stats.run.cost, usage) if stats.run else ""
-    rest = stats.spent - known
+    return [f"Cost: {'; '.join([dollars(known) + by_lane, *unanswered_parts(stats.spent - known)])}."]
+
+
+def unanswered_parts(rest: float) -> list[str]:
+    """What the budget counts beyond the cost of answers, if that is worth mentioning."""
     if rest < _SHOWN_DOLLARS:
-        return [f"Cost: {dollars(known)}{by_lane}."]
-    unknown = f"the budget counts {dollars(rest)} more for requests without an answer, which may have cost less"
-    return [f"Cost: {dollars(known)}{by_lane}; {unknown}."]
+        return []
+    return [f"the budget counts {dollars(rest)} more for requests without an answer, which may have cost less"]
 
 
 def cost_by_lane(cost: Callable[[Usage], float | None], usage: Usage) -> str:

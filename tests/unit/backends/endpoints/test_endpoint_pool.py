@@ -10,7 +10,7 @@ import pytest
 from tests.support.sim_hosts import CHAT, STEPS, Host, Odd, refuse, soon, up
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, RunStopped, SpecError, Tool
-from batch_agent.backends import probe
+from batch_agent.backends import startup_wait
 from batch_agent.backends.connect import connect
 from batch_agent.backends.endpoints import pool_member as fleet_member
 from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
@@ -77,7 +77,7 @@ async def test_a_request_that_fails_on_one_endpoint_succeeds_on_another(odd: Odd
 async def test_an_endpoint_that_fails_its_probe_is_ejected_at_once(
     status: int, extra: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(startup_wait, "_MAX_ATTEMPTS", 1)
     monkeypatch.setattr(standing, "_EJECTION", Backoff(1000.0, 1000.0))
     bad, good = Host(odd=answering(status, extra)), Host()
     async with up(bad, good):

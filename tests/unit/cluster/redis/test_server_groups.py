@@ -132,6 +132,21 @@ def test_an_incomplete_sentinel_url_is_refused(url: str) -> None:
         open_pool(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [f"redis://{'a' * 64}", "rediss://me:secret@a..b:6379/0", f"redis+sentinel://host,{'a' * 64}.com:26379/main/0"],
+)
+def test_a_host_that_dns_cannot_have_is_refused_at_once(url: str) -> None:
+    with pytest.raises(SpecError, match=r"redis.*: the parts of a host name, between its dots, have 1 to 63") as caught:
+        open_pool(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://localhost.", "redis://[::1]:6379", "unix:///tmp/redis.sock", "redis://"])
+def test_other_hosts_are_left_to_the_resolver(url: str) -> None:
+    open_pool(url)
+
+
 @pytest.mark.slow
 async def test_a_redis_cluster_is_refused_with_what_to_use() -> None:
     options = ("--cluster-enabled", "yes", "--cluster-port", "0")

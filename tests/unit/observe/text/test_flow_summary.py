@@ -114,6 +114,22 @@ def test_a_flow_summary_has_shared_and_spent_totals() -> None:
     ]
 
 
+def test_what_the_budget_of_a_flow_counts_beyond_its_answers_is_shown_apart_from_their_cost() -> None:
+    state = LiveState()
+    state.emit(FlowStarted(("map", "all")))
+    for stage in ("map", "all"):
+        state.emit(StageEvent(stage, RunStarted("vllm", "m", 8, 1, prices=(1.0, 1.0, 2.0))))
+    state.emit(StageEvent("map", AgentFinished(answered(0), resumed=True)))
+    state.emit(BudgetReported(1200, 0.25))
+    assert partial_flow_summary_lines(state, 5.0)[0].endswith("1,000 tokens in (50% cached), 100 out; $0.0012.")
+    assert partial_flow_summary_lines(state, 5.0)[2] == (
+        "Total: 5 s; 1,000 tokens in (50% cached), 100 out; $0.0012; "
+        "the budget counts $0.2488 more for requests without an answer, which may have cost less."
+    )
+    state.emit(BudgetReported(1200, 0.0012))
+    assert partial_flow_summary_lines(state, 5.0)[2].endswith("100 out; $0.0012.")
+
+
 def test_the_summary_of_a_flow_stopped_before_its_start_is_short() -> None:
     assert partial_flow_summary_lines(LiveState(), 5.0) == ["Total: 5 s."]
 
