@@ -4,6 +4,9 @@ from typing import Final
 
 from .common import COMMON, LuaScript
 
+_FEW = 3
+"""Messages in which the facts of most agents arrive: so many are read together with their number."""
+
 # ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent, token,
 # whether its facts are replaced, facts; then key, token, failed, completion of each that ends. Returns the refused
 # keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
@@ -98,27 +101,36 @@ return refused
 # read a string costs the client some microseconds, however short it is.
 FACTS: Final = LuaScript.of(
     COMMON,
-    """
-local fields, entries, lengths = {}, {}, {}
+    f"""
+local few, fields, entries, found, lengths = {_FEW}, {{}}, {{}}, {{}}, {{}}
 local keys = cjson.decode(ARGV[1])
-for index, key in ipairs(keys) do fields[index] = 'entries:' .. key end
-local counts = read(fields)
+for _, key in ipairs(keys) do
+  fields[#fields + 1] = 'entries:' .. key
+  for entry = 1, few do fields[#fields + 1] = 'facts:' .. key .. ' ' .. entry end
+end
+local first_ones, rest = read(fields), {{}}
+local function count(index) return tonumber(first_ones[(index - 1) * (few + 1) + 1]) or 0 end
 for index, key in ipairs(keys) do
-  for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
+  for entry = few + 1, count(index) do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
 end
-local found, position = {}, 0
 for first = 1, #entries, 1000 do
-  local part = {unpack(entries, first, math.min(first + 999, #entries))}
-  for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
+  local part = {{unpack(entries, first, math.min(first + 999, #entries))}}
+  for _, entry in ipairs(read(part)) do rest[#rest + 1] = entry end
 end
+local position = 0
 for index = 1, #keys do
   local length = 0
-  for _ = 1, tonumber(counts[index]) or 0 do
-    position = position + 1
-    length = length + #found[position]
+  for entry = 1, count(index) do
+    local facts = first_ones[(index - 1) * (few + 1) + 1 + entry]
+    if entry > few then
+      position = position + 1
+      facts = rest[position]
+    end
+    found[#found + 1] = facts
+    length = length + #facts
   end
   lengths[index] = length
 end
-return {table.concat(lengths, ' '), table.concat(found)}
+return {{table.concat(lengths, ' '), table.concat(found)}}
 """,
 )
