@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import orjson
 
@@ -138,7 +139,9 @@ class LimitSharing:
         return demands == self._demands and not any(demand.is_short for demand in demands.values())
 
     def _current_demands(self) -> dict[str, Demand]:
-        return {name: quota.slots.demand() for name, quota in self._quotas.items()}
+        """What others must know: nobody needs the use of a worker that is alone."""
+        demands = {name: quota.slots.demand() for name, quota in self._quotas.items()}
+        return demands if self.workers > 1 else {name: replace(each, used=0) for name, each in demands.items()}
 
     async def renew(self) -> None:
         """Reports this worker's demand, and applies its quotas. Raises StoreError."""
@@ -178,7 +181,7 @@ class LimitSharing:
         if (
             self._is_confirmed
             and before is not None
-            and before.claims == claims
+            and (before.claims == claims or (len(members) == 1 and _is_same_quota(before.claims, claims)))
             and before.until - document.now >= CALM_SHARE * self._ttl
         ):
             self._demands = self._current_demands() if is_same else None
@@ -215,6 +218,14 @@ class LimitSharing:
         self.is_isolated, self._is_confirmed = True, False
         for quota in self._quotas.values():
             quota.put(0)
+
+
+def _is_same_quota(before: Mapping[str, SlotClaim], claims: Mapping[str, SlotClaim]) -> bool:
+    """Whether a worker that joins would find the same slots taken."""
+    return before.keys() == claims.keys() and all(
+        before[name].total == claim.total and (claim.total is None or before[name].held == claim.held)
+        for name, claim in claims.items()
+    )
 
 
 def _alive(document: Document) -> dict[str, _Member]:
