@@ -13,7 +13,7 @@ from .membership import Membership
 from .shared_store import SharedStore
 
 _MAX_BATCH = 32
-_MIN_BATCH = 4
+_MIN_BATCH = 8
 _SLOTS_PER_LEASE = 2
 """Above the minimum, one agent per so many slots is leased ahead."""
 _ROUNDS = 4

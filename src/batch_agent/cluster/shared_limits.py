@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import orjson
 
@@ -13,7 +14,7 @@ from ..core.errors import StoreError
 from ..core.fast_dataclass import dataclass
 from ..engine.admission import AdmissionController
 from ..engine.slots import Slots
-from ..schedule.fair_share import SlotClaim, allocate, demand_for
+from ..schedule.fair_share import Demand, SlotClaim, allocate, demand_for
 from .document_change import ContentionError, change, retry_contention
 from .membership import best_effort
 
@@ -26,6 +27,8 @@ _MANY_WORKERS = 32
 """With more workers, each renews less often: all change one document."""
 _RENEWALS = 5
 """At least, per lease duration."""
+_CALM_INTERVALS = 4
+"""A worker reads the others' entries only every so many intervals while neither they nor its own demand change."""
 CALM_SHARE = 0.6
 """An entry that would stay as it is is written again when less than this share of its duration is left."""
 
@@ -57,8 +60,14 @@ async def share_limits(
 
 
 async def _renew_forever(sharing: "LimitSharing", interval: float, ttl: float) -> None:
+    waited = 0.0
     while True:  # until it is cancelled with the run
-        await asyncio.sleep(renewal_interval(interval, ttl, sharing.workers))
+        pause = renewal_interval(interval, ttl, sharing.workers)
+        await asyncio.sleep(pause)
+        waited += pause
+        if sharing.is_calm and waited + pause <= min(_CALM_INTERVALS * interval, ttl / _RENEWALS):
+            continue
+        waited = 0.0
         try:
             await sharing.renew()
         except StoreError as error:  # a quota that is not renewed expires
@@ -112,6 +121,8 @@ class LimitSharing:
         self._is_confirmed = False
         """Whether the last entry that this worker has written is known to be there, and in time."""
         self._portions: dict[str, int | None] = {}
+        self._demands: dict[str, Demand] | None = None
+        """This worker's demand at its last renewal, if that changed nothing."""
         self.is_isolated = False
         """The coordinator was unreachable for so long that other workers may consider this one dead: nothing is
         granted."""
@@ -121,9 +132,20 @@ class LimitSharing:
         """Number of workers that are alive."""
         return max(1, len(self._members))
 
+    @property
+    def is_calm(self) -> bool:
+        """Whether the last renewal changed nothing, and this worker still has as much to do and enough slots."""
+        demands = self._current_demands()
+        return demands == self._demands and not any(demand.is_short for demand in demands.values())
+
+    def _current_demands(self) -> dict[str, Demand]:
+        """What others must know: nobody needs the use of a worker that is alone."""
+        demands = {name: quota.slots.demand() for name, quota in self._quotas.items()}
+        return demands if self.workers > 1 else {name: replace(each, used=0) for name, each in demands.items()}
+
     async def renew(self) -> None:
         """Reports this worker's demand, and applies its quotas. Raises StoreError."""
-        began = aio.now()
+        began, self._demands = aio.now(), None
         await change(self._documents, _MEMBERS, self._edit)
         if aio.now() >= began + SAFETY_FACTOR * self._ttl:
             raise ContentionError("The coordinator responded so late that other workers may consider this one dead.")
@@ -154,13 +176,15 @@ class LimitSharing:
         for name, quota in self._quotas.items():
             others = {worker: each.claims[name] for worker, each in members.items() if name in each.claims}
             claims[name] = self._claim(name, quota, others, document.now)
-        before, self._members = members.get(self._worker), members
+        is_same, self._members = members == self._members, members
+        before = members.get(self._worker)
         if (
             self._is_confirmed
             and before is not None
-            and before.claims == claims
+            and (before.claims == claims or (len(members) == 1 and _is_same_quota(before.claims, claims)))
             and before.until - document.now >= CALM_SHARE * self._ttl
         ):
+            self._demands = self._current_demands() if is_same else None
             return None
         self._is_confirmed = False
         members[self._worker] = _Member(document.now + self._ttl, claims)
@@ -194,6 +218,14 @@ class LimitSharing:
         self.is_isolated, self._is_confirmed = True, False
         for quota in self._quotas.values():
             quota.put(0)
+
+
+def _is_same_quota(before: Mapping[str, SlotClaim], claims: Mapping[str, SlotClaim]) -> bool:
+    """Whether a worker that joins would find the same slots taken."""
+    return before.keys() == claims.keys() and all(
+        before[name].total == claim.total and (claim.total is None or before[name].held == claim.held)
+        for name, claim in claims.items()
+    )
 
 
 def _alive(document: Document) -> dict[str, _Member]:

@@ -52,6 +52,7 @@ class EndpointPool:
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Ends the watch of the sources of its endpoints, if there is one."""
         self._observers: list[Callable[[EndpointChanged], None]] = []
+        self._prefixes = _PromptPrefixes()
         self._sessions: dict[str, set[int]] = {}
         """Endpoints that keep a session for each agent."""
         self.paces = self._pace_endpoints() if traits.reports_rate_limits else None
@@ -262,14 +263,14 @@ class EndpointPool:
     def choose(self, request: Request, now: float, exclude: Set[int], grant: Grant | None = None) -> int | None:
         """The endpoint for a request. `grant`: of the pace."""
         agent, index = request.agent, None
-        prefixes, draw = _prefixes(request), (random.random(), random.random())  # noqa: S311
+        prefixes, draw = self._prefixes.of(request), (random.random(), random.random())  # noqa: S311
         is_plain = grant is None and agent not in self.health.failures
         for excluded in (exclude,) if is_plain else self._exclusions(agent, now, exclude, grant):
             index = self.routing.choose(1.0, now, prefixes=prefixes, origin=agent or None, exclude=excluded, draw=draw)
             if index is not None:
                 break
         if index is not None:
-            if self.paces is not None and grant is not None:
+            if grant is not None and self.paces is not None:
                 self.paces.sent(grant, index, is_repeated=bool(exclude))
             if self.on_routed is not None:
                 self.on_routed(agent, self.members[index].url)
@@ -280,17 +281,28 @@ class EndpointPool:
         return self.health.exclusions(agent, exclude, early)
 
 
-def _prefixes(request: Request) -> tuple[int, ...]:
-    """Beginnings of the prompt that other agents may share, as hashes, the longest first: up to each reference, and the
-    text before them."""
-    first = request.messages[0] if request.messages else None
-    if not isinstance(first, User) or not first.shared:
-        return ()
-    keys, key, start = tuple[int, ...](), 0, 0
-    for end in (*first.breaks, first.shared):
-        key, start = hash((key, first.text[start:end])), end
-        keys = (key, *keys)
-    return keys
+class _PromptPrefixes:
+    """Beginnings of a prompt that other agents may share, as hashes, the longest first: up to each reference, and the
+    text before them. Most agents of a run share one text, which is hashed once."""
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._keys: tuple[int, ...] = ()
+
+    def of(self, request: Request) -> tuple[int, ...]:
+        first = request.messages[0] if request.messages else None
+        if not isinstance(first, User) or not first.shared:
+            return ()
+        if not first.breaks:
+            if len(self._text) != first.shared or not first.text.startswith(self._text):
+                self._text = first.text[: first.shared]
+                self._keys = (hash((0, self._text)),)
+            return self._keys
+        keys, key, start = tuple[int, ...](), 0, 0
+        for end in (*first.breaks, first.shared):
+            key, start = hash((key, first.text[start:end])), end
+            keys = (key, *keys)
+        return keys
 
 
 async def _open_all(

@@ -15,6 +15,8 @@ from .endpoint_health import EndpointHealth
 from .failover import MAX_BROKEN, REJECTIONS, EndpointRejection, FailedAttempts
 from .pool_member import PoolEndpoint
 
+_NONE: Set[int] = frozenset()
+
 
 class RequestPool(Protocol):
     """What a request needs of its pool."""
@@ -62,33 +64,34 @@ class PooledRequest(AsyncIterator[Delta]):
     async def __aenter__(self) -> Self:
         pool, request = self._pool, self._request
         failed: FailedAttempts | None = None
-        excluded = set[int]()
+        excluded: Set[int] = _NONE
         grant = None if pool.paces is None else pool.paces.take()
         while (index := pool.choose(request, now := aio.now(), excluded, grant)) is not None:
             if failed is not None:
                 self._check_budget(failed)
             self._index, self._ticket, self._started = index, pool.routing.sent(index, 1.0, now), now
-            excluded.add(index)
             try:
                 backend = pool.members[index].backend
                 if backend is None:
                     backend = await pool.members[index].get_backend(pool.traits)
                     if pool.routing.is_draining(index):  # meanwhile
                         self._release()
+                        excluded = excluded | {index}
                         continue
                 if backend.traits.has_agent_sessions:
                     pool.add_session(request.agent, index)
                 self._stream = backend.stream(request)
                 self._deltas = await self._stream.__aenter__()
             except BackendError as error:
-                failed = failed or FailedAttempts()
+                failed, excluded = failed or FailedAttempts(), excluded | {index}
                 self._on_failed_attempt(failed, error)
             except BaseException:
                 self._abandon()
                 raise
             else:
-                for rejection in () if failed is None else failed.rejections:
-                    pool.health.blame(rejection)
+                if failed is not None:
+                    for rejection in failed.rejections:
+                        pool.health.blame(rejection)
                 return self
         raise pool.health.no_endpoint_error({} if failed is None else failed.errors)
 

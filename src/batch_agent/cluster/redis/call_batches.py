@@ -7,6 +7,7 @@ from contextlib import suppress
 from ... import aio
 from ...core.errors import StoreError
 from ...core.fast_dataclass import dataclass
+from .lua.calls import CLAIM
 from .write_batches import split_batches
 
 INTERVAL = 0.04
@@ -26,8 +27,9 @@ class CallChange:
     outcome: bytes = b""
 
     @property
-    def arguments(self) -> tuple[bytes | str | int, ...]:
-        return self.name, "" if self.ttl_millis is None else self.ttl_millis, self.outcome
+    def header(self) -> tuple[str, int, int]:
+        """As the script takes it."""
+        return self.name, CLAIM if self.ttl_millis is None else self.ttl_millis, len(self.outcome)
 
 
 Send = Callable[[str, Sequence[CallChange]], Awaitable[list[bytes | int]]]

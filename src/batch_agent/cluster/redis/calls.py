@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+import orjson
+
 from ...core.coordinator import permit_update
 from .call_batches import CallBatches, CallChange
 from .keyspace import RedisKeyspace, millis
@@ -36,6 +38,7 @@ class RedisCallTable:
         await self._keyspace.run_idempotent(RELEASE_PERMIT, name, worker, permit_update(name))
 
     async def _send(self, worker: str, changes: Sequence[CallChange]) -> list[bytes | int]:
-        arguments = [value for change in changes for value in change.arguments]
-        found: list[bytes | int] = await self._keyspace.script(CALLS, worker, *arguments)
+        listed = orjson.dumps([change.header for change in changes])
+        outcomes = b"".join(change.outcome for change in changes)
+        found: list[bytes | int] = await self._keyspace.script(CALLS, worker, listed, outcomes)
         return found

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
-from .lua.common import LOST, MAX_LEASE, OLD_LAYOUT, LuaScript
+from .lua.common import LOST, MAX_LEASE, MAX_UPDATES, OLD_LAYOUT, LuaScript
 
 if TYPE_CHECKING:
     from .redis_connection import RedisConnection
@@ -60,6 +60,13 @@ class RedisKeyspace:
         """Runs a script that detects whether it ran before."""
         with self._detect_loss(), self._slots.acquire() as (slot, number):
             return await self.connection.run(script, self.prefix, lambda again: (slot, number, int(again), *values))
+
+    async def add_message(self, stream: str, data: bytes, repeat: LuaScript) -> None:
+        """Adds a message to a stream. `repeat`: adds it if it is not there, after a lost reply."""
+        with self._detect_loss(), self._slots.acquire() as (slot, number):
+            mark = f"{slot} {number}"
+            add = ("XADD", self.key(stream), "MAXLEN", "~", MAX_UPDATES, "*", "told", data, "mark", mark)
+            await self.connection.run(repeat, self.prefix, lambda _: (stream, mark, data), first=add)
 
     async def streams(self, after: Mapping[str, str], count: int, wait: float) -> dict[str, list[Any]]:
         """Entries of the streams after these ids; only streams with entries. May wait for less than `wait` seconds."""

@@ -102,12 +102,21 @@ class RedisConnection:
 
         return await self._retried(attempt, None)
 
-    async def run(self, script: LuaScript, key: str, arguments: Callable[[bool], Sequence[Argument]]) -> Any:
-        """`arguments` receives whether the script may have run before."""
+    async def run(
+        self,
+        script: LuaScript,
+        key: str,
+        arguments: Callable[[bool], Sequence[Argument]],
+        first: Sequence[Argument] | None = None,
+    ) -> Any:
+        """`arguments` receives whether the script may have run before. `first`: a command that does the same, for the
+        first attempt."""
 
         async def attempt(tries: int) -> Any:
             values = arguments(tries > 0)
             async with self._in_flight:
+                if first is not None and tries == 0:
+                    return await self._send(*first)
                 try:
                     return await self._send("EVALSHA", script.sha, 1, key, *values)
                 except NoScriptError:

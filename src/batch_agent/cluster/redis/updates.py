@@ -22,17 +22,15 @@ _STREAMS = (_ENDED, _EVENTS, _NEWS)
 _NOT_READ = "-"
 """In a cursor: the stream is not read."""
 
-# ARGV: once (3), stream, data.
-PUBLISH: Final = LuaScript.of(
+# ARGV: stream, mark, data of a message that may be there already.
+PUBLISH_AGAIN: Final = LuaScript.of(
     COMMON,
     f"""
-local stream, mark = run .. ARGV[4], ARGV[1] .. ' ' .. ARGV[2]
-if ARGV[3] == '1' then
-  for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', {_MAX_REPEAT_DISTANCE})) do
-    if entry[2][4] == mark then return end
-  end
+local stream, mark = run .. ARGV[1], ARGV[2]
+for _, entry in ipairs(redis.call('XREVRANGE', stream, '+', '-', 'COUNT', {_MAX_REPEAT_DISTANCE})) do
+  if entry[2][4] == mark then return end
 end
-redis.call('XADD', stream, 'MAXLEN', '~', {MAX_UPDATES}, '*', 'told', ARGV[5], 'mark', mark)
+redis.call('XADD', stream, 'MAXLEN', '~', {MAX_UPDATES}, '*', 'told', ARGV[3], 'mark', mark)
 """,
 )
 
@@ -71,7 +69,7 @@ class RedisUpdateStream:
         return _updates(tuple(positions.get(name, _NOT_READ) for name in _STREAMS), rows_by_stream)
 
     async def publish(self, data: bytes, *, to_workers: bool = True) -> None:
-        await self._keyspace.run_idempotent(PUBLISH, _NEWS if to_workers else _EVENTS, data)
+        await self._keyspace.add_message(_NEWS if to_workers else _EVENTS, data, PUBLISH_AGAIN)
 
 
 def _updates(after: Cursor, rows_by_stream: Mapping[str, Sequence[Any]]) -> Updates:

@@ -3,6 +3,8 @@
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 
+import orjson
+
 from ... import aio
 from ...core.agent_config import Job
 from ...core.coordinator import Completion, Lease
@@ -31,8 +33,9 @@ class RedisWorkQueue:
         ended: dict[str, Completion] = {}
         encoded = ((job.key, encode_job(job)) for job in jobs)
         for batch in split_batches(encoded, lambda each: len(each[1])):
+            listed = orjson.dumps([(key, len(data)) for key, data in batch])
             creation_mark, *found = await self._keyspace.script(
-                SUBMIT, int(retry_failed), secrets.token_hex(8), *_flat(batch)
+                SUBMIT, int(retry_failed), secrets.token_hex(8), listed, b"".join(data for _, data in batch)
             )
             self._registration.on_submitted(creation_mark)
             ended.update((key.decode(), decode_completion(data)) for key, data in _pairs(found))
@@ -86,7 +89,7 @@ def _read_lease(row: bytes) -> tuple[Job, int, int, int]:
     return decode_job(job), token, attempts, entries
 
 
-def _flat(pairs: Sequence[tuple[str, bytes | int]]) -> Iterator[bytes | str | int]:
+def _flat(pairs: Sequence[tuple[str, int]]) -> Iterator[str | int]:
     for key, value in pairs:
         yield key
         yield value

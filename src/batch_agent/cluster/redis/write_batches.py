@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from typing import TypeVar, assert_never
 
+import orjson
+
 from ...core.coordinator import Append, End, Replace, Write
 from ...core.facts import Fact, Replied
 from ...core.fast_dataclass import dataclass
@@ -48,7 +50,7 @@ class WriteBatch:
 
     usage: Usage
     """Usage of the replies among the writes."""
-    arguments: tuple[bytes | str | int, ...]
+    arguments: tuple[bytes, bytes]
     refused: frozenset[str]
     """Keys of writes that follow the end of their agent."""
 
@@ -99,7 +101,8 @@ def _batch(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
     refused: set[str] = set()
     usage = NO_USAGE
     for write, data in writes:
-        usage += _usage(write)
+        if (used := _usage(write)) is not NO_USAGE:
+            usage += used
         if (agent_of(write.key), write.token) in ends:
             refused.add(write.key)
         elif isinstance(write, End):
@@ -108,7 +111,7 @@ def _batch(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
             histories[write.key, write.token] = _AgentWrites(True, data)
         else:
             histories.setdefault((write.key, write.token), _AgentWrites()).facts += data
-    return WriteBatch(usage, tuple(_arguments(histories, ends)), frozenset(refused))
+    return WriteBatch(usage, _arguments(histories, ends), frozenset(refused))
 
 
 def _usage(write: Write) -> Usage:
@@ -123,14 +126,12 @@ def _usage(write: Write) -> Usage:
 
 def _arguments(
     histories: dict[tuple[str, int], _AgentWrites], ends: dict[tuple[str, int], tuple[End, bytes]]
-) -> Iterator[bytes | str | int]:
-    yield len(histories)
+) -> tuple[bytes, bytes]:
+    listed, ended, data = list[tuple[object, ...]](), list[tuple[object, ...]](), list[bytes]()
     for (key, token), history in histories.items():
-        yield key
-        yield agent_of(key)
-        yield from (token, int(history.replaces))
-        yield b"".join(history.facts)
-    for (key, token), (end, data) in ends.items():
-        yield key
-        yield from (token, int(end.completion.error is not None))
-        yield data
+        data += history.facts
+        listed.append((key, agent_of(key), str(token), history.replaces, sum(map(len, history.facts))))
+    for (key, token), (end, completion) in ends.items():
+        data.append(completion)
+        ended.append((key, str(token), end.completion.error is not None, len(completion)))
+    return orjson.dumps((listed, ended)), b"".join(data)

@@ -6,7 +6,6 @@ unit of the caller's choice (tokens, prompts), the same for all of a Routing.
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import NewType
 
 from ...core.fast_dataclass import dataclass
 from .affinity import Affinity
@@ -28,10 +27,12 @@ _MAX_CONSIDERED = 4
 good as all; the rest show the mean and the shortest wait. With 64, hit rates and waits were the same, and a request
 took three times the CPU (benchmarks/routing.py)."""
 _ANSWERS_AVERAGED = 4
-"""Answers per endpoint after which the averages over all endpoints are summed up again, against rounding errors."""
+"""Answers per endpoint after which the averages over all endpoints are taken again. A speed is that of a few rounds of
+answers, so they change slowly."""
 
 
-Ticket = NewType("Ticket", int)
+Ticket = int
+"""Number of a piece of work in flight."""
 
 
 @dataclass(slots=True)
@@ -65,9 +66,9 @@ class Routing:
         """The endpoints whose breaker remembers a fault: only there an answer changes it."""
         self._mean = MeanThroughput.of(())
         self._answers = 0
-        """Answers since the averages were summed up."""
+        """Answers since the averages were taken."""
         self._max_answers = _ANSWERS_AVERAGED
-        """Answers after which they are summed up again."""
+        """Answers after which they are taken again."""
         self.on_drained: Callable[[int], None] | None = None
         """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
@@ -185,8 +186,7 @@ class Routing:
         return _better_of_two(affinity.candidates(prefixes, waits, len(order)) if prefixes else waits, draw)
 
     def sent(self, endpoint: int, weight: float, now: float) -> Ticket:
-        self._last += 1
-        ticket = Ticket(self._last)
+        ticket = self._last = self._last + 1
         self._sent[ticket] = endpoint, weight, now
         self._endpoints[endpoint].load.began(weight, now)
         if endpoint in self._unhealthy:
@@ -196,13 +196,11 @@ class Routing:
     def done(self, ticket: Ticket, now: float) -> None:
         index, weight, sent_at = self._sent.pop(ticket)
         load = self._endpoints[index].load
-        speed, usual_work = load.speed, load.usual_work
+        was_unknown = load.speed is None
         load.answered(weight, now - sent_at, now)
         self._answers += 1
-        if self._answers >= self._max_answers or (speed is None and load.speed is not None):
+        if self._answers >= self._max_answers or (was_unknown and load.speed is not None):
             self._average()
-        elif speed is not None and usual_work is not None:
-            self._mean.update(load, speed, usual_work)
         if index in self._suspects:
             self._endpoints[index].breaker.on_answer(ticket)
             self._update_health(index)

@@ -55,22 +55,28 @@ class Throughput:
     def answered(self, weight: float, seconds: float, now: float) -> None:
         """A request was answered after `seconds`."""
         # No further calls than needed: this is computed for each request.
-        silent, latency = self._silent, seconds if self._latency is None else self._latency
-        if now > self._updated_at:
-            silent += now - self._updated_at
-            self._silent_work += (now - self._updated_at) * self.work
-            self._updated_at = now
-        self._latency = latency = latency + (seconds - latency) / _AVERAGED_REQUESTS
-        memory = _MEMORY_LATENCIES * (latency if latency > silent else silent)
-        kept = exp(-silent / memory) if memory > 0 else 1.0
-        self._answered = self._answered * kept + weight
-        self._seconds = self._seconds * kept + silent
-        self._work_seconds = self._work_seconds * kept + self._silent_work
-        self._silent = self._silent_work = 0.0
+        latency = seconds if self._latency is None else self._latency
+        self._latency = latency + (seconds - latency) / _AVERAGED_REQUESTS
+        if self._silent or now > self._updated_at:  # of several answers at once only the first has waited
+            self._decay(now, self._latency)
+        self._answered += weight
         if self.speed is not None or self._is_round_over:
             measured = self._seconds if self._seconds > _TICK else _TICK
             self.speed, self.usual_work = self._answered / measured, self._work_seconds / measured
         self._end(weight)
+
+    def _decay(self, now: float, latency: float) -> None:
+        """The time since the last answer counts, and what was measured before counts less."""
+        silent = self._silent
+        if now > self._updated_at:
+            silent += now - self._updated_at
+            self._silent_work += (now - self._updated_at) * self.work
+            self._updated_at = now
+        kept = exp(-silent / (_MEMORY_LATENCIES * (latency if latency > silent else silent)))
+        self._answered *= kept
+        self._seconds = self._seconds * kept + silent
+        self._work_seconds = self._work_seconds * kept + self._silent_work
+        self._silent = self._silent_work = 0.0
 
     @property
     def _is_round_over(self) -> bool:
@@ -122,8 +128,6 @@ class MeanThroughput:
     speed: float = 1.0
     """1 while no speed is known, so that only the work in flight distinguishes endpoints."""
     usual_work: float = 0.0
-    endpoints: int = 0
-    """Number of endpoints whose speed is known."""
 
     @classmethod
     def of(cls, endpoints: Iterable[Throughput]) -> "MeanThroughput":
@@ -131,10 +135,4 @@ class MeanThroughput:
         if not known:
             return cls()
         speeds, work = zip(*known, strict=True)
-        return cls(sum(speeds) / len(known), sum(work) / len(known), len(known))
-
-    def update(self, endpoint: Throughput, speed: float, usual_work: float) -> None:
-        """An endpoint has answered. `speed` and `usual_work`: its values before."""
-        if endpoint.speed is not None and endpoint.usual_work is not None:
-            self.speed += (endpoint.speed - speed) / self.endpoints
-            self.usual_work += (endpoint.usual_work - usual_work) / self.endpoints
+        return cls(sum(speeds) / len(known), sum(work) / len(known))

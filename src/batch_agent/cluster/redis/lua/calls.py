@@ -8,12 +8,14 @@ from typing import Final
 
 from .common import COMMON, IDEMPOTENCE, MAX_UPDATES, OUTAGE_GRACE, LuaScript
 
+CLAIM: Final = -2
+"""Instead of a ttl: the call is claimed."""
 _MAX_KEPT_BYTES = 2_000
 """A larger outcome that expires is in a key of its own, so that its memory is freed."""
 
-# ARGV: worker, then name, ttl and outcome of each. ttl: empty to claim the call, otherwise the outcome is kept for so
-# many milliseconds (0: the claim is released, -1: as long as the run). Returns, for each claim, 1: claimed, 0: another
-# worker makes it, or the outcome.
+# ARGV: worker, a JSON list with name, ttl and length of the outcome of each, outcomes. ttl: -2 to claim the call,
+# otherwise the outcome is kept for so many milliseconds (0: the claim is released, -1: as long as the run). Returns,
+# for each claim, 1: claimed, 0: another worker makes it, or the outcome.
 CALLS: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -27,7 +29,8 @@ local function now()
   return time
 end
 
-for index = 2, #ARGV, 3 do fields[#fields + 1] = 'call:' .. ARGV[index] end
+local listed, cut = cjson.decode(ARGV[2]), cutter(ARGV[3])
+for index, each in ipairs(listed) do fields[index] = 'call:' .. each[1] end
 for index, found in ipairs(read(fields)) do calls[fields[index]] = found end
 
 local function change(field, value)
@@ -89,12 +92,13 @@ local function complete(field, name, ttl, outcome)
   end
 end
 
-for index = 2, #ARGV, 3 do
-  local name, ttl = ARGV[index], ARGV[index + 1]
-  if ttl == '' then
+for _, each in ipairs(listed) do
+  local name, ttl, length = unpack(each)
+  local outcome = cut(length)
+  if ttl == {CLAIM} then
     results[#results + 1] = claim_call('call:' .. name)
   else
-    complete('call:' .. name, name, tonumber(ttl), ARGV[index + 2])
+    complete('call:' .. name, name, ttl, outcome)
   end
 end
 local released = {{}}

@@ -1,7 +1,8 @@
 """Common parts of the Lua scripts that run in the Redis server. The prefix of the run's keys is their only KEYS entry.
 
-Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Almost
-everything is in one hash, `state`:
+Commands inside scripts cost as much as others, so a script reads and writes many fields with one command each. Each
+argument costs the client some microseconds, so what is about many agents is two of them: a JSON list, and all data one
+after the other, which `cutter` cuts by the lengths in the list. Almost everything is in one hash, `state`:
 
 - `agent:KEY`: "token attempts worker" of an agent that has not ended, "! token failed" of one that has. Without a
   worker it is in the list `queue`, with one in the sorted set `leases`, by the time at which its lease expires.
@@ -122,6 +123,14 @@ local function held(worker, first, records)
     end
   end
   return mine, others
+end
+
+local function cutter(argument)
+  local position = 1
+  return function(length)
+    position = position + length
+    return string.sub(argument, position - length, position - 1)
+  end
 end
 
 local function agent_fields(first)

@@ -4,20 +4,24 @@ from typing import Final
 
 from .common import COMMON, LuaScript
 
-# ARGV: worker, number, remaining parts of the batch, usage, number of agents with facts; of each: key, agent, token,
-# whether its facts are replaced, facts; then key, token, failed, completion of each that ends. Returns the refused
-# keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
+_FEW = 3
+"""Messages in which the facts of most agents arrive: so many are read together with their number."""
+
+# ARGV: worker, number, remaining parts of the batch, usage, two JSON lists, data. In the first list, of each agent with
+# facts: key, agent, token, whether its facts are replaced, length of the facts; in the second, of each that ends: key,
+# token, failed, length of the completion. Returns the refused keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
 # any more, because facts may be missing.
 WRITE: Final = LuaScript.of(
     COMMON,
     """
-local worker, number, rest, histories = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[5])
-local first_end = 6 + 5 * histories
+local worker, number, rest = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local histories, ends = unpack(cjson.decode(ARGV[5]))
+local cut = cutter(ARGV[6])
 local fields = {}
-for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'agent:' .. ARGV[first + 1] end
-for first = first_end, #ARGV, 4 do fields[#fields + 1] = 'agent:' .. ARGV[first] end
+for _, each in ipairs(histories) do fields[#fields + 1] = 'agent:' .. each[2] end
+for _, each in ipairs(ends) do fields[#fields + 1] = 'agent:' .. each[1] end
 local agents = #fields
-for first = 6, first_end - 1, 5 do fields[#fields + 1] = 'entries:' .. ARGV[first] end
+for _, each in ipairs(histories) do fields[#fields + 1] = 'entries:' .. each[1] end
 local own = #fields
 for _, field in ipairs({'worker:' .. worker, 'spent', 'pending'}) do fields[#fields + 1] = field end
 local found = read(fields)
@@ -44,18 +48,18 @@ local function mine(index, token)
 end
 
 local counts = {}
-for index = 1, histories do
-  local first = 1 + 5 * index
-  local key = ARGV[first]
-  if mine(index, ARGV[first + 2]) then
+for index, each in ipairs(histories) do
+  local key, _, token, replaces, length = unpack(each)
+  local facts = cut(length)
+  if mine(index, token) then
     local count = counts[key] or tonumber(found[agents + index]) or 0
-    if ARGV[first + 3] == '1' then
+    if replaces then
       for entry = 1, count do redis.call('HDEL', run .. 'state', 'facts:' .. key .. ' ' .. entry) end
       count = 0
     end
-    if ARGV[first + 4] ~= '' then
+    if facts ~= '' then
       count = count + 1
-      set('facts:' .. key .. ' ' .. count, ARGV[first + 4])
+      set('facts:' .. key .. ' ' .. count, facts)
     end
     counts[key] = count
     set('entries:' .. key, count)
@@ -65,12 +69,13 @@ for index = 1, histories do
 end
 
 local keys, completions = {}, {}
-for first = first_end, #ARGV, 4 do
-  local key, token, failed, ending = unpack(ARGV, first, first + 3)
-  if mine(histories + (first - first_end) / 4 + 1, token) then
+for index, each in ipairs(ends) do
+  local key, token, failed, length = unpack(each)
+  local ending = cut(length)
+  if mine(#histories + index, token) then
     keys[#keys + 1] = key
     completions[#completions + 1] = ending
-    set('agent:' .. key, '! ' .. token .. ' ' .. failed)
+    set('agent:' .. key, '! ' .. token .. (failed and ' 1' or ' 0'))
     set('data:' .. key, ending)
   else
     refused[#refused + 1] = key
@@ -98,27 +103,36 @@ return refused
 # read a string costs the client some microseconds, however short it is.
 FACTS: Final = LuaScript.of(
     COMMON,
-    """
-local fields, entries, lengths = {}, {}, {}
+    f"""
+local few, fields, entries, found, lengths = {_FEW}, {{}}, {{}}, {{}}, {{}}
 local keys = cjson.decode(ARGV[1])
-for index, key in ipairs(keys) do fields[index] = 'entries:' .. key end
-local counts = read(fields)
+for _, key in ipairs(keys) do
+  fields[#fields + 1] = 'entries:' .. key
+  for entry = 1, few do fields[#fields + 1] = 'facts:' .. key .. ' ' .. entry end
+end
+local first_ones, rest = read(fields), {{}}
+local function count(index) return tonumber(first_ones[(index - 1) * (few + 1) + 1]) or 0 end
 for index, key in ipairs(keys) do
-  for entry = 1, tonumber(counts[index]) or 0 do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
+  for entry = few + 1, count(index) do entries[#entries + 1] = 'facts:' .. key .. ' ' .. entry end
 end
-local found, position = {}, 0
 for first = 1, #entries, 1000 do
-  local part = {unpack(entries, first, math.min(first + 999, #entries))}
-  for _, entry in ipairs(read(part)) do found[#found + 1] = entry end
+  local part = {{unpack(entries, first, math.min(first + 999, #entries))}}
+  for _, entry in ipairs(read(part)) do rest[#rest + 1] = entry end
 end
+local position = 0
 for index = 1, #keys do
   local length = 0
-  for _ = 1, tonumber(counts[index]) or 0 do
-    position = position + 1
-    length = length + #found[position]
+  for entry = 1, count(index) do
+    local facts = first_ones[(index - 1) * (few + 1) + 1 + entry]
+    if entry > few then
+      position = position + 1
+      facts = rest[position]
+    end
+    found[#found + 1] = facts
+    length = length + #facts
   end
   lengths[index] = length
 end
-return {table.concat(lengths, ' '), table.concat(found)}
+return {{table.concat(lengths, ' '), table.concat(found)}}
 """,
 )

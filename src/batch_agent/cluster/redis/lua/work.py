@@ -10,14 +10,15 @@ local function old_layout()
 end
 """
 
-# ARGV: retry failed, a creation mark, then key and job of each. Returns the run's creation mark, which is that of the
+# ARGV: retry failed, a creation mark, a JSON list with key and length of the data of each job, data. Returns the run's creation mark, which is that of the
 # first submitter, and key and completion of those that need no work.
 SUBMIT: Final = LuaScript.of(
     COMMON,
     _REFUSE_OLD_LAYOUT,
     """
-local fields = agent_fields(3)
-local jobs = #fields
+local fields, listed = {}, cjson.decode(ARGV[3])
+local jobs, cut = #listed, cutter(ARGV[4])
+for index, each in ipairs(listed) do fields[index] = 'agent:' .. each[1] end
 fields[jobs + 1] = 'born'
 fields[jobs + 2] = 'pending'
 local found = read(fields)
@@ -30,8 +31,8 @@ if not born then
 end
 local retry = ARGV[1] == '1'
 local ended, completions, known, queued = {}, {}, {}, {}
-for index = 1, jobs do
-  local key, one = ARGV[2 * index + 1], found[index]
+for index, each in ipairs(listed) do
+  local key, data, one = each[1], cut(each[2]), found[index]
   local failed = one and string.match(one, '^! %d+ (%d)$')
   if failed and not (retry and failed == '1') then
     ended[#ended + 1] = key
@@ -40,7 +41,7 @@ for index = 1, jobs do
     known[key] = true
     queued[#queued + 1] = key
     set('agent:' .. key, '0 0 ')
-    set('data:' .. key, ARGV[2 * index + 2])
+    set('data:' .. key, data)
   end
 end
 if #queued > 0 then
