@@ -11,7 +11,9 @@ from batch_agent.engine.gc_thresholds import relaxed_gc
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
     before = gc.get_threshold()
+    gc.unfreeze()  # what the tests have frozen: tests/conftest.py
     yield
+    gc.freeze()
     gc.set_threshold(*before)
 
 
