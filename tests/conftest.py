@@ -42,7 +42,7 @@ sys.dont_write_bytecode = False
 
 # How long an example takes says something about the machine, and nothing about the code. Examples differ from run to
 # run: many short runs find what one long run does, and the nightly run is long.
-settings.register_profile("short", deadline=None, max_examples=30)
+settings.register_profile("short", deadline=None, max_examples=20)
 settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("short")
 
@@ -58,6 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    gc.get_freeze_count = lambda: 1_000_000  # each run asks at its end, and Python counts them one by one
     gc.enable()
 
 
@@ -70,8 +71,11 @@ def pytest_runtest_call() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     _set_handlers()
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # what the file has imported stays too
 
 
 def _set_handlers() -> None:
