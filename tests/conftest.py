@@ -7,7 +7,6 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,12 @@ sys.dont_write_bytecode = False
 
 # How long an example takes says something about the machine, and nothing about the code. Examples differ from run to
 # run: many short runs find what one long run does, and the nightly run is long.
-settings.register_profile("short", deadline=None, max_examples=30)
+settings.register_profile("short", deadline=None, max_examples=20)
 settings.register_profile("nightly", deadline=None, max_examples=1_000)
 settings.load_profile("short")
 
-# Collecting makes a million objects that stay until the end. The garbage collector would find nothing in them, in a
-# quarter of the time.
+# Collecting makes a million objects that stay until the end. The garbage collector would find nothing in them: in a
+# quarter of the time of collecting, and in half a second of each full collection after it.
 gc.disable()
 
 
@@ -59,18 +58,24 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.unfreeze()  # all are in the oldest generation now, which is hardly ever gone through
+    gc.get_freeze_count = lambda: 1_000_000  # each run asks at its end, and Python counts them one by one
     gc.enable()
 
 
-@pytest.fixture(autouse=True)
-def handlers_of_signals() -> Iterator[None]:
-    """A command that is called in this process leaves them as they are good for its end: Ctrl-C would end a worker of
-    pytest-xdist at once, in a later test. So they are set again after each test, and before it: fixtures of its module
-    call commands too."""
+# A command that is called in this process leaves the handlers of signals as they are good for its end: Ctrl-C would end
+# a worker of pytest-xdist at once, in a later test. So they are set again after each test, and before it: fixtures call
+# commands too. Hooks, since a fixture of each of ten thousand tests takes seconds.
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
     _set_handlers()
-    yield
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     _set_handlers()
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()  # what the file has imported stays too
 
 
 def _set_handlers() -> None:

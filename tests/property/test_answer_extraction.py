@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from batch_agent.agent.action_mode import FinalAction, read_action
@@ -39,7 +39,6 @@ PROSE = st.text(alphabet="abc .,:;!?-()'*#\nÄ😀", max_size=30)
 FENCES = st.sampled_from(["\n```json\n{}\n```\n", "\n```\n{}\n```\n", "\n```json\n{}", " {} ", "\n{}\n"])
 
 
-@settings(max_examples=75)
 @given(value=OBJECTS, layout=LAYOUTS, before=PROSE, after=PROSE, fence=FENCES)
 @example(value={"v": "```"}, layout={}, before="x", after="", fence="\n```json\n{}\n```\n")
 def test_an_object_is_found_in_fences_and_prose(
@@ -76,7 +75,6 @@ def test_of_several_objects_the_last_that_fits_is_the_answer(values: list[Any], 
     assert find_answer(text, WRAPPED) == values[-1]
 
 
-@settings(max_examples=75)
 @given(value=CONTAINERS, layout=LAYOUTS, before=PROSE, data=st.data())
 def test_a_truncated_value_is_never_an_answer(
     value: Any, layout: dict[str, Any], before: str, data: st.DataObject
@@ -102,7 +100,6 @@ NASTY = st.text(alphabet="{}[]\"\\`\n:,'#/*<think>01-eENaIu\ud800 ", max_size=60
 
 
 @pytest.mark.slow
-@settings(max_examples=80)
 @given(text=NASTY, is_whole=st.booleans())
 @example("[" * 5000, True)
 @example('{"a":' * 5000, True)

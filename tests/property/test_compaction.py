@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.conversations import rules
 
@@ -114,7 +114,6 @@ def compactions(life: Life) -> list[tuple[Conversation, Conversation, CompactCon
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
 @given(lives())
 def test_a_replayed_conversation_equals_the_live_one_byte_for_byte(life: Life) -> None:
     kept = [decode(*encode(fact)) for fact in life.facts]
@@ -126,7 +125,6 @@ def test_a_replayed_conversation_equals_the_live_one_byte_for_byte(life: Life) -
     assert again.result(1.0) == life.end.result(1.0)
 
 
-@settings(max_examples=30)
 @given(lives())
 def test_replay_without_a_window_gives_the_same_conversation(life: Life) -> None:
     told = Conversation(replace(life.rules, compaction=None), JOB)
@@ -135,7 +133,6 @@ def test_replay_without_a_window_gives_the_same_conversation(life: Life) -> None
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
 @given(lives())
 def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life: Life) -> None:
     for before, after, _ in compactions(life):
@@ -153,7 +150,6 @@ def test_reasoning_calls_and_results_stay_together_and_only_contents_change(life
                 assert [call.id for call in said.calls] == [result.call.id for result in heard.results]
 
 
-@settings(max_examples=30)
 @given(lives())
 def test_compaction_shrinks_results_and_keeps_errors(life: Life) -> None:
     for before, after, step in compactions(life):
@@ -164,7 +160,6 @@ def test_compaction_shrinks_results_and_keeps_errors(life: Life) -> None:
         assert step.tokens == round(size(before).tokens)
 
 
-@settings(max_examples=30)
 @given(lives())
 def test_unread_results_stay_whole_unless_they_alone_exceed_the_window(life: Life) -> None:
     assert life.rules.compaction is not None
@@ -182,7 +177,6 @@ def test_unread_results_stay_whole_unless_they_alone_exceed_the_window(life: Lif
         ] or any(result.is_error for result in was.results)
 
 
-@settings(max_examples=30)
 @given(lives())
 def test_after_compaction_the_request_fits_or_nothing_can_be_shortened(life: Life) -> None:
     made = life.rules.compaction
@@ -197,7 +191,6 @@ def test_after_compaction_the_request_fits_or_nothing_can_be_shortened(life: Lif
         assert fact.after <= step.tokens
 
 
-@settings(max_examples=30)
 @given(lives())
 def test_there_is_at_most_one_compaction_per_turn_and_none_without_tool_results(life: Life) -> None:
     for step, following in pairwise([*life.steps, life.end.next()]):
@@ -207,7 +200,6 @@ def test_there_is_at_most_one_compaction_per_turn_and_none_without_tool_results(
     assert count <= sum(isinstance(fact, Returned) for fact in life.facts) + life.rules.max_retries
 
 
-@settings(max_examples=30)
 @given(lives())
 def test_the_context_size_is_the_last_count_plus_later_additions(life: Life) -> None:
     talk = Conversation(life.rules, JOB)
@@ -221,7 +213,6 @@ def test_the_context_size_is_the_last_count_plus_later_additions(life: Life) -> 
             assert size(talk).tokens == fact.reply.usage.input + fact.reply.usage.output
 
 
-@settings(max_examples=25)
 @given(lives("action"))
 def test_in_action_mode_remaining_results_are_sent_as_user_text(life: Life) -> None:
     for _, after, _ in compactions(life):
@@ -248,7 +239,6 @@ HELD = st.lists(
 )
 
 
-@settings(max_examples=80)
 @given(HELD, st.integers(0, 3), st.integers(1, 3_000), st.booleans(), st.integers(0, 20_000))
 def test_a_compaction_plan_shortens_no_more_old_results_than_needed(
     held: list[ToolOutputSize], newest: int, most: int, summarizes: bool, other: int

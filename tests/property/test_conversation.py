@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.conversations import LAST, TURN, City, rules
 
@@ -98,7 +98,6 @@ def requests(life: Life) -> list[Request]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(lives())
 def test_a_replayed_conversation_equals_the_live_one(life: Life) -> None:
     for lived in range(len(life.facts) + 1):
@@ -121,7 +120,6 @@ def test_reading_the_next_step_does_not_change_the_conversation(life: Life) -> N
     assert twice.next() == twice.next() == life.talk.next()
 
 
-@settings(max_examples=60)
 @given(lives())
 def test_every_conversation_ends_within_its_turns_and_retries(life: Life) -> None:
     replies = [fact for fact in life.facts if isinstance(fact, Replied)]
@@ -131,7 +129,6 @@ def test_every_conversation_ends_within_its_turns_and_retries(life: Life) -> Non
     assert sum(step.turns_left > 0 for step in life.steps if isinstance(step, Generate)) == len(replies)
 
 
-@settings(max_examples=60)
 @given(lives())
 def test_a_request_begins_with_the_request_before_it_except_for_repeated_answers(life: Life) -> None:
     previous: tuple[Message, ...] = ()
@@ -182,7 +179,6 @@ def test_call_ids_are_unique_and_the_history_is_valid_for_every_server(life: Lif
                 assert isinstance(said, Assistant)
 
 
-@settings(max_examples=60)
 @given(lives())
 def test_a_success_has_an_answer_and_a_failure_has_a_reason(life: Life) -> None:
     result = life.talk.result(0.0)

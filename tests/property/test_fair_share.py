@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.cluster.shared_budget import share_budget
@@ -37,7 +37,6 @@ claims = st.builds(SlotClaim, amounts, amounts, st.none() | amounts, st.just(Non
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(st.dictionaries(st.text("abcdef", min_size=1, max_size=2), claims, min_size=1, max_size=8), st.integers(0, 60))
 def test_everything_is_allocated_max_min_fairly(said: dict[str, SlotClaim], total: int) -> None:
     parts = fair_shares(said, total, 20.0)
@@ -49,7 +48,6 @@ def test_everything_is_allocated_max_min_fairly(said: dict[str, SlotClaim], tota
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(
     st.lists(st.none() | amounts, min_size=1, max_size=6),
     st.integers(1, 60),
@@ -142,7 +140,6 @@ async def entered(stack: AsyncExitStack, opening: Callable[[], AbstractAsyncCont
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 6), st.integers(1, 12))
 def test_workers_never_exceed_the_slots_and_all_finish(seed: int, workers: int, total: int) -> None:
     dice = random.Random(seed)
@@ -189,7 +186,6 @@ def test_workers_never_exceed_the_slots_and_all_finish(seed: int, workers: int, 
     run_virtual(main())
 
 
-@settings(max_examples=40)
 @given(st.integers(0, 10**9), st.integers(1, 5), st.integers(50, 3000), st.booleans(), st.booleans())
 def test_workers_never_exceed_the_budget_and_stop_only_when_it_is_used_up(
     seed: int, workers: int, most: int, in_dollars: bool, is_calm: bool

@@ -218,9 +218,9 @@ class AccountsWithoutCapacity(Accounts):
 
 
 TestLedger = Accounts.TestCase
-TestLedger.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
+TestLedger.settings = settings(stateful_step_count=60)
 TestLedgerWithoutCapacity = AccountsWithoutCapacity.TestCase
-TestLedgerWithoutCapacity.settings = settings(max_examples=25, stateful_step_count=60, deadline=None)
+TestLedgerWithoutCapacity.settings = settings(stateful_step_count=60)
 
 
 @given(size=st.floats(0.0, 1e12), capacity=st.integers(1, 10_000), shared=st.floats(0.0, 1e6))
@@ -230,7 +230,6 @@ def test_a_lone_agent_of_any_size_is_admitted(size: float, capacity: int, shared
     assert ledger.admit("a", 0.0)
 
 
-@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 400), min_size=2, max_size=30), waits=st.lists(st.floats(0.0, 3.0), min_size=1))
 def test_residency_is_given_up_in_the_order_of_lease_expiry(sizes: list[int], waits: list[float]) -> None:
     ledger = KvLedger(sum(sizes) * 3)
@@ -252,7 +251,6 @@ def test_residency_is_given_up_in_the_order_of_lease_expiry(sizes: list[int], wa
         assert still == order[len(order) - len(still) :]
 
 
-@settings(max_examples=30)
 @given(
     turns=st.lists(st.tuples(st.sampled_from([0, 3000, 5000, 10_000]), st.booleans()), min_size=1, max_size=30),
     capacity=st.none() | st.integers(1000, 100_000),

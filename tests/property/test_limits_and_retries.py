@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
@@ -42,7 +42,6 @@ EVENTS = st.builds(Answered, st.floats(0.0, 1e3), st.booleans(), st.integers(1, 
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(
     start=st.integers(1, 1500),
     fixed=st.booleans(),
@@ -82,7 +81,6 @@ def tell(limit: InflightLimit, event: Answered | Refused | ServerLoad, now: floa
             return limit.on_load(event, min(limit.current, event.running + event.waiting), now)
 
 
-@settings(max_examples=30)
 @given(
     start=st.integers(1, 1500),
     fixed=st.booleans(),
@@ -103,7 +101,6 @@ def test_the_concurrency_limit_never_exceeds_what_the_user_sets_during_the_run(
         assert 1 <= limit.current <= highest == limit.highest
 
 
-@settings(max_examples=300)
 @given(
     retry=RETRIES,
     kind=st.sampled_from(ErrorKind),

@@ -91,7 +91,6 @@ async def eject(pool: Pool, dice: random.Random) -> None:
 CAPACITIES = st.lists(st.sampled_from([400, 900, 1500, 4000]), min_size=2, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), CAPACITIES)
 def test_agents_fit_where_they_run_and_all_of_them_end(seed: int, capacities: list[int]) -> None:
     dice = random.Random(seed)
@@ -142,7 +141,6 @@ async def come_and_go(pool: Pool, residency: PoolResidency, dice: random.Random)
                 residency.named_endpoints[name].ledger._context_growth.finished = 1
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), CAPACITIES)
 def test_agents_fit_where_they_run_and_all_of_them_end_while_endpoints_come_and_go(
     seed: int, capacities: list[int]

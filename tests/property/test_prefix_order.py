@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise, permutations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_agent.plan.prefix_order import arrange, shared_prefix
@@ -23,7 +23,6 @@ TABLES = tables(rows=20, fields=5)
 EFFORTS = st.sampled_from([0, 2000, 100_000])
 
 
-@settings(max_examples=100)
 @given(TABLES, st.booleans(), EFFORTS)
 def test_an_arrangement_has_every_row_and_field_once_and_the_reported_sharing(
     table: Table, free_fields: bool, effort: int
@@ -39,7 +38,6 @@ def test_an_arrangement_has_every_row_and_field_once_and_the_reported_sharing(
     assert found.shared == shared_prefix(table, found.rows, found.fields)
 
 
-@settings(max_examples=100)
 @given(TABLES, EFFORTS)
 def test_free_fields_share_at_least_as_much_as_fixed_fields_and_those_as_the_table(table: Table, effort: int) -> None:
     width = len(table[0]) if table else 0
@@ -64,13 +62,11 @@ def test_the_arrangement_of_a_table_is_deterministic(table: Table) -> None:
     assert arrange(table) == arrange([["".join(list(text)) for text in row] for row in table])
 
 
-@settings(max_examples=80)
 @given(tables(rows=4, fields=3))
 def test_nothing_shares_more_than_the_arrangement_of_a_small_table(table: Table) -> None:
     assert arrange(table).shared == most_shared(table)
 
 
-@settings(max_examples=60)
 @given(tables(rows=5, fields=3))
 def test_with_fixed_fields_no_order_of_rows_shares_more(table: Table) -> None:
     width = len(table[0]) if table else 0

@@ -156,7 +156,6 @@ class Routes(RuleBasedStateMachine):
 
 
 TestRoutes = Routes.TestCase
-TestRoutes.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
 
 
 @given(sent=st.lists(st.tuples(PLACES, WEIGHTS), max_size=30), seed=SEEDS)

@@ -5,7 +5,7 @@ import random
 from contextlib import AsyncExitStack
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.property.test_fair_share import LASTS, LONGEST, Link, Papers, entered, fate
 
@@ -19,7 +19,6 @@ from batch_agent.testing import run_virtual
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.integers(1, 5), st.sampled_from([900, 1500, 4000, 9000]))
 def test_residents_of_all_workers_fit_and_every_agent_gets_its_turn(seed: int, workers: int, capacity: int) -> None:
     dice = random.Random(seed)
@@ -78,7 +77,6 @@ SIZE = 100.0
 steps = st.tuples(st.integers(0, 3), st.integers(0, 6), st.integers(0, 6), st.booleans())
 
 
-@settings(max_examples=200)
 @given(st.lists(steps, max_size=40), st.integers(1, 20))
 def test_entries_never_exceed_the_limit_whatever_the_order_of_transactions(
     taken: list[tuple[int, int, int, bool]], fitting: int

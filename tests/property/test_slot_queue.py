@@ -1,7 +1,7 @@
 """Admission never exceeds its limit and never leaves a slot idle with a waiter, whatever happens in which order."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
@@ -102,11 +102,9 @@ class Waiting(RuleBasedStateMachine):
 
 
 TestAdmission = Waiting.TestCase
-TestAdmission.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(
     limits=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     ranks=st.lists(RANKS, min_size=1, max_size=30),

@@ -18,23 +18,28 @@ def without_package(name: str) -> str:
     return name.removeprefix("batch_agent.")
 
 
+@pytest.mark.slow
 def test_no_module_is_named_by_a_gerund_or_participle(source: Source) -> None:
     assert {without_package(name) for name in source.participle_names()} == set()
 
 
+@pytest.mark.slow
 def test_no_public_class_name_is_defined_twice(source: Source) -> None:
     assert source.repeated_classes() == {}
 
 
+@pytest.mark.slow
 def test_no_folder_has_more_than_20_modules(source: Source) -> None:
     large = {folder: count for folder, count in source.folders().items() if count > MAX_MODULES_IN_A_FOLDER}
     assert large == {}
 
 
+@pytest.mark.slow
 def test_there_is_no_import_circle(source: Source) -> None:
     assert source.circles() == []
 
 
+@pytest.mark.slow
 def test_nothing_imports_in_a_circle_at_import_time(source: Source) -> None:
     assert source.circles(["top"]) == []
 

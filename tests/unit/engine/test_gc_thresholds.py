@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from gc import get_freeze_count
 
 import pytest
 
@@ -9,9 +10,12 @@ from batch_agent.engine.gc_thresholds import relaxed_gc
 
 
 @pytest.fixture(autouse=True)
-def restored() -> Iterator[None]:
+def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = gc.get_threshold()
+    monkeypatch.setattr(gc, "get_freeze_count", get_freeze_count)
+    gc.unfreeze()  # what tests/conftest.py froze
     yield
+    gc.freeze()
     gc.set_threshold(*before)
 
 

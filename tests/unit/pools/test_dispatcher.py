@@ -212,7 +212,9 @@ async def test_equal_endpoints_take_nothing_from_each_other() -> None:
 
 
 @virtual
-@pytest.mark.parametrize("slowdown", [2.0, 4.0, 20.0])
+@pytest.mark.parametrize(
+    "slowdown", [4.0, *(pytest.param(slowdown, marks=pytest.mark.slow) for slowdown in (2.0, 20.0))]
+)
 async def test_a_slow_endpoint_among_fast_ones_hardly_costs_time(slowdown: float) -> None:
     async def seconds(*slowdowns: float) -> float:
         hosts = [Host(replace(STEPS, step_base_ms=20, max_num_seqs=32, slowdown=each)) for each in slowdowns]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from anthropic import Anthropic
     from anthropic.types.messages.batch_create_params import Request
 
+pytestmark = pytest.mark.slow
 TOOL: Any = {"name": "look_up", "input_schema": {"type": "object", "properties": {"key": {"type": "string"}}}}
 
 
