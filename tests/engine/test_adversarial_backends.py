@@ -325,6 +325,30 @@ async def test_status_401_after_a_hundred_answers_stops_the_run_and_keeps_them()
     assert len(backend.requests) <= 100 + 8
 
 
+async def test_a_key_that_is_revoked_while_slow_requests_are_in_flight_stops_the_run_with_their_answers(
+    tmp_path: Path,
+) -> None:
+    sent, is_revoked = 0, True
+
+    async def answer(request: Request) -> Answer:
+        nonlocal sent
+        sent += 1
+        if sent > 40 and is_revoked:
+            return BackendError(ErrorKind.AUTH, "HTTP 401: revoked", status=401)
+        await asyncio.sleep(2 + sent % 7)
+        return say("fine")
+
+    backend = ScriptedBackend(answer)
+    with pytest.raises(RunStopped, match="revoked") as stopped:
+        await run(backend, numbers(300), max_inflight=8, checkpoint_dir=tmp_path)
+    assert sum(result.ok for result in stopped.value.results) == 40
+    assert len(stopped.value.results) <= 40 + 16
+    is_revoked, sent = False, 0
+    results = await run(backend, numbers(300), max_inflight=8, checkpoint_dir=tmp_path)
+    assert all(result.ok for result in results)
+    assert sent == 260
+
+
 async def test_status_404_after_a_hundred_answers_stops_the_run_and_keeps_them() -> None:
     backend: ScriptedBackend
 

@@ -25,6 +25,7 @@ from ..core.results import AgentResult
 from ..core.safe_text import public_url
 from ..core.spec import BatchSpec
 from ..evaluation.model_runs import model_folder, model_stage
+from ..evaluation.verdicts import JUDGE_PREFIX
 from ..observe.background_sink import BackgroundSink
 from ..observe.checkpoint_results import recorded_config, recorded_result
 from ..observe.event_recorder import EventRecorder
@@ -134,8 +135,9 @@ class SharedRun:
                     f"name with --run. If it was killed, its lease expires after {self.lease:g} seconds."
                 )
             await coordinator.delete_run()
-        for stage in self.stages:
-            async with self.stage(stage).connect() as coordinator:
+        judges = [run for run in await runs_known(self.store) if run.startswith(f"{self.name}.{JUDGE_PREFIX}")]
+        for each in [*map(self.stage, self.stages), *(SharedRun(self.store, run) for run in judges)]:
+            async with each.connect() as coordinator:
                 await coordinator.delete_run()
 
     def join_hint(self, flags: Sequence[str] = ()) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ..cluster.coordinator_address import run_id_of
 from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
@@ -66,8 +67,8 @@ async def complete(spec: BatchSpec, results: Results, began: float) -> Results:
 async def score(
     source: Results | str | Path, scorers: Sequence[Any], options: Mapping[str, Any], output_schema: Any = None
 ) -> Results:
-    """Scores results, or those in a checkpoint, where the scores are kept. `options`: of judges. Raises SpecError,
-    StoreError, and as a run does if there are judges."""
+    """Scores results, or those in a checkpoint, where the scores are kept. `options`: of judges, as for
+    `judge_results`. Raises SpecError, StoreError, and as a run does if there are judges."""
     made, folder = scorers_of(scorers), None if isinstance(source, Results) else Path(source)
     if not made:
         raise SpecError("score needs at least one scorer, such as exact('label').")
@@ -127,7 +128,7 @@ def _options(spec: BatchSpec, results: Results, began: float) -> dict[str, Any]:
         limits["max_usd"] = max(1e-9, spending.max_usd - (results.cost or 0.0))
     if spending.deadline is not None:
         limits["deadline"] = max(0.001, spending.deadline - (time.monotonic() - began))
-    given = {
+    given: dict[str, Any] = {
         "model": spec.model,
         "lane": spec.lane,
         "max_inflight": spec.limits.max_inflight,
@@ -135,6 +136,12 @@ def _options(spec: BatchSpec, results: Results, began: float) -> dict[str, Any]:
         "tpm": spec.limits.tpm,
         "log_requests": spec.log_requests,
     }
+    if spec.distribution.store is not None and spec.checkpoint_dir is None:
+        given |= {
+            "store": spec.distribution.store,
+            "run_id": run_id_of(spec),
+            "lease": spec.distribution.lease,
+        }
     return {"backend": spec.backend, **{name: each for name, each in given.items() if each is not None}, **limits}
 
 

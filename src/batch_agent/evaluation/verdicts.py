@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ..cluster.coordinator_address import coordinator_of
 from ..core.fast_dataclass import dataclass
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
@@ -33,14 +34,15 @@ class Verdicts:
 async def judge_results(
     judge: Judge, results: Sequence[AgentResult], options: Mapping[str, Any], folder: Path | None
 ) -> Verdicts:
-    """Judges each answer. `options`: of the judge's run, unless the judge has its own. `folder`: checkpoint of the
-    answers. Raises as a run does."""
+    """Judges each answer. `options`: of the judge's run, unless the judge has its own; with `store` and the `run_id` of
+    the answers, its verdicts are kept on that server. `folder`: checkpoint of the answers. Raises as a run does."""
     cases = [_case(result) if result.ok else None for result in results]
     different = list(dict.fromkeys(case for case in cases if case is not None))
     if not different:
         return Verdicts([None] * len(results), Results())
     spec = spec_of(judge, different, options, folder)
-    async with ResultStream(partial(runner.run, RunSetup.validate(spec, None))) as stream:
+    drive = partial(runner.run, RunSetup.validate(spec, None), coordinator=coordinator_of(spec))
+    async with ResultStream(drive) as stream:
         verdicts = Results(sorted([each async for each in stream], key=lambda each: each.index))
     by_case = {case: judge.score(each.output) for case, each in zip(different, verdicts, strict=True) if each.ok}
     return Verdicts([None if case is None else by_case.get(case) for case in cases], verdicts)
@@ -51,11 +53,14 @@ def spec_of(
 ) -> BatchSpec:
     """The run of a judge over inputs and their answers, as text. Raises SpecError."""
     own = {"model": judge.model, "backend": judge.backend, **judge.options}
+    name = f"{JUDGE_PREFIX}{quote(judge.name, safe='')}"
+    if "store" in options:
+        options, folder = {**options, "run_id": f"{options['run_id']}.{name.replace('%', '_')}"}, None
     return BatchSpec.of(
         task=judge.task,
         inputs=[{"input": question, "answer": answer} for question, answer in cases],
         output_schema=judge.schema,
-        checkpoint_dir=None if folder is None else folder / f"{JUDGE_PREFIX}{quote(judge.name, safe='')}",
+        checkpoint_dir=None if folder is None else folder / name,
         plan_changed="rerun",
         **{**options, **{name: value for name, value in own.items() if value is not None}},
     )

@@ -58,6 +58,8 @@ _HIGH_FAILURE_RATE = 0.3
 _AVERAGED_RETRIES = 16
 """Retries over which the share that succeeded is averaged."""
 
+_OF_THE_ACCOUNT = (401, 402, 429)
+"""Status of a refusal whose cause is the key or the account, and never a prompt (429: a quota that is used up)."""
 _REFUSALS = frozenset({ErrorKind.AUTH, ErrorKind.NOT_FOUND, ErrorKind.TLS})
 _REJECTIONS = _REFUSALS | {ErrorKind.BAD_REQUEST}
 _BREAKDOWNS = {
@@ -110,6 +112,10 @@ class Health:
         self._has_answered = False
         self._in_flight: dict[int, float] = {}
         self._last = 0
+        self._denied: set[str] = set()
+        """Agents whose key was refused for a request that was sent after the first such refusal."""
+        self._first_denial: tuple[int, float] | None = None
+        """The newest request at the time, and the time."""
         self._since: float | None = None
         self._first_error = ""
         self._unavailable: set[str] = set()
@@ -146,6 +152,9 @@ class Health:
         del self._in_flight[request]
         self._has_answered = True
         self._since = None
+        if self._first_denial is not None and request > self._first_denial[0]:
+            self._first_denial = None
+            self._denied.clear()
         self._outcomes.record_success()
 
     def answered_before(self) -> None:
@@ -169,7 +178,8 @@ class Health:
             return StopRun(_rejects_all_reason(len(self._rejected), error))
         if error.kind in _REFUSALS:
             self._count(agent, error, now)
-            return self._refused(error)
+            is_of_account = error.kind is ErrorKind.AUTH and error.status in _OF_THE_ACCOUNT
+            return (self._key_refused(request, agent, error, now) if is_of_account else None) or self._refused(error)
         if error.kind in _BREAKDOWNS:
             self._count(agent, error, now)
             return self._broken(error, now)
@@ -209,6 +219,21 @@ class Health:
         if is_certain or (len(self._failed) >= needed and not self._has_earlier_request):
             return StopRun(f"The backend rejects every request. {error}")
         return _RETRY_AGENT
+
+    def _key_refused(self, request: int, agent: str, error: BackendError, now: float) -> Verdict | None:
+        """Verdict on a key that was revoked in mid-run: what was sent before may still be answered, and is waited for.
+        None while too few newer requests have ended to tell: refusals arrive sooner than answers."""
+        if self._first_denial is None:
+            self._first_denial = self._last, now
+        newest, since = self._first_denial
+        if request > newest:
+            self._denied.add(agent)
+        newer = sum(number > newest for number in self._in_flight)
+        if len(self._denied) < max(_REFUSED_AGENTS, 2 * newer):
+            return None
+        if len(self._in_flight) > newer:
+            return PauseAll(min(_MAX_PAUSE, max(_MIN_PAUSE, (now - since) / 2)))
+        return StopRun(f"The backend rejects every request. {error}")
 
     def _broken(self, error: BackendError, now: float) -> Verdict:
         assert self._since is not None

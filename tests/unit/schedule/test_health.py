@@ -237,3 +237,44 @@ def test_one_agent_that_is_rejected_again_and_again_does_not_stop_a_run() -> Non
 
 def test_rejections_of_requests_that_are_unlike_each_other_stop_nothing() -> None:
     assert rejected(Run(), range(500)) == [RetryAgent()] * 500
+
+
+REVOKED = BackendError(ErrorKind.AUTH, "the key was revoked", status=401)
+AGENTS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def test_a_key_that_is_revoked_in_mid_run_stops_it_when_the_requests_sent_before_have_ended() -> None:
+    run = Run()
+    run.answers()
+    earlier = run.health.sent(1.0)
+    verdicts = run.fail(REVOKED, *[2.0] * 11)
+    assert verdicts == [RetryAgent()] * 10 + [PauseAll(0.5)]
+    run.health.succeeded(earlier)  # it was accepted before the key was revoked
+    last = run.fails(REVOKED, 3.0, "z")
+    assert isinstance(last, StopRun)
+    assert "the key was revoked" in last.reason
+
+
+def test_a_key_that_is_accepted_again_is_not_held_against_the_backend() -> None:
+    run = Run()
+    run.answers()
+    run.health.sent(1.0)
+    assert isinstance(run.fail(REVOKED, *[2.0] * 11)[-1], PauseAll)
+    run.answers(3.0)
+    assert isinstance(run.fails(REVOKED, 4.0, "z"), RetryAgent)
+
+
+def test_single_refusals_of_a_key_that_arrive_before_slow_answers_do_not_stop_a_run() -> None:
+    run = Run()
+    run.answers()
+    run.health.sent(1.0)
+    for agent in AGENTS:  # each refusal is followed by a request that is accepted, and takes its time
+        assert isinstance(run.fails(REVOKED, 2.0, agent), RetryAgent)
+        run.health.sent(2.0)
+
+
+def test_a_firewall_that_refuses_prompts_does_not_stop_a_run_that_has_requests_in_flight() -> None:
+    run = Run()
+    run.answers()
+    run.health.sent(1.0)
+    assert all(isinstance(verdict, RetryAgent) for verdict in run.fail(DENIED, *[2.0] * 26))

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -46,7 +46,9 @@ def score(
         if not model_checkpoints(opened.folder):
             opened.check_is_one("score")
         scorers = load_scorers(score, Path.cwd())
-        options = {"backend": backend, "model": model}
+        options: dict[str, Any] = {"backend": backend, "model": model}
+        if opened.shared is not None:
+            options |= {"store": opened.shared.store, "run_id": opened.shared.name, "lease": opened.shared.lease}
         results = asyncio.run(score_results(opened.folder, scorers, options, load_schema(schema) if schema else None))
         for line in metric_lines(opened.folder):
             print(line)

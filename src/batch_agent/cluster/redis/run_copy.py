@@ -14,6 +14,8 @@ from .redis_coordinator import RedisCoordinator, no_such_run, runs_known
 from .stored_run import StoredRun
 
 _RETRY_SECONDS = 10.0
+_JUDGE = ".judge."
+"""In the names of runs of judges."""
 
 
 async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None) -> bool:
@@ -48,8 +50,10 @@ async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None
 
 
 async def stages_of(url: str, run: str) -> list[str]:
-    """Names of the stages of a flow on the server; none for a run without stages. Raises StoreError."""
-    return [name.removeprefix(f"{run}.") for name in await runs_known(url) if name.startswith(f"{run}.")]
+    """Names of the stages of a flow on the server; none for a run without stages. Runs of judges over its answers are
+    not among them. Raises StoreError."""
+    known = [name.removeprefix(f"{run}.") for name in await runs_known(url) if name.startswith(f"{run}.")]
+    return [name for name in known if _JUDGE not in f".{name}"]
 
 
 async def _copy_all(coordinator: RedisCoordinator, copy: CheckpointCopy) -> None:

@@ -16,8 +16,11 @@ from batch_agent.cli.commands.lint import lint
 from batch_agent.cli.commands.report import report
 from batch_agent.cli.commands.score import score
 from batch_agent.cli.options.command_options import CommandOptions
+from batch_agent.cli.shared_run import SharedRun
+from batch_agent.cluster.redis.redis_coordinator import runs_known
 from batch_agent.core.requests import Request
 from batch_agent.observe.score_file import load_scores
+from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, call, say
 
 __all__ = ["redis_server"]
@@ -72,6 +75,21 @@ async def test_the_scores_of_a_run_are_read_from_its_server(redis_server: RedisS
     name = await finished(redis_server, echo("b"), score=[exact("label")], checkpoint_dir=tmp_path / "mine")
     rows = await asyncio.to_thread(exported, redis_server, name, tmp_path)
     assert [row["scores"] for row in rows] == [{"exact": 1.0}, {"exact": 0.0}]
+
+
+async def test_the_verdicts_of_a_judge_are_kept_with_the_run_and_deleted_with_it(
+    redis_server: RedisServer, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = redis_server.url
+    with SimServer(SimConfig(zero_latency=True), Script(tool_turns=0)) as sim:
+        await asyncio.to_thread(score, url, run=name, score=["judge:It is right."], backend=sim.url)
+        said = capsys.readouterr().out
+        await asyncio.to_thread(score, url, run=name, score=["judge:It is right."], backend=sim.url)
+    assert said.startswith("Score judge: ")
+    assert capsys.readouterr().out.splitlines()[0] == said.splitlines()[0]
+    assert f"{name}.judge.judge" in await runs_known(url)
+    await SharedRun(url, name).delete()
+    assert not [run for run in await runs_known(url) if run.startswith(name)]
 
 
 async def test_runs_on_a_server_are_compared_with_each_other_and_with_files(
