@@ -67,6 +67,18 @@ async def test_many_and_large_facts_are_written_in_order(meet: Meet) -> None:
     assert await other.facts.read("a") == (*large, *small)
 
 
+async def test_facts_that_came_in_few_and_in_many_messages_are_read_together(meet: Meet) -> None:
+    one, other = await meet(), await meet()
+    leases = await leased(one, "w", "a", "b", "c")
+    replies = [Replied(Reply(f"{number}", "stop", NO_USAGE)) for number in range(9)]
+    for number, reply in enumerate(replies):
+        few = told(leases["b"], reply) if number < 3 else []
+        assert await one.facts.write("w", number + 1, [*told(leases["a"], reply), *few]) == frozenset()
+    assert await one.facts.write("w", 10, told(leases["c"], STARTED)) == frozenset()
+    found = await other.facts.read_many(["b", "a", "nobody", "c"])
+    assert found == [tuple(replies[:3]), tuple(replies), (), (STARTED,)]
+
+
 async def test_facts_of_chunks_belong_to_the_lease_of_their_agent(coordinator: Coordinator) -> None:
     lease = (await leased(coordinator, "w", "a"))["a"]
     writes = [*told(lease, STARTED, part=".part1"), *told(lease, ASKED, part=".merge1.2"), *told(lease, RETURNED)]

@@ -68,7 +68,7 @@ class Membership:
 
     def token(self, key: str) -> int:
         """Token of an agent, or of the agent that a chunk belongs to. Raises LeaseLost."""
-        token = self._tokens.get(key.partition(".")[0])
+        token = self._tokens.get(key) or self._tokens.get(key.partition(".")[0])
         if token is None:
             raise LeaseLost(
                 f"Agent {row_key(key)} was handed to another worker: this one did not renew its lease in time."

@@ -81,10 +81,10 @@ class WriteBuffer:
             yield batch
 
     def _pending_of(self, key: str) -> PendingWrites:
-        agent = key.partition(".")[0]
-        if agent not in self._pending:
-            self._pending[agent] = PendingWrites()
-        return self._pending[agent]
+        pending = self._pending.get(key)
+        if pending is None:
+            pending = self._pending.setdefault(key.partition(".")[0], PendingWrites())
+        return pending
 
     def _set_due(self, pending: PendingWrites, due: float) -> None:
         pending.due = due if pending.due is None else min(due, pending.due)

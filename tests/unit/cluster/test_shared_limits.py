@@ -35,6 +35,7 @@ class Link:
     def __init__(self, coordinator: MemoryCoordinator) -> None:
         self._coordinator = coordinator
         self.asked = 0
+        self.written = 0
         self.whole = asyncio.Event()
         self.whole.set()
         self.is_gone = False
@@ -50,6 +51,7 @@ class Link:
         return await self._coordinator.documents.read(name)
 
     async def compare_and_set(self, name: str, old: bytes | None, new: bytes | None) -> bool:
+        self.written += 1
         await self.whole.wait()
         is_done = await self._coordinator.documents.compare_and_set(name, old, new)
         await asyncio.sleep(self.delay)
@@ -151,6 +153,46 @@ async def test_an_unused_quota_goes_to_the_other_worker_and_returns_on_demand() 
         busy.end(7)
         await beats(2)
         assert in_flight(busy, idle) == [4, 4]
+
+
+@virtual
+async def test_a_worker_with_nothing_new_asks_every_fourth_beat_and_tells_a_change_at_the_next_one() -> None:
+    coordinator = MemoryCoordinator(MemoryStore())
+    busy, idle = of_slots(coordinator, "a", fixed=False), of_slots(coordinator, "b", fixed=False)
+    async with idle.active(), busy.active(1):
+        await beats(6)
+        asked = busy.link.asked
+        await beats(8)
+        assert 1 <= busy.link.asked - asked <= 8
+        written = busy.link.written
+        busy.ask()
+        await beats(1)
+        assert busy.link.written == written + 1
+
+
+@virtual
+async def test_a_worker_that_waits_for_slots_asks_at_every_beat() -> None:
+    alone = of_slots(MemoryCoordinator(MemoryStore()), "a")
+    async with alone.active(20):
+        await beats(2)
+        asked = alone.link.asked
+        await beats(6)
+        assert alone.link.asked - asked == 6
+
+
+@virtual
+async def test_a_lone_worker_does_not_write_how_many_slots_it_uses_until_another_one_joins() -> None:
+    coordinator = MemoryCoordinator(MemoryStore())
+    first, second = of_slots(coordinator, "a"), of_slots(coordinator, "b")
+    async with first.active(2):
+        await beats(2)
+        written = first.link.written
+        first.ask()
+        await beats(2)
+        assert first.link.written == written
+        async with second.active(20):
+            await beats(8)
+            assert in_flight(first, second) == [3, 5]
 
 
 @virtual

@@ -52,7 +52,7 @@ class EndpointPool:
         self.on_close: Callable[[], Awaitable[None]] | None = None
         """Ends the watch of the sources of its endpoints, if there is one."""
         self._observers: list[Callable[[EndpointChanged], None]] = []
-        self._prefixes = _PromptPrefixes()
+        self._prefixes = PromptPrefixes()
         self._sessions: dict[str, set[int]] = {}
         """Endpoints that keep a session for each agent."""
         self.paces = self._pace_endpoints() if traits.reports_rate_limits else None
@@ -281,7 +281,7 @@ class EndpointPool:
         return self.health.exclusions(agent, exclude, early)
 
 
-class _PromptPrefixes:
+class PromptPrefixes:
     """Beginnings of a prompt that other agents may share, as hashes, the longest first: up to each reference, and the
     text before them. Most agents of a run share one text, which is hashed once."""
 

@@ -76,16 +76,14 @@ class EventPublisher:
         for workers."""
 
     def emit(self, event: Event) -> None:
-        kind = type(event)
-        if kind not in _PUBLISHED:
-            return
-        if isinstance(event, AgentStarted):
+        if type(event) is AgentStarted:
             self._running[event.key] = event
-        elif isinstance(event, AgentReassigned):
+        elif type(event) is AgentReassigned:
             self._running.pop(event.key, None)
-        elif kind is CallsEnded:
+        elif type(event) is CallsEnded:
             self._has_called = True
-        self._buffer(event)
+        if self._has_listeners and type(event) in _PUBLISHED:
+            self._buffer(event)
 
     def on_ended(self, key: str) -> None:
         """An agent ended in this process."""
@@ -118,8 +116,6 @@ class EventPublisher:
             await asyncio.wait([task])
 
     def _buffer(self, event: Event) -> None:
-        if not self._has_listeners:
-            return
         if len(self._events) >= _MAX_BUFFERED:
             self._events.popleft()
             self._dropped += 1

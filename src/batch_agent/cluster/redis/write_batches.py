@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
-from typing import TypeVar, assert_never
+from typing import TypeVar
 
 import orjson
 
@@ -84,15 +84,9 @@ def split_batches(
 
 
 def _encode(write: Write) -> list[bytes]:
-    match write:
-        case Append(fact=fact):
-            return [encode_fact(fact)]
-        case Replace(facts=facts):
-            return [encode_fact(fact) for fact in facts]
-        case End(completion=completion):
-            return [encode_completion(completion)]
-        case _:
-            assert_never(write)
+    if type(write) is End:
+        return [encode_completion(write.completion)]
+    return [encode_fact(fact) for fact in _facts(write)]
 
 
 def _batch(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
@@ -101,27 +95,31 @@ def _batch(writes: Sequence[tuple[Write, list[bytes]]]) -> WriteBatch:
     refused: set[str] = set()
     usage = NO_USAGE
     for write, data in writes:
-        if (used := _usage(write)) is not NO_USAGE:
-            usage += used
-        if (agent_of(write.key), write.token) in ends:
-            refused.add(write.key)
-        elif isinstance(write, End):
-            ends[write.key, write.token] = (write, data[0])
-        elif isinstance(write, Replace):
-            histories[write.key, write.token] = _AgentWrites(True, data)
+        key, token = write.key, write.token
+        for fact in _facts(write):
+            if type(fact) is Replied:
+                usage += fact.reply.usage
+        if ends and (agent_of(key), token) in ends:
+            refused.add(key)
+        elif type(write) is End:
+            ends[key, token] = (write, data[0])
+        elif type(write) is Replace:
+            histories[key, token] = _AgentWrites(True, data)
+        elif (history := histories.get((key, token))) is not None:
+            history.facts += data
         else:
-            histories.setdefault((write.key, write.token), _AgentWrites()).facts += data
+            histories[key, token] = _AgentWrites(facts=data)
     return WriteBatch(usage, _arguments(histories, ends), frozenset(refused))
 
 
-def _usage(write: Write) -> Usage:
+def _facts(write: Write) -> Sequence[Fact]:
     match write:
-        case Append(fact=Replied(reply)):
-            return reply.usage
+        case Append(fact=fact):
+            return (fact,)
         case Replace(facts=facts):
-            return sum((fact.reply.usage for fact in facts if isinstance(fact, Replied)), NO_USAGE)
+            return facts
         case _:
-            return NO_USAGE
+            return ()
 
 
 def _arguments(

@@ -27,8 +27,7 @@ _MAX_CONSIDERED = 4
 good as all; the rest show the mean and the shortest wait. With 64, hit rates and waits were the same, and a request
 took three times the CPU (benchmarks/routing.py)."""
 _ANSWERS_AVERAGED = 4
-"""Answers per endpoint after which the averages over all endpoints are taken again. A speed is that of a few rounds of
-answers, so they change slowly."""
+"""Answers per endpoint after which the averages over all endpoints are summed up again, against rounding errors."""
 
 
 Ticket = int
@@ -66,9 +65,9 @@ class Routing:
         """The endpoints whose breaker remembers a fault: only there an answer changes it."""
         self._mean = MeanThroughput.of(())
         self._answers = 0
-        """Answers since the averages were taken."""
+        """Answers since the averages were summed up."""
         self._max_answers = _ANSWERS_AVERAGED
-        """Answers after which they are taken again."""
+        """Answers after which they are summed up again."""
         self.on_drained: Callable[[int], None] | None = None
         """Called when a draining endpoint has no work in flight any more."""
         self._affinity = Affinity()
@@ -196,11 +195,13 @@ class Routing:
     def done(self, ticket: Ticket, now: float) -> None:
         index, weight, sent_at = self._sent.pop(ticket)
         load = self._endpoints[index].load
-        was_unknown = load.speed is None
+        speed, usual_work = load.speed, load.usual_work
         load.answered(weight, now - sent_at, now)
         self._answers += 1
-        if self._answers >= self._max_answers or (was_unknown and load.speed is not None):
+        if self._answers >= self._max_answers or (speed is None and load.speed is not None):
             self._average()
+        elif speed is not None and usual_work is not None:
+            self._mean.update(load, speed, usual_work)
         if index in self._suspects:
             self._endpoints[index].breaker.on_answer(ticket)
             self._update_health(index)

@@ -128,6 +128,8 @@ class MeanThroughput:
     speed: float = 1.0
     """1 while no speed is known, so that only the work in flight distinguishes endpoints."""
     usual_work: float = 0.0
+    endpoints: int = 0
+    """Number of endpoints whose speed is known."""
 
     @classmethod
     def of(cls, endpoints: Iterable[Throughput]) -> "MeanThroughput":
@@ -135,4 +137,10 @@ class MeanThroughput:
         if not known:
             return cls()
         speeds, work = zip(*known, strict=True)
-        return cls(sum(speeds) / len(known), sum(work) / len(known))
+        return cls(sum(speeds) / len(known), sum(work) / len(known), len(known))
+
+    def update(self, endpoint: Throughput, speed: float, usual_work: float) -> None:
+        """An endpoint has answered. `speed` and `usual_work`: its values before."""
+        if endpoint.speed is not None and endpoint.usual_work is not None:
+            self.speed += (endpoint.speed - speed) / self.endpoints
+            self.usual_work += (endpoint.usual_work - usual_work) / self.endpoints

@@ -13,7 +13,7 @@ from batch_agent import BackendError, BatchAgent, ErrorKind, RunStopped, SpecErr
 from batch_agent.backends import startup_wait
 from batch_agent.backends.connect import connect
 from batch_agent.backends.endpoints import pool_member as fleet_member
-from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
+from batch_agent.backends.endpoints.endpoint_pool import EndpointPool, PromptPrefixes
 from batch_agent.backends.endpoints.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
 from batch_agent.core.protocols import Backend, Traits
@@ -344,6 +344,21 @@ async def test_requests_with_the_same_prefix_share_an_endpoint_until_it_is_busy(
         for number in range(12):
             await say(fleet, f"{beginning}{number}", shared=len(beginning))
     assert sorted(host.requests() for host in hosts) == [0, 0, 12]
+
+
+def test_a_beginning_is_known_again_and_told_from_others_of_its_length() -> None:
+    prefixes = PromptPrefixes()
+
+    def of(text: str, shared: int, breaks: tuple[int, ...] = ()) -> tuple[int, ...]:
+        return prefixes.of(Request(Prompt(""), (User(text, shared, breaks),), "m", Sampling()))
+
+    one, other = of("Sum up: a", 8), of("Explain: b", 8)
+    assert one != other
+    assert of("Sum up: c", 8) == one
+    assert of("Explain: d", 8) == other
+    assert of("Sum up: a", 9) not in (one, other)
+    assert of("Sum up: a", 0) == ()
+    assert of("Sum up: <document> a", 18, (8,))[-1:] == one
 
 
 async def test_agents_whose_prompts_begin_with_the_same_references_come_together() -> None:
