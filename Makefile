@@ -10,6 +10,9 @@ INSTALL = sh -c 'env $${PIP_INDEX_URL:+UV_DEFAULT_INDEX=$$PIP_INDEX_URL} $(BIN)/
 # What the tests import of their dependencies is compiled once, also where Python may not write bytecode otherwise.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/pytest $(if $(AGAIN),--last-failed --last-failed-no-failures=none)
 WORKERS = $(if $(AGAIN),-n 0,-n $(1))
+# Each worker collects all tests, which takes ten seconds: not those of engines and browsers too, and not in more workers
+# than it takes to keep two cores busy.
+QUICK = $(call WORKERS,3) --ignore tests/live --ignore tests/nightly --ignore tests/browser
 
 .PHONY: help demo test check format bench bench-peers bench-check docs test-slow test-browser test-engines test-nightly release clean
 help:
@@ -30,10 +33,10 @@ demo: $(VENV)/.user
 	$(BIN)/batch-agent demo
 
 test: $(VENV)/.dev
-	$(PYTEST) $(call WORKERS,4) --dist loadfile -m "not slow and not nightly and not engines and not browser"
+	$(PYTEST) $(QUICK) --dist loadfile -m "not slow and not nightly and not engines and not browser"
 
 test-slow: $(VENV)/.dev
-	$(PYTEST) $(call WORKERS,4) -m "slow and not nightly and not engines and not browser"
+	$(PYTEST) $(QUICK) -m "slow and not nightly and not engines and not browser"
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -65,7 +68,7 @@ test-browser: $(VENV)/.dev
 
 test-engines: $(VENV)/.ray
 	bash scripts/engines/install.sh
-	$(PYTEST) -m "engines and not nightly" tests --timeout 900
+	$(PYTEST) -m "engines and not nightly" tests/live tests/benchmarks tests/unit/backends --timeout 900
 
 test-nightly: $(VENV)/.ray
 	bash scripts/engines/install.sh

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from tests.support.forked_sims import ForkedSims
 from tests.support.leaks import LeakCheck
 from tests.support.quarantine import Quarantine
+
+from batch_agent.sim import process
 
 HERE = Path(__file__).parent
 
@@ -39,6 +42,9 @@ atexit.register(lambda: shutil.rmtree(_FOLDER, ignore_errors=True) if os.getpid(
 # What Python compiles is kept, for the next run and for the programs that tests start: else each compiles all of it.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+if hasattr(os, "pidfd_open"):
+    setattr(process, "_spawn", ForkedSims().start)  # noqa: B010 - its type is that of a Popen
 
 # How long an example takes says something about the machine, and nothing about the code. Examples differ from run to
 # run: many short runs find what one long run does, and the nightly run is long.

@@ -140,7 +140,7 @@ async def test_a_tool_call_that_dynamo_parsed_is_executed(dynamo_url: str) -> No
     assert [(call.name, call.ok) for call in result.tool_calls] == [("search", True)], result
 
 
-@pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
+@pytest.mark.parametrize("scheme", ["vllm", pytest.param("anthropic", marks=pytest.mark.nightly)])
 async def test_the_last_turn_follows_the_schema_with_native_tools(vllm_url: str, scheme: str) -> None:
     [result] = await BatchAgent.run(
         task=CALL_BY_HEART,

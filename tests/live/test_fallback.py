@@ -87,6 +87,7 @@ async def test_what_a_killed_vllm_leaves_is_answered_by_another_one(
     assert len(registered) == len(SHIPS)
 
 
+@pytest.mark.nightly
 async def test_what_a_killed_vllm_leaves_is_answered_by_the_embedded_model(doomed: DoomedServer) -> None:
     results: Results[str] = await BatchAgent.run(
         task="Describe {ship} in one sentence.",

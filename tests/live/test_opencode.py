@@ -77,6 +77,7 @@ def told(transcript: Any) -> str:
     return "".join(result.content for each in transcript if isinstance(each, ToolResults) for result in each.results)
 
 
+@pytest.mark.nightly
 async def test_an_invalid_answer_is_requested_again_in_the_same_session(project: Path) -> None:
     class Note(BaseModel):
         ships: int
@@ -116,7 +117,8 @@ async def test_access_outside_the_project_is_denied_and_the_agent_is_informed(pr
     assert not outside.exists()
 
 
-@pytest.mark.parametrize("mode", ["serve", pytest.param("process", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("mode", ["serve", "process"])
 async def test_processes_started_by_an_agent_are_killed_at_its_timeout(project: Path, mode: Mode) -> None:
     mark = f"60{os.getpid()}"
     command = f"setsid sleep {mark}1 & trap '' TERM; sleep {mark}2; sleep {mark}3"
@@ -131,6 +133,7 @@ async def test_processes_started_by_an_agent_are_killed_at_its_timeout(project: 
     assert list(processes(lambda words: opencode_program() in words)) == []
 
 
+@pytest.mark.nightly
 async def test_a_server_that_is_killed_is_replaced_and_all_agents_answer(project: Path) -> None:
     backend = ScriptedBackend(notes, seconds=1.0, context_tokens=32_000)
     names = [f"ship{number}" for number in range(4)]

@@ -25,6 +25,7 @@ INPUTS = [COMMON + "its name", "the lighthouse", COMMON + "its berth", "the ligh
 HEART = 'Reply exactly:\n<tool_call>\n{{"name": "look_up", "arguments": {{"name": "{it}"}}}}\n</tool_call>'
 
 each_dialect = pytest.mark.parametrize("scheme", ["vllm", "anthropic"])
+most_in_one_dialect = pytest.mark.parametrize("scheme", ["vllm", pytest.param("anthropic", marks=pytest.mark.nightly)])
 
 
 @Tool.define(effect="read")
@@ -96,7 +97,7 @@ async def test_the_cached_tokens_of_an_agent_are_exactly_its_shared_prefix(
     assert 8 * block < min(found[1:]) < max(found[1:]) - block
 
 
-@each_dialect
+@most_in_one_dialect
 async def test_a_turn_hits_the_whole_prompt_of_the_turn_before_it(vllm_url: str, scheme: str) -> None:
     turns = await _run(
         vllm_url, scheme, task=HEART, inputs=["Ada", "Bob", "Eve"], tools=[look_up], max_tokens=48, max_turns=2
@@ -116,7 +117,7 @@ async def test_a_turn_hits_the_whole_prompt_of_the_turn_before_it(vllm_url: str,
     assert min(asked.values()) > 6 * block
 
 
-@each_dialect
+@most_in_one_dialect
 async def test_a_result_that_is_placed_first_is_computed_once_for_all_agents_that_read_it(
     vllm_url: str, scheme: str
 ) -> None:

@@ -52,6 +52,7 @@ async def play(url: str, **options: Any) -> Results:
         await backend.aclose()
 
 
+@pytest.mark.nightly
 async def test_a_conversation_that_outgrows_the_window_fails_without_compaction(small_vllm: str) -> None:
     results = await play(small_vllm, compact_at=None)
     assert [result.error.kind for result in results if result.error] == [ErrorKind.CONTEXT_OVERFLOW] * 2

@@ -4,9 +4,13 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+forking: set[int] = set()
+"""Processes that only fork others for the tests of this process: their children count as its own."""
+
 
 def children_of(parent: int) -> set[int]:
-    return {pid for pid, (state, above) in _processes().items() if above == parent and state != "Z"}
+    above_them = {parent, *forking}
+    return {pid for pid, (state, above) in _processes().items() if above in above_them and state != "Z"} - forking
 
 
 def is_alive(pid: int) -> bool:

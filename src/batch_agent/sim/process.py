@@ -82,12 +82,7 @@ class SimServer:
     def start(self) -> Self:
         launch = Launch(self.config, self.script, port=self.port, until_stdin_ends=True)
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
-        self._process = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), launch.to_json()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-        )
+        self._process = _spawn(launch, self._stderr)
         try:
             self.port = self._read_port()
         except BaseException:
@@ -182,6 +177,11 @@ class SimServer:
         assert self._stderr is not None
         self._stderr.seek(0)
         return self._stderr.read().decode(errors="replace")[-4000:]
+
+
+def _spawn(launch: Launch, stderr: IO[bytes]) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-c", _BOOT, str(Path(__file__).parents[1]), launch.to_json()]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr)  # noqa: S603
 
 
 def _read_line(stream: IO[bytes], timeout_s: float) -> bytes:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Literal
 
 import pytest
@@ -198,11 +199,13 @@ CUT_OFF = [
 ]
 
 
-@pytest.mark.parametrize("text", CUT_OFF)
 @pytest.mark.parametrize("schema", [City, dict[str, Any], AllOptional, list[Any], {}, str | None])
-def test_an_answer_that_was_cut_off_is_never_taken(text: str, schema: Any) -> None:
-    with pytest.raises(InvalidOutput):
-        find_answer(text, out(schema), is_whole=False)
+def test_an_answer_that_was_cut_off_is_never_taken(schema: Any) -> None:
+    taken = {}
+    for text in CUT_OFF:
+        with suppress(InvalidOutput):
+            taken[text] = find_answer(text, out(schema), is_whole=False)
+    assert taken == {}
 
 
 def test_a_part_of_a_cut_off_answer_is_not_the_answer() -> None:

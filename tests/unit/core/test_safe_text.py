@@ -25,9 +25,8 @@ def test_safe_text_has_no_control_characters_and_keeps_its_length(text: str) -> 
     assert [new for old, new in zip(text, safe, strict=True) if old.isprintable() and old != new] == []
 
 
-@pytest.mark.parametrize("odd", [*CONTROLS, *BIDI, "\ud800"])
-def test_each_control_character_is_replaced(odd: str) -> None:
-    assert odd not in safe_text(f"a{odd}b")
+def test_each_control_character_is_replaced() -> None:
+    assert [odd for odd in (*CONTROLS, *BIDI, "\ud800") if odd in safe_text(f"a{odd}b")] == []
 
 
 def test_text_of_all_languages_is_unchanged() -> None:

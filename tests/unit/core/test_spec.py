@@ -92,12 +92,12 @@ def spec(**options: Any) -> BatchSpec:
     return BatchSpec.of(task="Do {it}", inputs=["a"], **options)
 
 
-@pytest.mark.parametrize(("flat", "group", "member", "value"), OPTIONS)
-def test_a_flat_option_and_its_group_make_the_same_spec(flat: str, group: str, member: str, value: Any) -> None:
-    short = spec(**{flat: value})
-    assert getattr(getattr(short, group), member) == value
-    assert asdict(short) == asdict(spec(**{group: GROUPS[group](**{member: value})}))
-    assert asdict(short) != asdict(spec())
+def test_a_flat_option_and_its_group_make_the_same_spec() -> None:
+    for flat, group, member, value in OPTIONS:
+        short = spec(**{flat: value})
+        assert getattr(getattr(short, group), member) == value, flat
+        assert asdict(short) == asdict(spec(**{group: GROUPS[group](**{member: value})})), flat
+        assert asdict(short) != asdict(spec()), flat
 
 
 def test_every_field_of_every_group_has_a_flat_option() -> None:

@@ -117,17 +117,17 @@ def test_plausible_counts_are_accepted(told: Told) -> None:
 
 
 @dialects
-@pytest.mark.parametrize("value", ABSURD, ids=repr)
-def test_an_absurd_output_count_is_not_reported(told: Told, value: Any) -> None:
-    assert told(30, 10, value) == Usage(30, 10, 0)
+def test_an_absurd_output_count_is_not_reported(told: Told) -> None:
+    reported = [(value, told(30, 10, value)) for value in ABSURD]
+    assert reported == [(value, Usage(30, 10, 0)) for value in ABSURD]
 
 
 @dialects
-@pytest.mark.parametrize("value", ABSURD, ids=repr)
-def test_absurd_counts_are_never_negative_nor_large(told: Told, value: Any) -> None:
-    for usage in (told(value, 10, 7), told(30, value, 7), told(value, value, value)):
-        assert 0 <= usage.cached <= usage.input <= 10**9
-        assert 0 <= usage.output <= 10**9
+def test_absurd_counts_are_never_negative_nor_large(told: Told) -> None:
+    for value in ABSURD:
+        for usage in (told(value, 10, 7), told(30, value, 7), told(value, value, value)):
+            assert 0 <= usage.cached <= usage.input <= 10**9, value
+            assert 0 <= usage.output <= 10**9, value
 
 
 @dialects
