@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from batch_agent.core.agent_config import Job
 from batch_agent.core.coordinator import Completion
 from batch_agent.core.errors import ErrorKind
-from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened
+from batch_agent.core.facts import Compacted, Fact, Replied, Returned, Shortened, Started
 from batch_agent.core.images import ImageRef
 from batch_agent.core.messages import Reference, Thought, ToolCall, ToolResult
 from batch_agent.core.program_runtime import ProgramTrace
@@ -75,6 +75,11 @@ def test_what_an_earlier_version_wrote_is_read() -> None:
     assert fact == Replied(Reply("hi", "stop", Usage(1)))
 
 
+def test_counts_of_tokens_that_are_mostly_zero_are_left_out() -> None:
+    _, data = encode(Replied(Reply("hi", "stop", Usage(1, 0, 2))))
+    assert b'"usage":{"input":1,"cached":0,"output":2}' in data
+
+
 @pytest.mark.parametrize(("kind", "data"), [("odd", b"{}"), ("replied", b"{}"), ("returned", b"not json")])
 def test_data_that_is_not_a_fact_is_rejected(kind: str, data: bytes) -> None:
     with pytest.raises(ValueError):
@@ -104,3 +109,8 @@ def test_a_job_and_a_completion_are_read_as_they_were_written() -> None:
 def test_an_input_that_json_cannot_hold_is_written_as_json_data() -> None:
     job = Job(0, "key", {"day": date(2026, 1, 2), "words": {"b", "a"}, "p": Path("x")}, "Do it.")
     assert decode_job(encode_job(job)).input == {"day": "2026-01-02", "words": ["a", "b"], "p": "x"}
+
+
+def test_an_input_whose_keys_are_no_text_is_written() -> None:
+    fact = decode(*encode(Started(0, {1: "one", date(2026, 1, 2): {None: "none"}}, "Do it.")))
+    assert fact == Started(0, {"1": "one", "2026-01-02": {"null": "none"}}, "Do it.")
