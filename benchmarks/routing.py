@@ -58,9 +58,9 @@ class Ours:
 
     def ended(self, ticket: int, endpoint: int, now: float, *, is_answered: bool) -> None:
         if is_answered:
-            self._routing.done(ticket, now)  # type: ignore[arg-type]
+            self._routing.done(ticket, now)
         else:
-            self._routing.abandoned(ticket, now)  # type: ignore[arg-type]
+            self._routing.abandoned(ticket, now)
 
     def joined(self, endpoint: int) -> None:
         assert self._routing.add(str(endpoint)) == endpoint

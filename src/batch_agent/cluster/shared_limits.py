@@ -134,9 +134,11 @@ class LimitSharing:
 
     @property
     def is_calm(self) -> bool:
-        """Whether the last renewal changed nothing, and this worker still has as much to do and enough slots."""
+        """Whether the last renewal changed nothing, and this worker still has as much to do, enough slots and no pace,
+        of which a worker that joins gets its part at once."""
         demands = self._current_demands()
-        return demands == self._demands and not any(demand.is_short for demand in demands.values())
+        is_paced = any(quota.slots.pace is not None for quota in self._quotas.values())
+        return demands == self._demands and not is_paced and not any(each.is_short for each in demands.values())
 
     def _current_demands(self) -> dict[str, Demand]:
         """What others must know: nobody needs the use of a worker that is alone."""

@@ -9,8 +9,8 @@ _FEW = 3
 
 # ARGV: worker, number, remaining parts of the batch, usage, two JSON lists, data. In the first list, of each agent with
 # facts: key, agent, token, whether its facts are replaced, length of the facts; in the second, of each that ends: key,
-# token, failed, length of the completion. Returns the refused keys. A gap in the numbers shows that the server has lost writes: no lease that this worker has had by then is valid
-# any more, because facts may be missing.
+# token, failed, length of the completion. Returns the refused keys. A gap in the numbers shows that the server has lost
+# writes: no lease that this worker has had by then is valid any more, because facts may be missing.
 WRITE: Final = LuaScript.of(
     COMMON,
     """

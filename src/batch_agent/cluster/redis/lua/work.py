@@ -10,8 +10,8 @@ local function old_layout()
 end
 """
 
-# ARGV: retry failed, a creation mark, a JSON list with key and length of the data of each job, data. Returns the run's creation mark, which is that of the
-# first submitter, and key and completion of those that need no work.
+# ARGV: retry failed, a creation mark, a JSON list with key and length of the data of each job, data. Returns the run's
+# creation mark, which is that of the first submitter, and key and completion of those that need no work.
 SUBMIT: Final = LuaScript.of(
     COMMON,
     _REFUSE_OLD_LAYOUT,
