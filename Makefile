@@ -35,16 +35,16 @@ demo: $(VENV)/.user
 test: $(VENV)/.dev
 	$(PYTEST) $(QUICK) --dist loadfile -m "not slow and not nightly and not engines and not browser"
 
-test-slow: $(VENV)/.dev
+test-slow: $(VENV)/.check
 	$(PYTEST) $(QUICK) -m "slow and not nightly and not engines and not browser"
 
-check: $(VENV)/.dev
+check: $(VENV)/.check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(VENV)/.dev
+format: $(VENV)/.check
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
@@ -95,6 +95,11 @@ $(VENV)/.user: $(VENV)/bin/python pyproject.toml
 $(VENV)/.dev: $(VENV)/.user pyproject.toml
 	@echo "Installing test dependencies into $(VENV) (a minute, once) ..."
 	@$(INSTALL) -e '.[local,speed,dev]'
+	@touch $@
+
+# Type checkers, among them one that brings Node along: a third of a gigabyte that `make test` does not need.
+$(VENV)/.check: $(VENV)/.dev pyproject.toml
+	@$(INSTALL) -e '.[check]'
 	@touch $@
 
 $(VENV)/.ray: $(VENV)/.dev pyproject.toml

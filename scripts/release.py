@@ -25,7 +25,7 @@ from batch_agent.backends.embedded.weights import WEIGHTS_FILE, WEIGHTS_REQUIREM
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (ROOT, ROOT / "packages" / "batch-agent-vllm")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-NOT_FOR_USERS = {"dev", "docs"}
+NOT_FOR_USERS = {"check", "dev", "docs"}
 SMOKE = """
 import platform
 import tempfile

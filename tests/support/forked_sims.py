@@ -101,7 +101,9 @@ def _parent() -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     package = os.path.dirname(os.path.dirname(process.__file__))
     with its:
-        started = subprocess.Popen([sys.executable, "-c", _PARENT, package], stdin=its, stdout=subprocess.DEVNULL)
+        started = subprocess.Popen(
+            [sys.executable, "-c", _PARENT, package], stdin=its.fileno(), stdout=subprocess.DEVNULL
+        )
     started.returncode = 0  # nobody waits for it: it ends when this process does
     forking.add(started.pid)
     atexit.register(ours.close)
