@@ -1,5 +1,6 @@
 """Mapping of HTTP statuses, connection failures and errors inside of responses to BackendError."""
 
+import errno
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from ..core.requests import Lane
 from .http.json_body import BadJson, loads
 from .http.transport import BodyTooLarge, ConnectError, ConnectTimeout, InvalidUrl, TlsError
 
+_NO_FILES = frozenset({errno.EMFILE, errno.ENFILE})
+"""Errors of a connection that this machine could not make, for want of a file."""
 _KINDS = {
     400: ErrorKind.BAD_REQUEST,
     401: ErrorKind.AUTH,
@@ -121,6 +124,13 @@ def translate_failure(error: OSError, url: str) -> BackendError:
             ErrorKind.TLS,
             f"The TLS connection to {url} failed: {error}. For a private certificate authority, set the environment "
             "variable SSL_CERT_FILE to its file; for a server that speaks plain HTTP, use http://.",
+        )
+    if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_FILES:
+        # As a refusal: fewer requests are sent, and no endpoint is to blame.
+        return BackendError(
+            ErrorKind.RATE_LIMITED,
+            f"Cannot connect to {url}: {error}. This process needs a file for each connection: raise its limit "
+            "(ulimit -n), or lower max_inflight.",
         )
     if isinstance(error, ConnectError):
         return BackendError(ErrorKind.UNAVAILABLE, f"Cannot connect to {url}: {error}.")

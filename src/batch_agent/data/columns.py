@@ -11,7 +11,7 @@ from pydantic import BaseModel, RootModel
 
 from ..core.fast_dataclass import dataclass
 from ..core.results import AgentResult
-from .result_rows import jsonable, replace_lone_surrogates
+from .result_rows import jsonable, model_fields, replace_lone_surrogates
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
@@ -91,14 +91,14 @@ def field_columns(name: str, value: Any) -> dict[str, Any]:
     parts = _fields(value)
     if not parts:
         return {name: _cell(value)}
-    return {replace_lone_surrogates(f"{name}.{part}"): _cell(each) for part, each in parts.items()}
+    return {replace_lone_surrogates(f"{name}.{_cell(part)}"): _cell(each) for part, each in parts.items()}
 
 
 def _fields(value: Any) -> Mapping[Any, Any]:
     if isinstance(value, RootModel):
         return _fields(value.root)
     if isinstance(value, BaseModel):
-        return dict(value)
+        return model_fields(value)
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     return value if isinstance(value, Mapping) else {}

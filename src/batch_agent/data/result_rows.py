@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from math import isfinite
 from typing import Any
 
+from pydantic import BaseModel
+
 from ..core.images import as_image
 from ..core.json import dumps
 from ..core.results import AgentResult
@@ -63,6 +65,30 @@ def jsonable(value: Any) -> Any:
         return to_jsonable_python(_with_valid_keys(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
     except UnicodeDecodeError:
         return to_jsonable_python(_with_named_images(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+    except Exception:  # noqa: BLE001 - a computed field or a serializer of the user's model
+        return _in_parts(value)
+
+
+def model_fields(model: BaseModel) -> dict[str, Any]:
+    """Fields of a model, the computed ones included; one that raises is None."""
+    values = dict(model)
+    for name in type(model).model_computed_fields:
+        try:
+            values[name] = getattr(model, name)
+        except Exception:  # noqa: BLE001 - code of the user's model
+            values[name] = None
+    return values
+
+
+def _in_parts(value: Any) -> Any:
+    """JSON data of a value of which some part cannot be converted: that part as text."""
+    if isinstance(value, BaseModel):
+        value = model_fields(value)
+    if isinstance(value, dict):
+        return {str(jsonable(name)): jsonable(each) for name, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(each) for each in value]
+    return _text(value)
 
 
 def _with_named_images(value: Any) -> Any:

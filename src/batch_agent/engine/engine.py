@@ -26,6 +26,10 @@ Leave = Callable[[str], Awaitable[None]]
 Fit = Callable[[Job], Awaitable[Job]]
 Complete = Callable[[Job, Sequence[Fact], AgentResult], Awaitable[AgentResult]]
 CANCELLED = AgentError(ErrorKind.CANCELLED, "The agent was cancelled by the user.")
+_SELF_CANCELLED = (
+    "the agent's own task was cancelled although the run goes on. A tool does that with "
+    "asyncio.current_task().cancel(), or by leaving a cancel scope open"
+)
 
 
 class RunEnding(BatchAgentError):
@@ -88,6 +92,10 @@ class Engine:
         self._has_reported = False
         self._group: asyncio.TaskGroup | None = None
         """Agents that run now; None before the run and at its end."""
+        self._runner: asyncio.Task[None] | None = None
+        """The task in `run`."""
+        self._is_ending = False
+        """Whether the agents are being cancelled because one of them, or the dispatcher, raised."""
         self._broken: Exception | None = None
         """The error that ended the inputs."""
         self._running: dict[str, tuple[Job, asyncio.Task[None]]] = {}
@@ -106,7 +114,7 @@ class Engine:
         the iterator of the inputs raised; in the latter case, started agents finish first."""
         try:
             async with asyncio.TaskGroup() as group:
-                self._group = group
+                self._group, self._runner = group, asyncio.current_task()
                 await self._dispatch(group)
         except BaseExceptionGroup as failures:
             error = aio.unwrap_group(failures)
@@ -238,6 +246,9 @@ class Engine:
                     await self._leave_out(job, facts, slot)
                     continue
                 self._running[job.key] = job, group.create_task(self._agent(job, facts, slot))
+        except BaseException:
+            self._is_ending = True
+            raise
         finally:
             self._dispatcher = None
             self._admission.on_dispatch(is_dispatching=False)
@@ -338,6 +349,8 @@ class Engine:
                     result = self._internal_error(job, error)
                 elif self._was_cancelled_by_user(job):
                     result = _cancelled_result(job)
+                elif isinstance(error, asyncio.CancelledError) and self._was_cancelled_by_itself():
+                    result = self._internal_error(job, RuntimeError(_SELF_CANCELLED))
                 else:
                     raise
             finally:
@@ -364,6 +377,9 @@ class Engine:
         except LeaseLost:
             if self._events is not None:
                 self._events.emit(AgentReassigned(job.key))
+        except BaseException:
+            self._is_ending = True
+            raise
         finally:
             self._source.release(job)
         if has_room:
@@ -377,6 +393,15 @@ class Engine:
         """Whether that is why the running task is being cancelled, and nothing else is."""
         task = asyncio.current_task()
         return self._is_cancelled(job.key) and task is not None and task.uncancel() == 0
+
+    def _was_cancelled_by_itself(self) -> bool:
+        """Whether the running task was cancelled although nothing ends the run. If so, it is not cancelled anymore."""
+        task = asyncio.current_task()
+        if self._is_ending or self._runner is None or self._runner.cancelling() or task is None:
+            return False
+        while task.uncancel():
+            pass
+        return True
 
     def _record_failure(self, job: Job, facts: Sequence[Fact], error: AgentError, seconds: float) -> None:
         """Records the end of an agent that failed. One with chunks may have failed before its own facts began."""

@@ -293,7 +293,7 @@ class _Opener:
         if spec.tokens:
             check_tokens(server.traits, has_checkpoint=not isinstance(store, NoStore))
         images = server.traits.images
-        values = [] if not known else known[0].values() if type(known[0]) is dict else known[:1]
+        values = [] if not known else known[0].values() if type(known[0]) is dict else [known[0]]
         if tools or spec.rows.images or not PLAIN.issuperset(map(type, values)):  # others have no images
             images = (await self._backends.image_traits(setup, server, inputs, layout, tools)).images
         if spec.lane == "batch":

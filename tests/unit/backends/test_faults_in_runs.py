@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -29,6 +30,10 @@ from batch_agent.backends import probe
 from batch_agent.backends.address import address_of, parse
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import DiagnosticCheck, diagnose
+from batch_agent.backends.http.connection import PlainConnection
+from batch_agent.backends.http.connection_pool import Addresses, ConnectionPool
+from batch_agent.backends.http.transport import ConnectError
+from batch_agent.backends.http_errors import translate_failure
 from batch_agent.backends.session_cleanup import SessionCloser, close_session
 from batch_agent.core.events import Event, Paused
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -142,7 +147,7 @@ def numbers(count: int) -> list[str]:
     return [f"n{n}" for n in range(count)]
 
 
-async def run(url: str, inputs: list[str], **options: Any) -> list[AgentResult]:
+async def run(url: str | list[str], inputs: list[str], **options: Any) -> list[AgentResult]:
     results: list[AgentResult] = await BatchAgent.run(
         task="{it}", inputs=inputs, backend=url, progress=False, **options
     )
@@ -237,6 +242,39 @@ async def test_every_second_request_refused_with_retry_after_fails_no_agent() ->
         results = await run(server.url, numbers(32), max_inflight=32, events=log)
         assert [result.output for result in results] == numbers(32)
     assert sum(isinstance(event, Paused) for event in log.events) <= 12
+
+
+@pytest.mark.parametrize("endpoints", [1, 2])
+async def test_a_process_without_a_free_file_sends_fewer_requests_and_blames_no_server(
+    endpoints: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    attempts = iter(range(10**6))
+    make = ConnectionPool._try_addresses
+
+    async def with_few_files(pool: ConnectionPool, addresses: Addresses) -> PlainConnection:
+        if 4 <= next(attempts) < 24:
+            raise ConnectError("Too many open files") from OSError(errno.EMFILE, "Too many open files")
+        return await make(pool, addresses)
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        await line.say(prompt_of(request))
+
+    monkeypatch.setattr(ConnectionPool, "_try_addresses", with_few_files)
+    async with raw_server(serving(answer)) as one, raw_server(serving(answer)) as other:
+        urls = [one.url, other.url][:endpoints]
+        results = await run(urls, numbers(16), max_inflight=16, max_retries=1, backoff=0.001)
+    assert [result.output for result in results] == numbers(16)
+    assert next(attempts) > 24  # the connections were refused, and made later
+    assert "down" not in capsys.readouterr().err
+
+
+def test_a_connection_without_a_free_file_is_an_error_that_names_the_limit() -> None:
+    try:
+        raise ConnectError("Too many open files") from OSError(errno.EMFILE, "Too many open files")
+    except ConnectError as error:
+        failure = translate_failure(error, "http://a")
+    assert failure.kind is ErrorKind.RATE_LIMITED
+    assert "ulimit -n" in str(failure)
 
 
 async def test_status_401_for_one_agent_fails_only_that_agent() -> None:

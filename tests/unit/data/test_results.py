@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, RootModel
+from pydantic import BaseModel, RootModel, computed_field
 
 from batch_agent import AgentError, AgentResult, ErrorKind, Results, SpecError, Usage
 from batch_agent.core.results import CallRecord, Changes, FileChange, Timing
@@ -118,6 +118,37 @@ def test_a_frame_of_pandas_has_a_column_for_each_field() -> None:
     assert frame["text"].dropna().tolist() == ["half"]
     assert frame["tool_calls"].tolist() == [1, 0, 0]
     assert frame["seconds"].tolist() == [0.0, 0.0, 1.235]
+
+
+class Ratio(BaseModel):
+    part: int
+    whole: int
+
+    @computed_field
+    def share(self) -> float:
+        return self.part / self.whole
+
+
+def test_a_computed_field_is_in_tables_as_in_rows() -> None:
+    done = Results([AgentResult(0, "k", "a", Ratio(part=1, whole=4))])
+    assert done.to_pandas()["output.share"].tolist() == [0.25]
+    assert as_row(done[0])["output"] == {"part": 1, "whole": 4, "share": 0.25}
+
+
+@pytest.mark.parametrize("answer", [Ratio(part=1, whole=0), [Ratio(part=1, whole=0)], {"a": Ratio(part=1, whole=0)}])
+def test_a_computed_field_that_raises_is_null_and_costs_no_row(tmp_path: Path, answer: Any) -> None:
+    done = Results([AgentResult(0, "k", "a", answer), AgentResult(1, "l", "b", Ratio(part=1, whole=2))])
+    done.to_csv(tmp_path / "a.csv")
+    done.to_jsonl(tmp_path / "a.jsonl")
+    rows = read_inputs(tmp_path / "a.jsonl")
+    assert "null" in orjson.dumps(rows[0]["output"]).decode()
+    assert rows[1]["output"] == {"part": 1, "whole": 2, "share": 0.5}
+    assert len(read_inputs(tmp_path / "a.csv")) == 2
+
+
+def test_a_column_of_an_enum_is_named_by_its_value() -> None:
+    done = Results([AgentResult(0, "k", "a", {Mood.GOOD: 3})])
+    assert done.to_pandas()["output.good"].tolist() == [3]
 
 
 def test_a_frame_of_polars_has_the_same_columns() -> None:

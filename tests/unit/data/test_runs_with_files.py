@@ -1,6 +1,7 @@
 """Runs whose inputs come from where they are, and whose results go where they are wanted."""
 
 import sqlite3
+from collections import deque
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,9 @@ async def test_results_never_overwrite_their_inputs(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="would overwrite the inputs"):
         await BatchAgent.run(task="{text}", inputs=rows, out=rows, backend=ScriptedBackend(lambda _: say("done")))
     assert rows.read_text() == '{"text": "one"}\n'
+
+
+def test_inputs_in_a_deque_are_run() -> None:
+    backend = ScriptedBackend(lambda _: say("done"))
+    results = BatchAgent.run_sync(task="{it}", inputs=deque(["a", "b"]), backend=backend)
+    assert [result.input for result in results] == ["a", "b"]

@@ -78,6 +78,37 @@ async def test_an_exception_inside_an_executor_becomes_an_internal_result_and_fr
     assert record.exc_info  # one traceback is enough to find the bug, and a thousand are too many
 
 
+class CancelsItself(Runs):
+    """Every other agent ends as if a tool had cancelled the task that runs it."""
+
+    async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
+        task = asyncio.current_task()
+        if task is not None and job.index % 2:
+            task.cancel()
+            task.cancel()
+        return await super().run(job, facts, slot)
+
+
+async def test_an_agent_that_cancels_its_own_task_has_a_result_and_frees_its_room() -> None:
+    running, slots, delivered = engine(CancelsItself(lambda _: None), 20)  # more than may be dispatched at once
+    async with asyncio.timeout(10):
+        await running.run()
+    assert sorted(result.index for result in delivered) == list(range(20))
+    failed = [result.error for result in delivered if result.error]
+    assert [error.kind for error in failed] == [ErrorKind.INTERNAL] * 10
+    assert "own task was cancelled" in failed[0].message
+    assert [await slots.acquire(Priority(is_fresh=True)) for _ in range(2)]
+
+
+async def test_a_cancelled_run_does_not_take_its_agents_for_cancelled_by_themselves() -> None:
+    running, _, delivered = engine(CancelsItself(lambda _: None), 20)
+    run = asyncio.create_task(running.run())
+    asyncio.get_running_loop().call_soon(run.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    assert not [result for result in delivered if result.error]
+
+
 async def test_an_unreadable_fact_history_fails_only_its_agent() -> None:
     store = MemoryStore()
     for index in range(3):
