@@ -136,7 +136,7 @@ async def test_a_fallback_has_a_key_and_a_model_of_its_own(tmp_path: Path) -> No
         return web.json_response({"error": {"message": "no such model"}}, status=404)
 
     async with (
-        service_server(Service("/v1", LISTED, refuse=gone)) as one,
+        service_server(Service("/v1", {"data": [{"id": "m"}, {"id": "other"}]}, refuse=gone)) as one,
         service_server(Service("/openai", None, key_header="api-key")) as other,
     ):
         results = await BatchAgent.run(

@@ -376,7 +376,7 @@ async def test_the_upload_of_a_batch_has_the_images(
 
 
 @pytest.mark.parametrize(
-    "options", [{"models": ["sim"], "model": None}, {"fallback": ["other"]}, {"samples": 2}], ids=str
+    "options", [{"models": ["sim"], "model": None}, {"fallback": ["sim"]}, {"samples": 2}], ids=str
 )
 async def test_named_fields_are_images_in_every_kind_of_run(
     server: RawServer, png: Path, options: dict[str, Any]
