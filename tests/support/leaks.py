@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .process_table import children_of
+from .process_table import own_children
 
 _SHORT_GRACE_SECONDS = 0.5
 _GRACE_SECONDS = 10.0
@@ -75,17 +75,17 @@ class LeakCheck:
         value = yield
         self._threads |= set(threading.enumerate()) - before
         if self._has_started_process:
-            self._children |= children_of(os.getpid())
+            self._children |= own_children()
         return value
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Iterator[None]:
         yield
         if any(item.get_closest_marker(suite) for suite in _UNCHECKED):
-            self._children |= children_of(os.getpid())
+            self._children |= own_children()
             return
         threads = [thread for thread in threading.enumerate() if thread not in self._threads and not _may_stay(thread)]
-        children = children_of(os.getpid()) - self._children if self._has_started_process else set()
+        children = own_children() - self._children if self._has_started_process else set()
         self._has_started_process = False
         self._children |= children
         for generation, seconds in (1, _SHORT_GRACE_SECONDS), (2, _GRACE_SECONDS):

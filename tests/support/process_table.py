@@ -1,6 +1,7 @@
 """Table of running processes, for tests that must leave none behind."""
 
 import asyncio
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -8,9 +9,12 @@ forking: set[int] = set()
 """Processes that only fork others for the tests of this process: their children count as its own."""
 
 
-def children_of(parent: int) -> set[int]:
-    above_them = {parent, *forking}
-    return {pid for pid, (state, above) in _processes().items() if above in above_them and state != "Z"} - forking
+def children_of(*parents: int) -> set[int]:
+    return {pid for pid, (state, above) in _processes().items() if above in parents and state != "Z"}
+
+
+def own_children() -> set[int]:
+    return children_of(os.getpid(), *forking) - forking
 
 
 def is_alive(pid: int) -> bool:

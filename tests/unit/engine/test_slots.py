@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
+from tests.support.virtual_time import virtual
 
 from batch_agent.core.events import Event, LimitChanged, Resumed
 from batch_agent.engine.slots import HeldSlot, Slots
@@ -124,6 +125,7 @@ async def test_a_binding_limit_grows_and_wakes_waiting_agents() -> None:
     assert granting.limit == 2
 
 
+@virtual
 async def test_refusals_of_most_requests_halve_the_limit_and_pause_all_agents() -> None:
     seen: list[Event] = []
 
@@ -143,8 +145,10 @@ async def test_refusals_of_most_requests_halve_the_limit_and_pause_all_agents() 
     assert seen == [LimitChanged(2, "rate limited"), Resumed()]
     for task in waiting:
         task.cancel()
+    await asyncio.wait(waiting)
 
 
+@virtual
 async def test_a_second_refusal_makes_the_pause_longer_never_shorter() -> None:
     granting = slots(4)
     health = Health(max_outage=15.0)
