@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 
 Default = Callable[[Any], Any]
+_TOO_LARGE = 2.0**63
+"""From here on, a float may be an integer that orjson could not hold."""
 
 
 def dumps(value: Any) -> bytes:
@@ -52,6 +54,26 @@ def loads(
     except orjson.JSONDecodeError:
         value = json.loads(data, parse_constant=parse_constant or _refuse_constant, parse_float=parse_float)
         return orjson.loads(replace_surrogates(json.dumps(value, ensure_ascii=False)))
+
+
+def loads_exact(data: bytes) -> Any:
+    """Reads JSON as orjson does, with integers of any size, which orjson makes floats beyond 64 bits. Raises
+    orjson.JSONDecodeError."""
+    value = orjson.loads(data)
+    return json.loads(data) if _has_large_float(value) else value
+
+
+def _has_large_float(value: Any) -> bool:
+    waiting = [value]
+    while waiting:
+        each = waiting.pop()
+        if type(each) is float and abs(each) >= _TOO_LARGE:
+            return True
+        if type(each) is dict:
+            waiting.extend(each.values())
+        elif type(each) is list:
+            waiting.extend(each)
+    return False
 
 
 def replace_surrogates(text: str) -> str:

@@ -16,6 +16,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.images import Image
 from ..core.images.image_format import SUPPORTED, media_type_of
+from ..core.json import loads_exact
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_object_url, is_url
 from ..lazy_imports import lazy_modules
@@ -360,7 +361,7 @@ def _json_lines(file: InputFile) -> Iterator[Any]:
         for number, line in enumerate(file.open_utf8(), 1):
             if text := line.strip():
                 try:
-                    yield orjson.loads(text)
+                    yield loads_exact(text)
                 except orjson.JSONDecodeError as error:
                     text.decode()  # raises UnicodeDecodeError for another encoding
                     other = " For another format: input_format='csv'." if file.copy is not None and number == 1 else ""
@@ -377,7 +378,7 @@ def _json(file: InputFile) -> Iterator[Any]:
     with _translate_encoding(file):
         text = b"".join(file.open_utf8())
         try:
-            data = orjson.loads(text)
+            data = loads_exact(text)
         except orjson.JSONDecodeError as error:
             text.decode()  # raises UnicodeDecodeError for another encoding
             raise SpecError(f"{file.name}: not valid JSON ({error}).") from error

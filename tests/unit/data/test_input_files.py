@@ -173,3 +173,13 @@ def test_parquet_without_duckdb_says_what_to_install(tmp_path: Path, monkeypatch
     monkeypatch.setitem(__import__("sys").modules, "duckdb", None)
     with pytest.raises(SpecError, match=r"pip install 'batch-agent\[data\]'"):
         read_inputs(written(tmp_path / "in.parquet", b"PAR1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("ids.jsonl", '{{"id":{0},"n":[{0},0.5,1e30]}}'), ("ids.json", '[{{"id":{0},"n":[{0},0.5,1e30]}}]')],
+)
+@pytest.mark.parametrize("number", [12345678901234567890123, -12345678901234567890123, 2**64 + 1, 2**63 + 1, 7])
+def test_integers_of_any_size_are_read_exactly(tmp_path: Path, name: str, content: str, number: int) -> None:
+    (tmp_path / name).write_text(content.format(number))
+    assert read_inputs(tmp_path / name) == [{"id": number, "n": [number, 0.5, 1e30]}]
