@@ -56,7 +56,7 @@ def loads(
         return orjson.loads(replace_surrogates(json.dumps(value, ensure_ascii=False)))
 
 
-def loads_exact(data: bytes) -> Any:
+def loads_exact(data: bytes | str) -> Any:
     """Reads JSON as orjson does, with integers of any size, which orjson makes floats beyond 64 bits. Raises
     orjson.JSONDecodeError."""
     value = orjson.loads(data)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from ..core.errors import SpecError
+from ..core.json import loads_exact
 from .optional_imports import require
 from .plain_values import check_unique, plain_value
 from .row_iterators import SizedRows, ThreadIterator
@@ -68,7 +69,7 @@ def iter_parquet(path: "Path | RemoteFile") -> Iterator[Any]:
         while rows := found.fetchmany(_BATCH_ROWS):
             for row in rows:
                 yield {
-                    name: orjson.loads(value) if is_json and value is not None else plain_value(value)
+                    name: loads_exact(value) if is_json and value is not None else plain_value(value)
                     for name, value, is_json in zip(names, row, json_columns, strict=True)
                 }
 

@@ -15,7 +15,7 @@ import orjson
 import pandas as pd
 import polars as pl
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel, computed_field
 
@@ -202,6 +202,7 @@ plain = st.recursive(
 @pytest.mark.slow
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.sampled_from("abä' ."), plain, min_size=1), min_size=1, max_size=12))
+@example([{"a": -(2**63) - 1, "b": [2**64, 1e300]}])
 def test_results_written_to_parquet_are_read_back_equal(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     lines = tmp_path / "in.jsonl"
     lines.write_text("".join(f"{__import__('json').dumps(row)}\n" for row in rows))
