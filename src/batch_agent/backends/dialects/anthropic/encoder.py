@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, assert_never
 
 from ....core.images import ImageRef
@@ -9,6 +10,7 @@ from ....core.json import dumps
 from ....core.messages import Assistant, Message, Prompt, Thought, ToolCall, ToolResult, ToolResults, User
 from ....core.requests import Delta, Lane, Request, Sampling
 from ....core.schema import JsonSchema, strict_form
+from ..conversation_cache import ConversationCache
 from ..dialect import EncodingCache, ImageBlock, TextBlock, arguments_object, base64_of, cache_blocks, sanitized_id
 from .decoder import AnthropicStreamDecoder, decode_reply
 
@@ -34,6 +36,7 @@ class AnthropicMessages:
         self._max_tokens = min(_DEFAULT_MAX_TOKENS, max_output_tokens or _DEFAULT_MAX_TOKENS)
         self._is_strict = strict_schema
         self._cache = EncodingCache()
+        self._conversations = ConversationCache()
 
     def path(self, request: Request) -> str:
         return PATH
@@ -52,7 +55,8 @@ class AnthropicMessages:
             else self._cache.get(shared_by_tail, lambda: self._tail(request))
         )
         cache_control = sampling.extra.get("cache_control", _EPHEMERAL)
-        return head + b",".join([self._message(message, cache_control) for message in request.messages]) + tail
+        encode = partial(self._message, cache_control=cache_control)
+        return head + self._conversations.encode(request.agent, request.messages, encode) + tail
 
     def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
         return decode_reply(body, lane)

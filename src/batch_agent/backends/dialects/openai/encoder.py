@@ -11,6 +11,7 @@ from ....core.messages import Assistant, Message, Prompt, ToolResults, User, cha
 from ....core.requests import PRIORITY_STEP, Delta, Lane, Request, unpacked_ids
 from ....core.schema import JsonSchema, strict_form
 from ...flavors import OpenAIExtensions
+from ..conversation_cache import ConversationCache
 from ..dialect import EncodingCache, base64_of
 from .context_hints import PARAMETERS, hint_fields
 from .decoder import OpenAIStreamDecoder, decode_reply
@@ -38,6 +39,7 @@ class OpenAIChat:
             or self._extensions.context_hints
         )
         self._cache = EncodingCache()
+        self._conversations = ConversationCache()
         self._sequence_number = 0
 
     def path(self, request: Request) -> str:
@@ -53,7 +55,7 @@ class OpenAIChat:
         """`tail`: what follows the messages, if not what the request says."""
         shared = (request.prompt, request.model, request.sampling)
         head = self._cache.get(shared, lambda: self._head(request))
-        messages = b",".join([self._message(message) for message in request.messages])
+        messages = self._conversations.encode(request.agent, request.messages, self._message)
         return head + messages + (self._tail(request) if tail is None else tail)
 
     def decode_reply(self, body: bytes, lane: Lane = "standard") -> list[Delta]:
