@@ -9,14 +9,18 @@ Groups: see benchmarks/catalog.py. A command that fails does not stop the others
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from benchmarks import report
 from benchmarks.catalog import CATALOG, GROUPS, Published
+
+_PLUGIN = Path(__file__).parents[1] / "packages" / "batch-agent-vllm" / "src"
 
 
 def main() -> None:
@@ -46,7 +50,7 @@ def _make(wanted: Sequence[Published]) -> int:
             print(f"{each.result}: of this commit", flush=True)
         else:
             started = time.monotonic()
-            status = subprocess.run([sys.executable, "-m", *_module(each)], check=False).returncode
+            status = subprocess.run([sys.executable, "-m", *_module(each)], env=_environment(), check=False).returncode
             print(f"{each.result}: {time.monotonic() - started:.0f} s, exit status {status}", flush=True)
             failed += [each.result] if status else []
     if failed:
@@ -57,6 +61,12 @@ def _make(wanted: Sequence[Published]) -> int:
 def _module(published: Published) -> list[str]:
     module, *words = published.words
     return [f"benchmarks.{module}", *words]
+
+
+def _environment() -> dict[str, str]:
+    """That of this process, with the package of the vLLM plugin, which one of the benchmarks simulates."""
+    paths = [str(_PLUGIN), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _commit(published: Published) -> str | None:
