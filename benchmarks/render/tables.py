@@ -50,9 +50,19 @@ def _machines() -> str:
         found = results(published.result)
         when = _when(found)
         rows.append([f"`{published.result}.json`", *when, f"`{published.command.partition(' --out')[0]}`"])
-        earlier = [(part, _when(each["from"])) for part, each in cluster.parts(found).items() if "from" in each]
-        rows += [[f"... {part}", *earlier_when, ""] for part, earlier_when in earlier if earlier_when != when]
+        for earlier, parts in _earlier_parts(found).items():
+            if list(earlier) != when:
+                rows.append([f"... {', '.join(parts)}", *earlier, ""])
     return table(["results", "commit", "date", "machine", "`python -m benchmarks.` ..."], rows)
+
+
+def _earlier_parts(found: Json) -> dict[tuple[str, ...], list[str]]:
+    """The parts of a file that were measured at another time than the last ones, by commit, date and machine."""
+    by_time: dict[tuple[str, ...], list[str]] = {}
+    for part, numbers in found.get("parts", {}).items():
+        if "from" in numbers:
+            by_time.setdefault(tuple(_when(numbers["from"])), []).append(part)
+    return by_time
 
 
 def _when(found: Json) -> list[str]:
