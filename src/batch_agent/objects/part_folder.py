@@ -7,6 +7,7 @@ written, so that no row is there twice.
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +63,19 @@ class PartFolder:
         self._totals = Totals()
         self._parts: list[dict[str, Any]] = []
         self._has_begun = False
+        self._started = time.time()
         self._found: str | None = None
         """Writer of the manifest before this run."""
 
     def check(self) -> None:
         """Lists the folder, so that a run that could not write to it does not start."""
         self._store.files(self._url)
-        self._found = self._current_writer()
+        self._found = self._current().get("writer")
 
     def add(self, file: Path, totals: Totals, *, has_failed: bool = False) -> None:
         """Uploads a part, and adds it to the manifest. `has_failed`: the run has ended with an error, perhaps because
         of a later run, which may write to the folder by now; then that one keeps it."""
-        if has_failed and not self._has_begun and self._current_writer() != self._found:
-            raise self._taken()
-        self._begin()
+        self._begin(has_failed=has_failed)
         if not self._is_own():
             raise self._taken()
         name = f"part-{len(self._parts):05}-{self._writer}{self._suffix}"
@@ -96,11 +96,14 @@ class PartFolder:
         self._delete_others()
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=True))
 
-    def _begin(self) -> None:
+    def _begin(self, *, has_failed: bool = False) -> None:
         """Replaces the manifest of an earlier run, and then deletes its parts: who reads the manifest never misses a
-        part that it names."""
+        part that it names. A run that started later, and has begun already, keeps the folder."""
         if self._has_begun:
             return
+        current = self._current()
+        if current.get("writer") != self._found and (has_failed or current.get("started", 0.0) > self._started):
+            raise self._taken()
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
         self._delete_others()
         self._has_begun = True
@@ -112,11 +115,12 @@ class PartFolder:
         self._store.delete([file.url for file in found if file.name not in own])
 
     def _is_own(self) -> bool:
-        return self._current_writer() == self._writer
+        return bool(self._current().get("writer") == self._writer)
 
-    def _current_writer(self) -> str | None:
+    def _current(self) -> dict[str, Any]:
+        """The manifest in the folder; empty if there is none."""
         found = self._store.read(self._url + MANIFEST)
-        return None if found is None else loads(found).get("writer")
+        return {} if found is None else loads(found)
 
     def _taken(self) -> SpecError:
         return SpecError(f"{self._name} is being written by another run, which started later: use another folder.")
@@ -128,6 +132,7 @@ class PartFolder:
             {
                 "version": 1,
                 "writer": self._writer,
+                "started": self._started,
                 "complete": is_complete,
                 "rows": totals.rows,
                 "answered": totals.answered,

@@ -173,6 +173,29 @@ def test_a_run_whose_folder_another_run_takes_stops_and_leaves_nothing(tmp_path:
     assert manifest("/b/out")["rows"] == 2
 
 
+def test_a_run_that_begins_to_write_after_one_that_started_later_leaves_it_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "part").write_text("rows")
+    first, second = (PartFolder("memory://b/out/", ".jsonl", "out") for _ in range(2))
+    first.check()
+    second.check()
+    second.add(tmp_path / "part", Totals(answered=2))
+    with pytest.raises(SpecError, match="is being written by another run, which started later"):
+        first.add(tmp_path / "part", Totals(answered=1))
+    second.finish()
+    assert [part["name"] for part in manifest("/b/out")["parts"]] == names("/b/out")[1:]
+    assert manifest("/b/out")["rows"] == 2
+
+
+def test_a_run_that_started_later_takes_the_folder_of_one_that_began_after_its_check(tmp_path: Path) -> None:
+    (tmp_path / "part").write_text("rows")
+    first, second = (PartFolder("memory://b/out/", ".jsonl", "out") for _ in range(2))
+    second.check()
+    first.add(tmp_path / "part", Totals(answered=1))
+    second.add(tmp_path / "part", Totals(answered=2))
+    second.finish()
+    assert manifest("/b/out")["rows"] == 2
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [

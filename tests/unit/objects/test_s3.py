@@ -270,7 +270,8 @@ def test_of_two_runs_with_one_checkpoint_the_later_one_goes_on(bucket: str, tmp_
         Machine(bucket, tmp_path / "second").run()
         _, errors = first.communicate(timeout=100)
     assert first.returncode == 1
-    assert b"Another run has taken over the checkpoint" in errors
+    losses = (b"Another run has taken over the checkpoint", b"is being written by another run, which started later")
+    assert any(each in errors for each in losses)  # which of the two it finds first depends on its next upload
     assert Counter(row["input"]["id"] for row in rows_of(bucket)) == Counter(range(AGENTS))
 
 
