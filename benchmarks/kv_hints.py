@@ -25,7 +25,7 @@ from tests.live.engines import dynamo_server, sglang_server, vllm_server, vllm_w
 
 from batch_agent import BatchAgent, Tool
 from batch_agent.backends.connect import connect
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import PRIORITY_STEP, Delta, Request
 from benchmarks import report
 from benchmarks.gpu.scenario import TOOL, Scene

@@ -21,7 +21,7 @@ from batch_agent import BatchAgent, Tool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import ToolCall
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.core.requests import CallDelta, ContextHint, Delta, Exchange, Finished, Request
 from benchmarks import report
 

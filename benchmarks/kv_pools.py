@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any, Literal
 
 from batch_agent import aio
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.core.requests import Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.pool_residency import PoolResidency

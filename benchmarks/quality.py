@@ -23,7 +23,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from batch_agent import AgentResult, BatchAgent, Results, Tool
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from benchmarks import report
 
 SEED = 28

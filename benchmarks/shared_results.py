@@ -30,7 +30,7 @@ import orjson
 from batch_agent import BatchAgent, Tool
 from batch_agent.agent.references import pointer
 from batch_agent.core.messages import Assistant, Message, Placement, Reference, ToolCall, ToolResults, User
-from batch_agent.core.protocols import ServerLoad, Traits
+from batch_agent.core.protocols.backend import ServerLoad, Traits
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, TextDelta, Usage
 from batch_agent.forecasting.simulation import SimulatedServer
 from batch_agent.sim import SimConfig

@@ -23,7 +23,7 @@ from batch_agent import AgentResult, Tool
 from batch_agent.cluster.memory.documents import MemoryDocuments
 from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.core.coordinator import Document
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream

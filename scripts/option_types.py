@@ -32,7 +32,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from ..program_runtime import Runtime
-from ..protocols import Backend
+from ..protocols.backend import Backend
 from ..requests import Sampling
 from ..results import OnResult
 from . import ContextLimits, Distributed, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching

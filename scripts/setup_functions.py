@@ -25,7 +25,7 @@ import batch_agent
 from batch_agent import BatchAgent
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core import fast_dataclass
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, Finished, Request, TextDelta, Usage
 from batch_agent.sim.process import SimServer
 from batch_agent.sim.sim_config import SimConfig

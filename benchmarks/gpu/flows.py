@@ -11,7 +11,7 @@ from typing import Any
 from batch_agent import AgentResult, BatchAgent, Flow
 from batch_agent.backends.connect import connect
 from batch_agent.core.messages import User
-from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
+from batch_agent.core.protocols.backend import Backend, CountsTokens, ReportsLoad, ServerLoad, Traits
 from batch_agent.core.requests import Delta, Finished, Request
 
 from .token_texts import NONCE_TOKENS, nonce

@@ -12,7 +12,7 @@ import aiohttp
 from batch_agent import BatchAgent
 from batch_agent.backends.connect import connect
 from batch_agent.core.events import AgentFinished, AgentStarted, Event, RunStarted, SchedulingReported
-from batch_agent.core.protocols import EventSink
+from batch_agent.core.protocols.event_sink import EventSink
 from batch_agent.core.results import AgentResult
 
 from .gather_loop import plain

@@ -5,7 +5,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import replace
 
 from batch_agent.core.messages import Prompt, ToolCall, User
-from batch_agent.core.protocols import Backend, CountsTokens, ReportsLoad, ServerLoad, TakesHints
+from batch_agent.core.protocols.backend import Backend, CountsTokens, ReportsLoad, ServerLoad, TakesHints
 from batch_agent.core.requests import CallDelta, ContextHint, Delta, Finished, Request, Sampling, TextDelta, Usage
 
 from .scenario import TOOL, Scene

@@ -18,7 +18,7 @@ from .core.options.run_options import (
     WorkOptions,
 )
 from .core.options.signature import lists_options
-from .core.protocols import EventSink, EventSinks
+from .core.protocols.event_sink import EventSink, EventSinks
 from .core.results import AgentResult
 from .core.run_reports import PrefixReport
 from .core.spec import BatchSpec

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .cluster.coordinator_address import coordinator_of, run_id_of
 from .core.errors import SpecError
-from .core.protocols import EventSink, EventSinks
+from .core.protocols.event_sink import EventSink, EventSinks
 from .core.results import AgentResult
 from .core.run_failure import RunStopped
 from .core.run_reports import PrefixReport

@@ -11,7 +11,7 @@ import orjson
 
 from .core.errors import BackendError
 from .core.messages import Assistant, ToolCall
-from .core.protocols import Traits
+from .core.protocols.backend import Traits
 from .core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta, Usage
 from .virtual_time import VirtualTimeLoop as VirtualTimeLoop
 from .virtual_time import run_virtual as run_virtual

@@ -36,7 +36,7 @@ from batch_agent.backends.connect import connect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.events import Event
 from batch_agent.core.messages import Assistant, Prompt, ToolResults, ToolSpec, User
-from batch_agent.core.protocols import Backend, ReportsLoad, TakesHints
+from batch_agent.core.protocols.backend import Backend, ReportsLoad, TakesHints
 from batch_agent.core.requests import ContextHint, Request, Sampling, Usage
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say

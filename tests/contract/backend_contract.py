@@ -8,7 +8,7 @@ import pytest
 
 from batch_agent import BackendError
 from batch_agent.core.messages import Assistant, ToolResult, ToolResults, ToolSpec
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, TextDelta
 
 SEARCH = ToolSpec(

@@ -12,7 +12,7 @@ from tests.support.bedrock_server import Fault, Heard, Said, bedrock_server, use
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.connect import connect
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import CallDelta, Request, Sampling
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import Answer, ScriptedBackend, call, say

@@ -9,7 +9,7 @@ import pytest
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.facts import Fact, Failed, Replied, Returned, failure_of
 from batch_agent.core.messages import Thought, ToolCall, ToolResult
-from batch_agent.core.protocols import KeepsSubmissions, Store, Submission, SubmittedLine
+from batch_agent.core.protocols.store import KeepsSubmissions, Store, Submission, SubmittedLine
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentError
 from batch_agent.store.memory_store import MemoryStore, NoStore

@@ -10,7 +10,7 @@ from tests.support.engine_harness import asked, now, waiting_tool
 
 from batch_agent import BackendError, BatchAgent, ErrorKind
 from batch_agent.core.messages import Assistant
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.core.run_reports import KeepWarmStats
 from batch_agent.data.results import Results

@@ -12,7 +12,7 @@ from tests.support.engine_harness import EventLog, now
 from batch_agent import BackendError, BatchAgent, ErrorKind, Results
 from batch_agent.backends.http.rate_limit_headers import read_rate_limits
 from batch_agent.core.events import Notice
-from batch_agent.core.protocols import PaceKind, ServiceLimit
+from batch_agent.core.protocols.backend import PaceKind, ServiceLimit
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.sim import RateLimits
 from batch_agent.sim.routes import RateLimiter

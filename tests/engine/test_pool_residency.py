@@ -9,7 +9,7 @@ import pytest
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.backends.endpoints.endpoint_pool import EndpointPool
-from batch_agent.core.protocols import Backend, ServerLoad
+from batch_agent.core.protocols.backend import Backend, ServerLoad
 from batch_agent.core.requests import NO_USAGE, Reply, Request, Usage
 from batch_agent.data.results import Results
 from batch_agent.forecasting.simulation import SimulatedServer

@@ -8,7 +8,7 @@ from dataclasses import replace
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Assistant
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, Request, Sampling
 
 NAME = "[A-Z][a-z]{2,9}( [A-Z][a-z]{2,9})?"

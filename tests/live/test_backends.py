@@ -11,7 +11,7 @@ from batch_agent import BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import DiagnosticCheck, diagnose
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Finished, Request, Sampling
 
 SHARED = "You keep the register of a small harbour, and you answer every question in one short sentence. " * 12

@@ -14,7 +14,8 @@ from tests.live.engines import vllm_run_batch
 from batch_agent import BatchAgent, ErrorKind
 from batch_agent.backends.dialects.openai.encoder import PATH, OpenAIChat
 from batch_agent.backends.flavors import VLLM
-from batch_agent.core.protocols import Submission, Traits
+from batch_agent.core.protocols.backend import Traits
+from batch_agent.core.protocols.store import Submission
 from batch_agent.core.requests import Delta, Request
 from batch_agent.lanes.batch_service import BatchLine, BatchStatus, LineResult
 from batch_agent.lanes.openai_batch_service import encode_lines, read_result_line

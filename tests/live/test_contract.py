@@ -7,7 +7,7 @@ from tests.contract.backend_contract import SEARCH, BackendContract, Subject
 
 from batch_agent.backends.connect import connect
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import Request, Sampling
 
 CALL_BY_HEART = 'Reply exactly:\n<tool_call>\n{"name": "search", "arguments": {"query": "paris"}}\n</tool_call>'

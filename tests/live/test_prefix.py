@@ -15,7 +15,7 @@ from batch_agent import BatchAgent, Tool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.core.messages import ToolCall
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, Usage
 
 SYSTEM = "You keep the register of a small harbour, and you answer every question in one short sentence. " * 8

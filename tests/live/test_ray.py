@@ -24,7 +24,7 @@ from tests.support.redis_server import redis_server
 from batch_agent import BackendError, BatchAgent, RunStopped, SpecError, StoreError, Tool, ToolContext, read_request_log
 from batch_agent.cli.commands.export import export
 from batch_agent.core.events import Event, Notice
-from batch_agent.core.protocols import EventSink
+from batch_agent.core.protocols.event_sink import EventSink
 from batch_agent.core.results import AgentResult
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.sim import SimConfig, SimServer

@@ -7,7 +7,7 @@ from scripts.engines.layout import MODEL_NAME
 from batch_agent.backends.connect import connect
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.core.requests import Request, Sampling
 
 ROOM = 8_192

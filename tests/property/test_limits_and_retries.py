@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from batch_agent.core.errors import RETRYABLE, BackendError, ErrorKind
 from batch_agent.core.options import Retry
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.schedule.concurrency_limit import InflightLimit, LimitDecision
 from batch_agent.schedule.retry import is_overload_refusal, retry_delay
 

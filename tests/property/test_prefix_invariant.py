@@ -33,7 +33,7 @@ from batch_agent.backends.flavors import Flavor
 from batch_agent.core.agent_config import ToolMode
 from batch_agent.core.facts import Replied, Returned
 from batch_agent.core.messages import ToolCall, ToolResult, ToolSpec
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import FinishReason, Reply, Request, Usage
 from batch_agent.plan.compile import Plan
 

@@ -12,7 +12,7 @@ import pytest
 
 from batch_agent import Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallHistory
+from batch_agent.core.protocols.tool_set import CallHistory
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolExecutor
 from batch_agent.tools.agent_tools import AgentToolSession

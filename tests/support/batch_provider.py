@@ -13,7 +13,8 @@ import orjson
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
-from batch_agent.core.protocols import Submission, Traits
+from batch_agent.core.protocols.backend import Traits
+from batch_agent.core.protocols.store import Submission
 from batch_agent.core.requests import Delta, Request
 from batch_agent.lanes.batch_service import Answered, BatchLine, BatchStatus, LineFailed, LineResult, not_processed
 from batch_agent.schedule.lanes.waves import SubmissionLimits

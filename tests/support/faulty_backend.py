@@ -9,7 +9,7 @@ from tests.support.engine_harness import asked
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.messages import ToolCall
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import CallDelta, Delta, Finished, Request, TextDelta, Usage
 
 TRAITS = Traits("faulty", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=200)

@@ -5,7 +5,7 @@ from typing import Any
 from batch_agent.agent.output import output_type
 from batch_agent.core.agent_config import AgentConfig
 from batch_agent.core.messages import ToolSpec
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.spec import BatchSpec
 from batch_agent.plan.compile import Plan, compile_plan
 from batch_agent.plan.layout import default_layout

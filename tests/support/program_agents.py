@@ -15,7 +15,7 @@ from batch_agent.core.agent_config import AgentConfig, Job
 from batch_agent.core.messages import Assistant, Message, Prompt, ToolCall, ToolResult, ToolResults, ToolSpec, User
 from batch_agent.core.options import Retry
 from batch_agent.core.program_runtime import CompletionRequest, CompletionService, ProgramFailed, ProgramResult
-from batch_agent.core.protocols import Store
+from batch_agent.core.protocols.store import Store
 from batch_agent.core.requests import Reply, Sampling, TokenRequest, Usage
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.agent_loop import AgentLoop

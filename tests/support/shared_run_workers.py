@@ -6,7 +6,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
-from batch_agent.core.protocols import EventSink, Store
+from batch_agent.core.protocols.event_sink import EventSink
+from batch_agent.core.protocols.store import Store
 from batch_agent.core.spec import BatchSpec
 from batch_agent.engine.result_stream import ResultStream
 from batch_agent.run import runner

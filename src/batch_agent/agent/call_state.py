@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from ..core.messages import ToolCall, ToolResult
-from ..core.protocols import CallHistory
+from ..core.protocols.tool_set import CallHistory
 from ..core.results import CallRecord
 
 _NO_RESULTS: Mapping[str, ToolResult] = {}

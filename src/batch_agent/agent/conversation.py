@@ -23,7 +23,7 @@ from ..core.facts import (
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults, User
 from ..core.program_runtime import ProgramTrace
-from ..core.protocols import CallHistory
+from ..core.protocols.tool_set import CallHistory
 from ..core.requests import NO_USAGE, PRIORITY_STEP, FinishReason, Reply, Request
 from ..core.results import AgentError, AgentResult, Timing
 from .action_mode import render_history

@@ -7,7 +7,7 @@ from yarl import URL
 
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, Traits
+from ..core.protocols.backend import Backend, Traits
 from ..core.requests import RequestObserver
 from .address import key_from_environment
 from .dialects.anthropic.encoder import AnthropicMessages

@@ -12,7 +12,7 @@ from yarl import URL
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import SOURCE_SCHEMES, BackendSettings, NamedBackend, NamedBackends, settings_of
-from ..core.protocols import Backend, Traits
+from ..core.protocols.backend import Backend, Traits
 from ..core.requests import ContextHint, RequestObserver, Usage
 from ..lazy_imports import lazy_modules
 from .address import BackendAddress, address_of, parse, with_version

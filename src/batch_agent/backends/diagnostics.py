@@ -12,7 +12,7 @@ from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
 from ..core.options.backend_settings import NamedBackend, settings_of
-from ..core.protocols import Backend, Traits
+from ..core.protocols.backend import Backend, Traits
 from ..core.requests import Finished, Request, Sampling, TextDelta, Usage
 from ..core.schema import closed_object
 from .address import BackendAddress, address_of, parse

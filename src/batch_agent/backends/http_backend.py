@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ..core.errors import BackendError, WebPage
-from ..core.protocols import PaceKind, ServerLoad, ServiceLimit, Traits
+from ..core.protocols.backend import PaceKind, ServerLoad, ServiceLimit, Traits
 from ..core.requests import ContextHint, Delta, EncodedRequest, Request, RequestObserver
 from ..lazy_imports import lazy_modules
 from ..media.image_files import has_images, with_image_data

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.errors import BackendError
-from ..core.protocols import ServerLoad
+from ..core.protocols.backend import ServerLoad
 from .flavors import Flavor
 from .http.client import ServerClient
 from .http.json_body import BadJson, loads

@@ -14,7 +14,7 @@ from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.images import ImageData, ImageRef, PlacedImage
 from ..core.messages import Prompt, ToolSpec, User
-from ..core.protocols import Backend
+from ..core.protocols.backend import Backend
 from ..core.requests import Finished, Request, Sampling, Usage
 from ..lazy_imports import lazy_modules
 from .dialects.openai.context_hints import COMPLETIONS_PATH, PARAMETERS, PLUGIN, capability_request

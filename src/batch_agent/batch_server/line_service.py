@@ -18,7 +18,8 @@ from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
 from ..core.messages import Prompt
 from ..core.options.backend_settings import NAMED
-from ..core.protocols import ChangesEndpoints, ReportsRateLimits, Slot, Traits
+from ..core.protocols.agent_executor import Slot
+from ..core.protocols.backend import ChangesEndpoints, ReportsRateLimits, Traits
 from ..core.requests import Reply, Request, Sampling
 from ..core.spec import BatchSpec
 from ..engine.admission import build_admission

@@ -17,7 +17,7 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.json import dumps
 from ..core.messages import Prompt, User
 from ..core.options.backend_settings import NamedBackend, NamedBackends, endpoints_in, has_source
-from ..core.protocols import Backend, Traits
+from ..core.protocols.backend import Backend, Traits
 from ..core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
 
 ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")

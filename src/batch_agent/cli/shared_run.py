@@ -20,7 +20,7 @@ from ..core.errors import BackendError, PlanMismatch, SpecError, StoreError
 from ..core.events import RunStarted
 from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Prices
+from ..core.protocols.store import Prices
 from ..core.results import AgentResult
 from ..core.safe_text import public_url
 from ..core.spec import BatchSpec

@@ -12,7 +12,7 @@ from uuid import uuid4
 from ..core.coordinator import Document, Documents
 from ..core.errors import SpecError, StoreError
 from ..core.json import dumps, loads
-from ..core.protocols import Control
+from ..core.protocols.store import Control
 from .document_change import change
 from .membership import best_effort
 from .shared_control import CONTROL, SharedControls, read_controls

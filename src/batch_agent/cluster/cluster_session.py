@@ -8,7 +8,8 @@ from typing import Any
 from ..core.agent_config import Job
 from ..core.coordinator import Completion, Coordinator, RejectedInput
 from ..core.errors import StoreError
-from ..core.protocols import EventSink, Prices
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import Prices
 from ..core.results import AgentResult
 from ..engine.admission import AdmissionController
 from ..engine.budget_pool import BudgetPool

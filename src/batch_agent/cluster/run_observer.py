@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from ..core.coordinator import Completion, Coordinator, Cursor, Documents, FactTable
 from ..core.events import AgentFinished, RunStarted
 from ..core.facts import Fact
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentResult
 from .events.relay import EventRelay
 from .membership import worker_name

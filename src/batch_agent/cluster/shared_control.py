@@ -15,7 +15,8 @@ from ..core.fast_dataclass import dataclass
 from ..core.json import dumps, loads
 from ..core.options import SpendingLimits
 from ..core.options.control_request import ControlRequest, KeptControls
-from ..core.protocols import Control, EventSink
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import Control
 from .document_change import change
 from .membership import Membership
 from .presence import ClientPresence

@@ -14,7 +14,7 @@ from .. import aio
 from ..core.coordinator import IDENTITY, PLAN, Append, Completion, Documents, End, FactTable, Replace, Write
 from ..core.errors import LeaseLost, PlanMismatch, StoreError
 from ..core.facts import Fact, Started
-from ..core.protocols import Account, Prices
+from ..core.protocols.store import Account, Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from .membership import Membership

@@ -14,7 +14,8 @@ from ..core.coordinator import Completion, Updates
 from ..core.errors import ErrorKind, LeaseLost, StoreError
 from ..core.events import AgentFinished
 from ..core.facts import Fact
-from ..core.protocols import EventSink, WorkSource
+from ..core.protocols.agent_executor import WorkSource
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentError, AgentResult
 from ..engine.engine import Deliver, Engine, Fit
 from ..plan.row_keys import row_key

@@ -15,7 +15,7 @@ from .options.extra_fields import check_extra
 from .options.flat_options import FLAT, OPTION_GROUPS, group_options
 from .options.run_options import SpecOptions
 from .program_runtime import Runtime
-from .protocols import Backend
+from .protocols.backend import Backend
 from .requests import Sampling
 from .results import OnResult
 from .task_fields import Fields, check_inputs

@@ -12,18 +12,18 @@ from ..core.events import EndpointChanged, LoadSampled
 from ..core.facts import Compacted, Fact, Replied, Returned
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
-from ..core.protocols import (
+from ..core.protocols.backend import (
     AssignsEndpoints,
     Backend,
     ChangesEndpoints,
     CollectsRequests,
     CountsTokens,
-    EventSink,
     PaceKind,
     ServerLoad,
     TakesHints,
     Traits,
 )
+from ..core.protocols.event_sink import EventSink
 from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
 from ..core.spec import BatchSpec

@@ -31,7 +31,9 @@ from ..core.facts import (
 )
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall, ToolResult
-from ..core.protocols import Slot, Store, ToolSession, ToolSet
+from ..core.protocols.agent_executor import Slot
+from ..core.protocols.store import Store
+from ..core.protocols.tool_set import ToolSession, ToolSet
 from ..core.requests import Request
 from ..core.results import AgentError, AgentResult
 from ..lazy_imports import lazy_modules

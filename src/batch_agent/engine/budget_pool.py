@@ -13,7 +13,8 @@ from ..core.images import ImageRef
 from ..core.images.token_estimate import estimated_tokens
 from ..core.messages import Assistant, Message, Prompt, ToolResults, User
 from ..core.options.price import FREE, Price
-from ..core.protocols import Backend, EarlierSubmission, Traits
+from ..core.protocols.backend import Backend, Traits
+from ..core.protocols.store import EarlierSubmission
 from ..core.requests import NO_USAGE, Delta, Finished, Lane, Request, Sampling, Usage
 from ..core.schema import JsonSchema
 from ..media.image_files import images_in

@@ -12,7 +12,9 @@ from ..core.errors import BackendError, BatchAgentError, ErrorKind, LeaseLost
 from ..core.events import AgentFinished, AgentReassigned, AgentStarted
 from ..core.facts import Fact, Failed, Started
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import EventSink, Executor, Slot, Store, WorkSource
+from ..core.protocols.agent_executor import Executor, Slot, WorkSource
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import Store
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
 from .admission import AdmissionController

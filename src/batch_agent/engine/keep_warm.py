@@ -7,7 +7,7 @@ from dataclasses import replace
 from .. import aio
 from ..core.errors import BackendError
 from ..core.messages import Prompt
-from ..core.protocols import Backend, ServerLoad, TakesHints
+from ..core.protocols.backend import Backend, ServerLoad, TakesHints
 from ..core.requests import ContextHint, Request, Sampling, Usage
 from ..core.run_reports import KeepWarmStats
 from ..plan.compile import prefix_chars

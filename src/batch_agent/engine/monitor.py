@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from itertools import count
 
-from ..core.protocols import EventSink, ReportsLoad
+from ..core.protocols.backend import ReportsLoad
+from ..core.protocols.event_sink import EventSink
 from .admission import AdmissionController
 
 _INTERVAL = 1.0

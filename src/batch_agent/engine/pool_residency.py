@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from ..core.agent_config import FirstPrompt
-from ..core.protocols import AssignsEndpoints
+from ..core.protocols.backend import AssignsEndpoints
 from ..core.requests import Usage
 from ..schedule.endpoints.affinity import MAX_OVERLOAD
 from ..schedule.endpoints.routing import MAX_WAIT_RATIO

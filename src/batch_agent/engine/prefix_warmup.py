@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..core.agent_config import AgentConfig
 from ..core.errors import BackendError
 from ..core.messages import User
-from ..core.protocols import Backend
+from ..core.protocols.backend import Backend
 from ..core.requests import Request
 
 _TIMEOUT = 60.0

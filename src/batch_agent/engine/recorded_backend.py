@@ -9,7 +9,8 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Compacted, Fact, Replied, Returned, Settled
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall, ToolResult, ToolSpec
-from ..core.protocols import CallHistory, Journal, Traits
+from ..core.protocols.backend import Traits
+from ..core.protocols.tool_set import CallHistory, Journal
 from ..core.requests import CallDelta, Delta, Finished, ReasoningDelta, Reply, Request, TextDelta
 
 

@@ -11,7 +11,7 @@ from ..aio import is_failure
 from ..channel import Channel
 from ..core.errors import ErrorKind, SpecError
 from ..core.events import CallbackFailed
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentResult, T
 from ..core.run_failure import RunStopped
 from ..core.run_reports import PrefixReport, Scheduling

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from ..core.events import Event, LimitChanged, Notice, Paused, Resumed
-from ..core.protocols import EventSink, PaceKind, ServerLoad, ServiceLimit
+from ..core.protocols.backend import PaceKind, ServerLoad, ServiceLimit
+from ..core.protocols.event_sink import EventSink
 from ..core.requests import NO_USAGE, Usage
 from ..core.run_reports import LimitChange
 from ..schedule.concurrency_limit import InflightLimit, LimitDecision

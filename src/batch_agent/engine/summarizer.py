@@ -8,7 +8,7 @@ from dataclasses import field
 from ..core.errors import BackendError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Prompt, User
-from ..core.protocols import Backend
+from ..core.protocols.backend import Backend
 from ..core.requests import Request, Sampling, Usage
 from ..schedule.slot_queue import Priority
 from .reply_assembly import collect

@@ -13,7 +13,9 @@ from ..core.events import RequestRetried, TurnEnded, TurnStarted
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.options import Retry
-from ..core.protocols import Backend, EventSink, Slot
+from ..core.protocols.agent_executor import Slot
+from ..core.protocols.backend import Backend
+from ..core.protocols.event_sink import EventSink
 from ..core.requests import Reply, Request
 from ..core.run_failure import RunStopped
 from ..schedule.health import Health, PauseAll, RetryAgent, StopRun

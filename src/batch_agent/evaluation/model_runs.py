@@ -16,7 +16,7 @@ from ..cluster.coordinator_address import FlowCoordinators, run_id_of, stage_spe
 from ..core.errors import BatchAgentError, ErrorKind, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options.backend_settings import BackendSettings, NamedBackend
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec

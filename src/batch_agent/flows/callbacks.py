@@ -4,7 +4,7 @@ import logging
 
 from ..core.errors import ErrorKind
 from ..core.events import CallbackFailed
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentError
 from .result import Item
 

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from ..core.events import Notice
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentResult
 from ..core.run_reports import CascadeReport
 from ..scores.cascade import Region, Regions, certify, propose

@@ -14,7 +14,7 @@ from ..core.errors import BackendError, BatchAgentError, SpecError
 from ..core.events import FlowStarted, Notice
 from ..core.options import Rows, SpendingLimits
 from ..core.options.evaluation import Evaluation
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec
 from ..core.task_fields import Fields

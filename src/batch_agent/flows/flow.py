@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 from ..core.errors import SpecError
 from ..core.options.run_options import StageOptions
 from ..core.options.signature import lists_options
-from ..core.protocols import EventSinks
+from ..core.protocols.event_sink import EventSinks
 from ..core.spec import BatchSpec
 from ..core.task_fields import Fields, is_object_url
 from ..data.inputs import print_notice

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 
 from ..core.errors import SpecError
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.run_failure import RunStopped
 from ..data.results import Results
 from ..plan.template import parse_template

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core.errors import ErrorKind
 from ..core.events import Notice
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
 from ..observe.text.text_format import plural

@@ -8,7 +8,7 @@ from .. import aio
 from ..backends.prices import known_price
 from ..channel import Channel
 from ..core.events import ItemQueued
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
 from ..core.run_reports import CascadeReport

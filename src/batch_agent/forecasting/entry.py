@@ -18,7 +18,8 @@ from ..core.messages import Placement
 from ..core.options import Rows
 from ..core.options.evaluation import Evaluation
 from ..core.options.price import Price
-from ..core.protocols import EventSink, Traits
+from ..core.protocols.backend import Traits
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentResult
 from ..core.run_reports import PrefixReport
 from ..core.spec import BatchSpec

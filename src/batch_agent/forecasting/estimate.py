@@ -11,7 +11,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.messages import Placement
 from ..core.options.price import Price
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from ..core.requests import Lane, Usage
 from ..core.run_reports import PrefixReport, SharedResults
 from ..schedule.kv_ledger import KvLedger

@@ -10,7 +10,7 @@ from ..core.agent_config import Job
 from ..core.facts import Replied
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
-from ..core.protocols import ServerLoad
+from ..core.protocols.backend import ServerLoad
 from ..core.requests import NO_USAGE, Reply, Usage
 from ..engine.admission import AdmissionController
 from ..engine.monitor import monitor_load

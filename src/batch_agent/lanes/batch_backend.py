@@ -16,15 +16,8 @@ from ..backends.dialects.dialect import Dialect
 from ..core.errors import BackendError, BatchAgentError, ErrorKind
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
-from ..core.protocols import (
-    Backend,
-    CountsTokens,
-    EarlierSubmission,
-    KeepsSubmissions,
-    Submission,
-    SubmittedLine,
-    Traits,
-)
+from ..core.protocols.backend import Backend, CountsTokens, Traits
+from ..core.protocols.store import EarlierSubmission, KeepsSubmissions, Submission, SubmittedLine
 from ..core.requests import Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver
 from ..media.image_files import with_image_data
 from ..schedule.lanes.waves import EnqueuedTokens, Wave, WaveLine, divide

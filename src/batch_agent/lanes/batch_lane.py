@@ -5,7 +5,8 @@ from collections.abc import Callable
 from ..backends.dialects.openai.encoder import PATH, OpenAIChat
 from ..backends.http_backend import HttpBackend
 from ..core.errors import SpecError
-from ..core.protocols import Backend, KeepsSubmissions, Store
+from ..core.protocols.backend import Backend
+from ..core.protocols.store import KeepsSubmissions, Store
 from ..lazy_imports import lazy_modules
 from .anthropic_batch_service import AnthropicBatchService
 from .batch_backend import BatchBackend

@@ -7,7 +7,7 @@ from typing import Literal, Protocol, runtime_checkable
 from ..backends.dialects.dialect import Dialect
 from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Submission
+from ..core.protocols.store import Submission
 from ..schedule.lanes.waves import SubmissionLimits
 
 NOT_BILLED = 503

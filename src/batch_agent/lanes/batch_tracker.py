@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..core.errors import BackendError, ErrorKind
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Submission
+from ..core.protocols.store import Submission
 from ..schedule.retry import Backoff
 from .batch_service import BatchLine, BatchService, BatchStatus, LineResult
 from .submission_log import SubmissionLog

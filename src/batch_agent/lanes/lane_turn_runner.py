@@ -17,7 +17,7 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.events import RequestRetried
 from ..core.facts import Replied
 from ..core.options.price import Price
-from ..core.protocols import Slot
+from ..core.protocols.agent_executor import Slot
 from ..core.requests import LANES, Lane, Request
 from ..core.results import AgentResult
 from ..core.run_reports import LaneUse

@@ -11,7 +11,7 @@ from ..backends.http.json_body import BadJson, loads
 from ..backends.http_errors import error_message, named_error, translate_status
 from ..core.errors import BackendError, ErrorKind
 from ..core.json import dumps
-from ..core.protocols import Submission
+from ..core.protocols.store import Submission
 from ..schedule.lanes.waves import SubmissionLimits
 from .batch_service import Answered, BatchLine, BatchStatus, LineFailed, LineResult, line_error, not_processed
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..core.protocols import EarlierSubmission, KeepsSubmissions, Submission, SubmittedLine
+from ..core.protocols.store import EarlierSubmission, KeepsSubmissions, Submission, SubmittedLine
 
 
 class SubmissionLog:

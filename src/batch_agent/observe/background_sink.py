@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
 from ..core.events import Event
-from ..core.protocols import ExchangeSink, SlowSink
+from ..core.protocols.event_sink import ExchangeSink, SlowSink
 from ..core.requests import Exchange, RequestObserver
 
 _log = logging.getLogger("batch_agent")

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..core.messages import chat_messages, chat_tools
-from ..core.protocols import Backend, EncodesRequests, Traits
+from ..core.protocols.backend import Backend, EncodesRequests, Traits
 from ..core.requests import CallDelta, Delta, EncodedRequest, Exchange, Finished, Request, RequestObserver, TextDelta
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from ..core.errors import SpecError
 from ..core.events import Event, StageEvent
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import EventSink, EventSinks, SlowSink
+from ..core.protocols.event_sink import EventSink, EventSinks, SlowSink
 from ..core.requests import RequestObserver
 from ..lazy_imports import lazy_modules
 from .background_sink import BackgroundSink

@@ -10,7 +10,7 @@ import orjson
 
 from ..core.agent_config import ACTION_ARGUMENTS, ACTION_FINAL, ACTION_TOOL
 from ..core.messages import ToolSpec
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from ..core.schema import JsonSchema, closed_object, embed, object_of, strict_form, with_definitions
 
 _PYTHON_NAMES = {

@@ -12,7 +12,7 @@ from ..core.errors import ErrorKind, SpecError
 from ..core.images import Image, PlacedImage
 from ..core.messages import PREAMBLE, Prompt, ToolSpec
 from ..core.options import Prefix
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from ..core.requests import Sampling, TokenRequest
 from ..core.results import AgentError
 from ..core.schema import JsonSchema, is_object, object_of

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from ..core.fast_dataclass import dataclass
 from ..core.images import Image, ImageRef
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from .fingerprint import fingerprint
 
 

@@ -12,7 +12,7 @@ from ..core.fast_dataclass import dataclass
 from ..core.json import dumps_ascii
 from ..core.messages import Assistant, Message, Prompt, ToolCall, ToolSpec
 from ..core.program_runtime import CompletionRequest
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from ..core.requests import Reply, Request, Sampling
 from ..core.schema import JsonSchema
 from ..plan import action_schema as actions

@@ -10,7 +10,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import BackendSettings, has_source, settings_of
 from ..core.program_runtime import ModelAccess, ModelEndpoint, Runtime, RuntimeContext
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from ..core.spec import BatchSpec
 from ..engine.turn_runner import TurnRunner
 from ..rollouts.token_recorder import TokenRecorder

@@ -10,7 +10,7 @@ from ..core.errors import BackendError, ErrorKind
 from ..core.events import CallsEnded, CallsStarted
 from ..core.messages import Assistant, Message, ToolCall, ToolResult, ToolResults
 from ..core.program_runtime import CompletionRequest
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
 from ..core.results import CallRecord
 from ..core.run_failure import RunStopped

@@ -17,7 +17,8 @@ from ..core.fast_dataclass import dataclass
 from ..core.messages import Assistant, User
 from ..core.options import Retry
 from ..core.program_runtime import AgentSession, ProgramFailed, ProgramResult, ProgramTrace, SessionFactory
-from ..core.protocols import EventSink, Slot
+from ..core.protocols.agent_executor import Slot
+from ..core.protocols.event_sink import EventSink
 from ..core.requests import NO_USAGE, Reply, Request
 from ..engine.admission import AdmissionController
 from ..engine.turn_runner import OnAttempt

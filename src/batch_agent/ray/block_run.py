@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..aio import run_event_loop, ungrouped
 from ..core.coordinator import Coordinator
 from ..core.errors import BatchAgentError, StoreError
-from ..core.protocols import Store
+from ..core.protocols.store import Store
 from ..run.plan_check import check_plan
 from ..run.resource_opener import open_resources
 from ..run.resources import RunResources

@@ -7,7 +7,9 @@ from ..agent.conversation import Generate
 from ..core.agent_config import Job
 from ..core.errors import BackendError, ErrorKind
 from ..core.facts import Replied, Sampled
-from ..core.protocols import Backend, RendersPrompts, Slot, Store
+from ..core.protocols.agent_executor import Slot
+from ..core.protocols.backend import Backend, RendersPrompts
+from ..core.protocols.store import Store
 from ..core.requests import Reply, Request, TokenRequest
 from ..engine.engine import Leave
 from ..engine.turn_runner import OnAttempt, TurnRunner, WrappedTurnRunner

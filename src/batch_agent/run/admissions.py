@@ -13,7 +13,8 @@ from ..backends.endpoints.endpoint_loads import addresses_of, endpoint_loads
 from ..core.events import EndpointChanged
 from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in, settings_of
-from ..core.protocols import Backend, ChangesEndpoints, EventSink, ReportsLoad, ReportsRateLimits
+from ..core.protocols.backend import Backend, ChangesEndpoints, ReportsLoad, ReportsRateLimits
+from ..core.protocols.event_sink import EventSink
 from ..core.spec import BatchSpec
 from ..engine.admission import AdmissionController, build_admission
 from ..engine.monitor import monitor_load, sample_gauges

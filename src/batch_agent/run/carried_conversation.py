@@ -22,7 +22,7 @@ from ..core.facts import (
 )
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall, ToolResult
-from ..core.protocols import Prices, Store
+from ..core.protocols.store import Prices, Store
 from ..core.requests import NO_USAGE, Reply
 from ..core.results import AgentError
 

@@ -11,7 +11,8 @@ from ..core.coordinator import Coordinator
 from ..core.errors import ErrorKind
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Prices, Store, Traits
+from ..core.protocols.backend import Traits
+from ..core.protocols.store import Prices, Store
 from ..core.requests import Delta, Request
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped

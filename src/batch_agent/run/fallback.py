@@ -24,7 +24,7 @@ from ..core.options import Distributed, SpendingLimits
 from ..core.options.backend_settings import BackendSettings, has_source
 from ..core.options.fallback_entry import FALLBACK_PREFIX, FIRST_STAGE, fallback_names, parse_fallback
 from ..core.program_runtime import Runtime
-from ..core.protocols import EventSink
+from ..core.protocols.event_sink import EventSink
 from ..core.results import AgentError, AgentResult
 from ..core.run_failure import RunStopped
 from ..core.spec import BatchSpec

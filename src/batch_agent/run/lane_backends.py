@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 
 from ..backends.http_backend import HttpBackend
 from ..backends.prices import known_price
-from ..core.protocols import Backend, KeepsSubmissions, Store, Traits
+from ..core.protocols.backend import Backend, Traits
+from ..core.protocols.store import KeepsSubmissions, Store
 from ..core.requests import Lane
 from ..core.spec import BatchSpec
 from ..lazy_imports import lazy_modules

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..core.agent_config import ToolMode
 from ..core.errors import PlanMismatch
-from ..core.protocols import Store
+from ..core.protocols.store import Store
 
 _MAX_SHOWN = 60
 _SHOWN_BEFORE = 20

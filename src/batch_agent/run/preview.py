@@ -11,7 +11,7 @@ from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.json import dumps
 from ..core.options.backend_settings import NAMED
-from ..core.protocols import Backend
+from ..core.protocols.backend import Backend
 from ..core.validation import at_least
 from ..engine.job_source import InputSource, JobSource
 from ..lazy_imports import lazy_modules

@@ -13,7 +13,7 @@ from ..core.facts import Fact
 from ..core.fast_dataclass import dataclass
 from ..core.images import Image
 from ..core.messages import ToolSpec
-from ..core.protocols import Traits
+from ..core.protocols.backend import Traits
 from ..core.results import AgentResult
 from ..core.spec import BatchSpec
 from ..data import read_inputs_async

@@ -11,15 +11,10 @@ from ..core.coordinator import Coordinator
 from ..core.errors import BackendError, SpecError
 from ..core.events import ToolsUsed
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import (
-    Backend,
-    CollectsRequests,
-    EventSink,
-    KeepsSubmissions,
-    Store,
-    ToolSet,
-    Traits,
-)
+from ..core.protocols.backend import Backend, CollectsRequests, Traits
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import KeepsSubmissions, Store
+from ..core.protocols.tool_set import ToolSet
 from ..core.requests import NO_USAGE
 from ..core.run_reports import Finding, PrefixReport
 from ..core.spec import BatchSpec

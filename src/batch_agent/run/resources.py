@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 from ..aio import RunDeadline
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import Backend, EventSink, HasEndpoints, Store, ToolSet
+from ..core.protocols.backend import Backend, HasEndpoints
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import Store
+from ..core.protocols.tool_set import ToolSet
 from ..core.requests import Usage
 from ..core.run_reports import PrefixReport, Scheduling, SharedResults
 from ..engine.admission import AdmissionController

@@ -13,7 +13,9 @@ from ..core.errors import SpecError, StoreError
 from ..core.events import BudgetReported
 from ..core.options import SpendingLimits
 from ..core.options.price import FREE, Price
-from ..core.protocols import Account, Backend, EarlierSubmission, EventSink, Store
+from ..core.protocols.backend import Backend
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import Account, EarlierSubmission, Store
 from ..core.requests import LANES, NO_USAGE, Request, Usage
 from ..core.spec import BatchSpec
 from ..engine.budget_pool import BudgetedBackend, BudgetPool, PriceOf

@@ -11,7 +11,9 @@ from ..backends.prices import known_price
 from ..core.agent_config import SampleId, sample_of, without_sample
 from ..core.coordinator import Coordinator
 from ..core.events import PrefixReported, RunStarted, SchedulingReported
-from ..core.protocols import EventSink, Prices, WorkSource
+from ..core.protocols.agent_executor import WorkSource
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import Prices
 from ..core.requests import Lane
 from ..core.results import AgentResult
 from ..engine.agent_loop import AgentLoop

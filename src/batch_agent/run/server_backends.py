@@ -12,7 +12,7 @@ from ..backends.probe import probe_images
 from ..core.errors import BackendError, ErrorKind, SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.options.backend_settings import NAMED, NamedBackends
-from ..core.protocols import Backend, Traits
+from ..core.protocols.backend import Backend, Traits
 from ..core.requests import NO_USAGE, Exchange, RequestObserver, Usage
 from ..engine.job_source import JobSource
 from ..lazy_imports import lazy_modules

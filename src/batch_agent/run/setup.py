@@ -14,7 +14,8 @@ from ..core.errors import PlanMismatch, SpecError
 from ..core.events import Notice
 from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolSpec
-from ..core.protocols import EventSink, Traits
+from ..core.protocols.backend import Traits
+from ..core.protocols.event_sink import EventSink
 from ..core.spec import BatchSpec
 from ..data import check_output_path, read_inputs_async
 from ..data.inputs import print_notice

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..aio import RunDeadline
 from ..core.options import SpendingLimits
-from ..core.protocols import EventSink, KeepsControls, Store
+from ..core.protocols.event_sink import EventSink
+from ..core.protocols.store import KeepsControls, Store
 from ..engine.admission import AdmissionController
 from ..engine.job_source import JobSource
 from ..lazy_imports import lazy_modules

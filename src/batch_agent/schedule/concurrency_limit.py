@@ -15,7 +15,7 @@ from math import sqrt
 from typing import NamedTuple
 
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import ServerLoad
+from ..core.protocols.backend import ServerLoad
 
 _MAX_LIMIT = 1024
 _EPISODE_SECONDS = 1.0

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ..core.protocols import ServerLoad
+from ..core.protocols.backend import ServerLoad
 
 _REQUEST_COST = 256
 """Cost of a keep-warm request, in tokens that could be computed in the same time."""

@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from ..core.fast_dataclass import dataclass
-from ..core.protocols import PaceKind, ServiceLimit
+from ..core.protocols.backend import PaceKind, ServiceLimit
 from ..core.requests import NO_USAGE, Usage
 from ..core.run_reports import Pacing
 

@@ -10,7 +10,7 @@ import orjson
 
 from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
-from ..core.protocols import Prices
+from ..core.protocols.store import Prices
 from ..core.requests import Usage
 from .lock import DirectoryLock
 from .sqlite import FORGOTTEN_USAGE, TOTAL_USAGE, index_facts, insert_facts, prepare_tables, sum_of_rows

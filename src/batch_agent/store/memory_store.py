@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..core.facts import Fact, Replied
-from ..core.protocols import Account, Prices, Submission
+from ..core.protocols.store import Account, Prices, Submission
 from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 

@@ -16,7 +16,7 @@ from ..core.errors import SpecError, StoreError
 from ..core.facts import Fact, Started
 from ..core.fast_dataclass import dataclass
 from ..core.json import loads
-from ..core.protocols import Prices
+from ..core.protocols.store import Prices
 from ..core.requests import Usage
 from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint

@@ -15,7 +15,7 @@ from ..atomic_file import make_private_dir, open_private
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.json import dumps, loads
-from ..core.protocols import Account, Control, Prices, Submission, SubmittedLine
+from ..core.protocols.store import Account, Control, Prices, Submission, SubmittedLine
 from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
 from ..core.results import AgentError
 from ..plan.hash_set import HashSet

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from ..aio import ungrouped
 from ..core.agent_config import Job
 from ..core.messages import Placement, ToolCall, ToolResult, ToolSource
-from ..core.protocols import CallHistory, Journal
+from ..core.protocols.tool_set import CallHistory, Journal
 from ..plan.row_keys import row_key
 from .cache import ToolOutcome
 from .call_key import same_arguments

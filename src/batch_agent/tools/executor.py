@@ -16,7 +16,7 @@ from ..core.agent_config import Job
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.messages import ToolCall, ToolSource, ToolSpec
-from ..core.protocols import Journal
+from ..core.protocols.tool_set import Journal
 from ..core.results import ToolUse
 from ..core.shared_calls import CallOutcome, SharedCalls
 from ..media.image_files import ImageFolder

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from ..core.agent_config import Job
 from ..core.facts import Fact
 from ..core.messages import ToolSpec
-from ..core.protocols import Journal
+from ..core.protocols.tool_set import Journal
 from ..lazy_imports import lazy_modules
 
 with lazy_modules(globals()):

@@ -8,7 +8,7 @@ from ..core.agent_config import Job
 from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.messages import Placement, ToolSpec
-from ..core.protocols import Journal
+from ..core.protocols.tool_set import Journal
 from ..core.shared_calls import SharedCalls
 from ..core.spec import BatchSpec
 from .agent_tools import AgentToolSession

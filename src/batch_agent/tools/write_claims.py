@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from ..aio import Extend
 from ..core.errors import BatchAgentError
 from ..core.messages import ToolCall
-from ..core.protocols import Journal
+from ..core.protocols.tool_set import Journal
 
 
 class WriteClaim:

@@ -30,7 +30,7 @@ from batch_agent.core.messages import (
     ToolSpec,
     User,
 )
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, FinishReason, Reply, Request, Sampling, Usage
 from batch_agent.engine.reply_assembly import collect
 from batch_agent.programs.gateway.anthropic_protocol import AnthropicProtocol

@@ -14,7 +14,7 @@ from batch_agent.core.events import Event, Steered
 from batch_agent.core.messages import User
 from batch_agent.core.options import SpendingLimits
 from batch_agent.core.options.control_request import KeptControls
-from batch_agent.core.protocols import Control
+from batch_agent.core.protocols.store import Control
 from batch_agent.core.requests import Reply, Request, Usage
 from batch_agent.observe.event_codec import read_line
 from batch_agent.observe.event_log import FILE

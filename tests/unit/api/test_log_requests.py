@@ -20,7 +20,7 @@ from tests.support.recording_proxy import generations, recording_proxy
 
 from batch_agent import BatchAgent, Flow, SpecError, Tool, read_request_log
 from batch_agent.core.errors import BackendError, ErrorKind
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, Finished, Request, TextDelta, Usage
 from batch_agent.sim import SimServer
 

@@ -24,7 +24,7 @@ from yarl import URL
 from batch_agent import BackendError, BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.backends.bedrock import open_bedrock
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
 
 CLAUDE = "us.anthropic.claude-sonnet-4-5-20250929-v1:0"

@@ -14,7 +14,7 @@ from batch_agent import BackendError, BatchAgentError, ErrorKind, SpecError
 from batch_agent.backends import startup_wait
 from batch_agent.backends.connect import connect
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Backend
+from batch_agent.core.protocols.backend import Backend
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.schedule.retry import Backoff
 from batch_agent.sim import SimServer

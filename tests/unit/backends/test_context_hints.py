@@ -9,7 +9,7 @@ from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_serv
 from batch_agent import BatchAgent, Tool
 from batch_agent.backends.connect import connect
 from batch_agent.backends.diagnostics import diagnose
-from batch_agent.core.protocols import TakesHints
+from batch_agent.core.protocols.backend import TakesHints
 from batch_agent.core.requests import ContextHint
 
 METRICS = b"""\

@@ -26,7 +26,7 @@ from batch_agent.backends.http.client import ServerClient
 from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, Finished, Request, Sampling, TextDelta, Usage
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)

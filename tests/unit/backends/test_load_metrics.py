@@ -14,7 +14,7 @@ from batch_agent.backends.flavors import VLLM
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.backends.load_metrics import LoadReader, load_reader_for, sglang_loads, sglang_metrics, vllm_metrics
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import ServerLoad, Traits
+from batch_agent.core.protocols.backend import ServerLoad, Traits
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.sim import Script, SimConfig, SimServer
 

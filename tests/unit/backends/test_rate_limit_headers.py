@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from batch_agent.backends.http.rate_limit_headers import read_rate_limits
-from batch_agent.core.protocols import ServiceLimit
+from batch_agent.core.protocols.backend import ServiceLimit
 
 
 def test_headers_of_openai() -> None:

@@ -23,7 +23,7 @@ from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.backends.http_errors import translate_status
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, Finished, Lane, Request, Sampling, Usage
 from batch_agent.core.spec import BatchSpec
 from batch_agent.schedule.retry import is_overload_refusal

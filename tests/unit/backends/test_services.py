@@ -22,7 +22,7 @@ from batch_agent.backends.connect import connect
 from batch_agent.backends.flavors import BY_SCHEME, GROQ
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, ToolSpec, User
-from batch_agent.core.protocols import PaceKind, ServiceLimit
+from batch_agent.core.protocols.backend import PaceKind, ServiceLimit
 from batch_agent.core.requests import Finished, Request, Sampling, TextDelta, Usage
 
 LISTED = {"object": "list", "data": [{"id": "m", "object": "model", "owned_by": "x"}]}

@@ -9,7 +9,7 @@ import pytest
 from tests.support.loopback_servers import Line, RawRequest, RawServer, raw_server
 
 from batch_agent.backends.connect import connect
-from batch_agent.core.protocols import Backend, CountsTokens
+from batch_agent.core.protocols.backend import Backend, CountsTokens
 from batch_agent.sim import SimServer
 
 

@@ -13,7 +13,7 @@ from batch_agent.cluster.shared_limits import LimitSharing, renewal_interval, sh
 from batch_agent.core.agent_config import FirstPrompt
 from batch_agent.core.coordinator import Document
 from batch_agent.core.errors import StoreError
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.residency import Residency
 from batch_agent.engine.slots import HeldSlot, Slots

@@ -11,7 +11,7 @@ from tests.support.virtual_time import virtual
 from batch_agent.core.agent_config import Job
 from batch_agent.core.facts import Compacted, Replied, Returned, Shortened, Started
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.core.requests import Usage
 from batch_agent.core.run_reports import LimitChange, Scheduling
 from batch_agent.engine.admission import AdmissionController

@@ -9,7 +9,8 @@ from batch_agent.core.agent_config import Job
 from batch_agent.core.coordinator import Completion
 from batch_agent.core.errors import BatchAgentError, ErrorKind, StoreError
 from batch_agent.core.facts import Fact, Replied
-from batch_agent.core.protocols import Slot, Store
+from batch_agent.core.protocols.agent_executor import Slot
+from batch_agent.core.protocols.store import Store
 from batch_agent.core.requests import Reply, Usage
 from batch_agent.core.results import AgentResult
 from batch_agent.engine.admission import AdmissionController

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 
 from batch_agent.core.errors import BackendError, ErrorKind
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.engine.admission import AdmissionController
 from batch_agent.engine.monitor import monitor_load
 from batch_agent.engine.slots import Slots

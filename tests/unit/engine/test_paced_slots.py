@@ -5,7 +5,7 @@ import asyncio
 from tests.support.virtual_time import virtual
 
 from batch_agent.core.events import Event, Notice
-from batch_agent.core.protocols import ServiceLimit
+from batch_agent.core.protocols.backend import ServiceLimit
 from batch_agent.core.requests import Usage
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit

@@ -22,7 +22,7 @@ from batch_agent.core.messages import (
     User,
 )
 from batch_agent.core.options.price import Price
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import AgentError, AgentResult, Timing
 from batch_agent.core.run_reports import PrefixReport, Scheduling

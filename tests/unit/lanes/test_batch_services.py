@@ -15,7 +15,7 @@ from batch_agent.backends.dialects.openai.encoder import PATH, OpenAIChat
 from batch_agent.backends.http.client import ServerClient
 from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Submission, SubmittedLine
+from batch_agent.core.protocols.store import Submission, SubmittedLine
 from batch_agent.core.requests import Request, Sampling
 from batch_agent.lanes.anthropic_batch_service import AnthropicBatchService
 from batch_agent.lanes.batch_service import Answered, BatchLine, BatchService, BatchStatus, LineFailed, LineResult

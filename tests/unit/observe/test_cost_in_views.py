@@ -10,7 +10,7 @@ import pytest
 from batch_agent import BatchAgent, Flow
 from batch_agent.cli.commands.inspect import inspect
 from batch_agent.core.events import RunStarted, TurnEnded, WorkerEvent
-from batch_agent.core.protocols import Account
+from batch_agent.core.protocols.store import Account
 from batch_agent.core.requests import Usage
 from batch_agent.core.results import dollars
 from batch_agent.lanes import lane_turn_runner

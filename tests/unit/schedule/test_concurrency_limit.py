@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.schedule.concurrency_limit import InflightLimit, LimitDecision
 
 AVAILABLE = "capacity available"

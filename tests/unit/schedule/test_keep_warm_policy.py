@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_agent.core.protocols import ServerLoad
+from batch_agent.core.protocols.backend import ServerLoad
 from batch_agent.schedule.keep_warm_policy import KeepWarmPolicy
 
 KV = 100_000

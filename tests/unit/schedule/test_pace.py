@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_agent.core.protocols import ServiceLimit
+from batch_agent.core.protocols.backend import ServiceLimit
 from batch_agent.core.requests import Usage
 from batch_agent.schedule.pace import EndpointPaces, Pace
 

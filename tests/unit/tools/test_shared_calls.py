@@ -20,7 +20,7 @@ from batch_agent.cluster.memory.calls import MemoryCallTable
 from batch_agent.cluster.memory.memory_coordinator import MemoryCoordinator
 from batch_agent.cluster.shared_tool_calls import ClusterToolCalls
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallHistory
+from batch_agent.core.protocols.tool_set import CallHistory
 from batch_agent.core.results import CallRecord
 from batch_agent.core.spec import BatchSpec
 from batch_agent.store.memory_store import MemoryStore

@@ -17,7 +17,7 @@ from tests.support.virtual_time import virtual
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallHistory
+from batch_agent.core.protocols.tool_set import CallHistory
 from batch_agent.core.results import ToolUse
 from batch_agent.tools import ToolExecutor, as_tool
 from batch_agent.tools.agent_tools import AgentToolSession

@@ -14,7 +14,7 @@ from tests.support.virtual_time import in_virtual_time
 
 from batch_agent import SpecError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallHistory
+from batch_agent.core.protocols.tool_set import CallHistory
 from batch_agent.testing import VirtualTimeLoop
 from batch_agent.tools import ToolExecutor, as_tool
 

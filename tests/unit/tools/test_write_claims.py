@@ -10,7 +10,7 @@ from tests.support.virtual_time import virtual
 
 from batch_agent import StoreError, Tool
 from batch_agent.core.messages import ToolCall, ToolResult
-from batch_agent.core.protocols import CallHistory
+from batch_agent.core.protocols.tool_set import CallHistory
 from batch_agent.tools import ToolExecutor, as_tool
 from batch_agent.tools.write_claims import WriteClaim
 

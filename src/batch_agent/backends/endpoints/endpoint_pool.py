@@ -14,7 +14,7 @@ from ... import aio
 from ...core.errors import BackendError, BatchAgentError, SpecError
 from ...core.events import EndpointChanged, EndpointState
 from ...core.messages import User
-from ...core.protocols import (
+from ...core.protocols.backend import (
     Backend,
     CountsTokens,
     EncodesRequests,

@@ -8,7 +8,7 @@ from itertools import count
 
 from ...core.errors import BackendError, SpecError
 from ...core.options.backend_settings import NamedBackend, has_source, settings_of
-from ...core.protocols import Backend
+from ...core.protocols.backend import Backend
 from ...schedule.retry import Backoff
 from .endpoint_identity import check_distinct, identify
 from .endpoint_pool import EndpointPool, Notify

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from ...core.errors import BackendError, ErrorKind, SpecError
-from ...core.protocols import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
+from ...core.protocols.backend import Backend, PaceKind, ReportsRateLimits, ServiceLimit, Traits
 from .failover import AnswerRecord
 
 OPEN_TIMEOUT = 15.0

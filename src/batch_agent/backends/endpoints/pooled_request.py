@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from ... import aio
 from ...core.errors import BackendError, ErrorKind
-from ...core.protocols import Traits
+from ...core.protocols.backend import Traits
 from ...core.requests import Delta, Finished, Request
 from ...schedule.endpoints.routing import Routing, Ticket
 from ...schedule.pace import EndpointPaces, Grant

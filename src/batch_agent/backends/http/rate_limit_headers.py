@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from ...core.protocols import PaceKind, ServiceLimit
+from ...core.protocols.backend import PaceKind, ServiceLimit
 
 _OPENAI: tuple[tuple[PaceKind, str], ...] = (("requests", "requests"), ("tokens", "tokens"))
 _ANTHROPIC: tuple[tuple[PaceKind, str], ...] = (

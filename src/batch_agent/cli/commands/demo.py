@@ -17,7 +17,7 @@ from rich.table import Table
 from ...api import BatchAgent
 from ...atomic_file import atomic_write
 from ...core.events import AgentFinished, Event
-from ...core.protocols import EventSinks
+from ...core.protocols.event_sink import EventSinks
 from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...data.results import Results

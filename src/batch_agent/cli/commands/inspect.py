@@ -10,7 +10,7 @@ from rich.text import Text
 from ...core.agent_config import AgentConfig
 from ...core.errors import SpecError
 from ...core.options.price import price_from_numbers
-from ...core.protocols import Prices
+from ...core.protocols.store import Prices
 from ...core.requests import Usage
 from ...core.results import dollars, truncation_note
 from ...core.safe_text import safe_text

@@ -18,7 +18,7 @@ from ...cluster.coordinator_address import run_id_of
 from ...core.errors import ErrorKind, SpecError
 from ...core.fast_dataclass import dataclass
 from ...core.options.fallback_entry import stage_names
-from ...core.protocols import EventSinks
+from ...core.protocols.event_sink import EventSinks
 from ...core.results import AgentResult
 from ...core.safe_text import safe_text
 from ...core.spec import BatchSpec

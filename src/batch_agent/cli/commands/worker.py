@@ -14,7 +14,7 @@ from ...cluster.coordinator_address import coordinator_of
 from ...cluster.redis.redis_coordinator import existing_runs, runs_known
 from ...core.coordinator import Coordinator, Documents
 from ...core.errors import PlanMismatch, SpecError, StoreError
-from ...core.protocols import EventSink
+from ...core.protocols.event_sink import EventSink
 from ...core.spec import BatchSpec
 from ...flows import Flow
 from ...observe.live.progress import progress_for

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from ...core.errors import SpecError
 from ...core.events import Event
-from ...core.protocols import SlowSink
+from ...core.protocols.event_sink import SlowSink
 from ...core.requests import Exchange
 from ...observe.telemetry.metrics import Metrics
 from ...observe.telemetry.traces import Traces

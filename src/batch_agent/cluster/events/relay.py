@@ -20,7 +20,7 @@ from ...core.events import (
     ToolsUsed,
     WorkerEvent,
 )
-from ...core.protocols import EventSink
+from ...core.protocols.event_sink import EventSink
 from ...observe.background_sink import TimedSink
 from .agent_tracker import AgentTracker
 from .message import EventBatch, read

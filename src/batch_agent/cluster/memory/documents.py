@@ -4,7 +4,7 @@ import orjson
 
 from ... import aio
 from ...core.coordinator import IDENTITY, PLAN, Document
-from ...core.protocols import Store
+from ...core.protocols.store import Store
 
 
 class MemoryDocuments:

@@ -6,7 +6,7 @@ from typing import assert_never
 
 from ...core.coordinator import Append, Completion, End, Replace, Write
 from ...core.facts import Claimed, Fact, Replied
-from ...core.protocols import Store
+from ...core.protocols.store import Store
 from ...core.requests import NO_USAGE, Usage
 from .updates import MemoryUpdateStream
 from .work_queue import MemoryWorkQueue

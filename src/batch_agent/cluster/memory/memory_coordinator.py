@@ -4,7 +4,7 @@ cluster."""
 from collections.abc import Sequence
 
 from ...core.coordinator import RejectedInput
-from ...core.protocols import Prices, Store
+from ...core.protocols.store import Prices, Store
 from ...store.codec import EncodedInput
 from .calls import MemoryCallTable
 from .documents import MemoryDocuments

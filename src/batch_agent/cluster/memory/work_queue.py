@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ... import aio
 from ...core.agent_config import Job
 from ...core.coordinator import Completion, Lease
-from ...core.protocols import Store
+from ...core.protocols.store import Store
 from ...store.codec import decode_job, encode_job
 from .updates import MemoryUpdateStream
 

@@ -8,7 +8,7 @@ import orjson
 
 from ...core.coordinator import RejectedInput
 from ...core.fast_dataclass import dataclass
-from ...core.protocols import Prices
+from ...core.protocols.store import Prices
 from ...store.codec import encode_error
 from .keyspace import RedisKeyspace
 from .registration import RunRegistration

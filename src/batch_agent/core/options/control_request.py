@@ -5,7 +5,7 @@ from typing import Any
 
 from ..errors import SpecError
 from ..fast_dataclass import dataclass
-from ..protocols import Control
+from ..protocols.store import Control
 from ..validation import at_least
 from . import SpendingLimits
 

@@ -4,7 +4,7 @@ Overloads of `BatchAgent` declare `output_schema` themselves: the type of the re
 
 from typing import Any, Required
 
-from ..protocols import EventSinks
+from ..protocols.event_sink import EventSinks
 from ..task_fields import Fields
 from .types import AgentOptions, CommonOptions
 

@@ -12,7 +12,8 @@ from ...core.agent_config import Job
 from ...core.coordinator import Completion
 from ...core.errors import BackendError, BatchAgentError, ErrorKind
 from ...core.facts import CarriedOver, Fact, Started, calls_made
-from ...core.protocols import Executor, Slot, Store
+from ...core.protocols.agent_executor import Executor, Slot
+from ...core.protocols.store import Store
 from ...core.requests import NO_USAGE
 from ...core.results import AgentError, AgentResult, Timing
 from ...plan.chunks import merge_task

@@ -10,7 +10,7 @@ import orjson
 from ...core.agent_config import AgentConfig, Job
 from ...core.errors import ErrorKind
 from ...core.messages import Prompt
-from ...core.protocols import Backend, CountsTokens
+from ...core.protocols.backend import Backend, CountsTokens
 from ...core.results import AgentError
 from ...core.spec import BatchSpec
 

@@ -27,7 +27,7 @@ from ...core.facts import (
 from ...core.images import text_with_labels
 from ...core.messages import Reference, ToolCall, ToolResult, User
 from ...core.program_runtime import ProgramTrace
-from ...core.protocols import CallHistory
+from ...core.protocols.tool_set import CallHistory
 from ...core.requests import Usage
 from ...core.safe_text import safe_text
 from ...plan.row_keys import row_key

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from batch_agent.backends.connect import connect
-from batch_agent.core.protocols import CountsTokens
+from batch_agent.core.protocols.backend import CountsTokens
 
 
 @pytest.mark.slow

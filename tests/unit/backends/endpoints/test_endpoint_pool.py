@@ -16,7 +16,7 @@ from batch_agent.backends.endpoints import pool_member as fleet_member
 from batch_agent.backends.endpoints.endpoint_pool import EndpointPool, PromptPrefixes
 from batch_agent.backends.endpoints.pool_member import PoolEndpoint
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Backend, Traits
+from batch_agent.core.protocols.backend import Backend, Traits
 from batch_agent.core.requests import Request, Sampling, TextDelta
 from batch_agent.schedule.endpoints import circuit_breaker as standing
 from batch_agent.schedule.endpoints import routing

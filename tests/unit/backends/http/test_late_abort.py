@@ -18,7 +18,7 @@ from batch_agent.backends.http.late_abort import LateAborts
 from batch_agent.backends.http.transport_selection import open_transport
 from batch_agent.backends.http_backend import HttpBackend
 from batch_agent.core.messages import Prompt, User
-from batch_agent.core.protocols import Traits
+from batch_agent.core.protocols.backend import Traits
 from batch_agent.core.requests import Delta, Request, Sampling, TextDelta
 
 TRAITS = Traits("test", "m", native_tools=True, json_schema=True, json_schema_with_tools=True, inflight=4)
