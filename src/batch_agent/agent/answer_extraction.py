@@ -10,7 +10,8 @@ from json import JSONDecoder
 from typing import Any
 
 from ..core.agent_config import ACTION_FINAL, WRAPPED_ANSWER, InvalidOutput, OutputType
-from ..core.schema import is_object
+from ..core.json import written_float
+from ..core.schema import JsonSchema, is_object
 
 _BEGINS_LIKE_JSON = re.compile(
     r"""\{\s*(?:"[^"\n]{0,200}"|'[^'\n]{0,200}'|[^\W\d][\w-]{0,100})\s*:"""  # an object, with a first key
@@ -47,7 +48,7 @@ _THOUGHT_END = re.compile(rf"</{_TAG}>")
 # Fences are matched at the start or the end of a line only, where a fence inside a JSON string never is.
 _FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:^[ \t]*```|```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
 _OPENING = re.compile(r"""\{(?=\s*(?:["}]|\Z))|\[(?=\s*(?:["\[{\]\dtfnNI-]|\Z))""")
-_DECODER = JSONDecoder(strict=False)
+_DECODER = JSONDecoder(strict=False, parse_float=written_float)
 
 _CLOSING = {"{": "}", "[": "]"}
 _TIDIED = re.compile(r""""(?:[^"\\]|\\.)*+"|,(?=\s*(?:[}\]]|\Z))|[\[\]{}]""", re.DOTALL)
@@ -84,6 +85,14 @@ def fit(value: Any, output: OutputType, agent_input: Any = None) -> Any:
             problem = problem or error
     assert problem is not None
     raise problem
+
+
+def unvalidated_answer(text: str, schema: JsonSchema) -> Any:
+    """Answer in `text` of an output type that is known by its schema only: the first that `find_answer` would try; the
+    text itself if it holds none."""
+    values = (value for found in readings(text) for value in reversed(found))
+    found = next(values, text)
+    return next(_candidates(found, is_wrapped=not is_object(schema)))
 
 
 def readings(text: str, *, is_whole: bool = True) -> Iterator[list[Any]]:

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from operator import is_
 from types import FunctionType
 from typing import Any, NoReturn
 
@@ -9,6 +11,7 @@ import orjson
 
 from ..core.agent_config import InvalidOutput, OutputType
 from ..core.errors import SpecError
+from ..core.json import WrittenFloat
 from ..core.schema import JsonSchema, without_titles
 from ..core.validation import MAX_NESTING, is_too_deep
 
@@ -43,8 +46,15 @@ class TypedOutput:
                 f"output_schema must be a Pydantic model, a type such as list[str], or a JSON schema; got {schema!r}: "
                 f"{str(error).splitlines()[0]}"
             ) from error
+        self._has_decimals = _has_decimals(self._adapter.core_schema)
 
     def validate(self, value: Any, agent_input: Any = None) -> Any:
+        if self._has_decimals and (written := _with_digits(value)) is not value:
+            with suppress(InvalidOutput):  # a strict float, which must be a number
+                return self._validated(written, agent_input)
+        return self._validated(value, agent_input)
+
+    def _validated(self, value: Any, agent_input: Any) -> Any:
         from pydantic import ValidationError
 
         try:
@@ -57,6 +67,26 @@ class TypedOutput:
             raise
         except BaseException as error:  # a user's validator may raise anything
             raise InvalidOutput(_problems([((), f"{type(error).__name__}: {error}")])) from error
+
+
+def _has_decimals(core_schema: Any) -> bool:
+    if isinstance(core_schema, Mapping):
+        return core_schema.get("type") == "decimal" or any(map(_has_decimals, core_schema.values()))
+    return isinstance(core_schema, list | tuple) and any(map(_has_decimals, core_schema))
+
+
+def _with_digits(value: Any) -> Any:
+    """The value with the digits of its numbers as strings where a float has fewer: Pydantic reads numbers of JSON as
+    floats, also those of a Decimal. The value itself if there are none."""
+    if isinstance(value, WrittenFloat):
+        return value.digits
+    if isinstance(value, dict):
+        parts = {name: _with_digits(part) for name, part in value.items()}
+        return value if all(part is value[name] for name, part in parts.items()) else parts
+    if isinstance(value, list):
+        items = list(map(_with_digits, value))
+        return value if all(map(is_, items, value)) else items
+    return value
 
 
 _KEYWORDS = frozenset({
@@ -90,26 +120,27 @@ class RawSchemaOutput:
             )
 
     def validate(self, value: Any, agent_input: Any = None) -> Any:
-        problems = _serialization_problem(value) or _problems(
-            (error.instance_path, error.message) for error in self._validator.iter_errors(value)
-        )
+        plain = _plain_json(value)
+        problems = _problems((error.instance_path, error.message) for error in self._validator.iter_errors(plain))
         if problems:
             raise InvalidOutput(problems)
-        return value
+        return plain
 
 
-def _serialization_problem(value: Any) -> str:
-    """Reason why a value cannot be stored as JSON; empty if it can, which orjson finds out fast."""
+def _plain_json(value: Any) -> Any:
+    """The value, if it can be stored as JSON, which orjson finds out fast. Raises InvalidOutput if it cannot."""
     try:
         orjson.dumps(value)
     except TypeError:
         if is_too_deep(value):
-            return f"it is nested more than {MAX_NESTING} levels deep"
+            raise InvalidOutput(f"it is nested more than {MAX_NESTING} levels deep") from None
+        text = json.dumps(value, ensure_ascii=False)
         try:
-            json.dumps(value, ensure_ascii=False).encode()
+            text.encode()
         except UnicodeEncodeError:
-            return "it holds half of a character"
-    return ""
+            raise InvalidOutput("it holds half of a character") from None
+        return json.loads(text)  # without WrittenFloat
+    return value
 
 
 def _reject_reference(uri: str) -> NoReturn:

@@ -4,14 +4,38 @@ orjson refuses integers of more than 64 bits and lone surrogates, which file nam
 of a character hold."""
 
 import json
+import sys
 from collections.abc import Callable
-from typing import Any
+from decimal import Decimal
+from typing import Any, Self
 
 import orjson
 
 Default = Callable[[Any], Any]
 _TOO_LARGE = 2.0**63
 """From here on, a float may be an integer that orjson could not hold."""
+_FLOAT_DIGITS = sys.float_info.dig
+"""A float holds every number with so many digits."""
+
+
+class WrittenFloat(float):
+    """Float that was written with more digits than a float has."""
+
+    __slots__ = ("digits",)
+
+    def __new__(cls, digits: str) -> Self:
+        number = super().__new__(cls, digits)
+        number.digits = digits
+        return number
+
+    digits: str
+
+
+def written_float(digits: str) -> float:
+    """The number, as `parse_float` of the standard library's decoder; a WrittenFloat if a float cannot hold it."""
+    value = float(digits)
+    is_exact = len(digits) <= _FLOAT_DIGITS or Decimal(repr(value)) == Decimal(digits)
+    return value if is_exact else WrittenFloat(digits)
 
 
 def dumps(value: Any) -> bytes:

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import orjson
-
+from ..agent.answer_extraction import unvalidated_answer
 from ..agent.context_size import chars_of_turn
 from ..agent.conversation import Conversation, Done
 from ..agent.output import output_type
@@ -96,16 +95,8 @@ def recorded_result(
         return conversation.result(seconds)
     if not is_complete or not isinstance(facts[-1], Replied):
         return None
-    result = conversation.result(seconds)
-    return replace(result, output=_plain_answer(result.text))
-
-
-def _plain_answer(text: str) -> Any:
-    """The JSON value in an answer, or its text."""
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return text
+    result, schema = conversation.result(seconds), config.prompt.schema
+    return replace(result, output=unvalidated_answer(result.text, schema) if schema is not None else result.text)
 
 
 _UNFINISHED = {

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Literal
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from batch_agent.agent.answer_extraction import find_answer, fit, without_thoughts
 from batch_agent.agent.output import output_type
@@ -345,3 +346,49 @@ def test_a_long_answer_is_found() -> None:
     names = [f"name {number}" for number in range(100_000)]
     text = f"Here they are:\n```json\n{json.dumps(names)}\n```\n" + "And so on. " * 10_000
     assert find_answer(text, out(list[str])) == names
+
+
+LONG = "12345678901234567890.1234"
+
+
+class Priced(BaseModel):
+    price: Decimal
+    weight: float = 0
+    share: Annotated[float, Field(strict=True)] = 0
+    note: float | str = ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{{"price": {LONG}}}',
+        f'```json\n{{"price": {LONG}, "weight": {LONG}}}\n```',
+        f'{{"answer": {{"price": {LONG}, "note": 1.5}}}}',
+        f'The price is {{"price": {LONG}, "share": 0.25,}}',
+    ],
+)
+def test_a_decimal_has_all_digits_that_the_model_wrote(text: str) -> None:
+    answer = find_answer(text, out(Priced))
+    assert answer.price == Decimal(LONG)
+    assert answer.weight in (0, float(LONG))
+    assert answer.note in ("", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(Priced, Priced(price=Decimal(repr(float(LONG))), share=float(LONG))), ({"type": "object"}, None), (Any, None)],
+)
+def test_a_number_with_more_digits_than_a_float_has_is_a_plain_float_elsewhere(schema: Any, value: Any) -> None:
+    found = find_answer(f'{{"price": {LONG}, "share": {LONG}}}', out(schema))
+    assert found == (value or {"price": float(LONG), "share": float(LONG)})
+    if isinstance(found, dict):
+        assert {type(each) for each in found.values()} == {float}
+
+
+def test_decimals_of_a_recursive_type_and_of_a_union_have_all_digits() -> None:
+    class Tree(BaseModel):
+        price: int | Decimal | None = None
+        parts: list["Tree"] = []
+
+    found = find_answer(f'{{"parts": [{{"price": {LONG}}}]}}', out(Tree))
+    assert found.parts[0].price == Decimal(LONG)

@@ -4,12 +4,13 @@ import csv
 import io
 import subprocess
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
 import orjson
 import pytest
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 from tests.support.forked_programs import PROGRAM, Programs
 
 from batch_agent import BatchAgent, SpecError, Tool
@@ -200,3 +201,25 @@ async def test_an_export_to_a_pipe_ends_when_the_reader_closes_it(tmp_path: Path
     assert process.stderr.read() == b""
     process.stderr.close()
     assert process.wait(timeout=30) == 0
+
+
+class Priced(BaseModel):
+    price: Decimal
+    parts: list[float]
+
+    @field_validator("parts")
+    @classmethod
+    def doubled(cls, parts: list[float]) -> list[float]:
+        return parts * 2
+
+
+async def test_an_answer_that_only_the_type_of_the_run_accepts_is_exported_as_data(tmp_path: Path) -> None:
+    answer = '```json\n{"price": 1.50, "parts": [NaN, 1.0]}\n```'
+    [result] = await run(tmp_path / "c", ScriptedBackend(by_turn(say(answer))), ["x"], output_schema=Priced)
+    assert result.ok
+    export(tmp_path / "c", out=tmp_path / "out.jsonl")
+    export(tmp_path / "c", out=tmp_path / "out.csv")
+    [line] = rows(tmp_path / "out.jsonl")
+    assert line["output"] == {"price": 1.5, "parts": [None, 1.0]}
+    [row] = csv.DictReader((tmp_path / "out.csv").read_text().splitlines())
+    assert (row["output.price"], row["output.parts"]) == ("1.5", "[null,1.0]")
