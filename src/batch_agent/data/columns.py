@@ -1,17 +1,16 @@
 """Columns of the result table: one for each field of the inputs and of the outputs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 
-from pydantic import BaseModel, RootModel
+from pydantic import RootModel
 
 from ..core.fast_dataclass import dataclass
 from ..core.results import AgentResult
-from .result_rows import jsonable, model_fields, replace_lone_surrogates
+from .result_rows import jsonable, named_fields, replace_lone_surrogates
 
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None), datetime, date, time, timedelta, Decimal})
 LEADING_COLUMNS = ("index", "key", "ok", "status", "finish")
@@ -27,12 +26,12 @@ def table_row(result: AgentResult) -> dict[str, Any]:
     """Row with `input.NAME` for each field of the input and `output.NAME` for each field of the output; `input` and
     `output` for values without fields."""
     output = field_columns("output", result.output) if result.ok else {}
-    return {**_agent_columns(result), **field_columns("input", result.input), **output}
+    return {**_agent_columns(result), **field_columns("input", result.input, by_alias=False), **output}
 
 
 def narrow_row(result: AgentResult) -> dict[str, Any]:
     """Row with input and output in one column each, for a file that grows and cannot get new columns."""
-    return {**_agent_columns(result), "input": _cell(result.input), "output": _cell(result.output)}
+    return {**_agent_columns(result), "input": _cell(result.input, by_alias=False), "output": _cell(result.output)}
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -86,28 +85,26 @@ def _agent_columns(result: AgentResult) -> dict[str, Any]:
     }
 
 
-def field_columns(name: str, value: Any) -> dict[str, Any]:
-    """`NAME.FIELD` for each field of the value; `NAME` for a value without fields."""
-    parts = _fields(value)
+def field_columns(name: str, value: Any, *, by_alias: bool = True) -> dict[str, Any]:
+    """`NAME.FIELD` for each field of the value; `NAME` for a value without fields. `by_alias`: as of `jsonable`."""
+    parts = _fields(value, by_alias=by_alias)
     if not parts:
-        return {name: _cell(value)}
-    return {replace_lone_surrogates(f"{name}.{_cell(part)}"): _cell(each) for part, each in parts.items()}
+        return {name: _cell(value, by_alias=by_alias)}
+    return {
+        replace_lone_surrogates(f"{name}.{_cell(part)}"): _cell(each, by_alias=by_alias) for part, each in parts.items()
+    }
 
 
-def _fields(value: Any) -> Mapping[Any, Any]:
+def _fields(value: Any, *, by_alias: bool) -> Mapping[Any, Any]:
     if isinstance(value, RootModel):
-        return _fields(value.root)
-    if isinstance(value, BaseModel):
-        return model_fields(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: getattr(value, field.name) for field in fields(value)}
-    return value if isinstance(value, Mapping) else {}
+        return _fields(value.root, by_alias=by_alias)
+    return value if isinstance(value, Mapping) else named_fields(value, by_alias=by_alias)
 
 
-def _cell(value: Any) -> Any:
+def _cell(value: Any, *, by_alias: bool = True) -> Any:
     """Numbers, strings and dates unchanged; everything else as JSON data."""
     if type(value) in _PLAIN_TYPES:
         return value
     if isinstance(value, Enum):
         return _cell(value.value)
-    return jsonable(value)
+    return jsonable(value, by_alias=by_alias)

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from math import isfinite
 from typing import Any
 
@@ -49,45 +50,59 @@ def as_row(result: AgentResult) -> dict[str, Any]:
         row["changes"] = result.changes
     if error is not None:
         row["text"] = result.text
-    return {name: jsonable(value) for name, value in row.items()}
+    return {name: jsonable(value, by_alias=name != "input") for name, value in row.items()}
 
 
-def jsonable(value: Any) -> Any:
-    """JSON data of a value. Bytes that are not UTF-8 become base64, those of an image its size and digest; NaN and
-    infinities become null."""
+def jsonable(value: Any, *, by_alias: bool = True) -> Any:
+    """JSON data of a value. Fields of models have their aliases, which are the names in the schema of the answers, or
+    with `by_alias=False` their own, which tasks use for inputs. Bytes that are not UTF-8 become base64, those of an
+    image its size and digest; NaN and infinities become null."""
     if type(value) in _JSON:
         return value
     from pydantic_core import to_jsonable_python  # only needed when results are written
 
     try:
-        return to_jsonable_python(value, fallback=_text, inf_nan_mode="null")
+        return to_jsonable_python(value, by_alias=by_alias, fallback=_text, inf_nan_mode="null")
     except UnicodeEncodeError:  # a key with a lone surrogate
-        return to_jsonable_python(_with_valid_keys(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+        value = _with_valid_keys(value)
     except UnicodeDecodeError:
-        return to_jsonable_python(_with_named_images(value), fallback=_text, inf_nan_mode="null", bytes_mode="base64")
+        value = _with_named_images(value)
     except Exception:  # noqa: BLE001 - a computed field or a serializer of the user's model
-        return _in_parts(value)
+        return _in_parts(value, by_alias=by_alias)
+    return to_jsonable_python(value, by_alias=by_alias, fallback=_text, inf_nan_mode="null", bytes_mode="base64")
 
 
-def model_fields(model: BaseModel) -> dict[str, Any]:
-    """Fields of a model, the computed ones included; one that raises is None."""
-    values = dict(model)
-    for name in type(model).model_computed_fields:
+def named_fields(value: Any, *, by_alias: bool = True) -> dict[Any, Any]:
+    """Fields of a model or a dataclass, the computed ones included, by the names that `jsonable` gives them; a computed
+    one that raises is None. Empty for other values."""
+    if isinstance(value, BaseModel):
+        values, computed = dict(value), type(value).model_computed_fields
+    elif is_dataclass(value) and not isinstance(value, type):
+        values, computed = {field.name: getattr(value, field.name) for field in fields(value)}, {}
+    else:
+        return {}
+    for name in computed:
         try:
-            values[name] = getattr(model, name)
+            values[name] = getattr(value, name)
         except Exception:  # noqa: BLE001 - code of the user's model
             values[name] = None
-    return values
+    if not by_alias:
+        return values
+    declared = getattr(type(value), "__pydantic_fields__", {})  # of a model, and of a dataclass of Pydantic
+    aliases = {
+        **{name: field.serialization_alias for name, field in declared.items()},
+        **{name: field.alias for name, field in computed.items()},
+    }
+    return {aliases.get(name) or name: part for name, part in values.items()}
 
 
-def _in_parts(value: Any) -> Any:
+def _in_parts(value: Any, *, by_alias: bool) -> Any:
     """JSON data of a value of which some part cannot be converted: that part as text."""
-    if isinstance(value, BaseModel):
-        value = model_fields(value)
+    value = named_fields(value, by_alias=by_alias) or value
     if isinstance(value, dict):
-        return {str(jsonable(name)): jsonable(each) for name, each in value.items()}
+        return {str(jsonable(name)): jsonable(each, by_alias=by_alias) for name, each in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(each) for each in value]
+        return [jsonable(each, by_alias=by_alias) for each in value]
     return _text(value)
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import duckdb
 import orjson
@@ -17,7 +17,9 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, RootModel, computed_field
+from pydantic import BaseModel, ConfigDict, Field, RootModel, computed_field
+from pydantic.alias_generators import to_camel
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from batch_agent import AgentError, AgentResult, ErrorKind, Results, SpecError, Usage
 from batch_agent.core.results import CallRecord, Changes, FileChange, Timing
@@ -144,6 +146,39 @@ def test_a_computed_field_that_raises_is_null_and_costs_no_row(tmp_path: Path, a
     assert "null" in orjson.dumps(rows[0]["output"]).decode()
     assert rows[1]["output"] == {"part": 1, "whole": 2, "share": 0.5}
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 3
+
+
+class Camel(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True)
+    unit_price: Decimal
+
+    @computed_field
+    def is_cheap(self) -> bool:
+        return self.unit_price < 5
+
+
+@pydantic_dataclass
+class Named:
+    class_: Annotated[str, Field(alias="class")]
+
+
+def test_tables_and_lines_name_the_fields_of_answers_as_the_schema_and_those_of_inputs_as_the_task(
+    tmp_path: Path,
+) -> None:
+    camel, named = Camel(unit_price=Decimal("1.5")), Named(**{"class": "a"})
+    done = Results([AgentResult(0, "k", camel, camel), AgentResult(1, "l", named, {"parts": [named]})])
+    table = done.to_pandas()
+    names = [name for name in table if name.startswith(("input.", "output."))]
+    assert names == ["input.unit_price", "input.is_cheap", "input.class_", "output.unitPrice", "output.isCheap",
+                     "output.parts"]  # fmt: skip
+    assert table["output.parts"].tolist()[1] == [{"class": "a"}]
+    done.to_jsonl(tmp_path / "a.jsonl")
+    first, second = map(orjson.loads, (tmp_path / "a.jsonl").read_bytes().splitlines())
+    assert (first["input"], first["output"]) == (
+        {"unit_price": "1.5", "is_cheap": True},
+        {"unitPrice": "1.5", "isCheap": True},
+    )
+    assert (second["input"], second["output"]) == ({"class_": "a"}, {"parts": [{"class": "a"}]})
 
 
 def test_a_column_of_an_enum_is_named_by_its_value() -> None:
