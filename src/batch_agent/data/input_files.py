@@ -3,6 +3,7 @@
 import csv
 import glob
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -46,6 +47,7 @@ _SUFFIXES = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
 }  # fmt: skip
 _MAX_NAMED = 3
+_QUOTED = re.compile(r'"[^"]*("|$)')
 PDF = b"%PDF-"
 FileRows = list[Any] | SizedRows | ThreadIterator
 _OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or save the file as UTF-8."
@@ -388,8 +390,8 @@ def _json(file: InputFile) -> Iterator[Any]:
 
 
 def _csv(file: InputFile) -> Iterator[Any]:
-    """Comma or semicolon, depending on the header: Excel writes semicolons in locales with decimal commas."""
-    return _separated(file, ",", ";")
+    """Excel writes semicolons in locales with decimal commas, and databases tabs or bars."""
+    return _separated(file, ",", ";", "\t", "|")
 
 
 def _tsv(file: InputFile) -> Iterator[Any]:
@@ -397,12 +399,13 @@ def _tsv(file: InputFile) -> Iterator[Any]:
 
 
 def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
-    """Rows separated by the first of the separators that is in the header."""
+    """Rows separated by the separator that is most often in the header, outside of quotes; of equally many, the
+    first."""
     csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARS))  # the limit is global to the process
     with _translate_encoding(source), source.open_text() as file:
         try:
             first = next((line for line in file if line.strip()), "")
-            separator = next((each for each in separators if each in first), separators[0])
+            separator = max(separators, key=_QUOTED.sub("", first).count)
             file.seek(0)
             reader = csv.reader(file, delimiter=separator, strict=True)
             names: list[str] | None = None

@@ -89,6 +89,8 @@ class JobSource:
         except BaseException as error:  # noqa: BLE001 - the user's code may raise anything
             self._fail(error)
         self._read += 1
+        if self.rows is None and type(value) is dict:  # a generator may yield one dict that it fills again
+            return value.copy()
         return value
 
     def _next_sync(self) -> Any:

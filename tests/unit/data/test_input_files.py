@@ -33,6 +33,10 @@ def written(path: Path, content: str | bytes) -> Path:
         ("in.csv", "\n\na,b\n1,2\n", [{"a": "1", "b": "2"}]),
         ("in.csv", '\ufeffname;price\r\n"A; B";1,5\r\n', [{"name": "A; B", "price": "1,5"}]),
         ("in.csv", "a;b,c\n1;2,3\n", [{"a;b": "1;2", "c": "3"}]),
+        ("in.csv", "name\tage\nAda, Bo\t36\n", [{"name": "Ada, Bo", "age": "36"}]),
+        ("in.csv", "name|age\nAda; Bo|36\n", [{"name": "Ada; Bo", "age": "36"}]),
+        ("in.csv", '"Price, EUR";name;town\n1;Ada;Ulm\n', [{"Price, EUR": "1", "name": "Ada", "town": "Ulm"}]),
+        ("in.csv", "Price, EUR;name;town\n1;Ada;Ulm\n", [{"Price, EUR": "1", "name": "Ada", "town": "Ulm"}]),
     ],
 )
 def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, content: str, inputs: list[Any]) -> None:
