@@ -417,6 +417,8 @@ class Engine:
             level, "Agent %d failed with an internal error; further ones are logged at DEBUG", job.index, exc_info=error
         )
         self._has_reported = True
+        if isinstance(error, asyncio.CancelledError) and not str(error):  # of a task that a tool call has for itself
+            error = RuntimeError(_SELF_CANCELLED)
         reason = AgentError(ErrorKind.INTERNAL, f"{type(error).__name__}: {error}")
         return AgentResult(job.index, job.key, job.input, error=reason)
 

@@ -20,6 +20,8 @@ class _Runs:
         self._lock = threading.Lock()
         self._count = 0
         self._before: tuple[int, int, int] | None = None
+        self._keeps_frozen = False
+        """Whether the program was found to keep objects frozen. It is asked only once: the count walks all of them."""
 
     def begin(self) -> None:
         with self._lock:
@@ -36,15 +38,15 @@ class _Runs:
                 before, self._before = self._before, None
                 if gc.get_threshold() == _THRESHOLDS:
                     gc.set_threshold(*before)
-                    _reset_counters()
+                    self._reset_counters()
 
-
-def _reset_counters() -> None:
-    """Moves all objects to the oldest generation, so that the restored thresholds do not trigger a full collection of
-    all results at once."""
-    if gc.get_freeze_count() <= _MAX_FROZEN_BY_PYTHON:  # else the program keeps objects frozen on purpose
-        gc.freeze()
-        gc.unfreeze()
+    def _reset_counters(self) -> None:
+        """Moves all objects to the oldest generation, so that the restored thresholds do not trigger a full collection
+        of all results at once."""
+        self._keeps_frozen = self._keeps_frozen or gc.get_freeze_count() > _MAX_FROZEN_BY_PYTHON
+        if not self._keeps_frozen:
+            gc.freeze()
+            gc.unfreeze()
 
 
 _runs = _Runs()

@@ -173,14 +173,15 @@ class RenderedResult:
 class ReadValues:
     """What was read of an iterator, which may have no end."""
 
-    values: list[Any]
+    values: Any
     is_whole: bool
 
 
 def read(values: Iterator[Any], max_chars: int) -> ReadValues:
     """Reads until the text of the values is longer than `max_chars`. Raises what the iterator raises."""
     found, size = [], 0
-    for value in values:
+    for each in values:
+        value = _read_parts(each, max_chars).values
         found.append(value)
         size += len(as_text(value)) + 1  # a comma
         if size > max_chars:
@@ -193,7 +194,8 @@ def read(values: Iterator[Any], max_chars: int) -> ReadValues:
 async def read_async(values: AsyncIterator[Any], max_chars: int) -> ReadValues:
     """As `read`."""
     found, size = [], 0
-    async for value in values:
+    async for each in values:
+        value = _read_parts(each, max_chars).values
         found.append(value)
         size += len(as_text(value)) + 1
         if size > max_chars:
@@ -208,18 +210,48 @@ def as_output(value: Any, max_chars: int) -> RenderedResult:
     iterators up to `max_chars`. Raises what an iterator raises, and ValueError for an image that cannot be read."""
     if isinstance(value, str):
         return RenderedResult(value)
-    if isinstance(value, Iterator):
-        value = read(value, max_chars)
-    if isinstance(value, ReadValues):
-        return RenderedResult(as_text(value.values), is_whole=value.is_whole)
+    found = value if isinstance(value, ReadValues) else _read_parts(value, max_chars)
+    if found.values is not value:
+        return RenderedResult(as_text(found.values), is_whole=found.is_whole)
     parts = value if isinstance(value, list | tuple) else [value]
     images = [as_image(part) for part in parts] if len(parts) <= _MAX_PARTS else []
     is_mixed = any(images) and all(image or isinstance(part, str) for image, part in zip(images, parts, strict=True))
     if not is_mixed:
         return RenderedResult(as_text(value))
-    found = tuple(identify(image) for image in images if image is not None)
+    identified = tuple(identify(image) for image in images if image is not None)
     texts = [part for part in parts if isinstance(part, str)]
-    return RenderedResult("\n".join([*texts, *(f"[{image.label}]" for image in found)]), found)
+    return RenderedResult("\n".join([*texts, *(f"[{image.label}]" for image in identified)]), identified)
+
+
+def _read_parts(value: Any, max_chars: int) -> ReadValues:
+    """The value with the iterators in its lists and dicts read, as `read` does; itself if it holds none."""
+    if not _holds_iterators(value):
+        return ReadValues(value, True)
+    if isinstance(value, Iterator):
+        return read(value, max_chars)
+    parts = [_read_parts(each, max_chars) for each in (value.values() if isinstance(value, dict) else value)]
+    values = [part.values for part in parts]
+    is_whole = all(part.is_whole for part in parts)
+    return ReadValues(dict(zip(value, values, strict=True)) if isinstance(value, dict) else values, is_whole)
+
+
+def _holds_iterators(value: Any) -> bool:
+    """Whether a list or a dict holds an iterator, at any depth. A value that contains itself is looked at once."""
+    waiting, seen = [value], set()
+    while waiting:
+        each = waiting.pop()
+        kind = type(each)
+        if kind in _LEAVES:
+            continue
+        if isinstance(each, Iterator):
+            return True
+        if kind in (dict, list, tuple) and id(each) not in seen:
+            seen.add(id(each))
+            waiting.extend(each.values() if kind is dict else each)
+    return False
+
+
+_LEAVES = frozenset({str, int, float, bool, type(None)})
 
 
 def as_text(value: Any) -> str:

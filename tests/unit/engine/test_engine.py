@@ -1,7 +1,7 @@
 """The engine with an executor of its own: what it does when that one misbehaves."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
@@ -101,6 +101,13 @@ async def test_an_agent_that_cancels_its_own_task_has_a_result_and_frees_its_roo
     assert [await slots.acquire(Priority(is_fresh=True)) for _ in range(2)]
 
 
+async def test_an_agent_whose_tool_call_was_cancelled_from_inside_says_so() -> None:
+    running, _, delivered = engine(Runs(lambda _: asyncio.CancelledError()), 1)
+    await running.run()
+    assert delivered[0].error is not None
+    assert "own task was cancelled" in delivered[0].error.message
+
+
 async def test_a_cancelled_run_does_not_take_its_agents_for_cancelled_by_themselves() -> None:
     running, _, delivered = engine(CancelsItself(lambda _: None), 20)
     run = asyncio.create_task(running.run())
@@ -167,3 +174,17 @@ async def test_peeking_at_the_first_input_does_not_consume_it() -> None:
 async def test_the_number_of_inputs_is_known_only_for_sized_inputs() -> None:
     assert JobSource([1, 2]).total == 2
     assert JobSource(iter([1, 2])).total is None
+
+
+async def test_a_dict_that_a_generator_fills_again_for_each_input_is_read_as_it_was() -> None:
+    row: dict[str, int] = {}
+
+    def rows() -> Iterator[dict[str, int]]:
+        for number in range(3):
+            row["n"] = number
+            yield row
+
+    inputs = JobSource(rows())
+    assert [await inputs.next() for _ in range(3)] == [{"n": 0}, {"n": 1}, {"n": 2}]
+    given = [{"n": 0}]
+    assert await JobSource(given).next() is given[0]

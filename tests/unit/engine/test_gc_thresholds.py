@@ -1,11 +1,13 @@
 """The garbage collector is left as it was found."""
 
 import gc
+import itertools
 from collections.abc import Iterator
 from gc import get_freeze_count
 
 import pytest
 
+from batch_agent.engine import gc_thresholds
 from batch_agent.engine.gc_thresholds import relaxed_gc
 
 
@@ -13,6 +15,7 @@ from batch_agent.engine.gc_thresholds import relaxed_gc
 def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = gc.get_threshold()
     monkeypatch.setattr(gc, "get_freeze_count", get_freeze_count)
+    monkeypatch.setattr(gc_thresholds, "_runs", gc_thresholds._Runs())
     gc.unfreeze()  # what tests/conftest.py froze
     yield
     gc.freeze()
@@ -82,3 +85,15 @@ def test_objects_frozen_by_the_program_stay_frozen() -> None:
         assert gc.get_freeze_count() >= frozen * 0.9
     finally:
         gc.unfreeze()
+
+
+def test_the_objects_that_the_program_froze_are_counted_once_and_not_after_every_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counts = itertools.count()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 10**6 + next(counts))
+    for _ in range(3):
+        gc.set_threshold(700, 10, 10)
+        with relaxed_gc():
+            pass
+    assert next(counts) == 1

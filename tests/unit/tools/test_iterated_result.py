@@ -117,3 +117,37 @@ async def test_a_summary_of_an_iterator_is_made_of_more_than_the_limit() -> None
 
     content, _ = await ask(Tool.summarizable(count), summarize=shorten)
     assert int(content.split()[0]) > 900_000
+
+
+@pytest.mark.parametrize(
+    "holding",
+    [
+        lambda numbers: {"name": "x", "rows": numbers},
+        lambda numbers: [1, {"rows": (numbers, 2)}],
+        lambda numbers: iter([{"rows": numbers}]),
+    ],
+)
+async def test_a_generator_inside_of_a_result_is_stopped_at_the_limit_too(holding: Callable[[Any], Any]) -> None:
+    closed = []
+
+    def numbers() -> Iterator[int]:
+        try:
+            yield from itertools.count()
+        finally:
+            closed.append(True)
+
+    def count() -> Any:
+        return holding(numbers())
+
+    content, is_error = await ask(count, max_tokens=10)
+    assert not is_error
+    assert closed
+    assert "[0,1,2" in content
+    assert "[cut here: 40 characters are shown, and the tool's iterator was not read further]" in content
+
+
+async def test_a_short_generator_inside_of_a_result_is_whole() -> None:
+    def count() -> Any:
+        return {"rows": (number for number in range(3)), "more": [map(str, range(2))]}
+
+    assert await ask(count) == ('{"rows":[0,1,2],"more":[["0","1"]]}', False)
