@@ -3,7 +3,7 @@ the class has loaded the options, and neither the engine nor asyncio."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from .core.errors import SpecError
 from .core.events import Steered
@@ -36,16 +36,18 @@ with lazy_modules(globals()):
     from .run import control, control_socket, replay
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # with a default, which Python has since 3.13
+
     from .data.results import Results
     from .engine.result_stream import ResultStream
     from .engine.sync import SyncResultStream
     from .forecasting.forecast import Forecast
     from .run.preview import Preview
 
-T = TypeVar("T")
-"""Type of an answer."""
-S = TypeVar("S")
-"""Type of a summary."""
+    T = TypeVar("T", default=str)
+    """Type of an answer: text without a schema."""
+    S = TypeVar("S", default=str)
+    """Type of a summary."""
 
 
 class BatchAgent:
@@ -59,11 +61,7 @@ class BatchAgent:
 
     @overload
     @classmethod
-    async def run(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "Results[T]": ...
-
-    @overload
-    @classmethod
-    async def run(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> "Results[str]": ...
+    async def run(cls, /, *, output_schema: "type[T] | None" = None, **options: Unpack[RunOptions]) -> "Results[T]": ...
 
     @overload
     @classmethod
@@ -104,26 +102,12 @@ class BatchAgent:
     @overload
     @classmethod
     async def run_with_reduce(
-        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[ReduceOptions]
+        cls,
+        *,
+        output_schema: "type[T] | None" = None,
+        reduce_schema: "type[S] | None" = None,
+        **options: Unpack[ReduceOptions],
     ) -> "tuple[Results[T], S | None]": ...
-
-    @overload
-    @classmethod
-    async def run_with_reduce(
-        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> "tuple[Results[T], str | None]": ...
-
-    @overload
-    @classmethod
-    async def run_with_reduce(
-        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[ReduceOptions]
-    ) -> "tuple[Results[str], S | None]": ...
-
-    @overload
-    @classmethod
-    async def run_with_reduce(
-        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
@@ -147,26 +131,12 @@ class BatchAgent:
     @overload
     @classmethod
     def run_with_reduce_sync(
-        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[ReduceOptions]
+        cls,
+        *,
+        output_schema: "type[T] | None" = None,
+        reduce_schema: "type[S] | None" = None,
+        **options: Unpack[ReduceOptions],
     ) -> "tuple[Results[T], S | None]": ...
-
-    @overload
-    @classmethod
-    def run_with_reduce_sync(
-        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> "tuple[Results[T], str | None]": ...
-
-    @overload
-    @classmethod
-    def run_with_reduce_sync(
-        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[ReduceOptions]
-    ) -> "tuple[Results[str], S | None]": ...
-
-    @overload
-    @classmethod
-    def run_with_reduce_sync(
-        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[ReduceOptions]
-    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
@@ -183,26 +153,12 @@ class BatchAgent:
     @overload
     @classmethod
     async def run_with_map_reduce(
-        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
+        cls,
+        *,
+        output_schema: "type[T] | None" = None,
+        reduce_schema: "type[S] | None" = None,
+        **options: Unpack[MapReduceOptions],
     ) -> "tuple[Results[T], S | None]": ...
-
-    @overload
-    @classmethod
-    async def run_with_map_reduce(
-        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> "tuple[Results[T], str | None]": ...
-
-    @overload
-    @classmethod
-    async def run_with_map_reduce(
-        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[MapReduceOptions]
-    ) -> "tuple[Results[str], S | None]": ...
-
-    @overload
-    @classmethod
-    async def run_with_map_reduce(
-        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
@@ -226,26 +182,12 @@ class BatchAgent:
     @overload
     @classmethod
     def run_with_map_reduce_sync(
-        cls, *, output_schema: type[T], reduce_schema: type[S], **options: Unpack[MapReduceOptions]
+        cls,
+        *,
+        output_schema: "type[T] | None" = None,
+        reduce_schema: "type[S] | None" = None,
+        **options: Unpack[MapReduceOptions],
     ) -> "tuple[Results[T], S | None]": ...
-
-    @overload
-    @classmethod
-    def run_with_map_reduce_sync(
-        cls, *, output_schema: type[T], reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> "tuple[Results[T], str | None]": ...
-
-    @overload
-    @classmethod
-    def run_with_map_reduce_sync(
-        cls, *, output_schema: None = None, reduce_schema: type[S], **options: Unpack[MapReduceOptions]
-    ) -> "tuple[Results[str], S | None]": ...
-
-    @overload
-    @classmethod
-    def run_with_map_reduce_sync(
-        cls, *, output_schema: None = None, reduce_schema: None = None, **options: Unpack[MapReduceOptions]
-    ) -> "tuple[Results[str], str | None]": ...
 
     @overload
     @classmethod
@@ -314,11 +256,7 @@ class BatchAgent:
 
     @overload
     @classmethod
-    def run_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "Results[T]": ...
-
-    @overload
-    @classmethod
-    def run_sync(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> "Results[str]": ...
+    def run_sync(cls, /, *, output_schema: "type[T] | None" = None, **options: Unpack[RunOptions]) -> "Results[T]": ...
 
     @overload
     @classmethod
@@ -339,11 +277,9 @@ class BatchAgent:
 
     @overload
     @classmethod
-    def stream(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "ResultStream[T]": ...
-
-    @overload
-    @classmethod
-    def stream(cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]) -> "ResultStream[str]": ...
+    def stream(
+        cls, /, *, output_schema: "type[T] | None" = None, **options: Unpack[RunOptions]
+    ) -> "ResultStream[T]": ...
 
     @overload
     @classmethod
@@ -366,13 +302,9 @@ class BatchAgent:
 
     @overload
     @classmethod
-    def stream_sync(cls, /, *, output_schema: type[T], **options: Unpack[RunOptions]) -> "SyncResultStream[T]": ...
-
-    @overload
-    @classmethod
     def stream_sync(
-        cls, /, *, output_schema: None = None, **options: Unpack[RunOptions]
-    ) -> "SyncResultStream[str]": ...
+        cls, /, *, output_schema: "type[T] | None" = None, **options: Unpack[RunOptions]
+    ) -> "SyncResultStream[T]": ...
 
     @overload
     @classmethod
