@@ -243,8 +243,8 @@ def encode(outcome: CallOutcome) -> bytes:
 
 
 def decode(data: bytes) -> CallOutcome:
-    content, is_error, seconds, ttl, timed_out, *images = orjson.loads(data)  # older versions wrote five values
-    found = tuple(ImageRef(**each) for each in images[0]) if images else ()
+    content, is_error, seconds, ttl, timed_out, images = orjson.loads(data)
+    found = tuple(ImageRef(**each) for each in images)
     return CallOutcome(content, is_error, seconds, math.inf if ttl is None else ttl, timed_out, found)
 
 

@@ -142,10 +142,6 @@ class Request:
 
 LONG_PROMPTS = (32_000, 100_000, 128_000, 199_999, 200_000, 256_000, 272_000, 512_000, 524_288)
 """Tokens of a prompt above which some provider bills all of the request at higher prices."""
-OLD_LONG_PROMPT = 200_000
-"""The only such limit that earlier versions counted."""
-_OLD_COUNTS = 10
-"""Counts of earlier versions for a usage with long prompts: five of all, five of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +226,6 @@ class Usage:
     def of_counts(cls, counts: Sequence[int]) -> "Usage":
         """The usage that has these `counts`."""
         total = _of_five(counts)
-        if len(counts) == _OLD_COUNTS:
-            counts = (*counts[:5], 0, OLD_LONG_PROMPT, *counts[5:])
         parts = [counts[start : start + 7] for start in range(5, len(counts), 7)]
         found = (UsagePart(LANES[lane], above, _of_five(five)) for lane, above, *five in parts if lane or above)
         return replace(total, parts=tuple(found))

@@ -13,7 +13,7 @@ from ..core.errors import StoreError
 from ..core.protocols.store import Prices
 from ..core.requests import Usage
 from .lock import DirectoryLock
-from .sqlite import FORGOTTEN_USAGE, TOTAL_USAGE, index_facts, insert_facts, prepare_tables, sum_of_rows
+from .sqlite import TOTAL_USAGE, index_facts, insert_facts, prepare_tables, sum_of_rows
 
 EncodedFact = tuple[str, str, bytes]
 """Key of the agent, kind and data."""
@@ -46,8 +46,7 @@ class CheckpointCopy:
     def save_discarded(self, spent: Usage) -> None:
         """`spent`: usage of the whole run. What the copied replies do not have of it was paid for facts that are gone:
         of agents that were restarted, or of workers that had lost their leases."""
-        rows = [row for query in ("".join(TOTAL_USAGE), FORGOTTEN_USAGE) for row in self._db.execute(query)]
-        known = sum_of_rows(rows)
+        known = sum_of_rows(self._db.execute(TOTAL_USAGE))
         names = ("input", "cached", "output", "written", "written_hour")
         left = {name: max(0, getattr(spent, name) - getattr(known, name)) for name in names}
         if any(left.values()):

@@ -1,7 +1,7 @@
 """Encoding of facts, jobs and completions. It is a stable format: later versions read what earlier versions wrote."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -26,7 +26,6 @@ from ..core.facts import (
 from ..core.images import ImageRef, PlacedImage
 from ..core.json import dumps
 from ..core.messages import ToolCall
-from ..core.requests import OLD_LONG_PROMPT, Usage, UsagePart
 from ..core.results import AgentError
 from ..plan.jsonable import to_jsonable
 
@@ -121,21 +120,7 @@ def decode(kind: str, data: bytes) -> Fact:
         raise ValueError(f"unknown kind of fact: {kind!r}")
     if kind == "sampled":
         return Sampled(bytes(data))
-    fact = _reader(kind)(data)
-    return _with_long_prompt(fact, data) if isinstance(fact, Replied) and _OLD_LONG in data else fact
-
-
-_OLD_LONG = b'"long":{'
-"""In replies to long prompts that earlier versions stored."""
-
-
-def _with_long_prompt(fact: Replied, data: bytes) -> Replied:
-    reply, long = fact.reply, orjson.loads(data)["reply"]["usage"].get("long")
-    if long is None:
-        return fact  # the text was in the answer
-    tokens = Usage(*(long[kind] for kind in ("input", "cached", "output", "written", "written_hour")))
-    parts = (UsagePart("standard", OLD_LONG_PROMPT, tokens),)
-    return replace(fact, reply=replace(reply, usage=replace(reply.usage, parts=parts)))
+    return _reader(kind)(data)
 
 
 @cache
@@ -189,9 +174,8 @@ def encode_job(job: Job) -> bytes:
 
 
 def decode_job(data: bytes) -> Job:
-    index, key, value, task, shared, parts, *rest = orjson.loads(data)  # older versions wrote six or seven values
-    at, images = (*rest, 0, ())[:2] if rest else (0, ())
-    placed = tuple(PlacedImage(each["at"], ImageRef(**each["image"])) for each in images or ())
+    index, key, value, task, shared, parts, at, images = orjson.loads(data)
+    placed = tuple(PlacedImage(each["at"], ImageRef(**each["image"])) for each in images)
     return Job(index, key, value, task, shared=shared, references_at=at, parts=tuple(parts), images=placed)
 
 

@@ -22,7 +22,7 @@ from ..core.results import AgentError
 from ..plan.fingerprint import Keys, fingerprint
 from ..plan.row_keys import is_of_question, key_of_row, row_id, row_key
 from .codec import decode, decode_error, encode_input
-from .sqlite import FACT_INDEX, FORGOTTEN_USAGE, SCHEMA_VERSION, TOTAL_USAGE, sum_of_rows
+from .sqlite import FACT_INDEX, SCHEMA_VERSION, TOTAL_USAGE, sum_of_rows
 
 _AGENTS = """
 SELECT json_extract(CAST(data AS TEXT), '$.index') AS position, key, seq FROM facts
@@ -110,10 +110,6 @@ class CheckpointReader:
         """The description of the run's plan."""
         for (data,) in self._rows("SELECT data FROM plan"):
             plan: Mapping[str, Any] = orjson.loads(data)
-            if "question" not in plan:
-                raise StoreError(
-                    f"The checkpoint in {str(self._folder)!r} was written by an earlier version: start a new run."
-                )
             return plan
         raise StoreError(f"The checkpoint in {str(self._folder)!r} is empty: its run ended before its first request.")
 
@@ -137,7 +133,7 @@ class CheckpointReader:
 
     def facts(self, key: str) -> tuple[Fact, ...]:
         """The facts of an agent, oldest first; empty for an unknown agent."""
-        if (last := self._last_position) is None or self._has(FACT_INDEX):
+        if (last := self._last_position) is None or self._has_index():
             rows = self._rows(_FACTS, key)
         else:
             rows = self._rows(_FACTS_BY_POSITION, key, last, key)
@@ -161,16 +157,12 @@ class CheckpointReader:
 
     def usage(self) -> Usage:
         """Tokens of all replies, of all plans, including those of agents that failed and were restarted."""
-        replies, discarded, end = TOTAL_USAGE
-        query = replies + (discarded if self._has("discarded") else "") + end
-        return sum_of_rows([*self._rows(query), *self._rows(FORGOTTEN_USAGE)])
+        return sum_of_rows(self._rows(TOTAL_USAGE))
 
     def prices(self) -> Prices | None:
         """Prices of the run's model; None if they are unknown."""
         for _, numbers in self._rows_of("price", "id, numbers"):
             return tuple(loads(numbers))
-        for prices in self._rows_of("prices", "input, cached, output"):  # of an older version
-            return prices
         return None
 
     def find(self, wanted: str) -> StoredAgent:
@@ -235,17 +227,16 @@ class CheckpointReader:
         return self._rows_of("inputs", "position, data, error")
 
     def _rows_of(self, table: str, columns: str) -> Iterator[tuple[Any, ...]]:
-        """Rows of a table by its primary key; none if an earlier version wrote the checkpoint."""
-        if self._has(table):
-            yield from self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
+        """Rows of a table by its primary key."""
+        return self._rows(f"SELECT {columns} FROM {table} ORDER BY 1")  # noqa: S608 - not from outside
 
-    def _has(self, name: str) -> bool:
-        """Whether the checkpoint has this table or index."""
-        return bool(list(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", name)))
+    def _has_index(self) -> bool:
+        """Whether the run has created the index of its facts."""
+        return bool(list(self._rows("SELECT 1 FROM sqlite_master WHERE name = ?", FACT_INDEX)))
 
     def _index_facts(self) -> None:
         """Before the facts of many agents are read: an index of the reader's own, while the run has not created one."""
-        if self._last_position is None and not self._has(FACT_INDEX):
+        if self._last_position is None and not self._has_index():
             list(self._rows(_POSITIONS))
             list(self._rows("INSERT INTO positions SELECT key, seq FROM facts ORDER BY key, seq"))
             [(last,)] = self._rows("SELECT coalesce(max(seq), 0) FROM positions")
@@ -291,7 +282,7 @@ class CheckpointReader:
 
     def _has_row_keys(self) -> bool:
         plans = list(self._rows("SELECT data FROM plan"))
-        return any("key" in orjson.loads(data).get("question", ()) for (data,) in plans)
+        return any("key" in orjson.loads(data)["question"] for (data,) in plans)
 
     def _latest_rows(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[StoredAgent]:
         """One agent for each row of the inputs, and for each of its samples: that of the current question, and of the

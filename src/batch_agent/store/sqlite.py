@@ -16,7 +16,7 @@ from ..core.errors import StoreError
 from ..core.facts import Fact
 from ..core.json import dumps, loads
 from ..core.protocols.store import Account, Control, Prices, Submission, SubmittedLine
-from ..core.requests import NO_USAGE, OLD_LONG_PROMPT, Usage
+from ..core.requests import NO_USAGE, Usage
 from ..core.results import AgentError
 from ..plan.hash_set import HashSet
 from ..plan.row_keys import row_key
@@ -29,7 +29,6 @@ SCHEMA_VERSION = 1
 FACT_INDEX = "facts_by_key"
 _TABLES = """
 CREATE TABLE IF NOT EXISTS facts (key TEXT NOT NULL, seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS forgotten (input INTEGER NOT NULL, cached INTEGER NOT NULL, output INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS discarded (usage TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS account (id INTEGER PRIMARY KEY CHECK (id = 0), tokens REAL, usd REAL);
 CREATE TABLE IF NOT EXISTS plan (id INTEGER PRIMARY KEY CHECK (id = 0), data BLOB NOT NULL);
@@ -59,17 +58,12 @@ def _sums(record: str, path: str) -> str:
 
 _LANE = "CASE json_extract(value, '$.lane') WHEN 'flex' THEN 1 WHEN 'batch' THEN 2 ELSE 0 END"
 TOTAL_USAGE = (
-    f"WITH replies AS ({_REPLIES}",
-    " UNION ALL SELECT usage FROM discarded",
-    f") SELECT {_sums('usage', '')}, 0, 0, 0, 0, 0, 0, 0 FROM replies UNION ALL "  # noqa: S608 - not from outside
+    f"WITH replies AS ({_REPLIES} UNION ALL SELECT usage FROM discarded) "  # noqa: S608 - not from outside
+    f"SELECT {_sums('usage', '')}, 0, 0, 0, 0, 0, 0, 0 FROM replies UNION ALL "
     f"SELECT 0, 0, 0, 0, 0, {_LANE} AS lane, json_extract(value, '$.above') AS above, {_sums('value', 'tokens.')} "
-    "FROM replies, json_each(usage, '$.parts') GROUP BY lane, above UNION ALL "
-    f"SELECT 0, 0, 0, 0, 0, 0, {OLD_LONG_PROMPT}, {_sums('usage', 'long.')} FROM replies "
-    "WHERE json_extract(usage, '$.long') IS NOT NULL GROUP BY 1",
+    "FROM replies, json_each(usage, '$.parts') GROUP BY lane, above"
 )
-"""Query of the usage of all replies in rows as `Usage.of_counts` reads them: in total, of each part, and of long
-prompts as earlier versions stored them. The second text is of a table that checkpoints of older versions do not
-have."""
+"""Query of the usage of all replies in rows as `Usage.of_counts` reads them: in total, and of each part."""
 _FLUSH_DELAY = 0.005
 _LOCK_DELAYS = (0.02, 0.05, 0.1, 0.3, 0.5)
 """Seconds between attempts to take the lock: a killed process holds its files for a moment longer."""
@@ -80,8 +74,6 @@ _INPUTS_PER_STATEMENT = 256
 _MAX_READ_AHEAD_BYTES = 64_000_000
 _MAX_RECENT = 4096
 _NOT_OPEN = "The checkpoint is not open."
-FORGOTTEN_USAGE = "SELECT total(input), total(cached), total(output) FROM forgotten"
-"""Of agents that an older version restarted."""
 
 
 def sum_of_rows(rows: Iterable[Sequence[float]]) -> Usage:
@@ -184,12 +176,7 @@ class SqliteStore:
             raise StoreError(f"{self._directory}: the facts of agent {row_key(key)} cannot be read: {error}") from error
 
     async def spent(self) -> Usage:
-        totals = [
-            row
-            for query in ("".join(TOTAL_USAGE), FORGOTTEN_USAGE)
-            for row in await self._wait(lambda db, query=query: db.execute(query).fetchall())  # type: ignore[misc]
-        ]
-        return sum_of_rows(totals)
+        return sum_of_rows(await self._wait(lambda db: db.execute(TOTAL_USAGE).fetchall()))
 
     async def account(self) -> Account | None:
         row = await self._wait(lambda db: db.execute("SELECT tokens, usd FROM account").fetchone())
@@ -369,7 +356,6 @@ def _facts_of(db: sqlite3.Connection, key: str) -> list[tuple[str, bytes]]:
 
 def _save_run(db: sqlite3.Connection, inputs: Sequence[Any], prices: Prices | None) -> None:
     _replace_inputs(db, inputs)
-    db.execute("DROP TABLE IF EXISTS prices")  # of an older version
     db.execute("DELETE FROM price")
     if prices is not None:
         db.execute("INSERT INTO price VALUES (0, ?)", (orjson.dumps(prices).decode(),))

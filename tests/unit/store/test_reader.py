@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -13,7 +12,7 @@ from tests.support.forked_programs import Programs
 
 from batch_agent import AgentResult, BatchAgent, SpecError, StoreError, Usage
 from batch_agent.core.facts import Replied, Started
-from batch_agent.core.requests import Request, UsagePart
+from batch_agent.core.requests import Request
 from batch_agent.store.reader import CheckpointReader
 from batch_agent.store.sqlite import SCHEMA_VERSION, SqliteStore
 from batch_agent.testing import Answer, ScriptedBackend, say
@@ -227,42 +226,3 @@ async def test_written_tokens_and_prices_are_kept_also_of_restarted_agents(tmp_p
     with CheckpointReader(tmp_path) as reader:
         assert reader.usage() == usage + Usage(7, 0, 1, 2)
         assert reader.prices() == (3.0, 0.3, 15.0, 3.75, 6.0)
-
-
-async def test_long_prompts_in_a_checkpoint_from_before_lanes_are_read(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    await store.open()
-    await store.aclose()
-    long = '{"input":300000,"cached":2,"output":1,"written":0,"written_hour":0,"long":'
-    reply = '{"reply":{"text":"x","finish":"stop","usage":' + long + long + 'null}}},"queued":0,"seconds":0}'
-    with closing(sqlite3.connect(tmp_path / "run.sqlite3")) as db, db:
-        db.execute("INSERT INTO facts (key, kind, data) VALUES ('a', 'replied', ?)", (reply.encode(),))
-    tokens = Usage(300_000, 2, 1)
-    expected = replace(tokens, parts=(UsagePart("standard", 200_000, tokens),))
-    with CheckpointReader(tmp_path) as reader:
-        assert reader.usage() == expected
-        [fact] = reader.facts("a")
-        assert isinstance(fact, Replied)
-        assert fact.reply.usage == expected
-
-
-async def test_a_checkpoint_from_before_cache_writes_were_counted_is_read(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path)
-    await store.open()
-    await store.aclose()
-    reply = b'{"reply":{"text":"x","finish":"stop","usage":{"input":7,"cached":2,"output":1}},"queued":0,"seconds":0}'
-    with closing(sqlite3.connect(tmp_path / "run.sqlite3")) as db, db:
-        db.execute("DROP TABLE discarded")
-        db.execute("DROP TABLE price")
-        db.execute("CREATE TABLE prices (id INTEGER PRIMARY KEY, input REAL, cached REAL, output REAL)")
-        db.execute("INSERT INTO prices VALUES (0, 3, 0.3, 15)")
-        db.execute("INSERT INTO forgotten VALUES (100, 20, 3)")
-        db.execute("INSERT INTO facts (key, kind, data) VALUES ('a', 'replied', ?)", (reply,))
-    with CheckpointReader(tmp_path) as reader:
-        assert (reader.usage(), reader.prices()) == (Usage(107, 22, 4), (3.0, 0.3, 15.0))
-        [fact] = reader.facts("a")
-        assert isinstance(fact, Replied)
-        assert fact.reply.usage == Usage(7, 2, 1)
-    await store.open()
-    assert await store.spent() == Usage(107, 22, 4)
-    await store.aclose()

@@ -211,8 +211,6 @@ async def test_a_checkpoint_of_an_earlier_version_is_read_as_far_as_it_goes(
 
     await run(tmp_path, list("ab"), ScriptedBackend(answer))
     with sqlite3.connect(tmp_path / "run.sqlite3") as database:
-        database.execute("DROP TABLE inputs")
-        database.execute("DROP TABLE price")
         database.execute("DELETE FROM facts WHERE kind = 'failed'")
         database.execute("UPDATE plan SET data = replace(CAST(data AS TEXT), ',\"failures\":true', '')")
     database.close()

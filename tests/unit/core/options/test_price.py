@@ -131,11 +131,6 @@ def test_what_is_not_given_for_a_lane_is_half_of_the_standard_price() -> None:
     assert price.in_lane("batch").numbers == pytest.approx((2, 0.5, 4, 2, 2, 200_000, 4, 1, 8, 4, 4))
 
 
-def test_counts_of_earlier_versions_are_read() -> None:
-    long = Usage(300_000, 0, 20).in_lane("standard").parts[0].tokens
-    old = Usage.of_counts((300_010, 0, 30, 0, 0, 300_000, 0, 20, 0, 0))
-    price = price_from_numbers((1, 1, 1, 1, 1, 200_000, 2, 2, 2, 2, 2))
-    assert (old.input, old.output, [part.tokens for part in old.parts]) == (300_010, 30, [long])
-    assert price.of(old) == pytest.approx((20 + 2 * 300_020) / 1e6)
+def test_counts_of_writes_may_be_left_out() -> None:
     assert Usage.of_counts((1, 0, 2)) == Usage(1, 0, 2)
     assert Usage.of_counts((3, 0, 2, 1, 1)) == Usage(3, 0, 2, 1, 1)
