@@ -18,13 +18,14 @@ from ..core.options.backend_settings import (
 )
 from ..lazy_imports import lazy_modules
 from .address import BackendAddress, address_of, parse
-from .connect import detect_flavor, http_backend, local_backend, parse_local
+from .backend_assembly import detect_flavor, http_backend
 from .endpoints.endpoint_identity import backend_url, check_distinct
 from .endpoints.hostfile import parse_hostfile
 from .flavors import ANTHROPIC, Flavor
 from .http.client import ServerClient, display_url
 from .http.transport_selection import open_transport
 from .http_backend import HttpBackend
+from .local import local_backend, parse_local
 from .probe import ServedModel, ServerInfo
 
 with lazy_modules(globals()):

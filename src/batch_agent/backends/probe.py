@@ -6,6 +6,7 @@ from base64 import b64decode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from yarl import URL
@@ -168,22 +169,7 @@ async def probe_tools(
     A server that rejects early has accepted the request with the head of its stream, so the token is not awaited.
     `on_usage` is called with the usage, which is estimated in that case."""
     request = Request(Prompt("", tools), (User("Hi"),), model, Sampling(max_tokens=1), stream=rejects_early)
-
-    async def attempt() -> BackendError | None:
-        try:
-            async with probe_timeout(), backend.stream(request) as deltas:
-                usage = _TRIAL_USAGE
-                if not rejects_early:
-                    async for delta in deltas:
-                        usage = delta.usage if isinstance(delta, Finished) else usage
-                if on_usage is not None:
-                    on_usage(usage)
-        except BackendError as error:
-            if error.kind is ErrorKind.BAD_REQUEST:
-                return error
-            raise
-        return None
-
+    attempt = partial(_rejection, backend, request, on_usage)
     return await with_retries(attempt, f"{model} to accept a tool", _TRIAL_TIMEOUT, notify)
 
 
@@ -198,20 +184,27 @@ async def probe_images(
     image = ImageRef("trial", "image/png", len(_IMAGE), _IMAGE_SIDE, _IMAGE_SIDE, data=ImageData(_IMAGE))
     message = User("Hi", images=(PlacedImage(0, image),))
     request = Request(Prompt(""), (message,), model, Sampling(max_tokens=1))
-
-    async def attempt() -> BackendError | None:
-        try:
-            async with probe_timeout(), backend.stream(request) as deltas:
-                async for delta in deltas:
-                    if isinstance(delta, Finished) and on_usage is not None:
-                        on_usage(delta.usage)
-        except BackendError as error:
-            if error.kind is ErrorKind.BAD_REQUEST:
-                return error
-            raise
-        return None
-
+    attempt = partial(_rejection, backend, request, on_usage)
     return await with_retries(attempt, f"{model} to accept an image", _TRIAL_TIMEOUT, notify)
+
+
+async def _rejection(
+    backend: Backend, request: Request, on_usage: Callable[[Usage], None] | None
+) -> BackendError | None:
+    """The server's rejection of a request, or None. Of a stream only the head is awaited."""
+    try:
+        async with probe_timeout(), backend.stream(request) as deltas:
+            usage = _TRIAL_USAGE
+            if not request.stream:
+                async for delta in deltas:
+                    usage = delta.usage if isinstance(delta, Finished) else usage
+            if on_usage is not None:
+                on_usage(usage)
+    except BackendError as error:
+        if error.kind is ErrorKind.BAD_REQUEST:
+            return error
+        raise
+    return None
 
 
 @asynccontextmanager
