@@ -22,7 +22,7 @@ from ..core.protocols.agent_executor import Slot
 from ..core.protocols.backend import ChangesEndpoints, ReportsRateLimits, Traits
 from ..core.requests import Reply, Request, Sampling
 from ..core.spec import BatchSpec
-from ..engine.admission import build_admission
+from ..engine.admission_setup import build_admission
 from ..engine.monitor import monitor_load
 from ..engine.slots import shared_slots
 from ..engine.turn_runner import BackendTurnRunner

@@ -14,21 +14,14 @@ from ..core.fast_dataclass import dataclass
 from ..core.messages import ToolCall
 from ..core.protocols.backend import (
     AssignsEndpoints,
-    Backend,
     ChangesEndpoints,
     CollectsRequests,
-    CountsTokens,
-    PaceKind,
     ServerLoad,
-    TakesHints,
     Traits,
 )
-from ..core.protocols.event_sink import EventSink
 from ..core.requests import NO_USAGE, ContextHint, Request, Usage
 from ..core.run_reports import Scheduling
-from ..core.spec import BatchSpec
 from ..lazy_imports import lazy_modules
-from ..schedule.concurrency_limit import InflightLimit
 from ..schedule.slot_queue import Priority
 from .slots import HeldSlot, Slots
 
@@ -36,7 +29,6 @@ with lazy_modules(globals()):
     from ..schedule import kv_tiers
 
 if TYPE_CHECKING:  # most runs of one turn need none of them
-    from ..schedule.pace import Pace
     from .keep_warm import ContextHints, KeepWarm
     from .pool_residency import PoolResidency
     from .residency import Residency, ResidencyLease
@@ -413,113 +405,3 @@ def _recorded_chars(facts: Sequence[Fact]) -> tuple[int, Mapping[str, int]]:
                 pass
     references = {each.reference.heading: each.chars for each in sorted(placed.values(), key=lambda each: each.order)}
     return replies + sum(inline), references
-
-
-_CALIBRATION_START = 8
-_SAMPLE_CHARS = 20_000
-"""Length of the text that the server is asked to count."""
-
-
-def build_admission(
-    spec: BatchSpec,
-    backend: Backend,
-    shared_chars: int,
-    chars_per_token: float,
-    events: EventSink | None,
-    *,
-    has_later_turns: bool,
-    agents: int | None = None,
-    server: object = None,
-) -> AdmissionController:
-    """The admission controller of a run, from its options and the traits of its backend. `shared_chars`: characters of
-    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
-    number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
-    traits = backend.traits
-    pace = _pace(spec, traits, server)
-    slots = Slots(_inflight_limit(spec, traits), events, pace, awaits_limits=traits.reports_rate_limits)
-    cost = None if pace is None else CostEstimate(spec.sampling.max_tokens, chars_per_token)
-    if not has_later_turns or traits.managed_cache or isinstance(server, CollectsRequests):
-        # No agent reuses its context, or the service manages its cache itself.
-        return AdmissionController(
-            slots,
-            shared_chars=shared_chars,
-            hints=_silent_hints() if traits.takes_hints else None,
-            has_later_turns=has_later_turns,
-            cost=cost,
-        )
-    from .keep_warm import ContextHints, KeepWarm
-
-    residency = _residency(traits, server, shared_chars, chars_per_token)
-    keep_warm = None
-    if (
-        spec.prefix.kvflow
-        and traits.kv_tokens is not None
-        and not (traits.has_agent_sessions or traits.takes_hints or spec.spending.counts_tokens)
-    ):
-        keep_warm = KeepWarm(backend, slots, traits.kv_tokens)
-    hints = None
-    if traits.takes_hints:
-        # Requests that only keep a context in the cache are not part of a budget of tokens.
-        may_send = not spec.spending.counts_tokens
-        has_slower_tier = traits.kv_tokens != traits.kv_running_tokens
-        prefetch = KeepWarm(backend, slots, 0) if spec.prefix.kvflow and has_slower_tier and may_send else None
-        hints = ContextHints(server if isinstance(server, TakesHints) and may_send else None, prefetch)
-    return AdmissionController(
-        slots,
-        residency,
-        keep_warm,
-        traits.kv_running_tokens,
-        shared_chars=shared_chars,
-        agents=agents,
-        hints=hints,
-        cost=cost,
-    )
-
-
-def _silent_hints() -> "ContextHints":
-    """Hints that travel with requests only."""
-    from .keep_warm import ContextHints
-
-    return ContextHints()
-
-
-def _residency(
-    traits: Traits, server: object, shared_chars: int, chars_per_token: float
-) -> "Residency | PoolResidency":
-    """One ledger for each endpoint whose capacity is known, else one for the whole backend."""
-    from ..schedule.kv_ledger import KvLedger
-    from .pool_residency import PoolResidency
-    from .residency import Residency
-
-    if isinstance(server, AssignsEndpoints) and (capacities := server.kv_capacities) is not None:
-        return PoolResidency(server, capacities, shared_chars, chars_per_token)
-    return Residency(KvLedger(traits.kv_tokens), shared_chars, chars_per_token)
-
-
-def _inflight_limit(spec: BatchSpec, traits: Traits) -> InflightLimit:
-    limit, ceiling = spec.limits.max_inflight, spec.limits.backpressure_ceiling
-    if limit is not None:
-        return InflightLimit(limit, True, ceiling)
-    first = min(traits.inflight, _CALIBRATION_START) if spec.limits.calibrate_backend else traits.inflight
-    return InflightLimit(first, traits.fixed_inflight, ceiling)
-
-
-def _pace(spec: BatchSpec, traits: Traits, server: object) -> "Pace | None":
-    """None: nothing limits the requests per minute, and no response may do so."""
-    limits: dict[PaceKind, int] = {}
-    if spec.limits.rpm is not None:
-        limits["requests"] = spec.limits.rpm
-    if spec.limits.tpm is not None:
-        limits["tokens"] = spec.limits.tpm
-    if not limits and not traits.reports_rate_limits:
-        return None
-    from ..schedule.pace import Pace, PacesEndpoints
-
-    return Pace(limits, endpoints=server.paces if isinstance(server, PacesEndpoints) else None)
-
-
-async def measure_chars_per_token(server: Backend, text: str) -> float | None:
-    """Characters per token of a sample text, as counted by the server; None if it does not count tokens."""
-    sample = text[:_SAMPLE_CHARS]
-    tokens = await server.count_tokens(sample) if isinstance(server, CountsTokens) and sample.strip() else None
-    return len(sample) / tokens if tokens else None

@@ -16,7 +16,8 @@ from ..core.options.backend_settings import NAMED, BackendSettings, endpoints_in
 from ..core.protocols.backend import Backend, ChangesEndpoints, ReportsLoad, ReportsRateLimits
 from ..core.protocols.event_sink import EventSink
 from ..core.spec import BatchSpec
-from ..engine.admission import AdmissionController, build_admission
+from ..engine.admission import AdmissionController
+from ..engine.admission_setup import build_admission
 from ..engine.monitor import monitor_load, sample_gauges
 from ..engine.slots import shared_slots
 from ..schedule.health import REJECTED_AGENTS, Health

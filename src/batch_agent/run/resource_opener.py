@@ -18,7 +18,7 @@ from ..core.protocols.tool_set import ToolSet
 from ..core.requests import NO_USAGE
 from ..core.run_reports import Finding, PrefixReport
 from ..core.spec import BatchSpec
-from ..engine.admission import measure_chars_per_token
+from ..engine.admission_setup import measure_chars_per_token
 from ..engine.gc_thresholds import relaxed_gc
 from ..engine.job_source import JobSource
 from ..engine.long_inputs.context_window import open_window

@@ -9,7 +9,8 @@ from batch_agent.core.agent_config import AgentConfig, Job
 from batch_agent.core.messages import Prompt
 from batch_agent.core.requests import Sampling
 from batch_agent.core.spec import BatchSpec
-from batch_agent.engine.admission import AdmissionController, build_admission, measure_chars_per_token
+from batch_agent.engine.admission import AdmissionController
+from batch_agent.engine.admission_setup import build_admission, measure_chars_per_token
 from batch_agent.engine.residency import Residency
 from batch_agent.plan.compile import prefix_chars
 from batch_agent.plan.layout import CHARS_PER_TOKEN
