@@ -18,8 +18,7 @@ from .options.reduce import ReduceArguments, stage_options
 from .saved_command import stored_urls, without_secrets
 from .trust_policy import TrustPolicy, check_backend, check_fallback, fallback_credential
 
-_FORMAT = 3
-"""2: of a run with a reduce, 3: with a fallback, which earlier versions do not know."""
+_FORMAT = 1
 _NO_REDUCE = ReduceArguments()
 _FOR_WORKERS = frozenset({*PASSED_THROUGH, *PARSED, "encoding"}) - {"strict_prefix", "log_requests", "tokens"}
 """Without `strict_prefix`, which checks the inputs (workers do not have them), and without a file of this machine. File
@@ -60,7 +59,7 @@ class WorkerManifest:
         schema_name, schema = _named_schema(options.schema)
         reduce_schema_name, reduce_schema = _named_schema(reducer.reduce_schema)
         return cls(
-            format=3 if options.fallback else 1 if reducer.reduce is None else 2,
+            format=_FORMAT,
             folder=str(Path.cwd()),
             root=str(options.root.absolute()),
             task=options.task,
@@ -195,10 +194,7 @@ def _named_schema(schema: str | None) -> tuple[str | None, Any]:
 
 
 def _options(options: CommandOptions) -> dict[str, Any]:
-    """An older worker refuses options that it does not know: one without a value is left out."""
-    plain = options.to_plain()
-    if options.encoding is not None:
-        plain["encoding"] = options.encoding
+    plain = {**options.to_plain(), "encoding": options.encoding}
     if isinstance(plain["backend"], BackendSettings):
         plain["backend"] = plain["backend"].to_table()
     return {name: value for name, value in sorted(plain.items()) if name in _FOR_WORKERS}

@@ -12,7 +12,8 @@ from tests.support.forked_programs import Call, Programs, typed
 from tests.support.stalls import write_inputs
 
 from batch_agent import BatchAgent
-from batch_agent.cli.saved_command import is_own, read_command, secret_file, sign
+from batch_agent.cli.saved_command import read_command
+from batch_agent.cli.signature import is_own, secret_file, sign
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.testing import ScriptedBackend, say
 
