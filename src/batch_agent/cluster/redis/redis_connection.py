@@ -1,7 +1,9 @@
 """Connection to a Redis server, with retries while it is away. Imports redis-py, which is an extra."""
 
 import asyncio
+import builtins
 import itertools
+import logging
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -30,8 +32,10 @@ from redis.exceptions import (
 from ...core.errors import StoreError
 from ...core.safe_text import public_url
 from ...schedule.retry import Backoff
-from .lua.common import REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER, LuaScript
+from .lua.common import NAME_THE_PRIMARY, REQUIRED_SERVER, USE_INSTEAD_OF_CLUSTER, LuaScript
 from .redis_pool import close_pool, open_pool
+
+_log = logging.getLogger("batch_agent")
 
 T = TypeVar("T")
 Argument = bytes | str | int
@@ -41,6 +45,8 @@ _RESPONSE_TIMEOUT = 20.0
 _MAX_IN_FLIGHT = 16
 """Non-blocking commands in flight: others queue here rather than in the server."""
 _BACKOFF = Backoff(first=0.02, ceiling=1.0)
+_QUIET_TRIES = 5
+"""Tries before an outage is reported: about a second, in which a server restarts."""
 
 _TRANSIENT = (ConnectionError, TimeoutError, BusyLoadingError, ClusterDownError, ReadOnlyError, TryAgainError, OSError)
 _RESET = "reset by peer"
@@ -71,14 +77,17 @@ class RedisConnection:
         self._redis = Redis(connection_pool=self._pool)
         self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
         self._in_flight = asyncio.Semaphore(_MAX_IN_FLIGHT)
+        self._is_away = False
 
     async def aclose(self) -> None:
         await close_pool(self._pool)
 
     async def call(self, *command: Argument, retry_seconds: float | None = None) -> Any:
+        patience = _RESPONSE_TIMEOUT if retry_seconds is None else min(_RESPONSE_TIMEOUT, retry_seconds)
+
         async def attempt(_: int) -> Any:
             async with self._in_flight:
-                return await self._send(*command)
+                return await self._send(*command, timeout=patience)
 
         return await self._retried(attempt, retry_seconds)
 
@@ -98,7 +107,11 @@ class RedisConnection:
             ):
                 for command in queued:
                     pipe.execute_command(*command)
-                return await pipe.execute()
+                replies: list[Any] = await pipe.execute(raise_on_error=False)  # whose error shows the keys of the run
+            for reply in replies:
+                if isinstance(reply, RedisError):
+                    raise reply
+            return replies
 
         return await self._retried(attempt, None)
 
@@ -124,8 +137,8 @@ class RedisConnection:
 
         return await self._retried(attempt, None)
 
-    async def _send(self, *command: Argument) -> Any:
-        async with asyncio.timeout(_RESPONSE_TIMEOUT):
+    async def _send(self, *command: Argument, timeout: float = _RESPONSE_TIMEOUT) -> Any:
+        async with asyncio.timeout(timeout):
             return await self._execute(*command)
 
     async def _retried(self, attempt: Callable[[int], Awaitable[T]], retry_seconds: float | None) -> T:
@@ -134,16 +147,36 @@ class RedisConnection:
         began: float | None = None
         for tries in itertools.count():
             try:
-                return await attempt(tries)
+                result = await attempt(tries)
+                self._report_return()
+                return result
             except (RedisError, OSError) as error:
                 began = now() if began is None else began
                 left = began + retry_seconds - now()
                 failure = self._failure(error)
                 if failure is not None or left <= 0:
                     raise failure or self._unreachable(error, retry_seconds) from error
+                if tries >= _QUIET_TRIES or isinstance(error, builtins.TimeoutError):
+                    self._report_outage(error, left)
                 await self._reconnect_after_failover(error)
             await asyncio.sleep(min(left, _BACKOFF.jittered(tries, random.random())))  # noqa: S311
         raise AssertionError("unreachable")
+
+    def _report_outage(self, error: Exception, left: float) -> None:
+        """Once for all commands that wait."""
+        if not self._is_away:
+            self._is_away = True
+            _log.warning(
+                "Redis at %s does not answer (%s): waiting for it for up to %.0f s.",
+                self.display_url,
+                str(error) or "no answer",
+                left,
+            )
+
+    def _report_return(self) -> None:
+        if self._is_away:
+            self._is_away = False
+            _log.warning("Redis at %s answers again.", self.display_url)
 
     async def _reconnect_after_failover(self, error: Exception) -> None:
         """After a failover, connections lead to a read-only replica."""
@@ -151,12 +184,21 @@ class RedisConnection:
             await self._pool.disconnect(inuse_connections=False)
 
     def _unreachable(self, error: Exception, retry_seconds: float) -> StoreError:
-        is_plain = self.display_url.startswith(("redis://", "redis+sentinel://"))
-        advice = " If it expects TLS, use rediss://." if is_plain and _RESET in str(error) else ""
+        if isinstance(error, ReadOnlyError):
+            return StoreError(
+                f"Redis at {self.display_url} was a read-only replica for {retry_seconds:g} s. {NAME_THE_PRIMARY}"
+            )
         return StoreError(
-            f"Redis at {self.display_url} could not be reached for {retry_seconds:g} s ({error}). Check that it is "
-            f"running and reachable from here; stored data is available when it comes back.{advice}"
+            f"Redis at {self.display_url} could not be reached for {retry_seconds:g} s ({str(error) or 'no answer'}). "
+            "Check that it is running and reachable from here; stored data is available when it comes back."
+            f"{self._advice(error)}"
         )
+
+    def _advice(self, error: Exception) -> str:
+        if self.display_url.startswith(("redis://", "redis+sentinel://")):
+            return " If it expects TLS, use rediss://." if _RESET in str(error) else ""
+        is_silent = isinstance(error, TimeoutError | builtins.TimeoutError)
+        return " If it does not expect TLS, use redis://." if is_silent and self.display_url[:6] == "rediss" else ""
 
     def _failure(self, error: Exception) -> StoreError | None:
         """None if a retry may help."""

@@ -24,6 +24,7 @@ _SENTINEL_OPTION = "sentinel_"
 """Beginning of the names of options that are meant for the Sentinels, such as sentinel_password."""
 
 _FILES = ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
+_DATABASE = re.compile(r"/?[0-9]*/?")
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
@@ -109,6 +110,9 @@ def _address(text: str) -> tuple[str, int]:
 def _options(url: str) -> dict[str, Any]:
     """Raises ValueError."""
     parts: Mapping[str, Any] = parse_url(url)
+    url_parts = urlsplit(url)
+    if url_parts.scheme != "unix" and not _DATABASE.fullmatch(url_parts.path):  # redis-py would take database 0
+        raise ValueError
     return {
         **parts,
         "protocol": 2,

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import shutil
 import ssl
 import subprocess
@@ -96,6 +97,23 @@ async def test_a_restarted_redis_has_lost_nothing(server: RedisServer) -> None:
         assert [lease.job.key for lease in await coordinator.work.lease("v", 9, ttl=LONG, wait=0)] == ["c"]
 
 
+async def test_an_outage_of_redis_is_reported_once_and_so_is_its_end(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(server.url) as coordinator, asyncio.TaskGroup() as group:
+        caplog.clear()
+        server.kill()
+        waiting = [group.create_task(coordinator.work.pending_count()) for _ in range(3)]
+        while "does not answer" not in caplog.text:
+            await asyncio.sleep(0.01)
+        await asyncio.to_thread(server.start)
+        assert [await each for each in waiting] == [0, 0, 0]
+    away, back = caplog.messages
+    assert "does not answer (Error" in away
+    assert re.search(r"waiting for it for up to \d+ s\.$", away)
+    assert back == f"Redis at {server.url} answers again."
+
+
 async def test_workers_keep_their_leases_during_a_redis_outage(server: RedisServer) -> None:
     async with opened(server.url) as one, opened(server.url) as other:
         lease = (await leased(one, "w", "a", ttl=SHORT))["a"]
@@ -181,6 +199,32 @@ async def test_a_redis_replica_is_waited_for_until_it_is_the_primary(server: Red
         assert await swapping is True
 
 
+async def test_a_run_on_a_redis_replica_is_told_so(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    async with Redis.from_url(server.url) as client:
+        await client.replicaof("127.0.0.1", "1")
+    coordinator = RedisCoordinator(server.url, "run", retry_seconds=0.2)
+    await coordinator.open()
+    assert "is a replica, which can be read but not written. A run writes: name its primary" in caplog.text
+    with pytest.raises(StoreError, match=r"was a read-only replica for 0.2 s.*name its primary"):
+        await coordinator.work.submit(jobs("a"), retry_failed=False)
+    assert await runs_known(server.url) == []
+    await coordinator.aclose()
+
+
+@pytest.mark.parametrize(("scheme", "advice"), [("redis", "comes back.$"), ("rediss", "use redis://.$")])
+async def test_a_server_that_says_nothing_is_no_redis_server(scheme: str, advice: str) -> None:
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(listen, "127.0.0.1", 0) as listener:
+        url = f"{scheme}://127.0.0.1:{listener.sockets[0].getsockname()[1]}?socket_connect_timeout=0.1"
+        coordinator = RedisCoordinator(url, "run", retry_seconds=0.2)
+        with pytest.raises(StoreError, match=rf"could not be reached for 0.2 s \(\w.*{advice}"):
+            await coordinator.open()
+        await coordinator.aclose()
+
+
 async def test_a_redis_out_of_memory_is_reported_at_once(server: RedisServer) -> None:
     async with opened(server.url) as coordinator, Redis.from_url(server.url) as client:
         await client.config_set("maxmemory", "1mb")
@@ -218,6 +262,8 @@ async def test_missing_redis_permissions_are_reported_at_once(server: RedisServe
     async with opened(server.url.replace("redis://", "redis://guest:secret@")) as coordinator:
         with pytest.raises(StoreError, match="denied a command"):
             await coordinator.work.pending_count()
+        with pytest.raises(StoreError, match=r"denied a command \(User guest has no permissions"):
+            await coordinator.documents.read("x")
 
 
 async def test_a_missing_redis_database_is_reported_at_once(redis_server: RedisServer) -> None:
@@ -300,6 +346,8 @@ async def test_a_redis_that_asks_for_a_client_certificate_gets_it(redis_server: 
         ("rediss+sentinel://host/main?ssl_keyfile=/no/key.pem", r"there is no '/no/key.pem' \(ssl_keyfile\)"),
         ("rediss://:secret@host?ssl_ca_cert=/no/ca.pem", "redis-py does not know: ssl_ca_cert"),
         ("redis://host?ssl_ca_certs=/no/ca.pem", "TLS has the scheme rediss://"),
+        ("redis://:secret@host:6379/reviews", "is not a Redis URL.*HOST:PORT/DATABASE"),
+        ("redis+sentinel://:secret@host/main/reviews", "is not a Redis URL.*SERVICE/DATABASE"),
     ],
 )
 def test_wrong_options_of_a_redis_url_are_named_before_anything_is_sent(url: str, problem: str) -> None:
@@ -332,8 +380,13 @@ async def test_a_server_that_is_not_redis_is_reported_at_once(answer: bytes) -> 
             await RedisCoordinator(f"redis://127.0.0.1:{port}", "run").open()
 
 
-def _old_redis(version: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-    """A server that answers PING, tells its version, and knows nothing else."""
+REFUSED = b"-ERR unknown command\r\n"
+
+
+def _old_redis(
+    version: str, settings: bytes = REFUSED
+) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+    """A server that answers PING, tells its version, and knows nothing else but perhaps settings."""
     told = f"# Server\r\nredis_version:{version}\r\nredis_mode:standalone\r\n".encode()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -344,7 +397,7 @@ def _old_redis(version: str) -> Callable[[asyncio.StreamReader, asyncio.StreamWr
                 elif b"INFO" in command:
                     writer.write(b"$%d\r\n%b\r\n" % (len(told), told))
                 else:
-                    writer.write(b"-ERR unknown command\r\n")
+                    writer.write(settings if b"CONFIG" in command else REFUSED)
         writer.close()
 
     return serve
@@ -362,8 +415,9 @@ async def test_a_redis_that_is_too_old_is_refused_at_once(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", ["7.0.0", "8.2.1", "10.0", "unknown"])
-async def test_a_newer_redis_and_one_without_a_version_are_accepted(version: str) -> None:
-    async with await asyncio.start_server(_old_redis(version), "127.0.0.1", 0) as listener:
+@pytest.mark.parametrize("settings", [REFUSED, b"*0\r\n"])
+async def test_a_newer_redis_and_one_without_a_version_are_accepted(version: str, settings: bytes) -> None:
+    async with await asyncio.start_server(_old_redis(version, settings), "127.0.0.1", 0) as listener:
         coordinator = RedisCoordinator(f"redis://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "run")
         await coordinator.open()
         await coordinator.aclose()

@@ -55,6 +55,10 @@ USE_INSTEAD_OF_CLUSTER: Final = (
     "with replicas and Sentinel (redis+sentinel://HOST:26379/SERVICE/0)."
 )
 
+NAME_THE_PRIMARY: Final = (
+    "A run writes: name its primary, or use redis+sentinel://HOST:26379/SERVICE/0, which finds the primary."
+)
+
 MAX_LEASE: Final = 30 * 24 * 3600.0
 """Seconds; longer than any lease."""
 MAX_UPDATES: Final = 20_000
