@@ -1,28 +1,31 @@
-"""Inputs from files and folders."""
+"""Inputs from files and folders, patterns, addresses and object stores."""
 
-import csv
 import glob
-import io
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from ..charset import HEAD_BYTES, file_encoding, is_binary, is_utf8
+from ..charset import HEAD_BYTES, is_binary
 from ..core.errors import SpecError
 from ..core.fast_dataclass import dataclass
 from ..core.images import Image
 from ..core.images.image_format import SUPPORTED, media_type_of
-from ..core.json import loads_exact
 from ..core.safe_text import public_url
 from ..core.task_fields import STDIN, is_object_url, is_url
 from ..lazy_imports import lazy_modules
-from .parquet import count_parquet, iter_parquet, parquet_rows
-from .plain_values import check_unique
+from .file_formats import (
+    SUFFIXES,
+    InputFile,
+    data_format,
+    file_size,
+    format_of,
+    iter_files,
+    open_bytes,
+    translate_encoding,
+    translate_errors,
+)
+from .parquet import count_parquet, parquet_rows
 from .row_iterators import SizedRows, ThreadIterator
 
 with lazy_modules(globals()):
@@ -32,83 +35,14 @@ with lazy_modules(globals()):
 
 if TYPE_CHECKING:
     from ..objects.store_client import RemoteFile
-    from .download import LocalCopy
     from .row_selection import RowSelection
 
 _MAX_BYTES = 256 * 1024 * 1024
 """Larger files are read line by line during the run."""
-_MAX_CELL_CHARS = 2**31 - 1
-_FORMATS = "a .jsonl, .json, .csv, .tsv or .parquet file, or a folder of text files"
-_GZIP = b"\x1f\x8b"
-_GZIP_RATIO = 8
-"""Bytes of text in a byte of a compressed file, at most about."""
 _COUNTED_BYTES = 2**20
-_SUFFIXES = {
-    ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".parquet": "parquet",
-}  # fmt: skip
 _MAX_NAMED = 3
-_QUOTED = re.compile(r'"[^"]*("|$)')
 PDF = b"%PDF-"
 FileRows = list[Any] | SizedRows | ThreadIterator
-_OTHER_ENCODING = "Pass its encoding, such as encoding='cp1252' or 'latin-1', or save the file as UTF-8."
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """File of inputs in one format. It is decompressed while it is read."""
-
-    path: "Path | RemoteFile"
-    name: str
-    """As messages name it."""
-    format: str
-    copy: "LocalCopy | None" = None
-    """Set if `path` is a temporary file, which exists as long as this object."""
-    declared: str | None = None
-    """Encoding, if the file is not UTF-8."""
-
-    @classmethod
-    def of(cls, path: Path, input_format: str | None, encoding: str | None = None) -> "InputFile":
-        """Raises SpecError for a file that does not exist, or whose suffix is unknown."""
-        if not path.exists():
-            raise SpecError(f"{str(path)!r} does not exist. Inputs are {_FORMATS}.")
-        kind = input_format or _format_of(path.name, repr(str(path)))
-        return cls(path, str(path), kind, declared=encoding)
-
-    def open(self) -> IO[bytes]:
-        file = open_bytes(self.path)
-        if file.peek(len(_GZIP))[: len(_GZIP)] != _GZIP:
-            return file
-        import gzip  # only for compressed files
-
-        if not isinstance(self.path, Path):
-            return cast(IO[bytes], gzip.open(file))
-        file.close()
-        return cast(IO[bytes], gzip.open(self.path))
-
-    def open_text(self, newline: str | None = "") -> TextIO:
-        file = self.open()
-        try:
-            encoding = file_encoding(file, self.declared)
-        except BaseException:
-            file.close()
-            raise
-        return io.TextIOWrapper(file, encoding, newline=newline)
-
-    def open_utf8(self) -> Iterable[bytes]:
-        """Lines as UTF-8, without a byte order mark."""
-        with self.open() as file:
-            encoding = file_encoding(file, self.declared)
-            if encoding == "utf-8":
-                yield from file
-                return
-        with self.open_text("\n") as text:
-            yield from (line.encode() for line in text)
-
-    @property
-    def size(self) -> int:
-        """Bytes, estimated for a compressed file."""
-        size = _size(self.path)
-        return size * _GZIP_RATIO if self.path.name.lower().endswith(".gz") else size
 
 
 def read_file(
@@ -178,7 +112,7 @@ def _local_copy(
 ) -> InputFile:
     copy = download.read_stdin() if source == STDIN else download.download(source, notify)
     default = "jsonl" if source == STDIN else None
-    kind = input_format or default or _format_of(copy.file_name, repr(copy.name))
+    kind = input_format or default or format_of(copy.file_name, repr(copy.name))
     return InputFile(copy.path, copy.name, kind, copy, encoding)
 
 
@@ -212,7 +146,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _data_files(pattern: str, paths: Sequence[Path], input_format: str | None, encoding: str | None) -> list[InputFile]:
-    if input_format is None and not (_is_of_data(pattern) and all(_data_format(path.name) for path in paths)):
+    if input_format is None and not (_is_of_data(pattern) and all(data_format(path.name) for path in paths)):
         return []
     return [InputFile.of(path, input_format, encoding) for path in paths]
 
@@ -228,9 +162,9 @@ def _object_rows(
     found = store_client.StoreClient(url, "inputs").files(url)
     if not found:
         raise SpecError(f"inputs: no object matches {url!r}. A folder ends in a slash, and a pattern has a '*'.")
-    is_data = not url.endswith("/") and _is_of_data(url) and all(_data_format(file.name) for file in found)
+    is_data = not url.endswith("/") and _is_of_data(url) and all(data_format(file.name) for file in found)
     if input_format is not None or is_data or (len(found) == 1 and not is_pattern(url) and not url.endswith("/")):
-        kinds = [input_format or _format_of(file.name, repr(file.url)) for file in found]
+        kinds = [input_format or format_of(file.name, repr(file.url)) for file in found]
         files = [InputFile(file, file.url, kind, None, encoding) for file, kind in zip(found, kinds, strict=True)]
         return _all_rows(files, select)
     return _folder_rows(found, url if url.endswith("/") else None, url, select, notify, encoding)
@@ -239,7 +173,7 @@ def _object_rows(
 def _is_of_data(pattern: str) -> bool:
     """Whether the end of a pattern names a data format: `*.csv`, `*.jsonl*`, `*.csv.[gz]*`."""
     name = pattern.rpartition("/")[2]
-    return any(suffix in name for suffix in _SUFFIXES)
+    return any(suffix in name for suffix in SUFFIXES)
 
 
 def _folder_rows(
@@ -274,7 +208,7 @@ def _folder_rows(
             raise SpecError(f"{name!r} has no text files, only {count}: {listed}. {advice}")
         notify(f"{count} in {name!r} will not be read: {listed}. {advice}")
     is_remote = isinstance(name, str) and is_object_url(name)
-    return _rows_of(lambda: _texts(texts, folder, encoding), sum(map(_size, texts)), select, is_remote=is_remote)
+    return _rows_of(lambda: _texts(texts, folder, encoding), sum(map(file_size, texts)), select, is_remote=is_remote)
 
 
 def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> FileRows:
@@ -283,13 +217,6 @@ def _all_rows(files: Sequence[InputFile], select: "RowSelection | None") -> File
 
     is_remote = not isinstance(files[0].path, Path)
     return _rows_of(lambda: iter_files(files), sum(file.size for file in files), select, is_remote=is_remote)
-
-
-def iter_files(files: Iterable[InputFile]) -> Iterator[Any]:
-    """Rows of the files, one file after the other, read as they are needed. Raises SpecError."""
-    for file in files:
-        with translate_errors(file.name):
-            yield from iter_parquet(file.path) if file.format == "parquet" else _READERS[file.format](file)
 
 
 def _rows_of(
@@ -313,131 +240,11 @@ class _Reopened:
         return self.open()
 
 
-def _data_format(name: str) -> str | None:
-    """Format by the suffix of a file name; None for one that is not of a data file."""
-    lower = name.lower().removesuffix(".gz")
-    suffix = next((suffix for suffix in _SUFFIXES if lower.endswith(suffix)), None)
-    return None if suffix is None or (suffix == ".parquet" and name.lower() != lower) else _SUFFIXES[suffix]
-
-
-def _format_of(name: str, shown: str) -> str:
-    found = _data_format(name)
-    if found is None:
-        raise SpecError(
-            f"{shown} has an unknown suffix. Inputs are {_FORMATS}. A file of another name needs its format: "
-            "input_format='csv', or 'lines' for one input per line."
-        )
-    return found
-
-
-def _size(path: "Path | RemoteFile") -> int:
-    return path.stat().st_size if isinstance(path, Path) else path.size
-
-
-def open_bytes(path: "Path | RemoteFile") -> io.BufferedReader:
-    return path.open("rb") if isinstance(path, Path) else path.open()
-
-
 def relative_name(file: "Path | RemoteFile", folder: Path | str | None) -> str:
     """Name of a file as inputs have it: relative to the folder, or as it is."""
     if isinstance(file, Path):
         return str(file if folder is None else file.relative_to(folder))
     return file.url.removeprefix(str(folder or ""))
-
-
-@contextmanager
-def translate_errors(name: str) -> Iterator[None]:
-    """Turns errors of reading a file into SpecError."""
-    try:
-        yield
-    except EOFError as error:
-        raise SpecError(f"{name!r} cannot be decompressed: it ends too early.") from error
-    except OSError as error:
-        if error.strerror is None:  # gzip.BadGzipFile
-            raise SpecError(f"{name!r} cannot be decompressed: {error}.") from error
-        raise SpecError(f"{str(error.filename or name)!r} cannot be read: {error.strerror}.") from error
-
-
-def _json_lines(file: InputFile) -> Iterator[Any]:
-    with _translate_encoding(file):
-        for number, line in enumerate(file.open_utf8(), 1):
-            if text := line.strip():
-                try:
-                    yield loads_exact(text)
-                except orjson.JSONDecodeError as error:
-                    text.decode()  # raises UnicodeDecodeError for another encoding
-                    other = " For another format: input_format='csv'." if file.copy is not None and number == 1 else ""
-                    raise SpecError(f"{file.name}, line {number}: not valid JSON ({error}).{other}") from error
-
-
-def _lines(file: InputFile) -> Iterator[Any]:
-    """Each line that is not blank, as text."""
-    with _translate_encoding(file), file.open_text() as opened:
-        yield from (text for line in opened if (text := line.rstrip("\r\n")).strip())
-
-
-def _json(file: InputFile) -> Iterator[Any]:
-    with _translate_encoding(file):
-        text = b"".join(file.open_utf8())
-        try:
-            data = loads_exact(text)
-        except orjson.JSONDecodeError as error:
-            text.decode()  # raises UnicodeDecodeError for another encoding
-            raise SpecError(f"{file.name}: not valid JSON ({error}).") from error
-    if not isinstance(data, list):
-        raise SpecError(f"{file.name}: the file must contain a list of inputs, not a single {type(data).__name__}.")
-    yield from data
-
-
-def _csv(file: InputFile) -> Iterator[Any]:
-    """Excel writes semicolons in locales with decimal commas, and databases tabs or bars."""
-    return _separated(file, ",", ";", "\t", "|")
-
-
-def _tsv(file: InputFile) -> Iterator[Any]:
-    return _separated(file, "\t")
-
-
-def _separated(source: InputFile, *separators: str) -> Iterator[Any]:
-    """Rows separated by the separator that is most often in the header, outside of quotes; of equally many, the
-    first."""
-    csv.field_size_limit(max(csv.field_size_limit(), _MAX_CELL_CHARS))  # the limit is global to the process
-    with _translate_encoding(source), source.open_text() as file:
-        try:
-            first = next((line for line in file if line.strip()), "")
-            separator = max(separators, key=_QUOTED.sub("", first).count)
-            file.seek(0)
-            reader = csv.reader(file, delimiter=separator, strict=True)
-            names: list[str] | None = None
-            for cells in filter(None, reader):
-                if names is None:
-                    names = check_unique(cells, source.name)
-                else:
-                    yield dict(zip(names, _check_cells(source.name, reader.line_num, names, cells), strict=True))
-        except csv.Error as error:
-            raise SpecError(f"{source.name}, line {reader.line_num}: not valid CSV ({error}).") from error
-
-
-@contextmanager
-def _translate_encoding(file: InputFile) -> Iterator[None]:
-    """Names the first line that is not UTF-8; the decoder, which reads many lines at a time, does not know it."""
-    try:
-        yield
-    except UnicodeDecodeError as error:
-        if error.encoding not in ("utf-8", "utf-8-sig"):
-            raise SpecError(f"{file.name}: not {error.encoding} ({error.reason}): pass another encoding=.") from error
-        with file.open() as opened:
-            line = next((number for number, line in enumerate(opened, 1) if not is_utf8(line)), 0)
-        raise SpecError(f"{file.name}, line {line}: not UTF-8 ({error.reason}). {_OTHER_ENCODING}") from error
-
-
-def _check_cells(name: str, line: int, names: list[str], cells: list[str]) -> list[str]:
-    if len(cells) != len(names):
-        raise SpecError(
-            f"{name}, line {line}: {len(cells)} cells for {len(names)} columns. Quote cells that contain the "
-            "separator or a line break."
-        )
-    return cells
 
 
 def _texts(files: "Iterable[Path | RemoteFile]", folder: Path | str | None, encoding: str | None) -> Iterator[Any]:
@@ -449,7 +256,7 @@ def _texts(files: "Iterable[Path | RemoteFile]", folder: Path | str | None, enco
 
 def _text(file: "Path | RemoteFile", encoding: str | None) -> str:
     source = InputFile(file, str(file), "text", declared=encoding)
-    with translate_errors(str(file)), _translate_encoding(source), source.open_text(None) as opened:
+    with translate_errors(str(file)), translate_encoding(source), source.open_text(None) as opened:
         return opened.read()
 
 
@@ -480,12 +287,3 @@ def _visible_files(folder: Path) -> list[Path]:
 def _beginning(file: "Path | RemoteFile") -> bytes:
     with translate_errors(str(file)), open_bytes(file) as opened:
         return opened.read(HEAD_BYTES)
-
-
-_READERS: dict[str, Callable[[InputFile], Iterator[Any]]] = {
-    "jsonl": _json_lines,
-    "json": _json,
-    "csv": _csv,
-    "tsv": _tsv,
-    "lines": _lines,
-}

@@ -17,7 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 from ..core.errors import BatchAgentError, ErrorKind
 from ..core.results import AgentResult
 from ..core.run_failure import RunStopped
-from ..data.input_files import InputFile, iter_files
+from ..data.file_formats import InputFile, iter_files
 from ..engine.result_stream import Delivery, ResultChannel
 from ..lazy_imports import lazy_modules
 from ..run.setup import RunSetup

@@ -11,7 +11,8 @@ from .. import aio
 from ..cluster.coordinator_address import FlowCoordinators, coordinator_of, flow_coordinators
 from ..core.spec import BatchSpec
 from ..core.task_fields import is_path, table_library
-from ..data.input_files import InputFile, has_more_rows, local_data_files
+from ..data.file_formats import InputFile
+from ..data.input_files import has_more_rows, local_data_files
 from ..data.optional_imports import require
 from ..engine.result_stream import ResultChannel
 from ..lazy_imports import lazy_modules

@@ -7,7 +7,8 @@ import duckdb
 import pytest
 
 from batch_agent import SpecError
-from batch_agent.data.input_files import InputFile, has_more_rows, iter_files, local_data_files
+from batch_agent.data.file_formats import InputFile, iter_files
+from batch_agent.data.input_files import has_more_rows, local_data_files
 
 
 def has_more(source: str | Path, count: int, input_format: str | None = None) -> bool:
