@@ -12,8 +12,9 @@ collects. The peer is what people write by hand: a gather loop on aiohttp, and N
 the inputs (`shards`). Parts:
 
 - scaling-latency: the engine makes everybody wait, has room for all, and each process has 32 agents under way.
-- scaling-cpu: the engine answers at once and each process has one of its own, so that the clients are what is busy. It
-  says something only where there are cores for all: processes, engines and Redis.
+- scaling-cpu: the engine answers at once and each process has one of its own, so that the clients are what is busy.
+  There are as many agents for each worker. It says something only where there are cores for all: processes, engines
+  and Redis.
 - commands: of Redis, for an agent, at light and heavy load; heartbeats, and joining and leaving, apart.
 - worker-processes: 32 and 100 workers (--many) on one server: lost, doubled, commands, and the memory of each.
 - cost: CPU of the client and of Redis for an agent, commands and bytes; against no store, SQLite, and a hub in memory.

@@ -79,7 +79,7 @@ def measured_costs() -> Costs:
         claim_commands=calls["for_agents"] - none["for_agents"],
         presence_commands=presence["commands_per_worker_s"],
         client_s=alone["cpu_us_per_agent"] * 1e-6 / 2,
-        caller_s=apart["caller_cpu_s"] / runs["scaling-cpu"]["agents"],
+        caller_s=apart["caller_cpu_s"] / _agents(runs["scaling-cpu"], 4),
     )
 
 
@@ -179,7 +179,7 @@ def checks(costs: Costs) -> Iterator[Json]:
         yield _check("a slow engine, 32 agents each", workers, real, work, costs, slow["agents"])
     quick = results("cluster_16")["parts"]["scaling-cpu"]
     first = quick["medians"]["ours, caller apart x1"]
-    caller_s = first["caller_cpu_s"] / quick["agents"]
+    caller_s = first["caller_cpu_s"] / _agents(quick, 1)
     client_s = (first["cpu_us_per_agent"] * 1e-6 - caller_s) / 2
     redis_s = costs.command_s * first["commands_per_agent"] + costs.redis_agent_s
     speed = redis_s / (first["redis_cpu_us_per_agent"] * 1e-6)
@@ -187,7 +187,12 @@ def checks(costs: Costs) -> Iterator[Json]:
     work = Work(2, quick["at_once"], 0.001, 0.001, quick["at_once"])
     for workers in (1, 4):
         real = quick["medians"][f"ours, caller apart x{workers}"]
-        yield _check("an instant engine, 64 agents each, 16 cores", workers, real, work, there, quick["agents"])
+        yield _check("an instant engine, 64 agents each, 16 cores", workers, real, work, there, _agents(quick, workers))
+
+
+def _agents(part: Json, workers: int) -> int:
+    """Of all workers."""
+    return int(part["agents"] if "agents" in part else part["agents_per_worker"] * workers)
 
 
 def _check(name: str, workers: int, real: Json, work: Work, costs: Costs, agents: int) -> Json:

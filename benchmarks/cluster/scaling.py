@@ -52,7 +52,8 @@ async def latency(server: Server, asked: Asked) -> Numbers:
 
 
 async def cpu(server: Server, asked: Asked) -> Numbers:
-    """The client is busy all the time. Each process has an engine of its own, so that none waits for one."""
+    """The client is busy all the time. Each process has an engine of its own, so that none waits for one. As many
+    agents for each worker: with as many in all, four workers would end within a second, before they are warm."""
     agents = Agents(asked.agents or 6_000, is_told=False)
     rounds = Rounds("scaling-cpu")
     for _ in asked.turns():
@@ -61,10 +62,13 @@ async def cpu(server: Server, asked: Asked) -> Numbers:
                 with ExitStack() as stack:
                     script = Script(answer_tokens=24)
                     engines = [stack.enter_context(SimServer(NO_LATENCY, script)) for _ in range(count)]
-                    rounds.add(f"{way} x{count}", await _busy(server, way, agents, engines))
+                    rounds.add(
+                        f"{way} x{count}",
+                        await _busy(server, way, replace(agents, number=agents.number * count), engines),
+                    )
     cores = os.cpu_count() or 1
     enough = [count for count in asked.workers if 2 * count < cores]
-    return {"agents": agents.number, "at_once": BUSY_ROOM, **_result(rounds, "scaling-cpu", enough)}
+    return {"agents_per_worker": agents.number, "at_once": BUSY_ROOM, **_result(rounds, "scaling-cpu", enough)}
 
 
 async def _busy(server: Server, way: str, agents: Agents, engines: list[SimServer]) -> Numbers:

@@ -27,11 +27,13 @@ class EventBatch:
     is_listening: bool = False
     """The worker requests events of the others, and their running agents."""
     is_leaving: bool = False
+    is_announcement: bool = False
+    """The worker knows of nobody who listens."""
     lines: bytes = b""
 
     def encode(self) -> bytes:
         has = [(each.key, each.index) for each in self.has]
-        header = [self.worker, self.sent, self.ended, has, self.is_listening, self.is_leaving]
+        header = [self.worker, self.sent, self.ended, has, self.is_listening, self.is_leaving, self.is_announcement]
         return orjson.dumps(header, option=orjson.OPT_APPEND_NEWLINE) + self.lines
 
     @property
@@ -65,7 +67,8 @@ def _batch(
     has: list[tuple[str, int]],
     is_listening: bool,
     is_leaving: bool,
+    is_announcement: bool = False,
     *_: Any,
 ) -> EventBatch:
     agents = tuple(AgentStarted(key, index) for key, index in has)
-    return EventBatch(str(worker), float(sent), tuple(ended), agents, is_listening, is_leaving, lines)
+    return EventBatch(str(worker), float(sent), tuple(ended), agents, is_listening, is_leaving, is_announcement, lines)

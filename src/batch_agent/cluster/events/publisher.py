@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +33,9 @@ _BATCH_SECONDS = 0.25
 """Seconds for which events are collected."""
 _MAX_BUFFERED = 10_000
 """Buffered events; the oldest are dropped first."""
+_ANNOUNCED_EVERY = 3.0
+"""Seconds after which a process to which nobody listens announces itself again. A process that listens answers when it
+hears of another one for the first time, and gets the events since the last announcement but one."""
 _MAX_BATCH = 2_000
 _CLOSE_TIMEOUT = 2.0
 """Seconds for the remaining events at the end of a run."""
@@ -46,25 +50,31 @@ with the facts."""
 
 
 class EventPublisher:
-    """Event sink. Sends nothing while no process listens. If the coordinator cannot be reached, events are lost, but
-    the run continues."""
+    """Event sink. While no process listens, it only keeps the events of the last seconds. If the coordinator cannot be
+    reached, events are lost, but the run continues."""
 
     def __init__(
         self,
         updates: UpdateStream,
         worker: str,
         *,
-        has_listeners: bool = True,
+        expects_listeners: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`has_listeners`: whether a process listens for certain; otherwise one announces itself."""
+        """`expects_listeners`: whether a process probably listens already, so that this one announces itself at
+        once."""
         self._updates = updates
         self._worker = worker
         self._clock = clock
-        self._has_listeners = has_listeners
+        self._has_listeners = False
+        self._announces = expects_listeners
+        self._announced_at = -math.inf
+        self._is_new = expects_listeners
+        """Whether its first announcement may still be answered."""
         self._requests_events = self._sends_agents = False
         self._events: deque[TimedEvent] = deque()
-        self._ended: list[str] = []
+        self._ended: deque[tuple[float, str]] = deque()
+        """With the time of the end."""
         self._running: dict[str, AgentStarted] = {}
         self._dropped = 0
         self._has_warned = False
@@ -82,14 +92,14 @@ class EventPublisher:
             self._running.pop(event.key, None)
         elif type(event) is CallsEnded:
             self._has_called = True
-        if self._has_listeners and type(event) in _PUBLISHED:
+        if type(event) in _PUBLISHED:
             self._buffer(event)
 
     def on_ended(self, key: str) -> None:
         """An agent ended in this process."""
         self._running.pop(key, None)
+        self._ended.append((self._clock(), key))
         if self._has_listeners:
-            self._ended.append(key)
             self._wake_up.set()
 
     def request_events(self) -> None:
@@ -118,51 +128,82 @@ class EventPublisher:
     def _buffer(self, event: Event) -> None:
         if len(self._events) >= _MAX_BUFFERED:
             self._events.popleft()
-            self._dropped += 1
+            self._dropped += self._has_listeners
         self._events.append((self._clock(), event))
-        self._wake_up.set()
+        if self._has_listeners:
+            self._wake_up.set()
 
     async def _send(self) -> None:
         while not self._closing.is_set():
-            await self._wake_up.wait()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_BATCH_SECONDS):
-                    await self._closing.wait()
+            await self._await_content()
             self._wake_up.clear()
             await self._send_all()
 
+    async def _await_content(self) -> None:
+        if self._announces:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if self._has_listeners else _ANNOUNCED_EVERY):
+                await self._wake_up.wait()
+        if not self._wake_up.is_set():
+            self._forget(self._announced_at)
+            self._announces, self._is_new = True, False
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_BATCH_SECONDS):
+                await self._closing.wait()
+
+    def _forget(self, before: float) -> None:
+        while self._events and self._events[0][0] < before:
+            self._events.popleft()
+        while self._ended and self._ended[0][0] < before:
+            self._ended.popleft()
+
     async def _send_all(self) -> None:
         """At the end also announces that this process leaves."""
-        while self._has_content or (self._closing.is_set() and self._has_listeners):
-            events = [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
+        while self._has_content or (self._closing.is_set() and self._sends_events):
+            events = self._next_events() if self._sends_events else []
             dropped, message = self._dropped, self._message(events)
             try:
                 await self._updates.publish(message.encode(), to_workers=message.is_listening)
             except StoreError as error:
                 self._on_failure(error, message, len(events) + dropped)
                 return
-            del self._ended[: len(message.ended)]
+            for _ in message.ended:
+                self._ended.popleft()
             if message.is_leaving:
                 return
 
     @property
+    def _sends_events(self) -> bool:
+        """Also at the end of a process that was too short for an answer to its announcement."""
+        return self._has_listeners or (self._is_new and self._closing.is_set())
+
+    @property
     def _has_content(self) -> bool:
         requests_events = self._requests_events and not self._closing.is_set()
-        return bool(self._events or self._ended or self._sends_agents or requests_events)
+        has_events = self._sends_events and bool(self._events or self._ended)
+        return has_events or self._announces or self._sends_agents or requests_events
+
+    def _next_events(self) -> list[TimedEvent]:
+        return [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
 
     def _message(self, events: list[TimedEvent]) -> EventBatch:
         """Includes what is known only now. An agent counts as ended once all its events are sent."""
-        now, is_all = self._clock(), not self._events
-        ended = tuple(self._ended) if is_all else ()
+        now, is_all = self._clock(), self._sends_events and not self._events
+        ended = tuple(key for _, key in self._ended) if is_all else ()
         has = tuple(self._running.values()) if self._sends_agents else ()
         dropped = [(now, _dropped_notice(self._dropped))] if self._dropped else []
-        account = [(now, self.account())] if self.account is not None and (self._has_called or ended) else []
+        has_called = self._sends_events and self._has_called
+        account = [(now, self.account())] if self.account is not None and (has_called or ended) else []
         lines = encode_events([*dropped, *events, *account])
+        is_leaving = is_all and self._closing.is_set()
         message = EventBatch(
-            self._worker, now, ended, has, self._requests_events, is_all and self._closing.is_set(), lines
+            self._worker, now, ended, has, self._requests_events, is_leaving, not self._has_listeners, lines
         )
         self._has_called = self._has_called and not is_all
-        self._sends_agents = self._requests_events = False
+        self._announces = self._sends_agents = self._requests_events = False
+        self._announced_at = now
         self._dropped = 0
         return message
 

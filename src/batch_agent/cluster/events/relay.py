@@ -56,7 +56,7 @@ class EventRelay:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`events`: the sinks of this process. `is_submitter`: whether results come to this process."""
-        self.publisher = EventPublisher(updates, worker, has_listeners=not is_submitter)
+        self.publisher = EventPublisher(updates, worker, expects_listeners=not is_submitter)
         self.local: EventSink = _LocalSink(self)
         """For the engine of a submitter, whose results are reported by the submitter itself."""
         self._worker = worker
@@ -142,6 +142,8 @@ class EventRelay:
         if other is None:
             other = self._others[message.worker] = _RemoteWorker(now)
             self.publisher.request_events()  # for its running agents
+        elif message.is_announcement:
+            self.publisher.request_events()  # the last request was lost
         other.last_message = now
         offset = self._clock_offsets[message.worker] = min(
             self._clock_offsets.get(message.worker, math.inf), now - message.sent

@@ -75,14 +75,22 @@ def _key(event: Event) -> str | None:
 class Process:
     """One that shares the run. Its clock may be wrong, and its line to the hub cut."""
 
-    def __init__(self, coordinator: MemoryCoordinator, name: str, *, asks: bool, clock_error: float = 0.0) -> None:
+    def __init__(
+        self,
+        coordinator: MemoryCoordinator,
+        name: str,
+        *,
+        asks: bool,
+        clock_error: float = 0.0,
+        has_view: bool = True,
+    ) -> None:
         self._coordinator = coordinator
         self.name = name
         self.seen = Seen()
         self.sent: list[EventBatch] = []
         self.is_cut = self.is_slow = False
         line: Any = self
-        self.relay = EventRelay(line, name, self.seen, is_submitter=asks, clock=now)
+        self.relay = EventRelay(line, name, self.seen if has_view else None, is_submitter=asks, clock=now)
         self.relay.publisher._clock = lambda: now() + 1e9 + clock_error
         self.tells = self.relay.emit
         self.runs = self.relay.local.emit if asks else self.relay.emit
@@ -154,7 +162,7 @@ def accounts(each: int) -> Callable[[], ToolsUsed]:
 
 def test_an_event_message_is_decoded_unchanged_and_invalid_ones_are_ignored() -> None:
     happened: list[tuple[float, Event]] = [(1.5, AgentStarted("k", 3)), (2.5, Notice("two\nlines"))]
-    message = EventBatch("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, encode_events(happened))
+    message = EventBatch("w", 3.25, ("k",), (AgentStarted("l", 4),), True, False, True, encode_events(happened))
     found = read(message.encode())
     assert found == message
     assert list(found.events) == happened
@@ -192,17 +200,72 @@ async def test_events_are_published_in_batches_four_times_a_second() -> None:
 
 
 @virtual
-async def test_a_lone_process_announces_itself_once_and_sees_its_own_events_at_once() -> None:
+async def test_a_lone_process_sends_no_events_and_sees_its_own_at_once() -> None:
     async with sharing("caller") as (caller,):
         caller.works("a")
         caller.tells(done("a"))
         assert caller.seen.events[1:] == [AgentStarted("a", 0), TurnStarted("a", 1), turn("a"), done("a")]
         await asyncio.sleep(60)
-    assert [(message.is_listening, list(message.events)) for message in caller.sent] == [(True, [])]
+    assert [message.is_listening for message in caller.sent] == [True] + [False] * 20  # then it announces itself
+    assert not any(message.lines or message.ended or message.is_leaving for message in caller.sent)
     brief = Process(caller._coordinator, "brief", asks=True)
     async with brief.active():
         brief.tells(RUN)
     assert brief.sent == []
+
+
+@virtual
+async def test_a_worker_to_which_nobody_listens_sends_no_events_and_a_listener_gets_the_last_ones() -> None:
+    async with sharing(working=("w",)) as (w,):
+        w.works("old")
+        await asyncio.sleep(10)
+        assert not any(message.lines or message.ended for message in w.sent)
+        w.works("new")
+        w.runs(AgentStarted("running", 1))
+        caller = Process(w._coordinator, "caller", asks=True)
+        async with caller.active():
+            caller.tells(RUN)
+            caller.tells(done("new"))
+            await asyncio.sleep(1)
+            assert [type(event) for event in caller.seen.of("new")] == [WorkerEvent] * 3 + [AgentFinished]
+            assert len(caller.seen.of("running")) == 1
+            assert caller.seen.of("old") == []
+            w.works("next")
+            await asyncio.sleep(1)
+            assert len(caller.seen.of("next")) == 3
+            assert Notice not in {type(event.event) for event in caller.seen.events if isinstance(event, WorkerEvent)}
+
+
+@virtual
+async def test_events_before_the_answer_to_an_announcement_are_not_lost() -> None:
+    async with sharing("caller") as (caller,):
+        for name, seconds in (("joins", 5.0), ("leaves at once", 0.0)):
+            late = Process(caller._coordinator, name, asks=False)
+            async with late.active():
+                late.tells(RUN)
+                late.works(name)
+                await asyncio.sleep(seconds)
+            await asyncio.sleep(1)
+            assert [type(event.event) for event in caller.seen.of(name) if isinstance(event, WorkerEvent)][:3] == [
+                AgentStarted,
+                TurnStarted,
+                TurnEnded,
+            ]
+
+
+@virtual
+async def test_a_request_for_events_that_was_lost_is_repeated() -> None:
+    async with sharing(working=("w",)) as (w,):
+        caller = Process(w._coordinator, "caller", asks=True)
+        async with caller.active():
+            w.is_cut = True  # the worker does not hear of the caller
+            caller.tells(RUN)
+            await asyncio.sleep(1)
+            w.is_cut = False
+            await asyncio.sleep(5)
+            w.works("a")
+            await asyncio.sleep(1)
+            assert len(caller.seen.of("a")) == 3
 
 
 @virtual
@@ -218,6 +281,19 @@ async def test_two_submitters_see_the_events_of_each_other() -> None:
             assert (each.seen.state.run_stats.done, each.seen.state.turn_usage) == (2, Usage(20, 10, 2))
         assert one.seen.state.turns == {"": 1, "other": 1}
         assert other.seen.state.turns == {"": 1, "one": 1}
+
+
+@virtual
+async def test_agents_of_a_later_submitter_without_a_view_are_seen_by_the_others() -> None:
+    async with sharing("one") as (one,):
+        silent = Process(one._coordinator, "silent", asks=True, has_view=False)
+        async with silent.active():
+            silent.tells(RUN)
+            silent.works("a")
+            await asyncio.sleep(5)
+            assert one.seen.of("a") == [
+                WorkerEvent("silent", event) for event in (AgentStarted("a", 0), TurnStarted("a", 1), turn("a"))
+            ]
 
 
 @virtual
