@@ -11,6 +11,8 @@ from batch_agent.schedule.endpoints.throughput import MeanThroughput, Throughput
 
 FIRST_TWO = (0.0, 0.0)
 """Draws the first endpoint and the second; of equal ones the first is chosen."""
+LARGEST = 1 - 2**-53
+"""The largest number that random() returns."""
 
 
 @dataclass
@@ -53,7 +55,9 @@ def test_a_lone_endpoint_is_chosen_whatever_is_drawn() -> None:
     assert Routing(["a"]).choose(1.0, 0.0, draw=(0.999, 0.999)) == 0
 
 
-@pytest.mark.parametrize(("draw", "chosen"), [((0.0, 0.0), 0), ((0.4, 0.0), 1), ((0.99, 0.0), 2), ((1.0, 1.0), 2)])
+@pytest.mark.parametrize(
+    ("draw", "chosen"), [((0.0, 0.0), 0), ((0.4, 0.0), 1), ((0.99, 0.0), 2), ((LARGEST, LARGEST), 2)]
+)
 def test_of_equal_ones_the_first_that_was_drawn_is_chosen(draw: tuple[float, float], chosen: int) -> None:
     assert Routing(["a", "b", "c"]).choose(1.0, 0.0, draw=draw) == chosen
 

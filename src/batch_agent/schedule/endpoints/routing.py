@@ -152,16 +152,17 @@ class Routing:
         count = len(order)
         if count < 2 or (last is None and prefixes and self._affinity.has_preference(prefixes, count)):
             return None
-        first, second = min(int(draw[0] * count), count - 1), min(int(draw[1] * (count - 1)), count - 2)
-        two = order[first], order[second + (second >= first)]
-        compared = two if last is None or count > _MAX_CONSIDERED else order
-        waits = [endpoints[each].load.expected_wait(weight, now, mean) for each in compared]
+        first, second = int(draw[0] * count), int(draw[1] * (count - 1))
+        one, other = order[first], order[second + (second >= first)]
         if last is None:
-            return two[waits[1] < waits[0]]
+            wait = endpoints[one].load.expected_wait(weight, now, mean)
+            return other if endpoints[other].load.expected_wait(weight, now, mean) < wait else one
         home, prefix = last
         if home not in self._in_service or prefix != (prefixes[0] if prefixes else None):
             return None
-        stays = endpoints[home].load.expected_wait(weight, now, mean) <= MAX_WAIT_RATIO * min(waits)
+        compared = (one, other) if count > _MAX_CONSIDERED else order
+        shortest = min([endpoints[each].load.expected_wait(weight, now, mean) for each in compared])
+        stays = endpoints[home].load.expected_wait(weight, now, mean) <= MAX_WAIT_RATIO * shortest
         return home if stays else None
 
     def _choose_of_several(
@@ -394,8 +395,8 @@ def _better_of_two(waits: Mapping[int, float], draw: tuple[float, float]) -> int
     endpoints = list(waits)
     if not endpoints:
         return None
-    first = endpoints.pop(min(int(draw[0] * len(endpoints)), len(endpoints) - 1))
+    first = endpoints.pop(int(draw[0] * len(endpoints)))
     if not endpoints:
         return first
-    second = endpoints[min(int(draw[1] * len(endpoints)), len(endpoints) - 1)]
+    second = endpoints[int(draw[1] * len(endpoints))]
     return second if waits[second] < waits[first] else first

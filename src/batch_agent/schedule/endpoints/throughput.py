@@ -92,17 +92,17 @@ class Throughput:
     def expected_wait(self, weight: float, now: float, mean: "MeanThroughput") -> float:
         """Seconds until further work of this weight would be done here. `mean`: of all endpoints."""
         # No calls: this is computed for several endpoints per request.
-        speed, work, answered, seconds = self.speed, self.work, 0.0, self._silent
+        speed, usual_work, work = self.speed, self.usual_work, self.work
+        seconds = self._silent + now - self._updated_at
         if speed is None:
-            speed, answered, seconds = mean.speed, self._answered, seconds + self._seconds
-        elif self.usual_work and mean.usual_work > self.usual_work:
-            correction = mean.usual_work / self.usual_work
-            speed *= correction if correction < _MAX_CORRECTION else _MAX_CORRECTION
-        if work > 0:
-            if now > self._updated_at:
-                seconds += now - self._updated_at
-            if seconds > 0 and speed > (answered + work) / seconds:  # then more would have been answered by now
-                speed = (answered + work) / seconds
+            speed, seconds, done = mean.speed, seconds + self._seconds, self._answered + work
+        else:
+            done = work
+            if usual_work and mean.usual_work > usual_work:
+                correction = mean.usual_work / usual_work
+                speed *= correction if correction < _MAX_CORRECTION else _MAX_CORRECTION
+        if work > 0 and speed * seconds > done:  # then more would have been answered by now
+            speed = done / seconds
         return (work + weight) / speed
 
     def _advance(self, now: float) -> None:
