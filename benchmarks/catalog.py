@@ -95,11 +95,8 @@ CATALOG: tuple[Published, ...] = (
     Published("cluster_16", f"cluster --only scaling-cpu,cost,worker-processes {_out('cluster_16')}", "16 cores"),
     Published("dataset_kills", f"cluster.dataset 10000000,8,200 {_out('dataset_kills')}", "16 cores"),
     Published(
-        "dataset_pools", f"cluster.dataset 200000,1,0,1 200000,1,0,8 800000,4,0,4 {_out('dataset_pools')}", "16 cores"
-    ),
-    Published(
         "dataset_scaling",
-        f"cluster.dataset 200000,1,0 400000,2,0 800000,4,0 1600000,8,0 {_out('dataset_scaling')}",
+        f"cluster.dataset 200000,1,0 1600000,8,0 200000,1,0,1 200000,1,0,8 800000,4,0 400000,2,0 {_out('dataset_scaling')}",
         "16 cores",
     ),
     Published("peers_16", f"peers --peers batch_agent,expert,gather --only {_LOOPS_16} {_out('peers_16')}", "16 cores"),
