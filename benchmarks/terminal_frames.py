@@ -65,13 +65,13 @@ def measured(way: str) -> dict[str, float]:
     sys.stderr = sink.stream
     try:
         with view:
-            view._redrawing.stop()
+            view._redraw_loop.stop()
             before, cpu = sink.bytes, time.thread_time()
             for _ in range(FRAMES):
-                view._redrawing.redraw()
+                view._redraw_loop.redraw()
             drawn = time.thread_time() - cpu
             with Calls() as calls:
-                view._redrawing.redraw()
+                view._redraw_loop.redraw()
             sent, cpu = sink.bytes - before, time.thread_time()
             for number in range(LINES):
                 print("a line that a tool prints, number", number, file=sys.stderr)
