@@ -38,6 +38,7 @@ def _out(name: str) -> str:
 
 
 _LOOPS = "one_key_50,one_key_200,slow_tool,ten_keys_64,ten_keys_256,checkpoint_off,checkpoint_on,four_endpoints"
+_ACTORS = "200000,1,0 1600000,8,0 200000,1,0,1 200000,1,0,8 800000,4,0 400000,2,0"
 _LOOPS_16 = "one_key_50,one_key_200,ten_keys_64,ten_keys_256,slow_tool,checkpoint_on,single_10000,four_endpoints"
 
 
@@ -94,11 +95,7 @@ CATALOG: tuple[Published, ...] = (
     Published("rollouts_vllm_codex", "rollouts vllm --program codex", "engines"),
     Published("cluster_16", f"cluster --only scaling-cpu,cost,worker-processes {_out('cluster_16')}", "16 cores"),
     Published("dataset_kills", f"cluster.dataset 10000000,8,200 {_out('dataset_kills')}", "16 cores"),
-    Published(
-        "dataset_scaling",
-        f"cluster.dataset 200000,1,0 1600000,8,0 200000,1,0,1 200000,1,0,8 800000,4,0 400000,2,0 {_out('dataset_scaling')}",
-        "16 cores",
-    ),
+    Published("dataset_scaling", f"cluster.dataset {_ACTORS} {_out('dataset_scaling')}", "16 cores"),
     Published("peers_16", f"peers --peers batch_agent,expert,gather --only {_LOOPS_16} {_out('peers_16')}", "16 cores"),
     _gpu("gpu", "inflight,shared_results"),
     _gpu("gpu_kv_again", "kv_64,kv_none"),
