@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 
 from batch_agent.cluster.leased_source import _MAX_BATCH, _MIN_BATCH, _ROUNDS, _SLOTS_PER_LEASE
-from batch_agent.cluster.shared_store import FLUSH_INTERVAL, LAZY_FLUSH_INTERVAL
+from batch_agent.cluster.shared_store import FLUSH_INTERVAL, LAZY_FLUSH_INTERVAL, MAX_WAITING
 from batch_agent.cluster.submitter import _MAX_OUTSTANDING
 
 _SOON = 1e-9
@@ -106,7 +106,9 @@ class Queue:
 
 
 class Worker:
-    def __init__(self) -> None:
+    def __init__(self, phase: float) -> None:
+        """`phase`: seconds that are added to the moments at which it sends."""
+        self.phase = phase
         self.client = Queue()
         self.running = 0
         self.ending = 0
@@ -119,6 +121,14 @@ class Worker:
         self.due: dict[float, int] = defaultdict(int)
         """Ends of agents by the time at which they are to be sent; 0 where there are only other facts."""
 
+    def next(self, interval: float, now: float, ahead: int) -> float:
+        return ((now - self.phase) // interval + ahead) * interval + self.phase
+
+    def take(self, now: float) -> list[int]:
+        """What is to be sent now, and counts it as sent."""
+        last = now + FLUSH_INTERVAL if sum(self.due.values()) >= MAX_WAITING else now + _SOON
+        return [self.due.pop(due) for due in [due for due in self.due if due <= last]]
+
 
 class Simulation:
     def __init__(self, cluster: Cluster, work: Work, costs: Costs, *, agents: int | None = None, seed: int = 0) -> None:
@@ -129,7 +139,7 @@ class Simulation:
         self._number = 0
         self._now = 0.0
         self._redis, self._caller = Queue(), Queue()
-        self._workers = [Worker() for _ in range(cluster.workers)]
+        self._workers = [Worker(self._random.uniform(0, FLUSH_INTERVAL)) for _ in range(cluster.workers)]
         self._slots = work.at_once * cluster.gpus_per_worker
         self._unsubmitted = math.inf if agents is None else agents
         self._submitted = 0
@@ -256,13 +266,15 @@ class Simulation:
     def _answered(self, worker: Worker, turn: int) -> None:
         worker.asking -= 1
         if turn == self._work.turns:
-            due = (self._now // FLUSH_INTERVAL + 1) * FLUSH_INTERVAL
+            due = worker.next(FLUSH_INTERVAL, self._now, 1)
             worker.due[due] += 1
             worker.running -= 1
             worker.ending += 1
             self._fill(worker)
+            if sum(worker.due.values()) >= MAX_WAITING:
+                self._flush(worker)
         else:
-            due = (self._now // LAZY_FLUSH_INTERVAL + 2) * LAZY_FLUSH_INTERVAL
+            due = worker.next(LAZY_FLUSH_INTERVAL, self._now, 2)
             worker.due[due] += 0
             self._call_tool(worker, turn + 1)
         self._at(due, lambda: self._flush(worker))
@@ -282,7 +294,7 @@ class Simulation:
         """One message at a time: what becomes due meanwhile goes with the next."""
         if worker.is_sending:
             return
-        counts = [worker.due.pop(due) for due in [due for due in worker.due if due <= self._now + _SOON]]
+        counts = worker.take(self._now)
         if not counts:
             return
         ends = sum(counts)

@@ -2,6 +2,7 @@
 its agent's lease. Writes are buffered: in order per agent, batched across agents."""
 
 import asyncio
+import random
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -21,6 +22,8 @@ from .membership import Membership
 
 FLUSH_INTERVAL = 0.04
 """Seconds. Writes that are waited for are sent at the next multiple, so that they share a message."""
+MAX_WAITING = 32
+"""Callers that wait: with so many, a message is sent at once. Agents that end keep their room until then."""
 LAZY_FLUSH_INTERVAL = 0.2
 """The same for writes that are not waited for, at the next multiple but one. If the worker dies, that work is
 repeated."""
@@ -39,8 +42,12 @@ class PendingWrites:
 class WriteBuffer:
     """Buffer of writes. Pure: the time is an argument."""
 
-    def __init__(self) -> None:
+    def __init__(self, phase: float = 0.0) -> None:
+        """`phase`: seconds that are added to all multiples: workers that send at the same moment wait for each other at
+        the server."""
+        self._phase = phase
         self._pending: dict[str, PendingWrites] = {}
+        self._waiting = 0
         self.next_due: float | None = None
 
     def __bool__(self) -> bool:
@@ -54,22 +61,27 @@ class WriteBuffer:
         pending = self._pending_of(write.key)
         pending.writes.append(write)
         if is_due and pending.due is None:
-            self._set_due(pending, (now // LAZY_FLUSH_INTERVAL + 2) * LAZY_FLUSH_INTERVAL)
+            self._set_due(pending, self._multiple(now, LAZY_FLUSH_INTERVAL, 2))
 
     def request_flush(self, key: str, waiter: "asyncio.Future[None]", now: float, *, immediately: bool = False) -> None:
         """A caller waits for all writes of this agent. `immediately`: with the next message, for a call that holds a
         slot of its tool meanwhile."""
         pending = self._pending_of(key)
         pending.waiters.append(waiter)
-        self._set_due(pending, now if immediately else (now // FLUSH_INTERVAL + 1) * FLUSH_INTERVAL)
+        self._waiting += 1
+        self._set_due(pending, now if immediately else self._multiple(now, FLUSH_INTERVAL, 1))
+        if self._waiting >= MAX_WAITING:
+            self.next_due = now
 
     def take(self, now: float, max_writes: int) -> Iterator[list[PendingWrites]]:
-        """Writes that are due, in batches of about `max_writes`."""
-        due = [agent for agent, pending in self._pending.items() if pending.due is not None and pending.due <= now]
+        """Writes that are due, in batches of about `max_writes`; all that are waited for, if enough are."""
+        last = now if self._waiting < MAX_WAITING else now + FLUSH_INTERVAL
+        due = [agent for agent, pending in self._pending.items() if pending.due is not None and pending.due <= last]
         batch: list[PendingWrites] = []
         writes = 0
         for agent in due:
             batch.append(self._pending.pop(agent))
+            self._waiting -= len(batch[-1].waiters)
             writes += len(batch[-1].writes)
             if writes >= max_writes:
                 yield batch
@@ -85,6 +97,9 @@ class WriteBuffer:
         if pending is None:
             pending = self._pending.setdefault(key.partition(".")[0], PendingWrites())
         return pending
+
+    def _multiple(self, now: float, interval: float, ahead: int) -> float:
+        return ((now - self._phase) // interval + ahead) * interval + self._phase
 
     def _set_due(self, pending: PendingWrites, due: float) -> None:
         pending.due = due if pending.due is None else min(due, pending.due)
@@ -120,7 +135,7 @@ class SharedStore:
         self._sends_starts = sends_starts
         self._preloaded: dict[str, tuple[Fact, ...]] = {}
         self._identity: str | None = None
-        self._buffer = WriteBuffer()
+        self._buffer = WriteBuffer(random.uniform(0, FLUSH_INTERVAL))  # noqa: S311
         self._changed = asyncio.Event()
         self._number = 0
         self._failure: StoreError | None = None

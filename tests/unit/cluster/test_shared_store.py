@@ -2,7 +2,7 @@
 
 import asyncio
 
-from batch_agent.cluster.shared_store import FLUSH_INTERVAL, LAZY_FLUSH_INTERVAL, WriteBuffer
+from batch_agent.cluster.shared_store import FLUSH_INTERVAL, LAZY_FLUSH_INTERVAL, MAX_WAITING, WriteBuffer
 from batch_agent.core.coordinator import Append, Write
 from batch_agent.core.facts import Claimed, Replied, Started
 from batch_agent.core.messages import ToolCall
@@ -63,3 +63,29 @@ async def test_many_facts_are_sent_in_several_messages() -> None:
     for number in range(10):
         outgoing.add(Append(str(number), number, REPLIED), 0.0)
     assert [len(load) for load in sent(outgoing, 10.0, most=4)] == [4, 4, 2]
+
+
+async def test_when_many_callers_wait_their_writes_are_sent_at_once() -> None:
+    outgoing = WriteBuffer()
+    for number in range(MAX_WAITING):
+        outgoing.add(Append(str(number), number, REPLIED), 1.01)
+        assert outgoing.next_due is not None and outgoing.next_due > 1.01
+        outgoing.request_flush(str(number), waiter(), 1.01)
+    outgoing.add(Append("nobody waits", 99, REPLIED), 1.01)
+    assert outgoing.next_due == 1.01
+    [load] = sent(outgoing, 1.01)
+    assert [write.key for write in load] == [str(number) for number in range(MAX_WAITING)]
+
+    outgoing.request_flush("one", waiter(), 1.03)
+    assert sent(outgoing, 1.03) == []
+    assert outgoing.next_due is not None and outgoing.next_due > 1.03
+
+
+async def test_workers_send_at_moments_of_their_own() -> None:
+    phase = FLUSH_INTERVAL / 4
+    outgoing = WriteBuffer(phase)
+    outgoing.add(Append("a", 1, REPLIED), 10.0)
+    outgoing.request_flush("a", waiter(), 10.0)
+    assert outgoing.next_due is not None
+    assert 10.0 < outgoing.next_due <= 10.0 + FLUSH_INTERVAL
+    assert abs(outgoing.next_due - 10.0 - phase) < 1e-9

@@ -1,10 +1,12 @@
 """Facts in Redis."""
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 
 import orjson
 
+from ... import aio
 from ...core.coordinator import Write
 from ...core.errors import StoreError
 from ...core.facts import Fact
@@ -15,6 +17,8 @@ from .write_batches import batches, decode_facts, split_batches
 
 _MAX_HISTORIES = 64
 """Agents whose facts are read with one command."""
+_MAX_READS = 8
+"""Such commands at a time: a busy caller that waited for each would fall behind its workers."""
 
 
 class RedisFactTable:
@@ -34,11 +38,19 @@ class RedisFactTable:
     async def encoded(self, keys: Sequence[str]) -> list[bytes]:
         """Facts of each agent or chunk, as `split_facts` reads them."""
         found: list[bytes] = []
-        for batch in split_batches(keys, len, max_items=_MAX_HISTORIES):
-            lengths, facts = await self._keyspace.script(FACTS, orjson.dumps(batch))
-            ends = itertools.accumulate(map(int, lengths.split()), initial=0)
-            found += [facts[start:end] for start, end in itertools.pairwise(ends)]
+        remaining = split_batches(keys, len, max_items=_MAX_HISTORIES)
+        while parts := list(itertools.islice(remaining, _MAX_READS)):
+            with aio.ungrouped():
+                async with asyncio.TaskGroup() as group:
+                    reading = [group.create_task(self._encoded(part)) for part in parts]
+            for task in reading:
+                found += task.result()
         return found
+
+    async def _encoded(self, keys: Sequence[str]) -> list[bytes]:
+        lengths, facts = await self._keyspace.script(FACTS, orjson.dumps(keys))
+        ends = itertools.accumulate(map(int, lengths.split()), initial=0)
+        return [facts[start:end] for start, end in itertools.pairwise(ends)]
 
     async def write(self, worker: str, number: int, writes: Sequence[Write]) -> frozenset[str]:
         refused: set[str] = set()
