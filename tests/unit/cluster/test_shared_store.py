@@ -69,7 +69,8 @@ async def test_when_many_callers_wait_their_writes_are_sent_at_once() -> None:
     outgoing = WriteBuffer()
     for number in range(MAX_WAITING):
         outgoing.add(Append(str(number), number, REPLIED), 1.01)
-        assert outgoing.next_due is not None and outgoing.next_due > 1.01
+        assert outgoing.next_due is not None
+        assert outgoing.next_due > 1.01
         outgoing.request_flush(str(number), waiter(), 1.01)
     outgoing.add(Append("nobody waits", 99, REPLIED), 1.01)
     assert outgoing.next_due == 1.01
@@ -78,7 +79,8 @@ async def test_when_many_callers_wait_their_writes_are_sent_at_once() -> None:
 
     outgoing.request_flush("one", waiter(), 1.03)
     assert sent(outgoing, 1.03) == []
-    assert outgoing.next_due is not None and outgoing.next_due > 1.03
+    assert outgoing.next_due is not None
+    assert outgoing.next_due > 1.03
 
 
 async def test_workers_send_at_moments_of_their_own() -> None:
