@@ -170,7 +170,7 @@ async def probe_tools(
     `on_usage` is called with the usage, which is estimated in that case."""
     request = Request(Prompt("", tools), (User("Hi"),), model, Sampling(max_tokens=1), stream=rejects_early)
     attempt = partial(_rejection, backend, request, on_usage)
-    return await with_retries(attempt, f"{model} to accept a tool", _TRIAL_TIMEOUT, notify)
+    return await with_retries(attempt, f"{model} to accept a tool", _TRIAL_TIMEOUT, notify, has_answered=True)
 
 
 async def probe_images(
@@ -185,7 +185,7 @@ async def probe_images(
     message = User("Hi", images=(PlacedImage(0, image),))
     request = Request(Prompt(""), (message,), model, Sampling(max_tokens=1))
     attempt = partial(_rejection, backend, request, on_usage)
-    return await with_retries(attempt, f"{model} to accept an image", _TRIAL_TIMEOUT, notify)
+    return await with_retries(attempt, f"{model} to accept an image", _TRIAL_TIMEOUT, notify, has_answered=True)
 
 
 async def _rejection(

@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from ..core.errors import BackendError, WebPage
+from .. import aio
+from ..core.errors import BackendError, ErrorKind, WebPage
 from ..schedule.retry import Backoff
 
 T = TypeVar("T")
@@ -13,21 +14,35 @@ Notify = Callable[[str], None]
 _NOTICE_AFTER = 1.0
 _MAX_ATTEMPTS = 4
 _BACKOFF = Backoff(first=0.5, ceiling=10.0)
+_MAX_DROPS = 1
+"""Repeated attempts at a server that has never answered: what drops connections may be something else, or expect TLS."""
+_SOON = 5.0
+"""Seconds in which a connection is dropped, rather than silent."""
 
 
 async def with_retries(
-    attempt: Callable[[], Awaitable[T]], name: str = "the server", timeout: float = 0.0, notify: Notify | None = None
+    attempt: Callable[[], Awaitable[T]],
+    name: str = "the server",
+    timeout: float = 0.0,
+    notify: Notify | None = None,
+    *,
+    has_answered: bool = False,
 ) -> T:
-    """Repeats an attempt a few times while the server is busy. A server that is unreachable is not waited for. After a
-    second, `notify` is called with what is waited for and how long that may still take. `timeout`: of an attempt."""
+    """Repeats an attempt a few times while the server is busy or drops connections. A server that is unreachable is not
+    waited for. After a second, `notify` is called with what is waited for and how long that may still take. `timeout`:
+    of an attempt. `has_answered`: the server has answered another request."""
     wait = _Wait(f"Waiting for {name}, for at most {timeout:.0f} s.", notify)
+    max_drops = _MAX_ATTEMPTS if has_answered else _MAX_DROPS
     try:
         for attempt_number in range(_MAX_ATTEMPTS):
+            began = aio.now()
             try:
                 return await attempt()
             except BackendError as error:
-                is_passing = error.retryable and error.status is not None and not isinstance(error, WebPage)
-                if not is_passing or attempt_number == _MAX_ATTEMPTS - 1:
+                is_busy = error.retryable and error.status is not None and not isinstance(error, WebPage)
+                is_drop = error.kind is ErrorKind.CONNECTION and error.status is None and aio.now() - began < _SOON
+                max_drops -= is_drop
+                if not (is_busy or (is_drop and max_drops >= 0)) or attempt_number == _MAX_ATTEMPTS - 1:
                     raise
                 delays = [_delay(error, number) for number in range(attempt_number, _MAX_ATTEMPTS - 1)]
                 wait.explain(error, sum(delays))

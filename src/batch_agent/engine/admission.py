@@ -71,7 +71,7 @@ class AdmissionController:
         self._has_later_turns = has_later_turns
         self._device_tokens = device_tokens
         self._unstarted = agents
-        self._last_rounds = 0 if residency is None else kv_tiers.LAST_ROUNDS
+        self._last_rounds = 0 if agents is None else kv_tiers.LAST_ROUNDS
         self._has_results = False
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
@@ -164,11 +164,9 @@ class AdmissionController:
     def _starts_new(self) -> bool:
         """Whether new agents go before started ones."""
         unstarted = self._unstarted
-        if not unstarted or not self._has_results or unstarted > self._last_rounds * self.slots.limit:
+        if not unstarted or unstarted > self._last_rounds * self.slots.limit:
             return False  # more than the last rounds have left: whatever fits
-        if self.residency is None:
-            return False
-        fits = self.residency.holds_new(unstarted)
+        fits = self.residency is None or self.residency.holds_new(unstarted)
         work = kv_tiers.RemainingWork(unstarted, self.slots.effective_limit, self._has_results, fits)
         return kv_tiers.admission_order(work) == "start_new"
 

@@ -52,9 +52,11 @@ def build_admission(
     cost = None if run_pace is None else CostEstimate(spec.sampling.max_tokens, chars_per_token)
     if not has_later_turns or traits.managed_cache or isinstance(server, CollectsRequests):
         # No agent reuses its context, or the service manages its cache itself.
+        is_ordered = has_later_turns and traits.managed_cache
         return AdmissionController(
             slots,
             shared_chars=shared_chars,
+            agents=agents if is_ordered else None,
             hints=keep_warm.ContextHints() if traits.takes_hints else None,
             has_later_turns=has_later_turns,
             cost=cost,

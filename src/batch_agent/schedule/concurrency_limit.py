@@ -80,6 +80,8 @@ class InflightLimit:
     _reports_load: bool = False
     _preemptions: int = 0
     _running: int = 0
+    _bound: int = 0
+    """Answers for which the limit counts as binding: those that come together find slots free that were in use."""
     _answered: int = 0
     """Answers since the last poll."""
 
@@ -111,7 +113,8 @@ class InflightLimit:
         self._answered += 1
         if self._answered > _ROUNDS_WITHOUT_LOAD * self.current:
             self._reports_load = False
-        if not limit_binds or self.current >= self._max or self._reports_load:
+        self._bound = self.current if limit_binds else self._bound - 1
+        if self._bound <= 0 or self.current >= self._max or self._reports_load:
             return None
         self._answers += 1
         self._seconds += seconds

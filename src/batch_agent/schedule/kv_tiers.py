@@ -8,6 +8,8 @@ HEADROOM = 0.9
 for their tools, and an engine that evicts the least recently used evicts the latter first."""
 LAST_ROUNDS = 2
 """Agents per slot that are started before others are continued, at the end of a run."""
+ROUNDS_BEFORE_RESULTS = 0.5
+"""The same, while no agent has ended."""
 
 AdmissionOrder = Literal["continue_started", "start_new"]
 
@@ -50,10 +52,11 @@ def admission_order(work: RemainingWork) -> AdmissionOrder:
     Agents that were started are continued first: results come early, and fewer contexts have to be kept. A run ends
     with the agent that started last, whose tools and turns follow one after the other while the engine has little else
     to do. So once the rest of a run fits into the cache, and is short, its agents are all started first. The first
-    result is not delayed by it."""
-    if work.unstarted is None or not (work.has_results and work.fits):
+    result is not delayed by it, or by half a turn: before it, only half as many as there are slots are."""
+    if work.unstarted is None or not work.fits:
         return "continue_started"
-    return "start_new" if work.unstarted <= LAST_ROUNDS * work.slots else "continue_started"
+    rounds = LAST_ROUNDS if work.has_results else ROUNDS_BEFORE_RESULTS
+    return "start_new" if work.unstarted <= rounds * work.slots else "continue_started"
 
 
 _MISSES_PER_EXCESS = 2.0

@@ -9,10 +9,11 @@ from batch_agent.backends.startup_wait import with_retries
 from batch_agent.core.errors import BackendError, ErrorKind, WebPage
 from batch_agent.testing import run_virtual
 
+DROPPED = BackendError(ErrorKind.CONNECTION, "The connection failed: Server disconnected.")
 PAGE = BackendError(ErrorKind.UNAVAILABLE, "a web page (502 Bad Gateway)", status=502)
 
 
-def waited(attempt: Callable[[], Awaitable[str]]) -> tuple[str, list[tuple[float, str]], float]:
+def waited(attempt: Callable[[], Awaitable[str]], *, has_answered: bool = False) -> tuple[str, list[tuple[float, str]], float]:
     """The outcome, the notices with their times, and how long it took."""
     notices: list[tuple[float, str]] = []
 
@@ -21,7 +22,11 @@ def waited(attempt: Callable[[], Awaitable[str]]) -> tuple[str, list[tuple[float
         began = loop.time()
         try:
             found = await with_retries(
-                attempt, "http://host/v1/models", 60.0, lambda text: notices.append((loop.time() - began, text))
+                attempt,
+                "http://host/v1/models",
+                60.0,
+                lambda text: notices.append((loop.time() - began, text)),
+                has_answered=has_answered,
             )
         except BackendError as error:
             found = str(error)
@@ -83,3 +88,20 @@ def test_a_server_that_responds_within_a_second_is_not_mentioned(failures: tuple
 )
 def test_what_another_try_does_not_change_is_an_error_at_once(error: BackendError) -> None:
     assert waited(answering(error)) == (str(error), [], 0.0)
+
+
+def test_a_dropped_connection_is_made_again() -> None:
+    """Balancers drop connections now and then. A port that does nothing else is an error soon."""
+    assert waited(answering(DROPPED)) == ("the models", [], 0.5)
+    assert waited(answering(DROPPED, DROPPED)) == (str(DROPPED), [], 0.5)
+
+
+def test_a_server_that_has_answered_may_drop_several_connections() -> None:
+    found, _, seconds = waited(answering(DROPPED, DROPPED, DROPPED), has_answered=True)
+    assert (found, seconds) == ("the models", 3.5)
+    assert waited(answering(*[DROPPED] * 4), has_answered=True)[0] == str(DROPPED)
+
+
+def test_a_server_that_is_silent_is_not_asked_again() -> None:
+    found, _, seconds = waited(answering(DROPPED, seconds=60.0), has_answered=True)
+    assert (found, seconds) == (str(DROPPED), 60.0)

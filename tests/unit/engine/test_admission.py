@@ -313,3 +313,31 @@ async def test_the_last_agents_start_before_others_continue_once_there_is_a_resu
     assert (new.done(), continued.done()) == (True, False)
     (await new).release()
     await continued
+
+
+@virtual
+async def test_on_a_service_that_manages_its_cache_the_last_agents_start_before_others_continue() -> None:
+    """The last one would otherwise take all of its turns alone at the end."""
+    entered = AdmissionController(Slots(InflightLimit(4, fixed=True)), agents=6)
+    slots = [await entered.admit(job(number), ()) for number in range(4)]
+    continued = await begin(entered.readmit(job(0), 3))
+    new = await begin(entered.admit(job(4), ()))
+    slots[0].release()
+    await asyncio.sleep(0)
+    assert (new.done(), continued.done()) == (True, False)
+    slots[1].release()
+    await asyncio.sleep(0)
+    assert continued.done()
+
+
+@virtual
+async def test_before_the_first_result_many_new_agents_wait_for_those_that_were_started() -> None:
+    entered = AdmissionController(Slots(InflightLimit(4, fixed=True)), agents=7)
+    slots = [await entered.admit(job(number), ()) for number in range(4)]
+    new = await begin(entered.admit(job(4), ()))
+    continued = await begin(entered.readmit(job(0), 3))
+    slots[0].release()
+    await asyncio.sleep(0)
+    assert (new.done(), continued.done()) == (False, True)
+    slots[1].release()
+    await new

@@ -66,6 +66,18 @@ def test_a_limit_that_does_not_bind_does_not_grow() -> None:
     assert limit.current == 1
 
 
+def test_answers_that_come_together_count_although_the_first_of_them_frees_slots() -> None:
+    limit = InflightLimit(8, fixed=False)
+    changes = [limit.on_success(1.0, limit_binds=number == 0) for number in range(8)]
+    assert changes == [None] * 7 + [LimitDecision(16, "capacity available")]
+
+
+def test_a_limit_that_binds_no_longer_stops_growing() -> None:
+    limit = InflightLimit(8, fixed=False)
+    limit.on_success(1.0, limit_binds=True)
+    assert [change.limit for change in (limit.on_success(1.0, limit_binds=False) for _ in range(100)) if change] == [16]
+
+
 @pytest.mark.parametrize(("start", "most"), [(600, 1024), (1020, 1024), (1024, 1024), (2000, 2000)])
 def test_there_is_an_end_to_growing(start: int, most: int) -> None:
     limit = InflightLimit(start, fixed=False)
