@@ -15,7 +15,7 @@ _NOTICE_AFTER = 1.0
 _MAX_ATTEMPTS = 4
 _BACKOFF = Backoff(first=0.5, ceiling=10.0)
 _MAX_DROPS = 1
-"""Repeated attempts at a server that has never answered: what drops connections may be something else, or expect TLS."""
+"""Repeated attempts at a server that has never answered: it may be something else, or expect TLS."""
 _SOON = 5.0
 """Seconds in which a connection is dropped, rather than silent."""
 

@@ -13,7 +13,9 @@ DROPPED = BackendError(ErrorKind.CONNECTION, "The connection failed: Server disc
 PAGE = BackendError(ErrorKind.UNAVAILABLE, "a web page (502 Bad Gateway)", status=502)
 
 
-def waited(attempt: Callable[[], Awaitable[str]], *, has_answered: bool = False) -> tuple[str, list[tuple[float, str]], float]:
+def waited(
+    attempt: Callable[[], Awaitable[str]], *, has_answered: bool = False
+) -> tuple[str, list[tuple[float, str]], float]:
     """The outcome, the notices with their times, and how long it took."""
     notices: list[tuple[float, str]] = []
 

@@ -44,7 +44,15 @@ def test_more_memory_never_retains_less(device: int, host: int, more: int) -> No
         (RemainingWork(16, 32, has_results=False, fits=False), "continue_started"),
         (RemainingWork(None, 32, has_results=True, fits=True), "continue_started"),
     ],
-    ids=["rest fits and is short", "rest is long", "rest does not fit", "no result yet", "few before a result", "few do not fit", "unknown number"],
+    ids=[
+        "rest fits and is short",
+        "rest is long",
+        "rest does not fit",
+        "no result yet",
+        "few before a result",
+        "few do not fit",
+        "unknown number",
+    ],
 )
 def test_the_last_agents_start_first_only_if_they_fit_and_are_few(work: RemainingWork, order: str) -> None:
     assert admission_order(work) == order
