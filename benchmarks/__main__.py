@@ -10,6 +10,7 @@ Groups: see benchmarks/catalog.py. A command that fails does not stop the others
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ def main() -> None:
     if unknown := sorted(set(names) - {each.result for each in CATALOG}):
         parser.error(f"--only {unknown[0]}: no such result; `python -m benchmarks` lists them")
     if asked.groups:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the command under way ends too
         sys.exit(_make([each for each in CATALOG if each.group in asked.groups and each.result in names]))
     for each in CATALOG:
         print(f"{each.result:28} {_commit(each) or 'none':10} {each.group:9} python -m benchmarks.{each.command}")
