@@ -81,7 +81,7 @@ async def test_memory_does_not_grow_with_the_number_of_inputs() -> None:
     backend.requests = Forgetful()
     tracemalloc.start()
     try:
-        async for result in stream(backend, inputs()):
+        async for result in stream(backend, inputs(), max_inflight=32):
             assert result.ok
         _, peak = tracemalloc.get_traced_memory()
     finally:
