@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -268,6 +269,26 @@ async def test_the_tool_trial_waits_for_a_server_that_may_reject_late() -> None:
 async def test_the_tool_trial_is_made_only_for_runs_with_tools() -> None:
     async with serving(model("m")) as server, connected(server.url):
         assert not [request for request in server.requests if request.method != "GET"]
+
+
+async def test_a_balancer_that_drops_connections_does_not_end_the_run_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(startup_wait, "_BACKOFF", Backoff(0.01, 10.0))
+    asked: Counter[str] = Counter()
+
+    async def answer(request: RawRequest, line: Line) -> None:
+        asked[request.path] += 1
+        if asked[request.path] <= {"/v1/models": 1, "/v1/chat/completions": 3}.get(request.path, 0):
+            line.hang_up()
+        elif request.path == "/v1/models":
+            await line.reply(200, orjson.dumps({"object": "list", "data": [model("m", "somebody")]}))
+        else:
+            await line.say("Hello")
+
+    async with raw_server(answer) as server, connected(server.url, uses_tools=True) as backend:
+        assert backend.traits.native_tools
+    assert (asked["/v1/models"], asked["/v1/chat/completions"]) == (2, 4)
 
 
 async def test_a_server_that_fails_during_the_tool_trial_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
