@@ -92,7 +92,7 @@ class AdmissionController:
         )
 
     def expect(self, agents: int) -> None:
-        """The run has so many agents more than were known."""
+        """The run will start so many agents more than were known; fewer if negative."""
         if self._unstarted is not None:
             self._unstarted += agents
 

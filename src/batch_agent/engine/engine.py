@@ -228,6 +228,7 @@ class Engine:
                         self._record_failure(job, facts, known.error, known.timing.total)
                     await self._deliver_result(known, resumed=bool(facts))
                     self._source.release(job)
+                    self._admission.expect(-1)
                     continue
                 slot = None
                 if self._fit is not None:
@@ -243,6 +244,7 @@ class Engine:
                     self._waits_without_deadline = False
                 if slot is None:
                     await self._reject(job)
+                    self._admission.expect(-1)
                     continue
                 if self._cancelled and self._is_cancelled(job.key):
                     await self._leave_out(job, facts, slot)

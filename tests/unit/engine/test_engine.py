@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,9 @@ from batch_agent.core.facts import Fact, Replied
 from batch_agent.core.protocols.agent_executor import Slot
 from batch_agent.core.protocols.store import Store
 from batch_agent.core.requests import Reply, Usage
-from batch_agent.core.results import AgentResult
+from batch_agent.core.results import AgentError, AgentResult
 from batch_agent.engine.admission import AdmissionController
-from batch_agent.engine.engine import Engine, EngineConfig
+from batch_agent.engine.engine import Engine, EngineConfig, Fit
 from batch_agent.engine.job_source import InputSource, JobSource
 from batch_agent.engine.slots import Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
@@ -44,15 +45,50 @@ class Runs:
         return AgentResult(job.index, job.key, job.input)
 
 
-def engine(executor: Runs, agents: int, store: Store | None = None) -> tuple[Engine, Slots, list[AgentResult]]:
+class TwoTurns(Runs):
+    """Agents of two turns; some of them have their results in the checkpoint, or do not fit the context window."""
+
+    def __init__(self, known: int, refused: int, agents: int) -> None:
+        super().__init__(lambda _: None)
+        self.admission = AdmissionController(Slots(InflightLimit(2, fixed=True)), agents=agents)
+        self._known = range(known)
+        self._refused = range(known, known + refused)
+        self.turns: list[str] = []
+
+    def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
+        return AgentResult(job.index, job.key, job.input) if job.index in self._known else None
+
+    async def fit(self, job: Job) -> Job:
+        if job.index not in self._refused:
+            return job
+        return replace(job, problem=AgentError(ErrorKind.BAD_INPUT, "too long"))
+
+    async def run(self, job: Job, facts: Sequence[Fact], slot: Slot) -> AgentResult:
+        self.turns.append(f"{job.index} starts")
+        await asyncio.sleep(0)
+        slot.release()
+        slot = await self.admission.readmit(job, 1)
+        self.turns.append(f"{job.index} goes on")
+        await asyncio.sleep(0)
+        slot.release()
+        return AgentResult(job.index, job.key, job.input)
+
+
+def engine(
+    executor: Runs,
+    agents: int,
+    store: Store | None = None,
+    gate: AdmissionController | None = None,
+    fit: Fit | None = None,
+) -> tuple[Engine, Slots, list[AgentResult]]:
     delivered: list[AgentResult] = []
 
     async def deliver(result: AgentResult) -> None:
         delivered.append(result)
 
-    gate = AdmissionController(Slots(InflightLimit(2, fixed=True)))
+    gate = gate or AdmissionController(Slots(InflightLimit(2, fixed=True)))
     source = InputSource(JobSource(range(agents)), lambda index, value: Job(index, str(index), value, str(value)))
-    config = EngineConfig(source, executor, store or NoStore(), gate, deliver, max_dispatched=4)
+    config = EngineConfig(source, executor, store or NoStore(), gate, deliver, max_dispatched=4, fit=fit)
     return Engine(config), gate.slots, delivered
 
 
@@ -125,6 +161,22 @@ async def test_an_unreadable_fact_history_fails_only_its_agent() -> None:
     await running.run()
     assert [result.index for result in delivered if result.error] == [1]
     assert len(delivered) == 3
+
+
+async def test_agents_that_are_not_started_again_do_not_count_as_work_that_is_left() -> None:
+    """The last agents of a resumed run start before others go on, as those of any other run."""
+    orders = []
+    for known, refused in [(0, 0), (6, 0), (0, 6), (4, 2)]:
+        executor = TwoTurns(known, refused, agents=known + refused + 8)
+        store = MemoryStore()
+        for index in range(known):
+            store.record(str(index), Replied(Reply("", "stop", Usage())))
+        running, _, delivered = engine(executor, known + refused + 8, store, executor.admission, executor.fit)
+        await running.run()
+        assert len(delivered) == known + refused + 8
+        first = known + refused
+        orders.append([(int(turn.split()[0]) - first, turn.split(" ", 1)[1]) for turn in executor.turns])
+    assert orders[1:] == orders[:1] * 3
 
 
 async def test_an_error_for_the_caller_ends_the_run_unchanged() -> None:
