@@ -3,11 +3,16 @@
 A part has a name of its own and appears whole, so that a reader of all parts never sees a half one, and a request that
 is repeated after a lost response changes nothing. The parts of an earlier run are deleted before the first part is
 written, so that no row is there twice.
+
+Of several runs with one folder, that which started last has it. Each reads the manifest before it replaces it, and
+not every store can do both in one step: so a run whose manifest was replaced by an earlier one writes its own again,
+and the earlier one finds that at its next part.
 """
 
 import os
 import re
 import time
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ from .store_client import StoreClient
 
 MANIFEST = "_manifest.json"
 _PART = re.compile(r"part-\d{5,}-[0-9a-f]{8}\.(?:jsonl|csv|parquet)$")
+_CLOCK_STEP = 1e-3
 _UPLOAD_TRIES = 25
 """Some five minutes: the run goes on meanwhile."""
 
@@ -64,25 +70,29 @@ class PartFolder:
         self._parts: list[dict[str, Any]] = []
         self._has_begun = False
         self._started = time.time()
+        """Later than that of every run whose manifest this one has found before it began, whatever the clocks say."""
         self._found: str | None = None
         """Writer of the manifest before this run."""
 
     def check(self) -> None:
         """Lists the folder, so that a run that could not write to it does not start."""
         self._store.files(self._url)
-        self._found = self._current().get("writer")
+        found = self._current()
+        self._found = found.get("writer")
+        self._started = max(self._started, found.get("started", 0.0) + _CLOCK_STEP)
 
     def add(self, file: Path, totals: Totals, *, has_failed: bool = False) -> None:
         """Uploads a part, and adds it to the manifest. `has_failed`: the run has ended with an error, perhaps because
         of a later run, which may write to the folder by now; then that one keeps it."""
         self._begin(has_failed=has_failed)
-        if not self._is_own():
-            raise self._taken()
+        self._keep()
         name = f"part-{len(self._parts):05}-{self._writer}{self._suffix}"
         self._store.upload(file, f"{self._url}{name}")
-        if not self._is_own():
+        try:
+            self._keep()
+        except SpecError:
             self._store.delete([f"{self._url}{name}"])
-            raise self._taken()
+            raise
         self._parts.append({"name": name, "rows": totals.rows, "bytes": file.stat().st_size})
         self._totals = self._totals.merged(totals)
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
@@ -91,9 +101,10 @@ class PartFolder:
         """Deletes what a run that was killed while it lost the folder may have left, and marks the manifest as
         complete."""
         self._begin()
-        if not self._is_own():
-            raise self._taken()
-        self._delete_others()
+        own, others = self._listed()
+        self._keep()
+        self._check_all(own)
+        self._store.delete(others)
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=True))
 
     def _begin(self, *, has_failed: bool = False) -> None:
@@ -101,21 +112,43 @@ class PartFolder:
         part that it names. A run that started later, and has begun already, keeps the folder."""
         if self._has_begun:
             return
+        # Listed before the manifest is read: a later run writes its parts after its manifest, and so keeps them.
+        _, others = self._listed()
         current = self._current()
-        if current.get("writer") != self._found and (has_failed or current.get("started", 0.0) > self._started):
+        if current.get("writer") != self._found and (has_failed or self._is_earlier_than(current)):
             raise self._taken()
         self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
-        self._delete_others()
+        self._store.delete(others)
         self._has_begun = True
 
-    def _delete_others(self) -> None:
-        """Deletes the parts of other runs."""
-        own = {part["name"] for part in self._parts}
-        found = [file for file in self._store.files(self._url) if _is_part(file.url, self._url)]
-        self._store.delete([file.url for file in found if file.name not in own])
+    def _keep(self) -> None:
+        """Raises SpecError if a run that started later has the folder, or the manifest was deleted."""
+        current = self._current()
+        if not current:
+            raise SpecError(f"{self._name}: {MANIFEST} was deleted while a run wrote to this folder.")
+        if current.get("writer") == self._writer:
+            return
+        if self._is_earlier_than(current):
+            raise self._taken()
+        self._store.replace(self._url + MANIFEST, self._manifest(is_complete=False))
+        own, others = self._listed()
+        self._store.delete(others)
+        self._check_all(own)
 
-    def _is_own(self) -> bool:
-        return bool(self._current().get("writer") == self._writer)
+    def _is_earlier_than(self, manifest: Mapping[str, Any]) -> bool:
+        """Whether this run started before the one that wrote the manifest."""
+        return (self._started, self._writer) < (manifest.get("started", 0.0), manifest.get("writer", ""))
+
+    def _listed(self) -> tuple[set[str], list[str]]:
+        """Names of the own parts in the folder, and URLs of the parts of other runs."""
+        found = [file for file in self._store.files(self._url) if _is_part(file.url, self._url)]
+        own = {file.name for file in found if f"-{self._writer}." in file.name}
+        return own, [file.url for file in found if file.name not in own]
+
+    def _check_all(self, own: Set[str]) -> None:
+        missing = [part["name"] for part in self._parts if part["name"] not in own]
+        if missing:
+            raise SpecError(f"{self._name}: {missing[0]} was deleted while a run wrote to this folder.")
 
     def _current(self) -> dict[str, Any]:
         """The manifest in the folder; empty if there is none."""

@@ -196,6 +196,59 @@ def test_a_run_that_started_later_takes_the_folder_of_one_that_began_after_its_c
     assert manifest("/b/out")["rows"] == 2
 
 
+@pytest.mark.parametrize("writes", [1, 2])
+def test_a_run_that_replaces_the_manifest_of_a_later_one_by_accident_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    """It has read the manifest before the later run wrote its own."""
+    (tmp_path / "part").write_text("rows")
+    first, second = (PartFolder("memory://b/out/", ".jsonl", "out") for _ in range(2))
+    first.check()
+    second.check()
+    replace, late = StoreClient.replace, []
+
+    def slow_replace(store: StoreClient, url: str, data: bytes) -> None:
+        late.append(url)
+        if len(late) == writes:  # the first write begins the manifest, the second adds a part to it
+            second.add(tmp_path / "part", Totals(answered=2))
+        replace(store, url, data)
+
+    monkeypatch.setattr(StoreClient, "replace", slow_replace)
+    first.add(tmp_path / "part", Totals(answered=1))
+    second.add(tmp_path / "part", Totals(answered=3))
+    with pytest.raises(SpecError, match="is being written by another run, which started later"):
+        first.add(tmp_path / "part", Totals(answered=1))
+    second.finish()
+    assert [part["name"] for part in manifest("/b/out")["parts"]] == names("/b/out")[1:]
+    assert manifest("/b/out")["rows"] == 5
+
+
+def test_of_two_runs_the_later_one_has_the_folder_though_its_clock_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "part").write_text("rows")
+    first = PartFolder("memory://b/out/", ".jsonl", "out")
+    first.add(tmp_path / "part", Totals(answered=1))
+    monkeypatch.setattr("time.time", lambda: 1000.0)
+    second = PartFolder("memory://b/out/", ".jsonl", "out")
+    second.check()
+    second.add(tmp_path / "part", Totals(answered=2))
+    with pytest.raises(SpecError, match="is being written by another run, which started later"):
+        first.add(tmp_path / "part", Totals(answered=1))
+    second.finish()
+    assert manifest("/b/out")["rows"] == 2
+
+
+@pytest.mark.parametrize(("deleted", "said"), [("_manifest.json", r"_manifest\.json"), ("part-*", "part-00000-.*")])
+def test_a_run_from_whose_folder_something_was_deleted_says_so(tmp_path: Path, deleted: str, said: str) -> None:
+    (tmp_path / "part").write_text("rows")
+    folder = PartFolder("memory://b/out/", ".jsonl", "out")
+    folder.add(tmp_path / "part", Totals(answered=1))
+    MEMORY.rm(MEMORY.glob(f"/b/out/{deleted}"))
+    with pytest.raises(SpecError, match=f"{said} was deleted while a run wrote to this folder"):
+        folder.finish()
+
+
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
