@@ -68,7 +68,7 @@ test-browser: $(VENV)/.dev
 
 test-engines: $(VENV)/.ray
 	bash scripts/engines/install.sh
-	$(PYTEST) -m "engines and not nightly" tests/live tests/benchmarks tests/unit/backends --timeout 900
+	$(PYTEST) $(call WORKERS,2) -m "engines and not nightly" tests/live tests/benchmarks tests/unit/backends --timeout 900
 
 test-nightly: $(VENV)/.ray
 	bash scripts/engines/install.sh

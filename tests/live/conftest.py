@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.live.engines import dynamo_server, vision_server, vllm_server
+from xdist.scheduler import LoadScopeScheduling
 
 HERE = Path(__file__).parent
 PLUGIN = HERE.parents[1] / "packages" / "batch-agent-vllm" / "src"
@@ -20,6 +21,7 @@ PINS = {
     "kv_role": "kv_both",
     "kv_connector_extra_config": {"max_wait_s": 600, "unknown_wait_s": 600},
 }
+SHARED_ENGINES = ("vllm_url", "small_vllm", "vision_url", "vllm_with_pins", "dynamo_url")
 BLOCK = 32
 SMALL_BLOCKS = 100
 SMALL_WINDOW = 2048
@@ -83,3 +85,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.engines)
             item.add_marker(pytest.mark.timeout(TEST_LIMIT))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Tests that share engines run in one worker, so that each engine is started once, and so do those with a Ray
+    cluster. Other files start what they need for themselves. (Groups of pytest-xdist 3.8 have no effect in pytest 9.2.)
+    """
+    scheduler = LoadScopeScheduling(config, log)
+    scheduler._split_scope = _group
+    return scheduler
+
+
+def _group(test: str) -> str:
+    file = test.partition("::")[0]
+    source = (HERE.parents[1] / file).read_text()
+    if any(engine in source for engine in SHARED_ENGINES):
+        return "engines"
+    return "ray" if "ray_cluster" in source else file
