@@ -1,7 +1,7 @@
 """Published results made again: all of a group, one command after the other.
 
     python -m benchmarks                       # which results there are, from which commit, and the command of each
-    python -m benchmarks virtual cores         # make those of these groups, where they are not of this commit
+    python -m benchmarks virtual cores         # make those of these groups, where src/ has changed since their commit
     python -m benchmarks cores --only tools,flows
 
 Groups: see benchmarks/catalog.py. A command that fails does not stop the others; the program then ends with 1.
@@ -44,12 +44,12 @@ def main() -> None:
 
 
 def _make(wanted: Sequence[Published]) -> int:
-    now, failed = report.circumstances(None)["commit"], list[str]()
+    failed = list[str]()
     for each in wanted:
         if not each.is_complete:
             print(f"{each.result}: run by hand: python -m benchmarks.{each.command}", flush=True)
-        elif _commit(each) == now:
-            print(f"{each.result}: of this commit", flush=True)
+        elif is_current(_commit(each)):
+            print(f"{each.result}: the source is still that of {_commit(each)}", flush=True)
         else:
             started = time.monotonic()
             status = subprocess.run([sys.executable, "-m", *_module(each)], env=_environment(), check=False).returncode
@@ -58,6 +58,11 @@ def _make(wanted: Sequence[Published]) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}")
     return bool(failed)
+
+
+def is_current(commit: str | None) -> bool:
+    """Whether `src/` is the same as at this commit."""
+    return commit is not None and report.git("diff", "--quiet", commit, "--", "src").returncode == 0
 
 
 def _module(published: Published) -> list[str]:

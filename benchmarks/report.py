@@ -22,17 +22,22 @@ def write(name: str, numbers: dict[str, Any], path: Path | None = None, *, commi
 
 def circumstances(commit: str | None) -> dict[str, Any]:
     """Commit, number of changed source files, date and machine of a measurement."""
-    changed = None if commit else len(_git("status", "--porcelain", "--", "src", "benchmarks/*.py").splitlines())
+    changed = None if commit else len(_output("status", "--porcelain", "--", "src", "benchmarks/*.py").splitlines())
     return {
-        "commit": commit or _git("rev-parse", "--short", "HEAD"),
+        "commit": commit or _output("rev-parse", "--short", "HEAD"),
         "changed_files": changed,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "machine": {"arch": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()},
     }
 
 
-def _git(*words: str) -> str:
+def _output(*words: str) -> str:
     try:
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.strip()
+        return git(*words).stdout.strip()
     except OSError:
         return ""
+
+
+def git(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a command of git in the repository. Raises OSError without git."""
+    return subprocess.run(["git", *words], cwd=RESULTS.parents[1], capture_output=True, text=True, check=False)
