@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from ..aio import exit_in_thread
-from ..core.errors import SpecError
+from ..core.errors import ErrorKind, SpecError
 from ..core.json import dumps
 from ..core.results import AgentResult
+from ..core.run_failure import RunStopped
 from ..core.task_fields import is_object_url
 from ..lazy_imports import lazy_modules
 from .append_file import AppendFile
@@ -65,12 +66,17 @@ def open_results(path: str | Path, label: str = "out") -> ResultWriter:
 @asynccontextmanager
 async def result_file_writer(path: Path | str) -> AsyncIterator[Write]:
     """The write function of a results file. Opening an object store and closing the file may take a while, and do not
-    block the loop."""
+    block the loop. Raises SpecError if the file cannot be opened, RunStopped if it cannot be completed at the end."""
     file = await asyncio.to_thread(open_results, path) if isinstance(path, str) else open_results(path)
     try:
         yield file.write
-    finally:
+    except BaseException:
         await exit_in_thread(file, *sys.exc_info())
+        raise
+    try:
+        await exit_in_thread(file, None, None, None)
+    except SpecError as error:
+        raise RunStopped(ErrorKind.OUT, str(error)) from error.__cause__
 
 
 class LinesFile:

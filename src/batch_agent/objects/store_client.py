@@ -5,7 +5,7 @@ import io
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -203,10 +203,13 @@ class StoreClient:
         return RemoteFile(self, f"{self._scheme}://{info['name'].lstrip('/')}", info["size"] or 0)
 
     def _check_bucket(self, url: str) -> None:
-        """adlfs lists a container that does not exist as an empty one."""
-        bucket = _bucket(url)
-        if self._family == "az" and not self.filesystem.exists(f"{self._scheme}://{bucket}"):
-            raise FileNotFoundError(f"there is no container {bucket!r}")
+        """adlfs lists a container that does not exist as an empty one, and s3fs finds nothing for a pattern in it."""
+        bucket = f"{self._scheme}://{_bucket(url)}"
+        if self._family == "az" and not self.filesystem.exists(bucket):
+            raise FileNotFoundError(f"there is no container {_bucket(url)!r}")
+        if self._family == "s3":
+            with suppress(PermissionError):  # who may list a part of a bucket need not see the bucket
+                self.filesystem.info(bucket)
 
     def _delete(self, url: str) -> None:
         try:

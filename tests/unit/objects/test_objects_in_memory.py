@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from batch_agent import BatchAgent, Flow, SpecError
+from batch_agent import BatchAgent, ErrorKind, Flow, RunStopped, SpecError
 from batch_agent.core.errors import StoreError
 from batch_agent.core.results import AgentResult
 from batch_agent.core.spec import BatchSpec
@@ -131,6 +131,17 @@ async def test_a_run_without_results_leaves_an_empty_manifest() -> None:
 async def test_one_object_is_written_at_the_end() -> None:
     await run(out="memory://b/one.jsonl")
     assert len(read_inputs("memory://b/one.jsonl")) == 3  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("out", ["memory://b/out.jsonl", "memory://b/out/"])
+async def test_results_that_cannot_be_uploaded_at_the_end_are_in_the_error(
+    monkeypatch: pytest.MonkeyPatch, out: str
+) -> None:
+    monkeypatch.setattr(StoreClient, "upload", _fail)
+    with pytest.raises(RunStopped, match=r"The store is down\. .*esults .*are in '") as stopped:
+        await BatchAgent.run(task="{it}", inputs=["a"], backend=backend(), out=out)
+    assert stopped.value.kind is ErrorKind.OUT
+    assert [result.output for result in stopped.value.results] == ["ok"]
 
 
 async def test_an_error_leaves_the_manifest_incomplete_and_the_results_so_far() -> None:

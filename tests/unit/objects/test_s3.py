@@ -278,8 +278,10 @@ def test_of_two_runs_with_one_checkpoint_the_later_one_goes_on(bucket: str, tmp_
 @pytest.mark.parametrize(
     ("option", "url", "problem"),
     [
-        ("inputs", "s3://no-such-bucket/in.jsonl", "no object matches 's3://no-such-bucket/in.jsonl'"),
+        ("inputs", "s3://no-such-bucket/in.jsonl", "Create the bucket 'no-such-bucket' first"),
+        ("inputs", "s3://no-such-bucket/in/*.jsonl", "Create the bucket 'no-such-bucket' first"),
         ("out", "s3://no-such-bucket/out/", "Create the bucket 'no-such-bucket' first"),
+        ("out", "s3://no-such-bucket/out.jsonl", "Create the bucket 'no-such-bucket' first"),
         ("checkpoint_dir", "s3://no-such-bucket/x", "Create the bucket 'no-such-bucket' first"),
     ],
 )

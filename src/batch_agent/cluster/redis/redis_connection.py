@@ -62,6 +62,7 @@ _TLS_ADVICE = {
     "NO_CERTIFICATE": "The file of ssl_ca_certs has no certificate.",
     "WRONG_VERSION_NUMBER": "It may not expect TLS at this port: use redis://, or the port with TLS.",
 }
+_DENIED_IN_SCRIPT = "ACL failure in script"
 _TRANSIENT_PREFIXES = ("BUSY ", "NOREPLICAS", "UNBLOCKED", "MASTERDOWN")
 
 
@@ -212,7 +213,7 @@ def _reason(error: Exception) -> str | None:
     match error:
         case AuthenticationError() | AuthorizationError():
             return f"rejected the credentials ({text}). Check user and password: redis://USER:PASSWORD@HOST:PORT."
-        case NoPermissionError():
+        case _ if isinstance(error, NoPermissionError) or text.startswith(_DENIED_IN_SCRIPT):
             return f"denied a command ({text}). Grant this user the keys batch-agent:* and all commands."
         case OutOfMemoryError():
             return (

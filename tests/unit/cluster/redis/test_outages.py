@@ -264,6 +264,11 @@ async def test_missing_redis_permissions_are_reported_at_once(server: RedisServe
             await coordinator.work.pending_count()
         with pytest.raises(StoreError, match=r"denied a command \(User guest has no permissions"):
             await coordinator.documents.read("x")
+    async with Redis.from_url(server.url) as client:
+        await client.acl_setuser("guest", enabled=True, passwords=["+secret"], commands=["+@all", "-hset"], keys=["*"])
+    async with opened(server.url.replace("redis://", "redis://guest:secret@")) as coordinator:
+        with pytest.raises(StoreError, match=r"denied a command \(.*'hset' command.*Grant this user"):
+            await coordinator.work.renew("a", {}, ttl=1.0)
 
 
 async def test_a_missing_redis_database_is_reported_at_once(redis_server: RedisServer) -> None:
