@@ -95,6 +95,8 @@ class ScriptedBackend:
         answer = await scripted if inspect.isawaitable(scripted) else scripted
         if isinstance(answer, BackendError):
             raise answer
+        if not isinstance(answer, Reply):
+            raise TypeError(f"a script returns what say(), call() or calls() makes, or a BackendError, not {answer!r}")
         for thought in answer.thoughts:
             yield ReasoningDelta(thought.text, thought.signature, thought.redacted)
         if answer.text:

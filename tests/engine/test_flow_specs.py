@@ -52,7 +52,7 @@ MAPPED = FLOW.map("a", "A {it}", output_schema=Review)
         (MAPPED.reduce("r", "R", group_by="a.sort"), r"the answer of 'a' does not have"),
         (FLOW.map("it", "A {it}"), "'it' is a field of the inputs, and step 'it'"),
         (FLOW.expand("kind", list).map("a", "A"), "'kind' is a field of the inputs, and step 'kind'"),
-        (MAPPED.map("a", "A {it}"), "Two steps are called 'a' and 'a'"),
+        (MAPPED.map("a", "A {it}"), "Two steps are called 'a': rename"),
         (MAPPED.map("A", "A {it}"), "Two steps are called 'a' and 'A'"),
         (MAPPED.expand("a", list), "Two steps are called"),
         (FLOW.map("n", "A {it}"), "'n' is a reserved name"),

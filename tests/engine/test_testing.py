@@ -37,6 +37,13 @@ def test_a_deadlock_of_all_tasks_is_reported(monkeypatch: pytest.MonkeyPatch) ->
         run_virtual(main())
 
 
+def test_a_script_that_returns_text_is_told_to_use_say() -> None:
+    backend = ScriptedBackend(lambda request: "36")  # type: ignore[arg-type, return-value]
+    error = BatchAgent.run_sync(task="How old is {name}?", inputs=["Ada"], backend=backend)[0].error
+    assert error is not None
+    assert "what say(), call() or calls() makes" in error.message
+
+
 def test_a_run_on_a_scripted_backend_needs_no_fixtures() -> None:
     backend = ScriptedBackend(by_turn(call("wait"), say("42")), seconds=30)
     [result] = run_virtual(BatchAgent.run(task="{it}", inputs=["a"], tools=[waiting_tool(10)], backend=backend))

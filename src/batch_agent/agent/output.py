@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import is_dataclass
 from operator import is_
 from types import FunctionType
 from typing import Any, NoReturn
@@ -39,6 +40,8 @@ class TypedOutput:
                 raise TypeError("a function is not a type")
             if isinstance(schema, str):  # Pydantic would resolve it as a forward reference
                 raise TypeError("a string is not a type")
+            if is_dataclass(schema) and not isinstance(schema, type):  # Pydantic would read its __qualname__
+                raise TypeError("an instance is not a type")
             self._adapter: TypeAdapter[Any] = TypeAdapter(schema)
             self.json_schema: JsonSchema = without_titles(self._adapter.json_schema())
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
@@ -108,6 +111,8 @@ class RawSchemaOutput:
         import jsonschema_rs  # imported late, as Pydantic above
 
         self.json_schema: JsonSchema = dict(schema)
+        if schema.get("type") == "json_schema" or {"name", "schema"} <= schema.keys():
+            raise SpecError("output_schema is a response format of OpenAI's API: pass only what its 'schema' contains.")
         try:
             self._validator = jsonschema_rs.validator_for(self.json_schema, retriever=_reject_reference)
         except ValueError as error:

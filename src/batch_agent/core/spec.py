@@ -106,7 +106,7 @@ class BatchSpec:
         check_inputs(self.inputs)
         tools = () if self.tools is None else self.tools
         if not isinstance(tools, Iterable) or isinstance(tools, str | Mapping):
-            raise SpecError(f"tools must be a list of tools; got {self.tools!r}: write tools=[...].")
+            raise SpecError(f"tools must be a list of tools; got one {type(self.tools).__name__}: write tools=[...].")
         if isinstance(self.task, str):
             valid_unicode("task", self.task)
         self._apply_runtime()

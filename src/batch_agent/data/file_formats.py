@@ -145,7 +145,9 @@ def _json_lines(file: InputFile) -> Iterator[Any]:
                 except orjson.JSONDecodeError as error:
                     text.decode()  # raises UnicodeDecodeError for another encoding
                     other = " For another format: input_format='csv'." if file.copy is not None and number == 1 else ""
-                    raise SpecError(f"{file.name}, line {number}: not valid JSON ({error}).{other}") from error
+                    raise SpecError(
+                        f"{file.name}, line {number}: not valid JSON ({error.msg}, column {error.colno}).{other}"
+                    ) from error
 
 
 def _lines(file: InputFile) -> Iterator[Any]:

@@ -61,7 +61,8 @@ def check_steps(steps: Sequence[FlowStep]) -> None:
         _check_name(step.name)
         if step.name.lower() in seen:  # a stage has a folder, and some file systems ignore case
             other = seen[step.name.lower()]
-            raise SpecError(f"Two steps are called {other!r} and {step.name!r}: rename one of them.")
+            names = repr(other) if other == step.name else f"{other!r} and {step.name!r}"
+            raise SpecError(f"Two steps are called {names}: rename one of them.")
         seen[step.name.lower()] = step.name
         if isinstance(step, Expand):
             _check_function(f"expand({step.name!r}, ...)", step.into, "returns a list for an item")

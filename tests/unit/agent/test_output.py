@@ -217,6 +217,7 @@ def test_a_too_deeply_nested_answer_is_invalid() -> None:
         Unknowable,
         Unknowable(),
         City(name="an instance"),
+        Point(1, 2),
         [City],
         "City",
         lambda: 1,
@@ -227,6 +228,18 @@ def test_an_output_schema_that_is_not_a_type_is_rejected(schema: Any) -> None:
     with pytest.raises(SpecError, match=r"^output_schema must be a Pydantic model, a type such as") as caught:
         output_type(schema)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"name": "city", "strict": True, "schema": {"type": "object"}},
+        {"type": "json_schema", "json_schema": {"name": "city", "schema": {"type": "object"}}},
+    ],
+)
+def test_a_response_format_of_openai_is_not_taken_for_a_schema(schema: Any) -> None:
+    with pytest.raises(SpecError, match="pass only what its 'schema' contains"):
+        output_type(schema)
 
 
 @pytest.mark.parametrize(

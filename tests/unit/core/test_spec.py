@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from batch_agent import Tool
 from batch_agent.core.errors import SpecError
 from batch_agent.core.options import ContextLimits, Limits, Prefix, Retry, Rows, SpendingLimits, Timeouts, ToolCaching
 from batch_agent.core.options.evaluation import Evaluation
@@ -127,6 +128,8 @@ def test_of_and_the_constructor_make_the_same_spec() -> None:
 def test_tools_may_come_from_a_generator_or_be_none() -> None:
     assert spec(tools=(tool for tool in [len, min])).tools == (len, min)
     assert spec(tools=None).tools == ()
+    with pytest.raises(SpecError, match=r"got one Tool: write tools=\["):
+        spec(tools=Tool.read_file)
 
 
 @pytest.mark.parametrize(

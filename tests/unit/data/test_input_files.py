@@ -90,7 +90,7 @@ def test_results_may_not_overwrite_inputs_or_be_in_their_folder(tmp_path: Path) 
         ("in.txt", "x", "unknown suffix. Inputs are a .jsonl, .json, .csv, .tsv or .parquet file"),
         ("in.json", "{}", "must contain a list of inputs, not a single dict"),
         ("in.json", "[", "not valid JSON"),
-        ("in.jsonl", '{"a": 1}\n{"a": \n', r"in\.jsonl, line 2: not valid JSON"),
+        ("in.jsonl", '{"a": 1}\n{"a": \n', r"in\.jsonl, line 2: not valid JSON \(.*, column 6\)"),
         ("in.jsonl", b'{"a": "\xff"}\n', r"in\.jsonl, line 1: not UTF-8 .*encoding="),
         ("in.jsonl", "", "has no inputs"),
         ("in.csv", "", "has no inputs"),

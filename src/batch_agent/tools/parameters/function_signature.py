@@ -146,6 +146,8 @@ def _parameters(function: Callable[..., Any], name: str) -> list[inspect.Paramet
     except ValueError as error:
         raise SpecError(f"Tool {name!r}: its signature cannot be read ({error}).") from None
     for parameter in parameters:
+        if parameter.name == "self":
+            raise SpecError(f"Tool {name!r}: it has no instance to be called on; pass the method of an instance.")
         if parameter.kind in _NOT_NAMED:
             raise SpecError(f"Tool {name!r}: a model cannot pass {str(parameter)!r} by name; use ordinary parameters.")
     bound = function.keywords if isinstance(function, functools.partial) else {}

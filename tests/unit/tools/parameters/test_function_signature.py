@@ -339,6 +339,16 @@ def test_methods_partials_and_callable_objects_can_be_tools() -> None:
     assert tool.spec.parameters["properties"] == {"q": {"type": "string"}}  # what is bound is nobody else's business
 
 
+def test_a_method_without_an_instance_is_refused() -> None:
+    class Library:
+        def find(self, q: str) -> str:
+            """Find a book."""
+            return q
+
+    with pytest.raises(SpecError, match="Tool 'find': it has no instance"):
+        Tool.define(Library.find)
+
+
 @pytest.mark.parametrize("value", [3, "text", int, Place, None, object()])
 def test_an_object_that_is_not_callable_is_not_a_tool(value: Any) -> None:
     from batch_agent.tools import as_tool
