@@ -6,11 +6,11 @@ of braces takes it quadratic time, on the event loop, and would be turned into a
 
 import re
 from collections.abc import Iterator
-from json import JSONDecoder
+from contextlib import suppress
 from typing import Any
 
 from ..core.agent_config import ACTION_FINAL, WRAPPED_ANSWER, InvalidOutput, OutputType
-from ..core.json import written_float
+from ..core.json import WRITTEN_JSON
 from ..core.schema import JsonSchema, is_object
 
 _BEGINS_LIKE_JSON = re.compile(
@@ -46,9 +46,10 @@ _THOUGHT = re.compile(rf"<{_TAG}>.*?</{_TAG}>", re.DOTALL)
 _THOUGHT_START = re.compile(rf"\s*<{_TAG}>")
 _THOUGHT_END = re.compile(rf"</{_TAG}>")
 # Fences are matched at the start or the end of a line only, where a fence inside a JSON string never is.
-_FENCE = re.compile(r"^[ \t]*```[\w-]*(.*?)(?:^[ \t]*```|```[ \t]*$|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t]*```[\w-]*((?:[^\n`]++|\n(?![ \t]*```)|`(?!``[ \t]*$))*+)(?:\n[ \t]*```|```[ \t]*$|\Z)", re.MULTILINE
+)
 _OPENING = re.compile(r"""\{(?=\s*(?:["}]|\Z))|\[(?=\s*(?:["\[{\]\dtfnNI-]|\Z))""")
-_DECODER = JSONDecoder(strict=False, parse_float=written_float)
 
 _CLOSING = {"{": "}", "[": "]"}
 _TIDIED = re.compile(r""""(?:[^"\\]|\\.)*+"|,(?=\s*(?:[}\]]|\Z))|[\[\]{}]""", re.DOTALL)
@@ -66,6 +67,9 @@ def find_answer(text: str, output: OutputType, agent_input: Any = None, *, is_wh
     `is_whole=False`: the text was cut off. Then only complete JSON counts, and only if no other value starts after
     it."""
     problem: InvalidOutput | None = None
+    if text.lstrip().startswith("{") and is_object(output.json_schema):  # answers of other types may be wrapped
+        with suppress(InvalidOutput):
+            return output.validate_json(text, agent_input)
     for value in _answers(text, output, is_whole):
         try:
             return fit(value, output, agent_input)
@@ -150,7 +154,7 @@ def _candidates(value: Any, *, is_wrapped: bool) -> Iterator[Any]:
 def _decoded(text: str) -> list[Any]:
     """The value of which `text` is the JSON, as a list of one; empty if it is not JSON."""
     try:
-        return [_DECODER.decode(text)]
+        return [WRITTEN_JSON.decode(text)]
     except (ValueError, RecursionError):
         return []
 
@@ -182,7 +186,7 @@ def _complete_values(text: str, *, is_whole: bool = True) -> list[Any]:
     position = failures = 0
     while failures < _MAX_FAILURES and (opening := _OPENING.search(text, position)):
         try:
-            value, position = _DECODER.raw_decode(text, opening.start())
+            value, position = WRITTEN_JSON.raw_decode(text, opening.start())
             values.append(value)
         except (ValueError, RecursionError):
             failures += 1

@@ -12,12 +12,14 @@ import orjson
 
 from ..core.agent_config import InvalidOutput, OutputType
 from ..core.errors import SpecError
-from ..core.json import WrittenFloat
+from ..core.json import WRITTEN_JSON, WrittenFloat
 from ..core.schema import JsonSchema, without_titles
 from ..core.validation import MAX_NESTING, is_too_deep
 
 _MAX_PROBLEMS = 5
 _MAX_PROBLEM_CHARS = 300
+_TOO_DEEP = f"it is nested more than {MAX_NESTING} levels deep"
+_HALF_CHARACTER = "it holds half of a character"
 
 
 def output_type(schema: Any) -> OutputType | None:
@@ -57,12 +59,27 @@ class TypedOutput:
                 return self._validated(written, agent_input)
         return self._validated(value, agent_input)
 
+    def validate_json(self, text: str, agent_input: Any = None) -> Any:
+        if self._has_decimals:
+            return self.validate(_loads(text), agent_input)
+        return self._validated_json(text, agent_input)
+
     def _validated(self, value: Any, agent_input: Any) -> Any:
+        """The value, validated as JSON: in strict mode, Pydantic accepts a string for a date or an enum only from
+        JSON."""
+        from pydantic_core import to_json
+
+        try:
+            text = to_json(value, inf_nan_mode="constants")
+        except ValueError:
+            raise InvalidOutput(_TOO_DEEP if is_too_deep(value) else _HALF_CHARACTER) from None
+        return self._validated_json(text, agent_input)
+
+    def _validated_json(self, text: str | bytes, agent_input: Any) -> Any:
         from pydantic import ValidationError
 
         try:
-            # As JSON: in strict mode, Pydantic accepts a string for a date or an enum only from JSON.
-            return self._adapter.validate_json(json.dumps(value), context={"input": agent_input})
+            return self._adapter.validate_json(text, context={"input": agent_input})
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             raise InvalidOutput(_problems((problem["loc"], problem["msg"]) for problem in found)) from error
@@ -124,6 +141,9 @@ class RawSchemaOutput:
                 f"fields: {{'type': 'object', 'properties': {{{fields}}}}}."
             )
 
+    def validate_json(self, text: str, agent_input: Any = None) -> Any:
+        return self.validate(_loads(text), agent_input)
+
     def validate(self, value: Any, agent_input: Any = None) -> Any:
         plain = _plain_json(value)
         problems = _problems((error.instance_path, error.message) for error in self._validator.iter_errors(plain))
@@ -132,18 +152,26 @@ class RawSchemaOutput:
         return plain
 
 
+def _loads(text: str) -> Any:
+    """The value of which `text` is the JSON, with all digits of its numbers. Raises InvalidOutput."""
+    try:
+        return WRITTEN_JSON.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidOutput(f"it is not JSON: {error}") from error
+
+
 def _plain_json(value: Any) -> Any:
     """The value, if it can be stored as JSON, which orjson finds out fast. Raises InvalidOutput if it cannot."""
     try:
         orjson.dumps(value)
     except TypeError:
         if is_too_deep(value):
-            raise InvalidOutput(f"it is nested more than {MAX_NESTING} levels deep") from None
+            raise InvalidOutput(_TOO_DEEP) from None
         text = json.dumps(value, ensure_ascii=False)
         try:
             text.encode()
         except UnicodeEncodeError:
-            raise InvalidOutput("it holds half of a character") from None
+            raise InvalidOutput(_HALF_CHARACTER) from None
         return json.loads(text)  # without WrittenFloat
     return value
 

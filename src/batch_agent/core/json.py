@@ -38,6 +38,10 @@ def written_float(digits: str) -> float:
     return value if is_exact else WrittenFloat(digits)
 
 
+WRITTEN_JSON = json.JSONDecoder(strict=False, parse_float=written_float)
+"""Reads what a model wrote: also control characters in strings, and floats with all their digits."""
+
+
 def dumps(value: Any) -> bytes:
     """Compact JSON of plain data. A lone surrogate becomes a question mark. Raises TypeError for other values, and
     ValueError or RecursionError for values that contain themselves."""

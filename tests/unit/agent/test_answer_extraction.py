@@ -333,6 +333,9 @@ class Refusing:
         self.asked += 1
         raise InvalidOutput("no")
 
+    def validate_json(self, text: str, agent_input: Any = None) -> Any:
+        raise InvalidOutput("no")
+
 
 def test_of_thousands_of_values_only_the_last_are_tried() -> None:
     output = Refusing()

@@ -1,7 +1,9 @@
 """An output type checks answers, makes them typed, and says what is wrong in words for the model."""
 
+import json
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from enum import Enum, IntEnum
 from types import MappingProxyType
 from typing import Annotated, Any, Literal
@@ -13,6 +15,10 @@ from typing_extensions import TypedDict
 from batch_agent.agent.output import RawSchemaOutput, output_type
 from batch_agent.core.agent_config import InvalidOutput, OutputType
 from batch_agent.core.errors import SpecError
+
+
+class Priced(BaseModel):
+    price: Decimal
 
 
 class Color(Enum):
@@ -110,9 +116,16 @@ def test_no_schema_and_str_mean_plain_text(schema: Any) -> None:
     ],
 )
 def test_an_answer_becomes_a_value_of_its_type(schema: Any, value: Any, answer: Any) -> None:
-    found = made(schema).validate(value)
-    assert found == answer
-    assert type(found) is type(answer)
+    for found in (made(schema).validate(value), made(schema).validate_json(json.dumps(value))):
+        assert found == answer
+        assert type(found) is type(answer)
+
+
+@pytest.mark.parametrize("schema", [City, Priced, {"type": "object"}])
+@pytest.mark.parametrize("text", ["", "Roma", '{"name": "Roma"', '{"name": "Roma", "price": 1} and', "[" * 100_000])
+def test_a_text_that_is_not_json_is_no_answer(schema: Any, text: str) -> None:
+    with pytest.raises(InvalidOutput):
+        made(schema).validate_json(text)
 
 
 def test_a_strict_model_takes_from_json_what_json_can_hold() -> None:
@@ -133,7 +146,7 @@ def test_a_strict_model_takes_from_json_what_json_can_hold() -> None:
         (list[City], [{"name": "a"}, {"name": 1}], "1.name: Input should be a valid string"),
         (int, 1.5, "answer: Input should be a valid integer"),
         (Literal["a", "b"], "c", "answer: Input should be 'a' or 'b'"),
-        (City, {"name": "\ud800"}, "answer: Invalid JSON"),
+        (City, {"name": "\ud800"}, "half of a character"),
         (Picky, {"name": "unlucky"}, "name: Value error, no such city"),
         (Picky, {"name": "Bari"}, "answer: KeyError: 'Bari'"),
     ],
