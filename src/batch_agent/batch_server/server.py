@@ -185,6 +185,8 @@ class BatchHandlers:
     def _authenticate(self, request: web.Request) -> None:
         if not is_known(request.headers.get("Host", ""), self._config.host):
             raise ApiError("The Host header does not name this server.", 403, code="unknown_host")
+        if "Origin" in request.headers:  # a browser may send a form with a file without asking the server first
+            raise ApiError("A page in a browser cannot use this server.", 403, code="unknown_origin")
         key, given = self._config.api_key, request.headers.get("Authorization", "")
         if key is None or request.path == "/health":
             return

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 _NAMES = re.compile(
     r"(AWS|AZURE)_.*"
     r"|(.*[^a-z])?(PASS|PAT|PWD|AUTH)"
-    r"|.*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|BEARER)S?([^a-z].*)?",
+    r"|.*(KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|BEARER|COOKIE|JWT|WEBHOOK)S?([^a-z].*)?",
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(r"PWD|OLDPWD|.*_PROXY", re.IGNORECASE)

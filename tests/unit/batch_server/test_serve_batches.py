@@ -10,7 +10,7 @@ from typing import Any
 
 import openai
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientSession, FormData
 from openai import AsyncOpenAI
 from openai.types import Batch, FileObject
 
@@ -176,6 +176,12 @@ async def test_a_page_of_another_site_cannot_use_the_server(tmp_path: Path, sim:
         plain = {"Content-Type": "text/plain"}
         async with browser.post(f"{client.base_url}batches", data=b"{}", headers=plain) as form:
             assert form.status == 400
+        upload = FormData({"purpose": "batch"})
+        upload.add_field("file", b"{}", filename="a.jsonl")
+        origin = {"Origin": "https://evil.example"}
+        async with browser.post(f"{client.base_url}files", data=upload, headers=origin) as form:
+            assert form.status == 403
+        assert (await client.files.list()).data == []
 
 
 async def test_a_cancelled_batch_keeps_the_lines_that_were_answered(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Built-in tools that read, list and search the files of one folder."""
 
 import io
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,8 @@ _MAX_BYTES = 2_000_000
 _MAX_IMAGE_BYTES = 20 * 1024 * 1024
 _MAX_LISTED = 1_000
 _MAX_MATCHES = 200
-_MAX_SEARCHED_LINE_CHARS = 2_000
+_MAX_WINDOW_CHARS = 2_000
+"""Of a line that are matched at once: how long that takes grows with their number, and it cannot be interrupted."""
 _MAX_SHOWN_LINE_CHARS = 300
 
 
@@ -218,13 +219,26 @@ class _Search:
             return True
         text = _decoded(data[:_MAX_BYTES], path, self._encoding)
         for number, line in enumerate((text or "").split("\n"), 1):
-            if monotonic() >= self._until or self.is_full:
-                return False
-            if self._matches(line[:_MAX_SEARCHED_LINE_CHARS].rstrip("\r")):
-                self.found.append(f"{shown(path)}:{number}: {line.strip()[:_MAX_SHOWN_LINE_CHARS]}")
+            for window in _windows(line.rstrip("\r"), _MAX_WINDOW_CHARS):
+                if monotonic() >= self._until or self.is_full:
+                    return False
+                if self._matches(window):
+                    self.found.append(f"{shown(path)}:{number}: {self._excerpt(window.strip())}")
+                    break
         if len(data) > _MAX_BYTES and text is not None:
             self.notes.append(f"[{shown(path)}: only the first {_MAX_BYTES} bytes were searched]")
         return True
+
+    def _excerpt(self, text: str) -> str:
+        """A part of a long text that matches too, if one does."""
+        return next(filter(self._matches, _windows(text, _MAX_SHOWN_LINE_CHARS)), text[:_MAX_SHOWN_LINE_CHARS])
+
+
+def _windows(text: str, size: int) -> Iterator[str]:
+    """Parts of a text that overlap by half, so that a match of up to half a part is in one of them. To `^` and `$`,
+    each part is a line."""
+    step = size // 2
+    return (text[start : start + size] for start in range(0, max(1, len(text) - step), step))
 
 
 def _decoded(data: bytes, path: str, declared: str | None) -> str | None:

@@ -2,13 +2,18 @@
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from html import unescape
 
 from ...charset import bom_encoding
 
 _SNIFFED_BYTES = 65_536
 _MAX_TAGS = 20_000
+_MAX_ATTRIBUTES = 1_000
+"""Of one tag. lxml takes minutes for a tree with a tag of tens of thousands, and no other page is parsed meanwhile."""
+_NOT_OF_PAGES = frozenset({"idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape"})
+"""Codecs that Python counts as encodings. `punycode` takes hours for a megabyte."""
 _META = re.compile(rb"<meta[^<>]{0,200}?charset\s*=\s*[\"']?([A-Za-z0-9_:.-]{1,40})", re.IGNORECASE)
 _TAG = re.compile(r"<(!--|[!?]|/?([A-Za-z][A-Za-z0-9]*))")
 _INVISIBLE = frozenset({"iframe", "noscript", "object", "script", "style", "svg", "template"})
@@ -50,15 +55,41 @@ def readable(html: str) -> str:
         from trafilatura import extract
     except ImportError:
         return plain(html)
-    if html.count("<") > _MAX_TAGS:
+    if html.count("<") > _MAX_TAGS or _max_attributes(html) > _MAX_ATTRIBUTES:
         return plain(html)
     # Without `fast` it falls back on algorithms that take minutes for a page of nothing but lists.
     return extract(html, output_format="markdown", include_comments=False, fast=True) or plain(html)
 
 
+class _AttributeCounter:
+    """Target of a parser that builds no tree."""
+
+    def __init__(self) -> None:
+        self._most = 0
+
+    def start(self, tag: str, attributes: Mapping[str, str]) -> None:
+        self._most = max(self._most, len(attributes))
+
+    def close(self) -> int:
+        return self._most
+
+
+def _max_attributes(html: str) -> int:
+    """Number of attributes of the tag that has most, in linear time."""
+    from lxml.etree import HTMLParser  # type: ignore[import-untyped]
+
+    parser = HTMLParser(target=_AttributeCounter(), encoding="utf-8")
+    parser.feed(html.encode(errors="replace"))
+    most: int = parser.close()
+    return most
+
+
 def plain(html: str) -> str:
     """All text of a page, in linear time, which html.parser does not guarantee."""
-    lines = (" ".join(line.split()) for line in unescape("".join(_pieces(html))).split("\n"))
+    text = "".join(_pieces(html))
+    with suppress(ValueError):  # a character whose number has thousands of digits
+        text = unescape(text)
+    lines = (" ".join(line.split()) for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
 
 
@@ -87,6 +118,8 @@ def _after(html: str, tag: re.Match[str], name: str) -> int:
 
 def _is_known(encoding: str) -> bool:
     try:
+        if codecs.lookup(encoding).name in _NOT_OF_PAGES:
+            return False
         "".encode(encoding)
     except LookupError:
         return False

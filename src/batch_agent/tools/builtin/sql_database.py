@@ -14,10 +14,12 @@ from .sqlite_process import QueryError, QueryRows, SqliteProcesses
 from .sqlite_program import connect
 
 if TYPE_CHECKING:
-    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy import URL, Connection, CursorResult, Engine
 
 _MAX_SCHEMA_CHARS = 6_000
 _READ_KEYWORDS = ("select", "with", "values", "table", "explain", "show")
+_WITHOUT_CURSOR = ("explain", "show")
+"""Statements of PostgreSQL that a cursor does not take; their results are small."""
 _DENIED = ("not authorized", "authorization denied", "attempt to write a readonly database")
 
 
@@ -98,7 +100,8 @@ class Database:
     def _rows_here(self, query: str, max_rows: int) -> QueryRows | None:
         with self.reading() as connection:
             self.check(query)
-            result = connection.exec_driver_sql(query, execution_options={"no_parameters": True})
+            run = _run_with_cursor if self.kind == "postgresql" else _run
+            result = run(connection, query, max_rows)
             if not result.returns_rows:
                 return None
             rows = result.fetchmany(max_rows + 1)
@@ -119,7 +122,7 @@ class Database:
         text = query.strip().rstrip(";")
         if ";" in text:
             raise SqlError("write one statement only; a semicolon inside of a text is chr(59)")
-        if not text.lstrip("( \n\t").lower().startswith(_READ_KEYWORDS):
+        if not _start(text).startswith(_READ_KEYWORDS):
             raise SqlError(f"only reading is allowed; begin with one of {', '.join(map(str.upper, _READ_KEYWORDS))}")
 
     def schema(self) -> str:
@@ -159,6 +162,23 @@ def sqlalchemy_package() -> Any:
     except ImportError as error:
         raise SpecError("The SQL tools need a package: pip install 'batch-agent[sql]'.") from error
     return sqlalchemy
+
+
+def _run(connection: "Connection", query: str, max_rows: int = 0) -> "CursorResult[Any]":
+    return connection.exec_driver_sql(query, execution_options={"no_parameters": True})
+
+
+def _run_with_cursor(connection: "Connection", query: str, max_rows: int) -> "CursorResult[Any]":
+    """Gets one row more than `max_rows`, which shows that there are more. Without a cursor, the drivers of PostgreSQL
+    read all rows into memory before they return the first one."""
+    if _start(query).startswith(_WITHOUT_CURSOR):
+        return _run(connection, query)
+    _run(connection, f"DECLARE found NO SCROLL CURSOR FOR\n{query}")
+    return _run(connection, f"FETCH {max_rows + 1} FROM found")
+
+
+def _start(query: str) -> str:
+    return query.lstrip("( \r\n\t").lower()
 
 
 def _has_secret(url: "URL") -> bool:

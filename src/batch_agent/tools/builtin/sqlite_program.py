@@ -88,6 +88,7 @@ def connect(uri: str, seconds: float) -> sqlite3.Connection:
     deadline = time.monotonic() + seconds
     connection.set_progress_handler(lambda: time.monotonic() > deadline, _STEPS_PER_CLOCK_CHECK)
     connection.set_authorizer(_authorize)
+    connection.text_factory = lambda data: data.decode(errors="replace")  # old programs wrote text in any encoding
     return connection
 
 

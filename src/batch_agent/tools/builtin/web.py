@@ -84,9 +84,9 @@ def _host(arguments: Mapping[str, Any]) -> str:
 async def _follow(session: aiohttp.ClientSession, address: URL) -> str:
     for _ in range(_MAX_REDIRECTS + 1):
         async with session.get(address, allow_redirects=False) as response:
-            if response.status not in _REDIRECTS:
+            location = response.headers.get("Location")
+            if response.status not in _REDIRECTS or location is None:
                 return await _result(response)
-            location = response.headers.get("Location", "")
         try:
             address = checked(str(address.join(URL(location))))
         except (ValueError, PermissionError) as error:

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from ...core.errors import SpecError
-from ...core.safe_text import public_url
+from ...core.safe_text import mask_user_info, public_url
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -52,4 +52,5 @@ class McpConfig:
         if self.is_remote:
             return public_url(str(self.server))
         program, *arguments = self.command
-        return " ".join([program, *[part for part in arguments if not part.startswith("-")][:1]])
+        words = [program, *(part for part in arguments if not part.startswith("-") and "=" not in part)]
+        return mask_user_info(" ".join(words[program == "env" :][:2]))

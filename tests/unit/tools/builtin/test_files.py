@@ -281,9 +281,18 @@ def test_grep_gives_paths_and_lines(tmp_path: Path) -> None:
     assert grep_tool(tmp_path)(pattern="absent") == "No line matches 'absent' in the 2 files that match '**/*'."
 
 
+@pytest.mark.parametrize("at", [0, 299, 1_995, 2_998, 49_994])
+def test_a_long_line_is_searched_whole_and_shown_where_it_matches(tmp_path: Path, at: int) -> None:
+    (tmp_path / "a.txt").write_text("." * at + "needle" + "." * (49_994 - at))
+    found = grep_tool(tmp_path)(pattern="needle")
+    assert found.startswith("a.txt:1: ")
+    assert "needle" in found
+    assert len(found) <= len("a.txt:1: ") + 300
+
+
 def test_no_expression_stops_the_program(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a" * 100_000 + "b")
-    assert grep_tool(tmp_path)(pattern="(a+)+$").startswith("a.txt:1: aaa")  # of a long line, only the beginning
+    assert grep_tool(tmp_path)(pattern="(a+)+b$").startswith("a.txt:1: aaa")
     (tmp_path / "a.txt").write_text("a" * 1_000 + "b")
     assert grep_tool(tmp_path)(pattern="(a+)+$").startswith("No line matches")
 

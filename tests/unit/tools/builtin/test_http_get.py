@@ -117,6 +117,17 @@ async def test_a_page_of_very_many_tags_is_given_with_what_surrounds_it(site: Si
     assert "Home" in await open_get(url=site.put("/", page, kind="text/html"))
 
 
+async def test_a_page_with_a_tag_of_very_many_attributes_is_not_worked_on_for_long(site: Site) -> None:
+    attributes = " ".join(f"a{number}=1" for number in range(100_000))
+    page = ARTICLE.format(f"<p {attributes}>{TEXT * 5}</p>")
+    assert TEXT.strip() in await open_get(url=site.put("/", page, kind="text/html"))
+
+
+async def test_a_character_without_end_is_left_as_it_is(site: Site) -> None:
+    page = f"<li>&#{'1' * 5_000};<li>a &amp; b"
+    assert await open_get(url=site.put("/", page, kind="text/html")) == f"&#{'1' * 5_000};\na &amp; b"
+
+
 @given(
     st.lists(st.sampled_from(["<", ">", "<!--", "-->", "<p", "</p>", "<script>", "</script>", "&", "a", "\n", "<!["]))
 )
@@ -126,7 +137,11 @@ def test_broken_pages_are_read_somehow(pieces: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "encoding"),
-    [("text/html; charset=iso-8859-2", "iso-8859-2"), ("text/html", "utf-8"), ("text/html; charset=nonsense", "utf-8")],
+    [
+        ("text/html; charset=iso-8859-2", "iso-8859-2"),
+        ("text/html", "utf-8"),
+        *[(f"text/html; charset={name}", "utf-8") for name in ("nonsense", "base64", "punycode", "idna", "undefined")],
+    ],
 )
 async def test_letters_are_read_in_the_encoding_that_is_said(site: Site, kind: str, encoding: str) -> None:
     page = "<p>Zażółć gęślą jaźń</p>".encode(encoding)
@@ -331,6 +346,10 @@ async def test_redirects_are_followed_but_not_for_ever(site: Site) -> None:
     site.put("/5", status=308, Location="/6")
     with pytest.raises(RequestFailed, match="more than 5 redirects"):
         await open_get(url=site.url("/0"))
+
+
+async def test_a_redirect_to_nowhere_is_read_as_a_page(site: Site) -> None:
+    assert await open_get(url=site.put("/", "Moved.", status=302)) == "Moved."
 
 
 async def test_a_proxy_of_the_environment_is_not_used(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from batch_agent.core.messages import ToolCall
 from batch_agent.tools import Tool, ToolExecutor
 from batch_agent.tools.builtin import sqlite_process
 from batch_agent.tools.builtin.sql import sql_lookup_tool, sql_tool
-from batch_agent.tools.builtin.sql_database import Database, SqlError, _has_secret, _with_password
+from batch_agent.tools.builtin.sql_database import Database, SqlError, _has_secret, _run_with_cursor, _with_password
 
 _SHOP = """
 CREATE TABLE users (id INTEGER PRIMARY KEY, name TEXT COLLATE NOCASE, photo BLOB);
@@ -199,6 +199,25 @@ def test_letters_come_back_as_they_are(url: str, text: str) -> None:
     asked = text.replace("'", "''")
     shown = sql_tool(url)(query=f"SELECT '{asked}' AS t, 1e999 AS big, -0.5, 9223372036854775807")
     assert json.loads(shown.splitlines()[1]) == [text, "Infinity", -0.5, 9223372036854775807]
+
+
+def test_text_that_is_not_utf_8_is_shown_as_far_as_it_can_be(url: str) -> None:
+    assert sql_tool(url)(query="SELECT CAST(x'47726fdf65' AS TEXT) AS t").splitlines()[1] == '["Gro\ufffde"]'
+
+
+def test_postgresql_sends_no_more_rows_than_are_shown() -> None:
+    class Connection:
+        def exec_driver_sql(self, statement: str, **options: Any) -> str:
+            ran.append(statement)
+            return statement
+
+    ran: list[str] = []
+    connection: Any = Connection()
+    _run_with_cursor(connection, "( SELECT * FROM orders)", 200)
+    assert ran == ["DECLARE found NO SCROLL CURSOR FOR\n( SELECT * FROM orders)", "FETCH 201 FROM found"]
+    ran.clear()
+    _run_with_cursor(connection, "EXPLAIN SELECT * FROM orders", 200)  # no cursor takes it
+    assert ran == ["EXPLAIN SELECT * FROM orders"]
 
 
 def test_half_a_character_is_refused_in_words(url: str) -> None:

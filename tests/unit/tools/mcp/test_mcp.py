@@ -469,6 +469,10 @@ def test_a_command_is_split_as_a_shell_does_and_secrets_are_not_shown() -> None:
     server = MCP("npx -y 'a server' --key secret", env={"KEY": "secret"})
     assert server.command == ["npx", "-y", "a server", "--key", "secret"]
     assert repr(server) == "MCP('npx a server')"
+    assert repr(MCP("env KEY=secret MODE=a npx -y server")) == "MCP('npx server')"
+    assert repr(MCP("npx -y @organisation/server")) == "MCP('npx @organisation/server')"
+    assert repr(MCP("db-server postgres://me:secret@host/db")) == "MCP('db-server postgres://***@host/db')"
+    assert repr(MCP(["sh", "-c", "KEY=secret server"])) == "MCP('sh')"
     assert repr(MCP("https://me:secret@host/mcp?key=secret", headers={"Key": "secret"})) == "MCP('https://host/mcp')"
 
 
