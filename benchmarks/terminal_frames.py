@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 from rich.console import Console
 
@@ -24,7 +23,9 @@ from benchmarks.dashboard import life
 from benchmarks.peers.call_count import Calls
 from benchmarks.rounds import median_of
 
-WAYS: dict[str, Any] = {"own": terminal.LiveProgress, "rich_live": rich_live_progress.LiveProgress}
+View = terminal.LiveProgress | rich_live_progress.LiveProgress
+
+WAYS: dict[str, type[View]] = {"own": terminal.LiveProgress, "rich_live": rich_live_progress.LiveProgress}
 AGENTS, RUNNING = 1000, 256
 ROUNDS, FRAMES, LINES = 21, 24, 50
 TIMES_A_SECOND = 8
@@ -46,7 +47,7 @@ class Sink:
             self.bytes += len(data)
 
 
-def fill(view: Any) -> None:
+def fill(view: View) -> None:
     view.emit(RunStarted("vllm", "a-model", RUNNING, AGENTS, prices=(1.0, 0.1, 2.0)))
     for index in range(AGENTS - RUNNING):
         for event in life(index):

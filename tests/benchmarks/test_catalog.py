@@ -1,6 +1,11 @@
 """The catalog of published results."""
 
+import argparse
+import importlib
+import pkgutil
+import runpy
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -8,6 +13,7 @@ import pytest
 from benchmarks.__main__ import is_current
 from benchmarks.catalog import CATALOG, GROUPS
 
+import benchmarks
 from benchmarks import report
 
 
@@ -53,3 +59,47 @@ def test_a_result_is_current_until_the_source_changes(tmp_path: Path, monkeypatc
     assert not is_current(measured)
     assert not is_current("0000000")  # of a history that this repository does not have
     assert not is_current(None)
+
+
+@pytest.mark.slow
+def test_each_module_is_imported() -> None:
+    elsewhere = set()
+    for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            elsewhere.add(str(error.name).partition(".")[0])
+    assert not elsewhere & {"batch_agent", "batch_agent_vllm", "benchmarks", "tests"}  # peers have their environments
+
+
+@pytest.mark.slow
+def test_each_command_knows_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has no parser is not called: it would measure."""
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", _parse_only)
+    for each in CATALOG:
+        name, path = _module(each.words[0])
+        if "parse_args()" in path.read_text():
+            monkeypatch.setattr(sys, "argv", each.words)
+            monkeypatch.delitem(sys.modules, name, raising=False)
+            with pytest.raises(_ParsedError):
+                runpy.run_module(name, run_name="__main__")
+
+
+def _module(command: str) -> tuple[str, Path]:
+    found = find_spec(f"benchmarks.{command}")
+    if found is not None and found.submodule_search_locations:
+        found = find_spec(f"benchmarks.{command}.__main__")
+    assert found is not None, command
+    assert found.origin is not None, command
+    return found.name, Path(found.origin)
+
+
+class _ParsedError(Exception):
+    """Instead of the measurement."""
+
+
+def _parse_only(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    _, unknown = parser.parse_known_args()
+    assert not unknown
+    assert parser.format_help()
+    raise _ParsedError
