@@ -62,6 +62,7 @@ def test_a_result_is_current_until_the_source_changes(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # libraries of peers that are installed here may be deprecated
 def test_each_module_is_imported() -> None:
     elsewhere = set()
     for module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
