@@ -58,11 +58,11 @@ class AdmissionController:
         has_later_turns: bool = True,
         cost: "CostEstimate | None" = None,
     ) -> None:
-        """`device_tokens`: tokens that the contexts of running requests may use, if known; more than that may be
-        resident where the KV cache has a slower tier. `shared_chars`: characters of the prefix that the agents of this
-        run share. `depth`: index of the stage in a flow; new agents of later stages go first. `agents`: their number,
-        if known. `hints`: for servers that take them. `has_later_turns`: whether agents of this run may have more than
-        one turn. `cost`: estimates the usage of a request, for a backend that may be paced."""
+        """`device_tokens`: tokens of device memory for the contexts of running requests, if known; a KV cache with a
+        slower tier may hold more residents. `shared_chars`: characters of the prefix that the agents of this run share.
+        `depth`: index of the stage in a flow; new agents of later stages go first. `agents`: number of agents, if
+        known. `hints`: sends context hints, if the server takes them. `has_later_turns`: whether an agent may have more
+        than one turn. `cost`: estimates the usage of a request, for a backend that may be paced."""
         self.slots = slots
         self._cost = cost
         self.residency = residency
@@ -76,28 +76,29 @@ class AdmissionController:
         self._shared_chars = shared_chars
         self._new_agent_priority = Priority(True, -depth)
         self.first_turns = NO_USAGE
-        """Usage of the first turns of all new agents, with what was found in the server's prefix cache."""
+        """Usage of the first turns of all new agents, including their hits in the server's prefix cache."""
         self._new: set[str] = set()
         self._load: ServerLoad | None = None
         self._live: set[str] = set()
-        """Agents that were admitted and have not ended."""
+        """Admitted agents that have not ended."""
         self.is_dispatching = False
         """Whether further agents may be admitted without waiting for others."""
         self._on_agents: Callable[[], None] | None = None
 
     def observe(self, backend: CollectsRequests, waiting_for_budget: Callable[[], int]) -> None:
-        """Has the backend know how many agents may still send a request."""
+        """Tells the backend how many agents may still send a request."""
         self._on_agents = backend.observe_agents(
             lambda: len(self._live) + self.is_dispatching - self.slots.waiting - waiting_for_budget()
         )
 
     def expect(self, agents: int) -> None:
-        """The run will start so many agents more than were known; fewer if negative."""
+        """Adds to the number of agents that the run is still going to start. `agents` may be negative."""
         if self._unstarted is not None:
             self._unstarted += agents
 
     def on_dispatch(self, *, is_dispatching: bool) -> None:
-        """`is_dispatching`: the engine reads inputs; otherwise it waits for an agent to end, or has read all."""
+        """`is_dispatching`: whether the engine is reading inputs. If not, it waits for an agent to end, or has read
+        them all."""
         self.is_dispatching = is_dispatching
         if self._on_agents is not None:
             self._on_agents()
@@ -105,8 +106,8 @@ class AdmissionController:
     def share(
         self, shared_chars: int, depth: int, *, has_later_turns: bool = True, server: object = None
     ) -> "AdmissionController":
-        """A controller with the same limits for the agents of another run, which share another prefix. `server`: its
-        backend, if it is another one."""
+        """Returns a controller for the agents of another run, which has the same limits and another shared prefix.
+        `server`: the backend of that run, if it differs."""
         if self.residency is not None:
             from .pool_residency import PoolResidency
 
@@ -171,7 +172,7 @@ class AdmissionController:
         return kv_tiers.admission_order(work) == "start_new"
 
     def hinted(self, request: Request, turns_left: int) -> Request:
-        """The request, with what is known about the agent's next one if the server takes hints."""
+        """The request with a hint about the agent's next one, if the server takes hints."""
         if self._hints is None or not request.agent:
             return request
         is_last = not self._has_later_turns or turns_left <= 1
@@ -193,15 +194,15 @@ class AdmissionController:
             self._update_memory_cap(self.residency)
 
     def on_references(self, agent: str, references: Mapping[str, int]) -> None:
-        """Tool results stand before the agent's own text from its next turn on: their headings, in the order of the
-        prompt, with the characters of each."""
+        """From the agent's next turn on, these tool results precede its own text. `references`: heading and characters
+        of each, in prompt order."""
         if self.residency is not None:
             self.residency.on_references(agent, references)
             self._update_memory_cap(self.residency)
 
     def expected_computations(self, chars: int) -> float:
-        """How often the server computes a result of this length that stands behind its call: contexts that do not fit
-        into the cache together are computed again."""
+        """Expected number of times that the server computes a result of this length, if it stands behind its call:
+        contexts that do not all fit into the cache are computed again."""
         has_room = self.residency is None or self.residency.fits_each(chars)
         return 1.0 if has_room else _COMPUTATIONS_WITHOUT_ROOM
 
@@ -222,7 +223,8 @@ class AdmissionController:
     def tool_wait(
         self, agent: str, calls: Sequence[ToolCall], request: Request | None
     ) -> AbstractContextManager[object]:
-        """A tool wait: the agent holds no slot, and its residency only on lease. `request`: of its last turn."""
+        """Context manager for a tool wait: the agent holds no slot, and keeps its residency on a lease. `request`: that
+        of the agent's last turn."""
         if self.residency is None:
             return _NO_LEASE
         lease = self.residency.lease(agent, [call.name for call in calls])
@@ -232,8 +234,8 @@ class AdmissionController:
         return _ObservedWait(lease, observer, self.residency, agent, request)
 
     def follow(self, server: ChangesEndpoints, *, scales: bool) -> Callable[[], None]:
-        """Has the limits follow the endpoints of a server that join and leave. `scales`: the slots too, because the
-        user has set no limit. Returns a function that ends this."""
+        """Adapts the limits as endpoints of the server join and leave. `scales`: whether to adapt the slots too,
+        because the user has set no limit. Returns a function that stops it."""
         inflight = server.traits.inflight
 
         def on_change(change: EndpointChanged) -> None:
@@ -276,7 +278,7 @@ class AdmissionController:
             self._keep_warm.on_load(load, ledger.tokens_per_second, has_room=has_room)
 
     def sample(self, backend: str) -> LoadSampled:
-        """Current use of the limits."""
+        """The current use of the limits."""
         use, load = self.residency.report() if self.residency else None, self._load
         return LoadSampled(
             backend,
@@ -292,7 +294,7 @@ class AdmissionController:
         )
 
     def report(self) -> Scheduling:
-        """Report of the scheduling so far."""
+        """The scheduling report so far."""
         inflight, limits, pace = self.slots.limit, tuple(self.slots.history), self.slots.pace
         pacing = None if pace is None else pace.pacing()
         if self.residency is None:
@@ -338,10 +340,10 @@ class CostEstimate:
     max_tokens: int | None
     chars_per_token: float
     contexts: dict[str, Usage] = field(default_factory=dict)
-    """Usage of each agent's last request."""
+    """Usage of the last request of each agent."""
 
     def of_next(self, agent: str, chars: int, slots: Slots) -> Usage:
-        """Usage of an agent's next request. `chars`: of its prompt, if it has sent none."""
+        """Estimated usage of an agent's next request. `chars`: characters of its prompt, if it is the first one."""
         output = 0 if slots.pace is None else slots.pace.expected_output(self.max_tokens)
         last = self.contexts.get(agent)
         if last is None:
@@ -380,7 +382,7 @@ class _ObservedWait:
 
 
 def _recorded_chars(facts: Sequence[Fact]) -> tuple[int, Mapping[str, int]]:
-    """Characters of a conversation that an earlier process began, and those of its references."""
+    """Characters of a conversation that an earlier process began, and of its references."""
     if not facts:
         return 0, {}
     replies = 0

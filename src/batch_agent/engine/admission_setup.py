@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CALIBRATION_START = 8
 _SAMPLE_CHARS = 20_000
-"""Length of the text that the server is asked to count."""
+"""Length of the sample text whose tokens the server counts."""
 
 
 def build_admission(
@@ -43,9 +43,9 @@ def build_admission(
     agents: int | None = None,
     server: object = None,
 ) -> AdmissionController:
-    """The admission controller of a run, from its options and the traits of its backend. `shared_chars`: characters of
-    the prefix that all agents share. `has_later_turns`: whether agents may have more than one turn. `agents`: their
-    number, if it is known and all run in this process. `server`: takes hints that have no request, if it can."""
+    """Builds the admission controller of a run. `shared_chars`: characters of the prefix that all agents share.
+    `has_later_turns`: whether an agent may have more than one turn. `agents`: number of agents, if it is known and all
+    of them run in this process. `server`: receives hints that are sent without a request, if it takes them."""
     traits = backend.traits
     run_pace = _pace(spec, traits, server)
     slots = Slots(_inflight_limit(spec, traits), events, run_pace, awaits_limits=traits.reports_rate_limits)

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AgentLoop:
-    """Executor of a run. All agents of the run share it."""
+    """Runs the agents of a run, which share it."""
 
     config: AgentConfig
     turns: TurnRunner
@@ -58,17 +58,17 @@ class AgentLoop:
     store: Store
     agent_time: Deadlines
     retry_failed: bool = True
-    """Whether agents that failed in an earlier run start again."""
+    """Whether to start agents again that failed in an earlier run."""
     summarizer: Summarizer | None = None
-    """Makes the summaries of a compaction; without it, results are elided."""
+    """Summarizes results during a compaction; None: results are elided."""
     deadline: RunDeadline | None = None
-    """Deadline of the run, as far as it is part of `agent_time`."""
+    """Deadline of the run, if it is part of `agent_time`."""
     recorded_compaction: Callable[[str, int], Compacted | None] | None = None
-    """In a replay: returns the compaction that was recorded before a turn, once."""
+    """In a replay: takes the compaction that was recorded before a turn."""
     reads: "ReadRecorder | None" = None
-    """Records what agents read, if they have tools whose results they share."""
+    """Records which shared tool results each agent reads; None without such tools."""
     shared_tools: frozenset[str] = frozenset()
-    """Names of those tools whose results may be placed first."""
+    """Names of the tools whose results may be placed first."""
 
     def from_checkpoint(self, job: Job, facts: Sequence[Fact]) -> AgentResult | None:
         self.tools.recall(facts)
@@ -138,19 +138,19 @@ class AgentLoop:
 
 
 _PERMANENT = frozenset({ErrorKind.BAD_REQUEST, ErrorKind.CONTEXT_OVERFLOW})
-"""Failures of the server that the same request would meet again. Other failures from outside the conversation depend on
-the server's state, on a limit or on code that the user has mended: such an agent always continues."""
+"""Failures that the same request would meet again. Other failures from outside the conversation depend on the server's
+state, on a limit or on the user's code, so a resumed run continues the agent."""
 
 
 _FINAL = frozenset({ErrorKind.CANCELLED})
-"""Ends that no run tries again."""
+"""Errors after which no run tries the agent again."""
 
 
 def result_from_facts(
     config: AgentConfig, job: Job, facts: Sequence[Fact], *, retry_failed: bool
 ) -> AgentResult | None:
-    """The result of an agent that is finished, or None if it has to continue: because it is not finished, it failed and
-    is retried, or its answer was truncated and max_tokens is larger now."""
+    """The result of a finished agent, or None if the agent has to continue: it has not finished, it failed and is to be
+    retried, or its answer was truncated and max_tokens is larger now."""
     conversation = Conversation(config, job)
     conversation.replay(facts)
     step = conversation.next()
@@ -166,8 +166,8 @@ def result_from_facts(
 
 
 def without_truncated_replies(config: AgentConfig, facts: Sequence[Fact]) -> Sequence[Fact]:
-    """The facts without replies at their end that were truncated by a smaller max_tokens than the current one; the same
-    object if there are none."""
+    """The facts without the replies at their end that a smaller max_tokens than the current one has truncated. Returns
+    the same object if there are none."""
     max_tokens, kept = config.sampling.max_tokens, len(facts)
     has_truncated = False
     while kept and (isinstance(facts[kept - 1], Failed | Sampled) or _is_truncated_below(facts[kept - 1], max_tokens)):
@@ -181,7 +181,7 @@ def _is_truncated_below(fact: Fact, max_tokens: int | None) -> bool:
 
 
 class _Agent:
-    """State of one running agent between its turns. It is also the journal of its calls."""
+    """State of a running agent, and the journal of its calls."""
 
     __slots__ = ("_conversation", "_job", "_now", "_request", "_run", "_session", "_slot", "_task")
 
@@ -198,7 +198,7 @@ class _Agent:
         self._request: Request | None = None
 
     def next(self, step: Generate | CallTools | CompactContext) -> Awaitable[Fact]:
-        """The fact that a step results in."""
+        """Runs a step, and returns the fact that it produces."""
         match step:
             case Generate():
                 return self._turn(step) if self._run.recorded_compaction is None else self._replayed(step)
@@ -236,17 +236,17 @@ class _Agent:
             self._run.turns.admission.on_references(self._job.key, self._conversation.references)
 
     async def abandon(self) -> None:
-        """Cancels calls that were started early for a reply that was not completed."""
+        """Cancels calls that were started early, for a reply that was never completed."""
         if self._session is not None:
             await self._session.abandon()
 
     def end(self) -> None:
-        """Drops the session, which refers to its journal, this agent: the garbage collector would find each agent, its
-        task and its conversation in a cycle, long after the agent has ended."""
+        """Drops the session, which refers back to this agent as its journal. Without this, each agent, its task and its
+        conversation would be a cycle that lives until the garbage collector finds it."""
         self._session = None
 
     def _placed(self, results: tuple[ToolResult, ...]) -> tuple[ToolResult, ...]:
-        """The results, of which some may stand before the agent's own text."""
+        """The results, each with its position in the prompt."""
         computations = self._run.turns.admission.expected_computations(sum(len(each.content) for each in results))
         return self._conversation.place(results, self._tools().expected_readers, computations)
 
@@ -287,7 +287,7 @@ class _Agent:
         return fact
 
     async def _replayed(self, step: Generate) -> Fact:
-        """A step of a replay: the compaction that was recorded before this turn, or the turn."""
+        """The step of a replay: the compaction that was recorded before this turn if there is one, else the turn."""
         assert self._run.recorded_compaction is not None
         return self._run.recorded_compaction(self._job.key, step.request.turn) or await self._turn(step)
 
@@ -303,8 +303,8 @@ class _Agent:
         return self._run.turns.turn(self._job, step, slot, self._task, on_attempt)
 
     async def _on_attempt(self, request: Request) -> OnCall | None:
-        """Before each attempt of a turn: cancels the calls of an earlier attempt. The callback starts calls while the
-        model still generates."""
+        """Called before each attempt of a turn: cancels the calls of an earlier attempt. Returns a callback that starts
+        calls while the model is still generating."""
         await self.abandon()
         if not request.may_call_tools:
             return None

@@ -23,44 +23,44 @@ from ..schedule.budget import Amount, AnswerLimits, Budget, Reservation
 _TEMPLATE_TOKENS = 64
 """Tokens that a chat template may add to a message."""
 _MAX_HIDDEN_TOKENS = 65_536
-"""Tokens that a server may use beyond what it was sent, for instructions of its own. Higher reports are ignored."""
+"""Tokens that a server may add to a prompt, such as instructions of its own. Higher reports are ignored."""
 
 _ANSWER_PART = 8
-"""One such part of the window is left for answers, also behind prompts that may be as long as the window."""
+"""Divisor: this part of the window is reserved for the answer, even if the prompt may be as long as the window."""
 _LEAST_ANSWER = 256
-"""The lowest limit that is tried with a server that refuses higher ones."""
+"""The lowest limit that is tried on a server that refuses higher ones."""
 _SCHEMA_BYTES_PER_TOKEN = 2
 _TURNS_APART = 8
-"""Turns whose answers are learned apart: calls of tools are shorter than final answers."""
+"""Turns whose answer lengths are learned separately: tool calls are shorter than final answers."""
 _MAX_CONTEXTS = 10_000
-"""Agents whose last prompt is known; those of older requests are forgotten."""
+"""Agents whose last prompt is remembered; the oldest are forgotten."""
 _GROWTH = 2
-"""The limit of an answer that was cut grows so many times."""
+"""Factor by which the limit of an answer that was cut grows."""
 _ABOUT_LIMIT = re.compile(r"max(imum)?[ _](\w+[ _])?tokens", re.IGNORECASE)
 _HOUR = "'1h'"
-"""In the extra fields of requests that have their prompts kept in the provider's cache for an hour."""
+"""Extra field of requests whose prompts the provider caches for an hour."""
 
 PriceOf = Callable[[str], Price]
 
 
 class BudgetPool:
-    """A budget with waiters. A request that does not fit now waits until requests in flight are settled."""
+    """Budget with waiters: a request that does not fit waits until requests in flight are settled."""
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._needs: dict[int, Amount] = {}
-        """Amounts that waiters need, by waiter."""
+        """Amount that each waiter needs."""
         self._numbers = itertools.count()
         self._request_lease: Callable[[], None] | None = None
         self._requests_again = False
         self.workers = 1
-        """Workers that share the budget."""
+        """Number of workers that share the budget."""
         self._broken: StoreError | None = None
 
     @property
     def waiting(self) -> int:
-        """Requests that wait until others are settled."""
+        """Number of requests that wait until others are settled."""
         return len(self._waiting)
 
     @property
@@ -69,9 +69,9 @@ class BudgetPool:
         return list(self._needs.values())
 
     def require_leases(self, request_lease: Callable[[], None], *, requests_again: bool = False) -> None:
-        """From now on, what is spent has to be leased first: other workers share the budget, or an account is kept.
-        `request_lease` is called when a request begins to wait; with `requests_again`, also whenever it was woken in
-        vain."""
+        """Requires a lease for everything that is spent from now on, because other workers share the budget or an
+        account is kept. `request_lease` is called when a request begins to wait; with `requests_again`, also whenever
+        it wakes and still does not fit."""
         self._request_lease, self._requests_again = request_lease, requests_again
         self.budget.lease(Amount())
 
@@ -83,18 +83,18 @@ class BudgetPool:
         self._wake()
 
     def set_max_usd(self, max_usd: float) -> None:
-        """Changes the budget in dollars. Requests that wait are tried again: they fail if they can never fit now."""
+        """Changes the budget in dollars. Waiting requests are tried again, and fail if they can never fit now."""
         self.budget.set_max_usd(max_usd)
         self._wake()
 
     def fail(self, error: StoreError) -> None:
-        """Nothing can be leased any more: requests that wait fail with this error."""
+        """Fails the waiting requests with this error, because nothing can be leased any more."""
         self._broken = error
         self._wake()
 
     async def reserve(self, worst: Callable[[], Usage], price: Price) -> Reservation:
-        """Waits until the request fits. `worst`: its worst case, which may have changed while it waited. Raises
-        BackendError if it never can, and StoreError if the account fails."""
+        """Waits until the request fits. `worst`: returns its worst case, which may change while it waits. Raises
+        BackendError if it can never fit, and StoreError if the account fails."""
         first = worst()
         return self.budget.reserve(first, price) or await self._wait(first, worst, price)
 
@@ -155,9 +155,9 @@ class BudgetedBackend:
         in_flight: int = 1,
         submitted: Callable[[Request], EarlierSubmission | None] | None = None,
     ) -> None:
-        """`price`: of each model; None if no price is needed. `window`: the user's value of the context window, used if
-        the server reports none. `in_flight`: requests that are expected to be in flight at once.
-        `submitted`: whether a request was submitted in a batch before."""
+        """`price`: returns the price of a model; None if no price is needed. `window`: context window given by the
+        user, for a server that reports none. `in_flight`: expected number of requests in flight. `submitted`: finds a
+        request that was submitted in an earlier batch."""
         self._backend = backend
         self._pool = pool
         self._price = price
@@ -167,17 +167,17 @@ class BudgetedBackend:
         self._prompt: tuple[Prompt, int] | None = None
         self._schema: tuple[JsonSchema | None, int] = (None, 0)
         self._hidden = 0
-        """Tokens that the server uses beyond what it is sent, as observed."""
+        """Observed tokens that the server adds to what it is sent."""
         self._reduces_flex = False
-        """Whether the last flex request was billed at the reduced price. Until then, the full price is reserved."""
+        """Whether the last flex request was billed at the reduced price. Otherwise the full price is reserved."""
         self._limits = [AnswerLimits() for _ in range(_TURNS_APART)]
         self._highest_limit = float("inf")
-        """Above this, the server refuses requests."""
+        """Highest limit that the server accepts."""
         self._contexts = _Contexts(backend.traits)
         self._next_limits: dict[str, int] = {}
-        """Limits of agents whose last one did not fit."""
+        """Next limit of each agent whose last one did not fit."""
         self._limited: tuple[Sampling, dict[int, Sampling]] | None = None
-        """The last sampling without max_tokens, and with each limit that was sent."""
+        """The last sampling without max_tokens, and its copies with each limit that was sent."""
 
     @property
     def traits(self) -> Traits:
@@ -226,8 +226,8 @@ class BudgetedBackend:
         await self._backend.aclose()
 
     def _counted(self, charge: "_Charge") -> Usage:
-        """The usage that counts for a request. A number that the server does not report, or that is impossible, counts
-        with its worst case."""
+        """The usage to count for a request. A number that the server does not report, or that is impossible, is
+        replaced by its worst case."""
         reported, worst = charge.usage, charge.reserved.worst
         if reported is None or reported is NO_USAGE:
             return worst if reported is None else reported
@@ -248,9 +248,9 @@ class BudgetedBackend:
         return FREE if self._price is None else self._price(model)
 
     def worst(self, request: Request, price: Price) -> Usage:
-        """Worst case of a request: every byte a token that the agent has not sent before, all of them written to the
-        cache if that costs more, and the longest answer that it may have. A prompt is no longer than the window that
-        the server reports, or the server would reject it."""
+        """Worst case of a request: each byte that the agent has not sent before is a token, all tokens are written to
+        the cache if that costs more, and the answer is as long as allowed. A prompt never exceeds the window that the
+        server reports: the server would reject it."""
         window = self.traits.context_tokens
         size = self._contexts.size(request)
         if size is None:
@@ -261,7 +261,7 @@ class BudgetedBackend:
         return price.worst(prompt, answer, for_hour=_HOUR in str(request.sampling.extra), lane=self._lane(request))
 
     def _lane(self, request: Request) -> Lane:
-        """The lane whose price a request may have."""
+        """The lane whose price the request may be billed at."""
         return "standard" if request.lane == "flex" and not self._reduces_flex else request.lane
 
     def _derived_limit(self, request: Request, price: Price, prompt: int) -> int:
@@ -320,7 +320,7 @@ class BudgetedBackend:
         ) from error
 
     def _prompt_size(self, prompt: Prompt) -> int:
-        """Bytes of the prompt that most requests of a run share."""
+        """Bytes of a prompt, cached for the one that most requests of a run share."""
         if self._prompt is None or self._prompt[0] is not prompt:
             self._prompt = prompt, _prompt_bytes(prompt)
         return self._prompt[1]
@@ -332,8 +332,8 @@ class BudgetedBackend:
 
 
 class _Contexts:
-    """What the prompts of agents took. The next one of an agent takes that, and no more than the bytes of its new
-    messages. An agent whose messages have changed is unknown."""
+    """Measured sizes of the agents' last prompts. The next prompt of an agent takes that size plus at most the bytes of
+    its new messages. An agent whose earlier messages have changed is treated as unknown."""
 
     def __init__(self, traits: Traits) -> None:
         self._traits = traits
@@ -347,7 +347,7 @@ class _Contexts:
         ]
 
     def _of_images(self, images: Iterable[ImageRef]) -> int:
-        """The most that an image can have on the service. By the formula of Gemini, a very large one has more."""
+        """The most tokens that the service can count for an image. By Gemini's formula, a very large image has more."""
         traits = self._traits
         return sum(max(traits.image_tokens, estimated_tokens(each, traits.model, traits.name)) for each in images)
 
@@ -375,13 +375,13 @@ class _Charge:
     __slots__ = ("_pool", "hidden", "is_cut", "reserved", "usage")
 
     def __init__(self, pool: BudgetPool, hidden: int, reserved: Reservation) -> None:
-        """`hidden`: tokens of the worst case that the server uses beyond what it is sent."""
+        """`hidden`: tokens of the worst case that are for what the server adds to the request."""
         self._pool = pool
         self.hidden = hidden
         self.is_cut = False
         self.reserved = reserved
         self.usage: Usage | None = None
-        """As the server reports it; NO_USAGE if nothing was billed."""
+        """Usage as the server reports it; NO_USAGE if nothing was billed."""
 
     @property
     def worst(self) -> Usage:

@@ -35,7 +35,7 @@ _SELF_CANCELLED = (
 
 
 class RunEnding(BatchAgentError):
-    """The run has no agent left, and takes no more inputs."""
+    """The run takes no more inputs, because it has no agent left."""
 
     def __init__(self) -> None:
         super().__init__("The run is ending.")
@@ -56,21 +56,21 @@ class EngineConfig:
     deliver: Deliver
     max_dispatched: int
     leave: Leave | None = None
-    """Called for each agent whose result was delivered."""
+    """Called for each agent after its result was delivered."""
     fit: Fit | None = None
     """Makes a new job fit the context window, or sets its problem."""
     complete: Complete | None = None
-    """Adds to a result from the checkpoint what its own facts do not contain."""
+    """Completes a result from the checkpoint with what its own facts do not contain."""
     events: EventSink | None = None
     settles: bool = True
-    """Whether facts are made durable before `deliver` is called; False if `deliver` does it. Then agents are started
-    while up to `max_dispatched` others, which have ended, are written."""
+    """Whether the engine makes facts durable before it calls `deliver`; False if `deliver` does so. In that case agents
+    are started while up to `max_dispatched` finished ones are still being written."""
     deadline: RunDeadline | None = None
-    """After it no agent is started: remaining inputs fail, and an unbounded iterator is no longer read."""
+    """Time after which no agent is started: the remaining inputs fail, and an unbounded iterator is no longer read."""
 
 
 class Engine:
-    """Delivers exactly one result for every input, whatever happens to its agent."""
+    """Runs the agents of a run, and delivers exactly one result for every input."""
 
     def __init__(self, config: EngineConfig) -> None:
         self._source = config.source
@@ -79,11 +79,11 @@ class Engine:
         self._admission = config.admission
         self._deliver = config.deliver
         self._room = config.max_dispatched
-        """Agents that may be dispatched now."""
+        """Number of agents that may be dispatched now."""
         self._room_to_end = 0 if config.settles else config.max_dispatched
-        """Agents that may be written while others have their room."""
+        """Number of finished agents that may be written while new ones take their room."""
         self._room_waiter: asyncio.Future[None] | None = None
-        """Of the dispatcher, if there is no room."""
+        """Future on which the dispatcher waits for room."""
         self._leave = config.leave
         self._fit = config.fit
         self._complete = config.complete
@@ -93,9 +93,9 @@ class Engine:
         self._deadline = deadline if deadline is not None and deadline.at is not None else None
         self._has_reported = False
         self._group: asyncio.TaskGroup | None = None
-        """Agents that run now; None before the run and at its end."""
+        """Tasks of the running agents; None before the run and at its end."""
         self._runner: asyncio.Task[None] | None = None
-        """The task in `run`."""
+        """The task that executes `run`."""
         self._is_ending = False
         """Whether the agents are being cancelled because one of them, or the dispatcher, raised."""
         self._broken: Exception | None = None
@@ -105,9 +105,10 @@ class Engine:
         self._cancelled: set[str] = set()
         """Keys of agents that the user cancelled."""
         self._dispatcher: asyncio.Task[None] | None = None
-        """The task that starts agents; None if it has read all inputs."""
+        """The task that starts agents; None once it has read all inputs."""
         self._waits_without_deadline = False
-        """Whether the dispatcher waits, and the deadline, which was set since, does not end that."""
+        """Whether the dispatcher is in a wait that began without a deadline, and which a deadline set since does not
+        end."""
         self._is_late = False
         """Whether the dispatcher was cancelled because the deadline has passed."""
 
@@ -129,8 +130,8 @@ class Engine:
             raise self._broken
 
     async def extend(self, add: Callable[[], Awaitable[None]]) -> None:
-        """Has the source get more jobs by `add`; the run does not end meanwhile, and then takes them. Raises RunEnding
-        if it has no agent left, and what `add` raises."""
+        """Adds inputs by calling `add`, and then reads them. The run does not end meanwhile. Raises RunEnding if no
+        agent is left, and whatever `add` raises."""
         added = asyncio.get_running_loop().create_future()
         work = self._extend(add, added)
         try:
@@ -158,12 +159,12 @@ class Engine:
             await self._dispatch(self._group)
 
     def running(self, wanted: Callable[[Job], bool]) -> list[Job]:
-        """Jobs of the started agents without a result for which this is true."""
+        """Jobs of started agents without a result that satisfy the predicate."""
         return [job for job, _ in self._running.values() if wanted(job)]
 
     def cancel(self, key: str) -> None:
-        """Cancels an agent: one that runs ends now, one that was not started is not. Its result has an error of kind
-        `cancelled`. Does nothing to one that has a result."""
+        """Cancels an agent. A running agent ends now; one that was not started never is. Its result has an error of
+        kind `cancelled`. Does nothing if the agent has a result."""
         self._cancelled.add(key)
         # Later: a task that is cancelled before its first step would have no result.
         asyncio.get_running_loop().call_soon(self._cancel_running)
@@ -180,7 +181,7 @@ class Engine:
             asyncio.get_running_loop().call_at(deadline.at, self._end_wait)
 
     def _end_wait(self) -> None:
-        """Ends a wait of the dispatcher that began when there was no deadline."""
+        """Ends a wait of the dispatcher that began without a deadline."""
         is_due = self._deadline is not None and self._deadline.has_passed
         if is_due and self._waits_without_deadline and self._dispatcher is not None and not self._is_late:
             self._is_late = True
@@ -262,7 +263,7 @@ class Engine:
         return await self._admission.admit(job, facts)
 
     async def _slot_in_time(self, job: Job, facts: Sequence[Fact]) -> Slot | None:
-        """None if the deadline passed first."""
+        """Returns None if the deadline passes first."""
         assert self._deadline is not None
         if self._deadline.has_passed:
             return None
@@ -314,7 +315,7 @@ class Engine:
         return known if known is None or self._complete is None else await self._complete(job, facts, known)
 
     async def _reject(self, job: Job) -> None:
-        """Fails a job that was not started: it does not fit the context window, or the deadline has passed."""
+        """Fails a job that was not started, because it does not fit the context window or the deadline has passed."""
         problem = job.problem
         if problem is None:
             assert self._deadline is not None
@@ -328,7 +329,7 @@ class Engine:
         return not self._cancelled.isdisjoint((key, without_sample(key), f"{row}{mark}"))
 
     async def _leave_out(self, job: Job, facts: Sequence[Fact], slot: Slot) -> None:
-        """Ends an agent that was cancelled before it was started in this run."""
+        """Ends an agent that was cancelled before this run started it."""
         slot.release()
         self._admission.release(job.key)
         self._free_room()
@@ -394,12 +395,13 @@ class Engine:
             await self._leave(job.key)
 
     def _was_cancelled_by_user(self, job: Job) -> bool:
-        """Whether that is why the running task is being cancelled, and nothing else is."""
+        """Whether the running task is cancelled for the user's request, and for no other reason."""
         task = asyncio.current_task()
         return self._is_cancelled(job.key) and task is not None and task.uncancel() == 0
 
     def _was_cancelled_by_itself(self) -> bool:
-        """Whether the running task was cancelled although nothing ends the run. If so, it is not cancelled anymore."""
+        """Whether the running task was cancelled by its own code, while the run goes on. If so, the cancellation is
+        undone."""
         task = asyncio.current_task()
         if self._is_ending or self._runner is None or self._runner.cancelling() or task is None:
             return False
@@ -425,8 +427,8 @@ class Engine:
         return AgentResult(job.index, job.key, job.input, error=reason)
 
     async def _deliver_late(self, job: Job, result: AgentResult) -> None:
-        """Delivers the answer of an agent whose run was cancelled while the store wrote, unless that takes long. A
-        failed agent is left for the next run."""
+        """Delivers the answer of an agent whose run was cancelled during a write of the store, unless that takes too
+        long. A failed agent is left to the next run."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LATE_DELIVERY_SECONDS):
                 await self._store.settle(job.key)

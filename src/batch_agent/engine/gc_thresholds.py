@@ -21,7 +21,7 @@ class _Runs:
         self._count = 0
         self._before: tuple[int, int, int] | None = None
         self._keeps_frozen = False
-        """Whether the program was found to keep objects frozen. It is asked only once: the count walks all of them."""
+        """Whether the program keeps objects frozen. Determined once, because counting walks all of them."""
 
     def begin(self) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Inputs of a run, from any iterable, sync or async. They are read only as fast as agents are started."""
+"""Inputs of a run, from any sync or async iterable, read only as fast as agents are started."""
 
 import asyncio
 from collections import deque
@@ -100,7 +100,8 @@ class JobSource:
         raise StopAsyncIteration
 
     def _fail(self, error: BaseException) -> NoReturn:
-        """An error in the user's code ends the inputs, but not the agents of earlier inputs."""
+        """Raises RunStopped for an error in the user's code, which ends the inputs but not the agents of earlier
+        ones."""
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise error
         if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
@@ -122,10 +123,10 @@ class InputSource:
         blocks: Callable[[Any], bool] | None = None,
         without: Set[SampleId] = frozenset(),
     ) -> None:
-        """`job`: makes the job of an index and an input, and of a sample if it is not the first. `order`: indices of
-        the inputs, for a sequence; None: in the order of the iterable. `samples`: agents for each input, which follow
-        each other. `blocks`: whether `job` reads files of an input; it is then called in a thread. `without`: samples
-        that are left out."""
+        """`job`: makes the job for an index and an input, and for the number of a sample after the first. `order`:
+        order of the indices, for a sequence; None: the order of the iterable. `samples`: agents per input, which follow
+        each other. `blocks`: whether `job` reads files of an input, and so has to be called in a thread. `without`:
+        samples to leave out."""
         self._blocks = blocks
         self._without = without
         self.total = None if inputs.total is None else inputs.total * samples
@@ -137,12 +138,12 @@ class InputSource:
         self._samples = samples
         self._last: tuple[int, Any] = (0, None)
         self._sample = samples - 1
-        """Sample of the last job."""
+        """Number of the sample of the last job."""
         self._added: deque[Any] = deque()
-        """Inputs that were added during the run; they follow the others."""
+        """Inputs that were added during the run, which follow the others."""
 
     def add(self, values: Sequence[Any]) -> None:
-        """Adds inputs, which are taken after the others."""
+        """Adds inputs after all others."""
         self._added.extend(values)
         if self.total is not None:
             self.total += len(values) * self._samples

@@ -1,5 +1,4 @@
-"""Keeping the contexts of waiting agents in the server's cache: by keep-warm requests, or by hints where the server
-takes them."""
+"""Keep-warm requests and context hints, which keep the contexts of waiting agents in the server's cache."""
 
 import asyncio
 from dataclasses import replace
@@ -21,14 +20,14 @@ _PRIORITY_OFFSET = -50
 """Below every turn of the run, above those of runs with a lower priority."""
 _TIMEOUT = 30.0
 _MAX_IN_FLIGHT = 2
-"""Keep-warm requests at a time: contexts that were lost after all are computed again, and turns wait for it."""
+"""Keep-warm requests at a time. One whose context is already lost computes it again, and turns wait for that."""
 _PAUSE_SECONDS = 30.0
 """Seconds without keep-warm requests after one that failed."""
 
 
 class KeepWarm:
-    """Sends requests for one token on the exact prompt of an agent's last turn, and cancels them if its tools return
-    first. A failure only stops keep-warm requests for a while. Even a refusal is not reported to the slots, since the
+    """Sends requests for one token with the exact prompt of an agent's last turn, and cancels them if its tools return
+    first. A failure pauses keep-warm requests, nothing else. Even a refusal is not reported to the slots, since the
     server may still accept the turns of the run."""
 
     def __init__(self, backend: Backend, slots: Slots, kv_tokens: int) -> None:
@@ -70,7 +69,7 @@ class KeepWarm:
                 task.add_done_callback(self._forget)
 
     def prefetch(self, agent: str, request: Request) -> None:
-        """Sends a request for one token now: the server loads the agent's context from a slower tier."""
+        """Sends a request for one token now, so that the server loads the agent's context from a slower tier."""
         if agent not in self._in_flight and aio.now() >= self._paused_until:
             task = asyncio.get_running_loop().create_task(self._send(agent, request), name=agent)
             self._in_flight[agent] = task
@@ -87,7 +86,7 @@ class KeepWarm:
         del self._in_flight[task.get_name()]
 
     async def _keep(self, agent: str, poll: int) -> None:
-        """Sends a keep-warm request in its turn, unless one before it came too late: then this one would as well, and
+        """Sends a keep-warm request when one may be sent, unless an earlier one came too late: this one would too, and
         the next poll decides with what was learned."""
         async with self._room:
             if self._missed_at != poll and agent in self._requests:
@@ -139,24 +138,24 @@ class KeepWarm:
 
 _MIN_CORRECTION = 1.0
 _CORRECTION_FACTOR = 1.5
-"""An estimate that was sent with a request is corrected if the real tools take this much longer or shorter."""
+"""An estimate that was sent with a request is corrected if the tools take this many times longer or shorter."""
 _PREFETCH_LEAD = 2.0
 """Seconds before the tools are expected to return."""
 _MIN_PREFETCH_WAIT = 60.0
-"""Shorter waits are spent on the device: the plugin of vLLM pins contexts for as long."""
+"""During shorter waits a context stays on the device: the vLLM plugin pins it for as long."""
 
 
 class ContextHints:
-    """Tells the server when the contexts of waiting agents are used next: with each request what agents typically do,
-    and during a tool wait what its tools do, if that differs."""
+    """Hints to the server about when it will need the contexts of waiting agents. Each request carries the typical tool
+    wait; a hint during the wait corrects it if the tools that were called differ."""
 
     def __init__(self, server: TakesHints | None = None, keep_warm: KeepWarm | None = None) -> None:
-        """`server`: for hints without a request; None: only requests have hints. `keep_warm`: sends the request that
-        brings a context back from a slower tier before its agent returns; None: there is no slower tier."""
+        """`server`: receives hints without a request; None: hints only go with requests. `keep_warm`: brings a context
+        back from a slower tier before its agent returns; None: there is no slower tier."""
         self._server = server
         self._keep_warm = keep_warm
         self._hints: dict[str, ContextHint] = {}
-        """Hint of each agent's last request."""
+        """The hint that went with each agent's last request."""
         self._corrections: dict[str, asyncio.Task[None]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
 

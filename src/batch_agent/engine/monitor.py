@@ -17,7 +17,7 @@ _FIRST_INTERVAL = 0.1
 
 @asynccontextmanager
 async def sample_gauges(admission: AdmissionController, backend: str, events: EventSink) -> AsyncIterator[None]:
-    """Emits the use of the limits regularly while the block runs."""
+    """Emits samples of the use of the limits while the block runs."""
     sampling = asyncio.get_running_loop().create_task(_sample(admission, backend, events))
     try:
         yield

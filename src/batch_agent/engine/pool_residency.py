@@ -1,4 +1,4 @@
-"""Residency in a pool: agents are admitted to the endpoint that has room for them, and stay there."""
+"""Residency in a pool of endpoints: an agent is admitted to an endpoint with room for it, and stays there."""
 
 import asyncio
 import heapq
@@ -21,40 +21,41 @@ _MAX_CONSIDERED = 64
 
 
 class PoolResidency:
-    """Residency in a pool of endpoints, each with its own ledger. A new agent is admitted by an endpoint that has room
-    for it, waits for the first of them if none has, and stays where it is resident. It moves if its requests fail
-    there, the endpoint is ejected or drains, or its expected wait is several times that of an endpoint with room. Then
-    it gives up its residency, and asks for it on the other endpoint."""
+    """Residency in a pool of endpoints, each with its own ledger. A new agent is admitted by an endpoint with room for
+    it, or waits for the first one that has, and stays there. It moves if its requests fail there, if the endpoint is
+    ejected or drains, or if its expected wait is several times that of an endpoint with room. To move, it gives up its
+    residency and asks for it on the other endpoint."""
 
     def __init__(
         self, pool: AssignsEndpoints, capacities: Mapping[str, int], shared_chars: int, chars_per_token: float = 4.0
     ) -> None:
-        """`capacities`: tokens of the KV cache of each endpoint, by its name."""
+        """`capacities`: KV cache tokens of each endpoint, by its name."""
         self._unassigned = UnassignedAgents(self._may_join, self._on_admitted)
         self._tool_waits = ToolWaits()
         self._shared_chars = shared_chars
         self._chars_per_token = chars_per_token
         self.on_endpoint: Callable[[str, Residency, bool], None] | None = None
-        """Called with an endpoint that joins (True), or that has left (False)."""
+        """Called with an endpoint and whether it joins (True) or has left (False)."""
         self._by_name: dict[str, Residency] = {}
         """The endpoints in service."""
         self._names: dict[Residency, str] = {}
-        """Also of those that have left, while agents that wait for tools belong to them."""
+        """Names of the endpoints, including those that have left while agents that wait for tools still belong to
+        them."""
         self._first = 0
         self._last: str | None = None
-        """The last endpoint, if it has left too: it is kept until another one joins."""
+        """The last endpoint after it has left, kept until another one joins."""
         for name, capacity in capacities.items():
             self._add(name, capacity)
         self._homes: dict[str, Residency] = {}
         self._new: dict[str, FirstPrompt] = {}
-        """New agents that wait, with the arguments of `Residency.register`."""
+        """Waiting new agents, with the arguments of `Residency.register`."""
         self._pools: list[AssignsEndpoints] = []
         self._tickets = itertools.count()
         self._max_residents = 0
         self.connect(pool)
 
     def connect(self, pool: AssignsEndpoints) -> None:
-        """Another backend sends requests to the same endpoints."""
+        """Observes another backend that sends requests to the same endpoints."""
         if pool not in self._pools:
             self._pools.append(pool)
             pool.on_routed = self.on_routed
@@ -69,8 +70,8 @@ class PoolResidency:
         return self._by_name
 
     def join(self, name: str, capacity: int | None) -> None:
-        """An endpoint takes requests from now on. Agents that wait may be admitted there. `capacity`: None if it is
-        unknown, which is taken for the smallest of the others."""
+        """Adds an endpoint that takes requests from now on; waiting agents may be admitted there. `capacity`: None if
+        unknown; the smallest of the other capacities is then assumed."""
         if name in self._by_name:  # it was draining
             joined = self._by_name[name]
         else:
@@ -86,8 +87,8 @@ class PoolResidency:
         joined.ask()
 
     def drain(self, name: str) -> None:
-        """Started agents that wait for this endpoint wait for another one instead. Those that have a request in flight
-        there, or wait for tools, move before their next turn."""
+        """Moves the started agents that wait for this endpoint to another one. Those with a request in flight there, or
+        that wait for tools, move before their next turn."""
         drained = self._by_name.get(name)
         others = [each for each in self._by_name.values() if each is not drained and self._is_available(each)]
         if drained is None or not others:
@@ -96,7 +97,7 @@ class PoolResidency:
         self._move_waiters(drained, target)
 
     def leave(self, name: str) -> None:
-        """The endpoint is gone, with its KV cache. Agents that wait for tools still belong to it until their next
+        """Removes an endpoint, whose KV cache is gone. Agents that wait for tools belong to it until their next
         turn."""
         if name in self._by_name and len(self._by_name) == 1:
             self._last = name
@@ -137,11 +138,12 @@ class PoolResidency:
         return self.endpoints[0].typical_wait
 
     def home(self, agent: str) -> Residency:
-        """The endpoint on which the agent is, or was, resident. Raises KeyError for one that was not admitted."""
+        """The endpoint on which the agent is, or was, resident. Raises KeyError for an agent that was never
+        admitted."""
         return self._homes[agent]
 
     def set_capacity(self, tokens: int) -> None:
-        """The endpoints together keep this many tokens, as it turned out."""
+        """Sets how many tokens the endpoints keep together, once it is measured."""
         before = self.capacity
         for each in self.endpoints:
             if before and each.capacity:
@@ -177,8 +179,8 @@ class PoolResidency:
         self._count_residents()
 
     def on_routed(self, agent: str, endpoint: str) -> None:
-        """A request of the agent is sent to this endpoint: another one than before if that failed, was ejected or
-        drains."""
+        """Notes that a request of the agent is sent to this endpoint, which differs from the last one if that failed,
+        was ejected or drains."""
         home, target = self._homes.get(agent), self._by_name.get(endpoint)
         if home is None or target is None or home is target:
             return
@@ -216,7 +218,7 @@ class PoolResidency:
         return all(each.holds_new(share) for each, share in zip(self.endpoints, shares, strict=True))
 
     def max_concurrent(self, tokens: int) -> int | None:
-        """How many contexts fit into `tokens` of all endpoints, of which each has a part like that of its capacity."""
+        """How many contexts fit into `tokens` of all endpoints, which have parts in proportion to their capacities."""
         capacity = self.capacity or 1
         counts = [each.max_concurrent(tokens * (each.capacity or 0) // capacity) for each in self.endpoints]
         return sum(count for count in counts if count is not None) or None
@@ -250,7 +252,7 @@ class PoolResidency:
                 each.admit_waiting()
 
     def _admit_at_once(self, agent: str, prompt: FirstPrompt) -> bool:
-        """Of many endpoints, some are asked first, while no other agent waits."""
+        """Admits an agent at once if no other one waits. Of many endpoints, only some are asked."""
         if len(self._by_name) <= _MAX_CONSIDERED or self._unassigned.queue:
             return False
         considered = [each for each in self._considered() if self._is_available(each) and not each.has_waiters]
@@ -276,7 +278,7 @@ class PoolResidency:
         return (endpoints + endpoints)[self._first : self._first + _MAX_CONSIDERED]
 
     def _admit_new(self, agent: str) -> None:
-        """The endpoints are asked in order of preference whether they admit the agent."""
+        """Asks the endpoints, in order of preference, to admit the agent."""
         for each in sorted(self.endpoints, key=lambda each: self._preference(agent, each)):
             if agent not in self._homes:
                 each.admit_waiting()
@@ -285,8 +287,8 @@ class PoolResidency:
                 each.ask()
 
     def _preference(self, agent: str, endpoint: Residency) -> tuple[bool, float]:
-        """Endpoints with room for a new agent come first, the one that serves its residents soonest at their head;
-        then the others, the one with most room at their head."""
+        """Sort key: endpoints with room for a new agent come first, by the expected wait of their residents; then the
+        others, by the room that they have."""
         room = endpoint.ledger.room_left(agent)
         if room < 0:
             return True, -room
@@ -313,9 +315,9 @@ class PoolResidency:
         home.move(agent, target)
 
     def _better_endpoint(self, agent: str) -> Residency | None:
-        """Where a started agent continues instead: if its endpoint was ejected, where most room is. Else on an endpoint
-        with room that has more of its references while its own text is computed again anyway, or whose expected wait is
-        several times shorter."""
+        """A better endpoint for a started agent, or None. If its endpoint was ejected, that is the one with most room.
+        Otherwise it is an endpoint with room that has more of its references (while its own text has to be computed
+        again anyway), or whose expected wait is several times shorter."""
         home = self.home(agent)
         others = [each for each in self._considered() if each is not home and self._is_available(each)]
         rooms = {each: each.ledger.room_left(agent, home.ledger) for each in others}
@@ -328,8 +330,8 @@ class PoolResidency:
         return None if best is None or self._expected_wait(home, 1) <= MAX_WAIT_RATIO * waits[best] else best
 
     def _nearest(self, agent: str, home: Residency, waits: Mapping[Residency, float]) -> Residency:
-        """The endpoint that has most of the agent's references, among those that are not overloaded; if several, its
-        own."""
+        """The endpoint that has most of the agent's references, among those that are not overloaded; its own in a
+        tie."""
         cap = (1.0 + MAX_OVERLOAD) * (self._expected_wait(home, 1) + sum(waits.values())) / (1 + len(waits))
         candidates = [home, *(each for each, wait in waits.items() if wait <= cap)]
         return min(candidates, key=lambda each: each.ledger.missing_references(agent, home.ledger))
@@ -344,7 +346,7 @@ class PoolResidency:
         return all(pool.is_available(name) for pool in self._pools)
 
     def _may_join(self, endpoint: Residency) -> bool:
-        """Whether new agents may be admitted there: while no endpoint is available, anywhere, as they find out."""
+        """Whether new agents may be admitted there: at an available endpoint, or at any while none is available."""
         return self._is_available(endpoint) or not any(map(self._is_available, self.endpoints))
 
     def _count_residents(self) -> None:

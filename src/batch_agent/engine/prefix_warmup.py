@@ -14,7 +14,7 @@ _TIMEOUT = 60.0
 
 
 class PrefixWarmup:
-    """The first waiter sends the request, and all others wait for it. A failure only costs cache hits."""
+    """Warm-up request that the first waiter sends, and all others wait for. A failure only costs cache hits."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class PrefixWarmup:
         self.is_done = False
 
     async def wait(self) -> bool:
-        """Whether this call sent the request."""
+        """Waits for the request. Returns whether this call sent it."""
         async with self._lock:
             if self.is_done:
                 return False

@@ -48,7 +48,7 @@ _EMPTY = AgentRecording((), {})
 
 
 class Recordings:
-    """The recordings of all agents of a replay. They are assigned explicitly: keys change with the prompt."""
+    """Recordings of all agents of a replay. They are assigned explicitly, because keys change with the prompt."""
 
     def __init__(self) -> None:
         self._by_agent: dict[str, AgentRecording] = {}
@@ -66,20 +66,20 @@ class Recordings:
         raise _missing(f"turn {turn + 1} was not recorded: this agent's recording has {len(replies)} turns.")
 
     def compaction(self, agent: str, turn: int) -> Compacted | None:
-        """The compaction before this turn, once: afterwards it is part of the conversation."""
+        """Takes the compaction before this turn; afterwards it is part of the conversation."""
         if (agent, turn) in self._compacted:
             return None
         self._compacted.add((agent, turn))
         return self._by_agent.get(agent, _EMPTY).compactions.get(turn)
 
     def results(self, agent: str, turn: int, calls: Sequence[ToolCall]) -> tuple[ToolResult, ...]:
-        """One per call. Raises BackendError for a call that was not recorded in this turn."""
+        """One result per call. Raises BackendError for a call that was not recorded in this turn."""
         left = list(self._by_agent.get(agent, _EMPTY).results.get(turn, ()))
         return tuple(_take(left, call, turn) for call in calls)
 
 
 class RecordedBackend:
-    """Answers each turn with the reply that was recorded for it, regardless of the request."""
+    """Backend that answers each turn with its recorded reply, whatever the request is."""
 
     def __init__(self, recordings: Recordings, traits: Traits) -> None:
         self.traits = traits
@@ -97,7 +97,7 @@ class RecordedBackend:
 
 
 class RecordedTools:
-    """Returns recorded results; no tool is called."""
+    """Tool set that returns recorded results and calls no tool."""
 
     may_start_early = False
 

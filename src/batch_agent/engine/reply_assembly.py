@@ -14,7 +14,7 @@ OnCall = Callable[[ToolCall], None]
 async def collect(
     deltas: AsyncIterator[Delta], clock: Callable[[], float] | None, on_call: OnCall | None = None
 ) -> tuple[Reply, float | None]:
-    """The complete reply, and when its first delta arrived, if there is a clock. Raises BackendError for a truncated
+    """The complete reply, and the time of its first delta if a clock is given. Raises BackendError for a truncated
     stream."""
     text = thinking = ""
     calls: tuple[ToolCall, ...] = ()

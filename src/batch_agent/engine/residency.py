@@ -23,12 +23,12 @@ _MAX_IDLE = 1.0
 _LOOKAHEAD = 32
 _MAX_PASSED_OVER = 8
 Waiter = tuple[Priority, int, str, "asyncio.Future[None]"]
-"""Priority, ticket, agent, and what is set when it is admitted."""
+"""Priority, ticket, agent, and the future that is set when it is admitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResidencyReport:
-    """Use of the KV cache, and counts so far; sums over the endpoints of a pool."""
+    """Use of the KV cache and counts so far, summed over the endpoints of a pool."""
 
     capacity: int | None
     limit: float | None
@@ -52,7 +52,7 @@ class UnassignedAgents:
 
 
 class Residency:
-    """Admits agents as the ledger allows, started agents before new ones. Waiters are woken; nothing polls."""
+    """Admits agents as the ledger allows, started ones before new ones. Waiters are woken; nothing polls."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Residency:
         `tool_waits`, `unassigned`: shared by the endpoints of a pool."""
         self.ledger = ledger
         self.ask_for_room: Callable[[], None] | None = None
-        """Called when agents wait for more than this worker's grant, or for what it released; None without other
+        """Called when agents wait for more than this worker's grant, or when it has released some; None without other
         workers."""
         ledger.shared_tokens = shared_chars / chars_per_token
         self._shared_chars = shared_chars
@@ -77,9 +77,9 @@ class Residency:
         self._unassigned = unassigned or UnassignedAgents(lambda _: False, lambda *_: None)
         self._turn_seconds: float | None = None
         self._wait_seconds: float | None = None
-        """Of agents for their tools, on average."""
+        """Average tool wait of an agent."""
         self._in_flight: float | None = None
-        """Mean number of requests in flight, at all workers."""
+        """Mean number of requests in flight at all workers."""
         self._queue: list[Waiter] = []
         self._passed_over = 0
         """Waiters that were admitted before the first of the queue."""
@@ -143,7 +143,7 @@ class Residency:
             self.admit_waiting()
 
     def add_shared_prefix(self, chars: int) -> None:
-        """Agents of another run are admitted too; they share a prefix of `chars` characters."""
+        """Counts the shared prefix, of `chars` characters, of another run whose agents are admitted too."""
         self._shared_chars += chars
         self.ledger.shared_tokens = self._shared_chars / self.chars_per_token
 
@@ -166,13 +166,13 @@ class Residency:
             self.on_references(agent, references)
 
     def forget(self, agent: str) -> None:
-        """The agent, which has no residency here, was admitted elsewhere or has ended."""
+        """Forgets an agent without residency here, which was admitted elsewhere or has ended."""
         self._chars.pop(agent, None)
         self.ledger.remove(agent)
 
     def move(self, agent: str, target: "Residency") -> None:
-        """The agent continues on another endpoint. It becomes resident there at once if it fits and nobody waits, and
-        otherwise before its next turn. Waiters for its room are admitted."""
+        """Moves the agent to another endpoint, where it becomes resident at once if it fits and no agent waits,
+        otherwise before its next turn. Admits waiters to the room that it leaves."""
         is_busy = agent in self._busy
         self._chars.pop(agent, None)
         self._busy.discard(agent)
@@ -185,7 +185,7 @@ class Residency:
         self.ask()
 
     def move_waiters(self, target: "Residency") -> list[str]:
-        """The started agents that wait here wait for another endpoint instead. Returns them."""
+        """Lets the started agents that wait here wait for another endpoint. Returns them."""
         waiters, self._queue = [waiter for waiter in self._queue if not waiter[3].done()], []
         for waiter in waiters:
             self.ledger.move(waiter[2], target.ledger)
@@ -195,8 +195,7 @@ class Residency:
         return [waiter[2] for waiter in waiters]
 
     def on_references(self, agent: str, references: Mapping[str, int]) -> None:
-        """The agent's next prompt has these references: their headings, in the order of the prompt, with the
-        characters of each."""
+        """Sets the references of the agent's next prompt: heading and characters of each, in prompt order."""
         path = [SizedReference(heading, chars / self.chars_per_token) for heading, chars in references.items()]
         self.ledger.on_references(agent, tuple(path))
 
@@ -209,7 +208,8 @@ class Residency:
         await self._acquire(agent, priority)
 
     def on_reply(self, agent: str, usage: Usage, seconds: float, ttft: float | None, *, in_flight: int = 1) -> None:
-        """The agent's request was answered. `in_flight`: requests in flight at all workers, this one included."""
+        """Records an answer to the agent's request. `in_flight`: requests in flight at all workers, including this
+        one."""
         chars = self._chars.pop(agent, None)
         if chars is not None and usage.input:
             self._learn_chars_per_token(chars / usage.input)
@@ -223,7 +223,7 @@ class Residency:
         return ResidencyLease(self, agent, tools)
 
     def begin_tool_wait(self, agent: str, tools: list[str], now: float) -> float | None:
-        """The agent begins to wait for tools. When they are expected to return, if known."""
+        """Begins a tool wait. Returns when the tools are expected to return, if known."""
         expected = self._tool_waits.estimate(tools)
         self._busy.discard(agent)
         self.ledger.pause(agent, now, expected)
@@ -231,7 +231,7 @@ class Residency:
         return None if expected is None else now + expected
 
     def end_tool_wait(self, tools: list[str], seconds: float) -> None:
-        """The tools returned after `seconds`."""
+        """Ends a tool wait that took `seconds`."""
         self._tool_waits.observe_wait(tools, seconds)
         self._wait_seconds = _learn(self._wait_seconds, seconds)
 
@@ -261,7 +261,7 @@ class Residency:
             raise
 
     def take(self, agent: str) -> bool:
-        """Gives a registered agent residency if it fits. Nobody may wait for the room."""
+        """Gives a registered agent residency if it fits. Call it only while no agent waits for the room."""
         if not self.ledger.admit(agent, self.now()):
             return False
         self._busy.add(agent)
@@ -334,8 +334,8 @@ class Residency:
             self._unassigned.on_admitted(waiter[2], self)
 
     def _next_sharing(self, now: float) -> Waiter | None:
-        """A waiter behind the first that is admitted before it, because residents have all of its references and only
-        its own text takes up room. It happens a few times at most before the first is admitted."""
+        """A waiter that may pass the first one, because residents have all of its references and only its own text
+        takes up room. Only a few may pass before the first is admitted."""
         if not self.ledger.references.tokens or self._passed_over >= _MAX_PASSED_OVER:
             return None
         for waiter in self._first_waiters()[1:]:
@@ -372,8 +372,8 @@ class Residency:
         return self._can_overcommit()
 
     def _can_overcommit(self) -> bool:
-        """Whether one more agent gains more than it costs: contexts that it evicts are computed again. Not while it is
-        unknown how long turns and tools take."""
+        """Whether one more agent gains more time than it costs by evicting contexts, which are computed again. False
+        while it is unknown how long turns and tools take."""
         ledger = self.ledger
         turn, wait, in_flight, speed = self._turn_seconds, self._wait_seconds, self._in_flight, ledger.tokens_per_second
         if not turn or wait is None or in_flight is None or speed is None or ledger.limit is None:

@@ -25,12 +25,12 @@ _DEFAULT_PAUSE = 0.5
 _BUSY_SHARE = 0.75
 """Share of the limit that is in service. Above it, a lower limit alone delays further requests long enough."""
 _MIN_BUSY = 4
-"""Requests in service, where the server says when to return. With fewer, it is more likely to have a rate limit."""
+"""Requests in service on a server that sends Retry-After. With fewer, a rate limit is more likely than overload."""
 _MIN_REPORTED_CHANGE = 0.1
 _MAX_PAUSE = 300.0
-"""A longer Retry-After does not pause the run: each request that receives one gives up instead."""
+"""A longer Retry-After does not pause the run: the request that receives it gives up."""
 _FIRST_REQUESTS = 8
-"""Requests in flight until the first response of a service that reports its limits."""
+"""Requests in flight until the first response, on a service that reports its limits."""
 
 
 class Slots:
@@ -48,7 +48,7 @@ class Slots:
         self._limit = limit
         self.pace = pace
         self._costs: dict[Ticket, Usage] = {}
-        """Estimated usage of the requests that wait."""
+        """Estimated usage of the waiting requests."""
         self._delayed: Ticket | None = None
         """The last ticket that had to wait for the pace."""
         self._pace_timer: asyncio.TimerHandle | None = None
@@ -63,7 +63,7 @@ class Slots:
         """Whether the user has paused the run."""
         self._initial_limit = limit.current
         self._ceiling = limit.current if limit.fixed else None
-        """The most requests in flight of all workers together; None while each adapts its own limit."""
+        """The most requests that all workers together may have in flight; None while each adapts its own limit."""
         self._quota: int | None = None
         self.workers = 1
         self._elsewhere = 0
@@ -123,16 +123,16 @@ class Slots:
 
     @property
     def highest_limit(self) -> int:
-        """The limit never grows beyond it."""
+        """Value beyond which the limit never grows."""
         return self._limit.highest
 
     def set_highest_limit(self, limit: int) -> None:
-        """Sets what the limit never grows beyond."""
+        """Sets the value beyond which the limit never grows."""
         self._ceiling = limit
         self._resize(self._limit.set_highest(limit))
 
     def scale(self, factor: float, reason: str) -> None:
-        """The capacity of the backend has changed by this factor: an endpoint joined or left."""
+        """Scales the limit by this factor, because an endpoint joined or left."""
         self._initial_limit = max(1, round(self._initial_limit * factor))
         if self._limit.fixed and self._ceiling is not None:
             self._ceiling = max(1, round(self._ceiling * factor))
@@ -144,7 +144,7 @@ class Slots:
         return self._is_held
 
     def hold(self, *, is_held: bool) -> None:
-        """Grants no slots while it is held: the user pauses the run. Requests in flight go on."""
+        """Stops or resumes granting slots, when the user pauses or continues the run. Requests in flight go on."""
         self._is_held = is_held
         self._apply_limit()
 
@@ -160,9 +160,9 @@ class Slots:
         return Demand(self._ceiling, self._queue.in_use, self._queue.waiting > 0)
 
     def set_workers(self, workers: int, elsewhere: int, active: int | None = None) -> None:
-        """`workers` use the server; the others have `elsewhere` requests in flight. An adaptive limit starts with this
-        worker's share of the initial limit. `active`: workers that have requests to send, this one included, which
-        share the pace; None: all."""
+        """`workers`: number of workers that use the server. `elsewhere`: requests in flight at the other ones.
+        `active`: workers that have requests to send, including this one, and share the pace; None: all. An adaptive
+        limit starts with this worker's share of the initial limit."""
         self.workers, self._elsewhere = workers, elsewhere
         if self.pace is not None:
             self.pace.set_share(1 / (active or workers), asyncio.get_running_loop().time())
@@ -196,10 +196,10 @@ class Slots:
         self._resize(self._limit.on_success(seconds, limit_binds=binds))
 
     def on_rate_limited(self, retry_after: float | None, request: int, health: Health) -> None:
-        """The server refused the request with this number. The request is sent again later; only if the server refuses
-        most requests, the limit is cut. All requests pause, for the Retry-After if there is one, if that is not enough:
-        the server processes few requests, or it refuses most of those that were sent after the cut, too. Otherwise the
-        limit, which is the number of requests in service, delays further requests by itself."""
+        """The server refused the request with this number, which is sent again later. The limit is cut only if the
+        server refuses most requests. All requests pause (for the Retry-After, if there is one) if a cut is not enough:
+        the server processes few requests, or it also refuses most of those that were sent after the cut. Otherwise the
+        lower limit alone delays further requests."""
         if not self._overload.is_relevant(request):
             return
         self._limit.on_refusal()
@@ -218,7 +218,7 @@ class Slots:
             self.pause(_pause(retry_after), "rate limited")
 
     def _is_busy(self, in_service: int, least: int) -> bool:
-        """Whether the server processes nearly as many requests as the limit allows, and at least so many."""
+        """Whether the server processes nearly as many requests as the limit allows, and at least `_MIN_BUSY`."""
         return in_service >= max(least, _BUSY_SHARE * self.effective_limit)
 
     def on_service_limits(self, limits: Mapping[PaceKind, ServiceLimit]) -> None:
@@ -260,7 +260,8 @@ class Slots:
             self._emit(Resumed())
 
     def _may_grant(self, ticket: Ticket) -> bool:
-        """Whether the next request may be sent by the pace, which then counts it. Otherwise a timer grants it."""
+        """Whether the pace permits the next request now. If so, the request is counted; if not, a timer is set to grant
+        it."""
         loop, pace = asyncio.get_running_loop(), self.pace
         assert pace is not None
         if self._pace_timer is not None:
@@ -328,7 +329,7 @@ class Slots:
         self._emit(LimitChanged(*change))
 
     def on_load_changed(self) -> None:
-        """Applies the part that this run now has of endpoints which other clients in this process use too."""
+        """Applies this run's current share of endpoints that other clients in this process use too."""
         if self._resume_timer is None:
             granted = self._queue.resize(self.effective_limit)
             self._wake(granted)
@@ -369,8 +370,8 @@ class HeldSlot:
 
 
 class SlotShare:
-    """The part of its endpoints that a run may use now, alongside prompt pools in the same process. Its requests
-    are assumed to be spread evenly over the endpoints."""
+    """A run's current share of its endpoints, which prompt pools in the same process use too. Assumes that its requests
+    are spread evenly over the endpoints."""
 
     kind: Literal["run"] = "run"
 
@@ -380,7 +381,7 @@ class SlotShare:
         self.membership: EndpointMembership = loads.join(self, addresses)
 
     def allowed(self) -> int:
-        """Slots at all endpoints together."""
+        """Number of slots at all endpoints together."""
         return sum(map(self.membership.allowed_at, self.membership.addresses))
 
     def limit_at(self, address: str) -> int:
@@ -396,7 +397,7 @@ class SlotShare:
         self._slots.on_load_changed()
 
     def move(self, loads: EndpointLoads, addresses: Sequence[str]) -> None:
-        """The run uses these endpoints from now on."""
+        """Changes the endpoints that the run uses."""
         self.membership.leave()
         self._endpoints = max(1, len(set(addresses)))
         self.membership = loads.join(self, addresses)
@@ -404,7 +405,7 @@ class SlotShare:
 
 @contextmanager
 def shared_slots(slots: Slots, loads: EndpointLoads, addresses: Sequence[str]) -> Iterator[None]:
-    """Counts the slots in the load of these endpoints, and limits them while a pool uses one of these too."""
+    """Counts the slots in the load of these endpoints, and limits them while a pool uses one of the endpoints too."""
     share = SlotShare(slots, loads, addresses)
     slots.share = share
     slots.on_load_changed()

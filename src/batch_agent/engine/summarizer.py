@@ -1,4 +1,4 @@
-"""Summarizer: shortens long tool results with the model."""
+"""Summarizer, which shortens long tool results with the model."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ _PROMPT = Prompt("You shorten texts. Keep every name, number, date and reference
 
 @dataclass(slots=True)
 class Summarizer:
-    """Requests summaries from the backend, with slots like any turn. `usage` is their total usage."""
+    """Requests summaries from the backend, each with a slot like any turn. `usage` is their total usage."""
 
     backend: Backend
     slots: Slots

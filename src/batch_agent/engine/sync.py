@@ -1,4 +1,5 @@
-"""Synchronous entry points: a coroutine to its end, and a stream as an iterator, even inside a running event loop."""
+"""Synchronous entry points, which also work inside a running event loop: a call that blocks until a coroutine ends, and
+an iterator over a stream."""
 
 import asyncio
 import contextvars
@@ -30,8 +31,8 @@ Main = Callable[[], Coroutine[Any, Any, _Result]]
 
 
 def run_blocking(main: Main[_Result]) -> _Result:
-    """The result of `main`. Inside a running event loop (a notebook) it runs in a thread of its own, and blocks that
-    loop.
+    """Runs `main` to its end and returns its result. Inside a running event loop (a notebook) it uses a thread of its
+    own, and blocks that loop.
 
     Ctrl-C cancels the coroutine, and is raised when it has ended, with the message of its CancelledError. Errors of
     this library and Ctrl-C are raised as one exception, without the frames of the library and of asyncio: the log has
@@ -57,8 +58,8 @@ def _is_in_event_loop() -> bool:
 
 
 def _without_internals(error: BatchAgentError) -> BatchAgentError:
-    """The error with the frames of the user's code only. Its message says what its causes do; only the exception of the
-    user's iterator stays."""
+    """The error with only the frames of the user's code. Causes are dropped, because the message includes them, except
+    the exception of the user's iterator."""
     cause = error.__cause__
     is_of_inputs = isinstance(error, RunStopped) and error.kind is ErrorKind.INPUTS
     if cause is None or isinstance(cause, BatchAgentError) or not is_of_inputs:
@@ -76,7 +77,7 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
 
 
 def is_user_frame(frame: FrameType) -> bool:
-    """Whether a frame is of the user's code or of a library that it uses: neither of this package nor of asyncio."""
+    """Whether a frame belongs to the user's code or one of its libraries, not to this package or asyncio."""
     module: str = frame.f_globals.get("__name__", "batch_agent")  # generated methods have no module
     return module.partition(".")[0] not in _HIDDEN_PACKAGES
 

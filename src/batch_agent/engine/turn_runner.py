@@ -1,4 +1,4 @@
-"""Turn runner: one turn of an agent, with retries, until it is answered or fails for good."""
+"""Turn runner: sends one turn of an agent, and retries until it is answered or fails for good."""
 
 import asyncio
 import random
@@ -63,7 +63,7 @@ class TurnRunner(Protocol):
 
 
 class WrappedTurnRunner:
-    """A turn runner with another function for its turns, such as one that calls its own."""
+    """Turn runner whose turns are run by another function, which may call the original."""
 
     def __init__(self, wrapped: TurnRunner, turn: RunTurn) -> None:
         self.admission = wrapped.admission
@@ -155,7 +155,7 @@ class BackendTurnRunner:
     async def _attempt(
         self, request: Request, task: "asyncio.Task[Any]", started: float, on_call: OnCall | None
     ) -> tuple[Reply, float | None]:
-        """One attempt: the reply, and the time to its first token if it was streamed."""
+        """Makes one attempt. Returns the reply, and the time to its first token if it was streamed."""
         limit = self.turn_time.watch(task)
         try:
             with limit:

@@ -56,7 +56,7 @@ class Admissions:
         depth: int,
         agents: int | None,
     ) -> tuple[AdmissionController, Health]:
-        """Admission controller and health of a server. Runs with the same server share both."""
+        """Opens the admission controller and health of a server, which all runs with that server share."""
         spec = setup.spec
         address = _address(spec)
         if (known := self._by_address.get(address)) is not None:
@@ -115,7 +115,7 @@ def _address(spec: BatchSpec) -> Hashable:
 
 
 def _server_id(spec: BatchSpec) -> str:
-    """Identifies the server among workers. A loopback address is specific to its machine."""
+    """Id of the server among workers. A loopback address includes the machine, because it differs for each."""
     address = str(spec.backend)
     if isinstance(spec.backend, NAMED):
         endpoints = [settings_of(each) for each in endpoints_in(spec.backend)]
@@ -126,15 +126,14 @@ def _server_id(spec: BatchSpec) -> str:
 
 
 def _own_account(settings: BackendSettings) -> str:
-    """What distinguishes a backend from others at the same URL, without secrets."""
+    """What distinguishes a backend from others at the same URL, such as its organization. Holds no secrets."""
     return " ".join([*filter(None, (settings.base_url, settings.organization, settings.project)), *settings.variables])
 
 
 def follow_endpoints(
     server: ChangesEndpoints, admission: AdmissionController, spec: BatchSpec, events: EventSink | None
 ) -> Callable[[], None]:
-    """Follows endpoints that join and leave from now on: limits do, and views are told. Returns a function that ends
-    this."""
+    """Adapts limits and informs views as endpoints join and leave. Returns a function that stops it."""
 
     def on_change(change: EndpointChanged) -> None:
         if events is not None:

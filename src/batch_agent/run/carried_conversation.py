@@ -1,4 +1,4 @@
-"""Conversations that agents take along to another backend: `fallback=` continues where the last backend gave up."""
+"""Conversations that agents carry to another backend, where `fallback=` continues them."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -27,12 +27,12 @@ from ..core.requests import NO_USAGE, Reply
 from ..core.results import AgentError
 
 _SIGNED_CALLS = frozenset({"gemini"})
-"""Services that take calls in a conversation only with a signature of their own."""
+"""Services that accept tool calls in a conversation only with their own signature."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftConversation:
-    """What an agent did on a backend that did not finish it."""
+    """Work of an agent on a backend that did not finish it."""
 
     config: AgentConfig
     facts: Sequence[Fact]
@@ -42,8 +42,8 @@ class LeftConversation:
         return any(isinstance(fact, Replied) for fact in self.facts)
 
     def facts_for(self, config: AgentConfig, service: str, job: Job) -> tuple[Fact, ...]:
-        """The facts with which an agent goes on at another backend: its messages, without what belongs to the first
-        one, which are thoughts, token ids, usage and the ids of calls. Empty if it has to start again."""
+        """The facts with which an agent continues on another backend: its messages, without the thoughts, token ids,
+        usage and call ids of the first one. Empty if it has to start again."""
         facts = [fact for fact in self.facts if not isinstance(fact, Failed | Sampled)]
         if not facts or not isinstance(facts[0], Started) or facts[0].task != job.task:
             return ()
@@ -71,7 +71,7 @@ def _has_ended(config: AgentConfig, job: Job, facts: Sequence[Fact]) -> bool:
 
 
 class _Calls:
-    """Gives calls ids that every service accepts: nine letters and digits, as Mistral's are."""
+    """New ids for calls, in the form that every service accepts: nine letters and digits, as Mistral requires."""
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
@@ -104,16 +104,16 @@ class _Calls:
 
 
 class CarryingStore:
-    """Store of one of several backends of a run. An agent that it does not know begins with the facts that it brings
-    along; without a checkpoint, facts are kept until an agent is forgotten, so that the next backend can have them."""
+    """Store for one of several backends of a run. An agent that is new to it begins with the facts that it carries from
+    another backend. Without a checkpoint, facts are kept until the agent is forgotten, for the next backend."""
 
     def __init__(self, store: Store, brought: Callable[[str], Awaitable[Sequence[Fact]]]) -> None:
-        """`brought`: the facts that the agent with a key brings along."""
+        """`brought`: returns the facts that the agent with this key carries from another backend."""
         self._store = store
         self._brought = brought
         self._kept: dict[str, list[Fact]] | None = None if store.is_durable else {}
         self._keys: dict[SampleId, str] = {}
-        """Of the agents of this run."""
+        """Keys of the agents of this run."""
         self.is_durable = store.is_durable
         self.open, self.aclose, self.settle = store.open, store.aclose, store.settle
         self.plan, self.save_plan, self.identity = store.plan, store.save_plan, store.identity

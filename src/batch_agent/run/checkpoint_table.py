@@ -1,4 +1,4 @@
-"""Table of a checkpoint: a result for each input, whatever became of its agent."""
+"""Table of a checkpoint: one result per input, finished or not."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,17 +32,19 @@ class CheckpointTable:
         self._is_complete = bool(reader.plan().get("finished", {}).get("failures"))
 
     def __iter__(self) -> Iterator[tuple[StoredInput, AgentResult]]:
-        """Results have the keys of agents."""
+        """Yields results with the keys of agents."""
         for stored in self._reader.inputs():
             yield stored, self._with_cost(self._result(stored))
 
     def results(self) -> Iterator[AgentResult]:
-        """Results as those of the run, with the key of the input, the number of the sample and the scores."""
+        """Yields results as the run returns them, with the key of the input, the number of the sample and the
+        scores."""
         for _, result in self._scored():
             yield result
 
     def rollouts(self) -> Iterator[tuple[AgentResult, Rollout | None]]:
-        """Results of agents that have ended, and their tokens; None for one without. Raises StoreError."""
+        """Yields the results of agents that have ended, with their tokens, or None for an agent without tokens. Raises
+        StoreError."""
         for stored, result in self._scored():
             if result.status in ("answered", "failed"):
                 try:

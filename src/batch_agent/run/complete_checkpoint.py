@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from ..store.sqlite import SqliteStore
 
 _BATCH = 256
-"""Agents whose facts are read at a time."""
+"""Number of agents whose facts are read at a time."""
 MAX_READ_AHEAD = 10_000
-"""Inputs of an iterator that are read ahead to check for completeness. Longer ones always use their server."""
+"""The most inputs of an iterator that are read ahead to check for completeness. A run over a longer one always uses its
+server."""
 
 
 class CheckpointIncomplete(RunStopped):
@@ -85,7 +86,7 @@ class ReadOnlyStore:
         raise CheckpointIncomplete
 
     def save_run(self, inputs: Sequence[Any], prices: Prices | None) -> None:
-        """Does nothing: the inputs of the complete run are kept."""
+        """Does nothing: the inputs of the complete run stay recorded."""
 
     def reject(self, index: int, value: Any, error: AgentError) -> None:
         """Does nothing: the complete run has rejected the input too."""
@@ -141,12 +142,12 @@ async def recall_complete(
 
 @dataclass(frozen=True, slots=True)
 class RecordedAnswers:
-    """What is in a checkpoint, or at the coordinator of a shared run: the answers and the plan. No server is needed."""
+    """Answers and plan in a checkpoint, or at the coordinator of a shared run. They are read without a server."""
 
     plan: Mapping[str, Any] | None = None
     results: Mapping[SampleId, AgentResult] = field(default_factory=dict)
     facts: Mapping[str, Sequence[Fact]] = field(default_factory=dict)
-    """Those of the answers, by the keys of the agents."""
+    """Facts of agents with an answer, by their keys."""
     unfinished: Mapping[SampleId, Sequence[Fact]] = field(default_factory=dict)
     """Facts of agents without an answer."""
     config: AgentConfig | None = None

@@ -1,4 +1,4 @@
-"""Control of a live run: what its user changes while it is running."""
+"""Control of a live run: applies what its user changes while it is running."""
 
 import asyncio
 import logging
@@ -56,7 +56,7 @@ def inputs_to_add(inputs: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ControlledRun:
-    """A run whose agents are being run."""
+    """A run whose agents are running."""
 
     engine: Engine
     source: InputSource
@@ -71,8 +71,8 @@ class _ControlledStore(Store, KeepsControls, Protocol):
 
 
 class LiveSettings:
-    """What can be changed of the agents that run in this process: limits, budget, deadline, pause, and which of them
-    are cancelled."""
+    """Settings of the agents in this process that can change during a run: limits, budget, deadline, pause and
+    cancelled agents."""
 
     def __init__(
         self,
@@ -102,19 +102,19 @@ class LiveSettings:
             engine.cancel(key)
 
     def observe_agent_time(self, times: Deadlines) -> None:
-        """Has these time limits of agents follow the deadline, and stop during a pause."""
+        """Makes these time limits of agents follow the deadline, and stop during a pause."""
         self._agent_times.append(times)
         self._deadline.observe(times.set_until)
         if any(each.is_held for each in self._slots):
             times.hold()
 
     def expect(self, agents: int) -> None:
-        """So many agents are added."""
+        """Adds to the number of agents that are expected."""
         for admission in self._admissions:
             admission.expect(agents)
 
     def cancel(self, key: str) -> None:
-        """Cancels an agent wherever it is: running, or not started."""
+        """Cancels an agent, running or not started."""
         self._cancelled[key] = None
         for engine in self._engines:
             engine.cancel(key)
@@ -124,7 +124,7 @@ class LiveSettings:
         return list({id(each.slots): each.slots for each in self._admissions}.values())
 
     def set(self, request: ControlRequest, *, time_left: float | None = None) -> list[Steered]:
-        """Changes limits. `time_left`: seconds to the new deadline, if the run has begun in another process."""
+        """Changes limits. `time_left`: seconds to the new deadline, if the run began in another process."""
         changes, slots = [], self._slots
         if request.max_inflight is not None:
             before = max(each.highest_limit for each in slots)
@@ -185,7 +185,7 @@ class RunControl:
             source.add(self.kept.added)
 
     def observe_added(self, on_added: Callable[[int], None]) -> None:
-        """Has this called with the number of agents that are added."""
+        """Registers a callback that receives the number of added agents."""
         self._on_added.append(on_added)
 
     async def apply(self, request: ControlRequest) -> list[Steered]:

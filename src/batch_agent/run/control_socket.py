@@ -25,14 +25,14 @@ _MAX_PATH = 100
 _MAX_REQUEST = 64 * 1024 * 1024
 _LENGTH_BYTES = 8
 _GRACE_SECONDS = 5.0
-"""What a request that arrives while the run ends has to be answered."""
+"""Time for answering a request that arrives while the run ends."""
 _ANSWER_SECONDS = 30.0
 
 
 @asynccontextmanager
 async def serve_control(folder: Path, control: RunControl) -> AsyncIterator[None]:
-    """Accepts requests while the block runs. The caller holds the lock of the checkpoint. Where the file system has no
-    sockets, the run goes on without."""
+    """Accepts requests while the block runs. The caller holds the lock of the checkpoint. On a file system without
+    sockets, the run cannot be changed but goes on."""
     server = _ControlServer(control)
     try:
         listening = await server.listen(folder)
@@ -54,7 +54,7 @@ class _ControlServer:
     def __init__(self, control: RunControl) -> None:
         self._control = control
         self._connections: dict[asyncio.Task[None], bool] = {}
-        """Whether each has received its request."""
+        """Open connections, and whether each has received its request."""
 
     async def listen(self, folder: Path) -> asyncio.Server:
         """Raises OSError and NotImplementedError."""

@@ -1,10 +1,8 @@
-"""Runs with `fallback=`: agents that their backend cannot serve are run by the next one.
-
-Each backend is a run of its own over the agents that are left, with its own checkpoint, model and prices. An agent that
-changes over goes on with its conversation, unless the other backend cannot continue it: then it starts again with its
-first turn, as programs always do. Agents that any backend has answered are not sent to another one, also not after a
-resume. With `samples=`, each sample of an input is an agent: one backend may answer the first, and another the
-second."""
+"""Runs with `fallback=`, in which the next backend runs the agents that the last one could not serve. Each backend has
+a run of its own over the agents that are left, with its own checkpoint, model and prices. An agent continues its
+conversation on the next backend; if that is impossible, and always for programs, it starts again with its first turn.
+An agent that any backend has answered is never sent to another one, also after a resume. With `samples=`, each sample
+of an input is an agent, so different backends may answer them."""
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence, Set
@@ -62,10 +60,10 @@ _KINDS = frozenset(
         ErrorKind.REFUSED,
     }
 )
-"""Failures that another backend or model may not have. Answers that do not fit the schema, limits of the run and bad
-inputs are not among them."""
+"""Failures that may not occur on another backend or model. Excludes answers that do not fit the schema, limits of the
+run and bad inputs."""
 _CHECK_SECONDS = 2.0
-"""In which a server says which models it has, before the run. One that starts later is not waited for."""
+"""Time for a server to list its models before the run. A server that is not up yet is not waited for."""
 _FILTERS = ("content_filter", "content management policy", "content policy")
 
 if TYPE_CHECKING:
@@ -75,7 +73,7 @@ Deliver = Callable[[AgentResult], Awaitable[None]]
 
 
 class FallbackRuns:
-    """One run for the backend of a spec and for each of its `fallback`."""
+    """The runs of a spec with `fallback`: one for its backend, and one for each entry."""
 
     def __init__(self, spec: BatchSpec, events: EventSink | None) -> None:
         """Raises SpecError."""
@@ -95,18 +93,19 @@ class FallbackRuns:
         self.failed: dict[SampleId, AgentResult] = {}
         """Results of agents that the next backend runs again."""
         self.left: dict[SampleId, LeftConversation] = {}
-        """Conversations of agents that a backend did not finish."""
+        """Unfinished conversations of agents."""
         self.done: set[SampleId] = set()
         """Agents whose results are delivered."""
         self._spent: list[tuple[int, float]] = [(0, 0.0)] * len(specs)
-        """Tokens and dollars of each backend. In a shared run, all of them have one account at the coordinator."""
+        """Tokens and dollars spent by each backend. In a shared run, the coordinator has one account for all of
+        them."""
 
     @property
     def is_shared(self) -> bool:
         return self._spec.distribution.store is not None
 
     async def drive(self, channel: ResultChannel) -> None:
-        """Runs them one after the other; the results go to the channel. Raises as a run does."""
+        """Runs the backends one after the other, with results sent to the channel. Raises as a run does."""
         spec, began = self._spec, now()
         inputs = await self._inputs()
         samples = range(spec.evaluation.samples)
@@ -141,8 +140,8 @@ class FallbackRuns:
             await self.deliver_failed(deliver)
 
     async def _check_models(self) -> None:
-        """Raises SpecError for a fallback whose server does not have its model. Found when it is needed, it would end a
-        run that has been paid for."""
+        """Raises SpecError for a fallback whose server does not have its model. Without the check, the error would end
+        a run that has already cost money."""
         for name, setup in zip(self.names[1:], self._setups[1:], strict=True):
             backend = setup.spec.backend
             if isinstance(backend, BackendSettings) or (isinstance(backend, str) and not has_source(backend)):
@@ -152,8 +151,9 @@ class FallbackRuns:
                     raise SpecError(f"{name}: {error}") from error
 
     async def work(self) -> None:
-        """Works for a shared run that another process submitted, at all of its backends, until no caller is left.
-        Raises as `runner.work` does; a backend that is out is left to the other workers, unless all are."""
+        """Works for a shared run that another process submitted, on all of its backends, until no caller is left.
+        Raises as `runner.work` does. If a backend is unavailable here, other workers use it; this raises only if all
+        are."""
         if self._events is not None:
             self._events.emit(FlowStarted(tuple(self.names)))
         outages: list[Exception] = []
@@ -178,8 +178,8 @@ class FallbackRuns:
     def open_shared(
         self, at: int, setup: RunSetup, *, submits: bool
     ) -> AbstractAsyncContextManager[list[RunResources]]:
-        """Resources of a shared run of one backend. All of them share slots, tool calls and the budget, as the stages
-        of a flow do."""
+        """Opens the resources for one backend of a shared run. The backends share slots, tool calls and the budget,
+        like the stages of a flow."""
         coordinator, stages = self._coordinators()
         return open_resources([setup], setup.events, coordinator, stages=[stages[at]], submits=submits)
 
@@ -190,8 +190,8 @@ class FallbackRuns:
 
     @asynccontextmanager
     async def _presence(self) -> AsyncIterator[bool]:
-        """Keeps workers while this process goes from one backend to the next. Yields whether there are other callers:
-        what fails at one backend then goes to the next one, and is not run again."""
+        """Keeps workers while this process moves from one backend to the next. Yields whether there are other callers:
+        agents that fail on one backend are then left to the next one, and not run again here."""
         coordinator, ttl = self._coordinators()[0], self._spec.distribution.lease
         await coordinator.open()
         try:
@@ -207,12 +207,13 @@ class FallbackRuns:
             await deliver(self.failed.pop(agent))
 
     def moves_on(self, result: AgentResult) -> bool:
-        """Whether another backend may do better."""
+        """Whether another backend may succeed where this one failed."""
         return result.error is not None and _is_of_backend(result.error)
 
     def may_start_again(self, agent: SampleId) -> bool:
-        """Whether an agent may start with its first turn: not if it has failed, and may have changed something with its
-        tools. What tools of MCP servers do is unknown. A program starts again in a new copy of its directory."""
+        """Whether an agent may start again with its first turn: not if its failed attempt may have changed something
+        with tools. What MCP tools do is unknown, so they count as changes. A program starts again in a new copy of its
+        directory."""
         if self._spec.runtime is not None:
             return True
         failed = self.failed.get(agent)
@@ -226,7 +227,7 @@ class FallbackRuns:
         self._spent[at] = tokens, usd
 
     def _limited(self, at: int, setup: RunSetup, seconds: float) -> RunSetup:
-        """The setup with what the others leave of the budget and of the time."""
+        """The setup, limited to the budget and time that the other backends have left."""
         spending = setup.spec.spending
         others = [spent for number, spent in enumerate(self._spent) if number != at and not self.is_shared]
         rest = SpendingLimits(
@@ -238,7 +239,7 @@ class FallbackRuns:
         return replace(setup, spec=replace(setup.spec, spending=rest))
 
     async def _inputs(self) -> Sequence[Any]:
-        """All inputs, which each backend may have to read."""
+        """All inputs, in a list, because each backend may have to read them."""
         found = await read_inputs_async(self._spec.inputs, self._spec.rows, self.notify)
         if isinstance(found, Sequence):
             return found
@@ -315,7 +316,7 @@ class _Phase:
                 await self._keep(run, todo)
 
     async def _deliver_known(self, todo: Set[SampleId]) -> None:
-        """Delivers answers that are recorded. No server is needed."""
+        """Delivers recorded answers, without a server."""
         setup, known = self._setup, self._known
         assert known.plan is not None
         if self._runs.is_shared:
@@ -337,12 +338,12 @@ class _Phase:
             channel.scheduling, channel.report = run.scheduling, run.measured_report
 
     def _order(self, run: RunResources) -> list[int]:
-        """All inputs as they run. Equal inputs are told apart by how many came before, so those without an agent here
-        are counted too: each keeps its key, whichever other agents have changed over."""
+        """All inputs in their order of execution. Equal inputs differ by the number of earlier ones, so inputs without
+        an agent here count too: each keeps its key, whatever agents have moved to another backend."""
         return list(input_order(run.plan.layout, run.inputs) or range(len(self._setup.spec.inputs)))
 
     async def _withdraw(self, error: Exception) -> None:
-        """Ends what the other workers of a shared run have not begun, waits for the rest, and reads its answers."""
+        """Ends the agents that no worker of a shared run has begun, waits for the others, and reads their answers."""
         coordinator, spec = coordinator_of(self._setup.spec), self._setup.spec
         assert coordinator is not None
         await coordinator.open()
@@ -355,8 +356,7 @@ class _Phase:
         self._known = await recorded_answers(self._setup)
 
     def _brought(self, run: RunResources, todo: Set[SampleId]) -> tuple[Set[SampleId], dict[str, Sequence[Fact]]]:
-        """The agents that this backend may run, and the facts that they bring along from another one, by their
-        keys."""
+        """The agents that this backend may run, and the facts that they carry from another one, by key."""
         runs = self._runs
         facts, allowed, continued = dict[SampleId, Sequence[Fact]](), set(todo), 0
         for agent in todo & (runs.left.keys() | runs.failed.keys()):
@@ -378,7 +378,7 @@ class _Phase:
         return {agent: key_of_sample(key, agent[1]) for agent in todo if (key := keys[agent[0]])}
 
     def _facts_from(self, run: RunResources, agent: SampleId) -> tuple[Sequence[Fact], Sequence[Fact]]:
-        """Facts with which an agent goes on, and those with which it starts again."""
+        """Facts with which an agent continues, and facts with which it starts again."""
         index = agent[0]
         left, value = self._runs.left.get(agent), self._setup.spec.inputs[index]
         if left is None or self._setup.spec.runtime is not None or run.plan.reads_images(value):
@@ -387,7 +387,7 @@ class _Phase:
         return left.facts_for(run.plan.config, run.server.traits.name, job), left.facts_of_restart(job)
 
     async def _keep(self, run: RunResources, todo: Set[SampleId]) -> None:
-        """Keeps the conversations of agents of this process that have no result of this backend, for the next one."""
+        """Keeps, for the next backend, the conversations of agents of this process without a result here."""
         if self._is_last or self._runs.is_shared or self._store is None:
             return
         for agent in todo:
@@ -395,7 +395,7 @@ class _Phase:
                 self._left(agent, run.plan.config, await self._store.facts_of(agent))
 
     async def _leave(self, leaving: Set[SampleId]) -> None:
-        """Keeps the conversations that other processes had, or earlier runs whose server is gone."""
+        """Keeps the conversations from other processes, or from earlier runs whose server is gone."""
         known = await recorded_answers(self._setup) if self._runs.is_shared else self._known
         for agent in [each for each in known.unfinished if each in leaving]:
             if known.config is not None and (self._runs.is_shared or agent not in self._runs.left):
@@ -457,7 +457,7 @@ def _is_of_backend(error: AgentError) -> bool:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether the next backend may do better. SpecError: the server has no such model."""
+    """Whether the next backend may succeed. SpecError: the server does not have the model."""
     if isinstance(error, BackendError | RunStopped):
         return error.kind in _KINDS
     return isinstance(error, SpecError) and not isinstance(error, PlanMismatch)
@@ -468,7 +468,7 @@ def _kind_of(error: Exception) -> ErrorKind:
 
 
 def _both(earlier: AgentResult, last: AgentResult) -> AgentResult:
-    """The failure of the last backend, with that of the one before."""
+    """The failure of the last backend, which also names the failure of the one before."""
     assert earlier.error is not None
     assert last.error is not None
     message = f"{last.error.message} (Before that, {earlier.model or 'the first model'}: {earlier.error.message})"

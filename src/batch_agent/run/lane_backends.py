@@ -1,4 +1,4 @@
-"""Lanes of a run: the backends that serve them, and the choice between them."""
+"""Backends that serve the lanes of a run, and the choice between lanes."""
 
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
@@ -30,8 +30,8 @@ async def batch_lane(setup: RunSetup, server: Backend, store: Store, stack: Asyn
 
 
 async def batch_of_auto(setup: RunSetup, server: Backend, store: Store, stack: AsyncExitStack) -> Backend | None:
-    """The backend for requests in lane batch of a run in lane auto, which also serves the others; None if it has
-    none. What is submitted outlives the process, so that needs a checkpoint."""
+    """The backend for the batch requests of a run in lane auto; None if it offers no batches. Batches outlive the
+    process, so they need a checkpoint."""
     spec = setup.spec
     if "batch" not in server.traits.lanes or spec.runtime:
         return None
@@ -73,7 +73,7 @@ def lane_stats(
 def spending_outlook(
     budget: "RunBudget | None", spec: BatchSpec, server: Backend, model: str
 ) -> "SpendingOutlook | None":
-    """What a run with a budget in dollars can afford in which lane."""
+    """Forecast of what a budget in dollars can pay for in each lane."""
     if budget is None or spec.spending.max_usd is None or spec.lane in ("standard", "batch"):
         return None
     price = known_price(model, server.traits.name, spec.spending.prices)

@@ -10,7 +10,7 @@ from ..core.protocols.store import Store
 
 _MAX_SHOWN = 60
 _SHOWN_BEFORE = 20
-"""Unchanged characters that are shown before the first difference."""
+"""Number of unchanged characters shown before the first difference."""
 _LIMIT_KEYS = ("tool mode", "max_turns", "sampling")
 
 
@@ -82,7 +82,7 @@ def _names(tools: Any) -> str:
 
 
 def _differing_tools(old: Any, new: Any) -> str:
-    """For tools with the same names: which descriptions or parameters differ."""
+    """Which tools of the same name differ in their description or parameters."""
     if _names(old) != _names(new):
         return ""
     other = [each["name"] for each, now in zip(old or (), new or (), strict=True) if each != now]

@@ -74,7 +74,7 @@ class Preview:
     total: int | None
     """Number of inputs; None if it is unknown."""
     notes: tuple[str, ...] = ()
-    """What only the server can tell, and what may therefore differ."""
+    """What only the server can tell, so that the real requests may differ."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON data of the preview."""
@@ -111,7 +111,7 @@ async def preview_requests(setup: RunSetup, count: int, *, exact: bool) -> Previ
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What requests are made from."""
+    """What is opened to make the requests."""
 
     backend: Backend
     inputs: JobSource

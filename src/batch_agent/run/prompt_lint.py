@@ -1,4 +1,4 @@
-"""Prefix report of a run before it runs."""
+"""Prefix report of a run, made before the run."""
 
 import asyncio
 from collections.abc import Sequence

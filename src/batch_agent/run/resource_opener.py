@@ -114,7 +114,7 @@ class _RunServer:
     server: Backend
     tools: "Sequence[Tool]" = ()
     batch: Backend | None = None
-    """Where requests of the lane batch go, in a run that chooses a lane for each request."""
+    """Backend for batch requests, in a run that chooses a lane for each request."""
     chars_per_token: float | None = None
     """Measured; None if the server does not count tokens."""
     is_complete: bool = False
@@ -269,8 +269,8 @@ class _Opener:
         kept: Mapping[str, Any] | None,
         recorded: Mapping[str, Any] | None,
     ) -> "_RunServer | None":
-        """What a complete checkpoint has instead of a server; None for a run that needs one. `kept`: the plan in the
-        store."""
+        """Recorded plan and backend of a complete checkpoint; None for a run that needs its server. `kept`: the plan in
+        the store."""
         if recorded is not None:
             return _RunServer(*recorded_stage(setup, layout, recorded), is_complete=True)
         if kept is None or not isinstance(store, sqlite.SqliteStore) or len(self._setups) > 1 or inputs.is_fed:
@@ -306,7 +306,7 @@ class _Opener:
         return _RunServer(plan, server, tools, batch, await measure_chars_per_token(server, first))
 
     def _backend(self, setup: RunSetup, found: "_RunServer", agents: int | None, depth: int) -> Backend:
-        """The backend of the run's requests, with those who observe it and with its budget."""
+        """The backend for the run's requests, wrapped with its observers and its budget."""
         spec, server, config, lane = setup.spec, found.server, found.plan.config, found.batch or found.server
         backend = server if found.is_complete else self._backends.observed(lane, setup)
         if self._budget is None:
@@ -348,7 +348,7 @@ class _Opener:
         await check_plan(store, plan, rerun=rerun, keeps=cluster is None or submits)
 
     async def _with_tools(self, runs: Sequence[RunResources]) -> list[RunResources]:
-        """One tool executor for all runs that can share it. A run with only some of the tools gets a subset."""
+        """Opens one tool executor for all runs that can share it. A run with only some of the tools gets a subset."""
         tool_sets: dict[int, ToolSet] = {}
         for group, tools in tool_package.group_by_tools([(run.setup.spec, run.tools) for run in runs]):
             spec, summarizer = runs[group[0]].setup.spec, runs[group[0]].summarizer
@@ -399,7 +399,7 @@ def _prefix_report(*args: Any) -> PrefixReport:
 
 
 def inline_tools(spec: BatchSpec, tools: "Sequence[Tool]") -> tuple[str, ...]:
-    """Tools whose results stand behind the agents' own text, though agents share them."""
+    """Tools whose results agents share, but which are not placed first."""
     has_later_turns = spec.max_turns > 1 and spec.prefix.shared_results == "inline"
     return placeable(tools) if has_later_turns else ()
 
@@ -414,7 +414,7 @@ def _recorder(run: RunResources) -> "ReadRecorder | None":
 
 
 def format_findings(findings: Sequence[Finding]) -> str:
-    """Findings about prompts in one line."""
+    """The findings about prompts as one line."""
     return " ".join(map(str, findings))
 
 

@@ -1,4 +1,4 @@
-"""Resources of a run: what is open while it runs. Runs of one flow share what they can."""
+"""Resources of a run, which are open while it runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -41,7 +41,7 @@ class RunResources:
     server: Backend
     """The backend as it was opened."""
     backend: Backend
-    """The server, or a wrapper that counts its requests against the budget."""
+    """The server, or its wrapper that counts requests against the budget."""
     tools: "Sequence[Tool]"
     chars_per_token: float
     report: Callable[[], PrefixReport]
@@ -64,23 +64,23 @@ class RunResources:
     counts: dict[str, int] = field(default_factory=dict)
     """Token counts of the server, by text digest; recorded if the store is durable."""
     reads: "ReadRecorder | None" = None
-    """What agents read with tools whose results they share; None without such tools."""
+    """Records which shared tool results each agent reads; None without such tools."""
     lanes: "LaneStats | None" = None
     """Set if requests may take another lane than the standard one."""
     batch: Backend | None = None
     """Serves the requests in lane batch of a run in lane auto."""
     outlook: "SpendingOutlook | None" = None
-    """Set if they have a budget in dollars, too."""
+    """Set if there are lanes and a budget in dollars."""
     live: "LiveSettings | None" = None
     """Set if the user can change the run while it is running: it has a checkpoint, here or on a server."""
     control: "RunControl | None" = None
-    """Set if that is done in this process alone: the run is not distributed."""
+    """Set if `live` is and the run is not distributed, so that this process applies the changes."""
     added: "AddedInputs | None" = None
     """Takes inputs that are added to a distributed run, in the process that submits it."""
 
     @property
     def shared_tools(self) -> frozenset[str]:
-        """Tools whose results may be placed first, unless they say where their results stand."""
+        """Tools whose results may be placed first, unless they have a placement of their own."""
         return frozenset(placeable(self.tools))
 
     @property
@@ -109,7 +109,7 @@ class RunResources:
 
 
 def placeable(tools: "Sequence[Tool]") -> tuple[str, ...]:
-    """Names of tools whose results may be placed first, and which do not say where their results stand."""
+    """Names of the tools whose results may be placed first, and which have no placement of their own."""
     return tuple(tool.name for tool in tools if tool.is_shared and tool.sharing.placement is None)
 
 

@@ -1,5 +1,4 @@
-"""Budget of a run: what earlier runs have spent of it, backends whose requests count against it, and its durable
-account."""
+"""Budget of a run: the spending of earlier runs, backends whose requests count against it, and its durable account."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RunBudget:
-    """The budget that all stages of a flow share."""
+    """The budget of a run, shared by all stages of a flow."""
 
     def __init__(self, spending: SpendingLimits) -> None:
         self._spending = spending
@@ -43,7 +42,8 @@ class RunBudget:
     async def open(
         cls, spending: SpendingLimits, stores: Sequence[Store], stack: AsyncExitStack, cluster: "ClusterSession | None"
     ) -> "RunBudget":
-        """The budget with what earlier runs have spent, as far as it is known without prices. Raises StoreError."""
+        """Opens the budget, with the spending of earlier runs as far as it is known without prices. Raises
+        StoreError."""
         opened = cls(spending)
         opened._replied = [await store.spent() for store in stores]
         if cluster is not None:
@@ -55,8 +55,8 @@ class RunBudget:
         return opened
 
     async def trial(self, stores: Sequence[Store]) -> TrialRequest:
-        """The trial request of a server, which counts against the budget. If nothing is left, the server is assumed to
-        be as it was."""
+        """A function that sends a server its trial request, which counts against the budget. If none is left, the
+        server is assumed to be unchanged."""
         plans = [await store.plan() for store in stores]
         used_action_mode = any(plan is not None and plan.get("tool mode") == "action" for plan in plans)
         return TrialRequest(
@@ -73,7 +73,8 @@ class RunBudget:
         notify: Callable[[str], None],
         submitted: Callable[[Request], EarlierSubmission | None] | None = None,
     ) -> Backend:
-        """The backend of a stage, whose requests count. Raises SpecError if the budget cannot pay one of them."""
+        """The backend of a stage, wrapped so that its requests count. Raises SpecError if the budget cannot pay for one
+        request."""
         in_flight = spec.limits.max_inflight or backend.traits.inflight
         budgeted = BudgetedBackend(
             backend,
@@ -126,7 +127,8 @@ class RunBudget:
             events.emit(BudgetReported(self.pool.budget.tokens, self.pool.budget.usd))
 
     async def _count_earlier(self, stores: Sequence[Store]) -> None:
-        """Replies report their usage; the account, in the first store, also counts requests without a reply."""
+        """Counts what earlier runs spent. Replies have their usage; the account in the first store also counts requests
+        without a reply."""
         replied = sum(self._replied, NO_USAGE)
         tokens, account = replied.input + replied.output, await stores[0].account()
         counted = 0.0 if account is None else account.tokens or 0.0
@@ -151,8 +153,8 @@ class RunBudget:
 
 
 _AHEAD_DIVISOR = 64
-"""One such part of the remaining budget is accounted for ahead, so that not every request waits for the disk. It is
-what a kill costs in addition to the requests in flight."""
+"""Divisor: this part of the remaining budget is recorded as spent ahead of time, so that not every request waits for
+the disk. A kill costs this much in addition to the requests in flight."""
 _UNLIMITED = float("inf")
 
 
@@ -201,7 +203,7 @@ class _KeptAccount:
         await self._write(self._budget.committed_here)
 
     def _limited(self, amount: Amount) -> Amount:
-        """The amount without what is unlimited."""
+        """The amount, without its unlimited parts."""
         limit = self._budget.limit
         return Amount(0 if limit.tokens == _UNLIMITED else amount.tokens, 0 if limit.usd == _UNLIMITED else amount.usd)
 

@@ -116,7 +116,7 @@ async def execute(
     without: Set[SampleId] = frozenset(),
     runs_agents: bool = True,
 ) -> None:
-    """Drives a run, or one stage of a flow, to its end. Results go to `put` as they finish.
+    """Drives a run, or one stage of a flow, to its end. `put`: receives each result as its agent finishes.
 
     `only`: indices of the inputs to run, for a sequence; None: all of them. `without`: samples of these to leave out.
     `runs_agents`: of a distributed run, whether agents run in this process too. Raises RunStopped and StoreError."""
@@ -158,7 +158,7 @@ def _known_inputs(resources: RunResources) -> Sequence[Any]:
 
 
 def _score_book(setup: RunSetup) -> "ScoreBook | None":
-    """None if nothing is scored while answers arrive; judges come after the last one."""
+    """Book of scores; None if nothing is scored while answers arrive. Judges run after the last answer."""
     scorers = [each for each in scorer.scorers_of(setup.spec.evaluation.score) if not judge.is_judge(each)]
     return score_book.ScoreBook(scorers, setup.notify) if scorers else None
 
@@ -171,7 +171,8 @@ class _Execution:
         self._spec = resources.setup.spec
         self._events = resources.events
         self.has_all_results = resources.cluster is None
-        """Whether every agent has ended, and the checkpoint has it. Of a distributed run, known at its end."""
+        """Whether every agent has ended and is in the checkpoint. In a distributed run, this is known only at the
+        end."""
         self.scores = _score_book(resources.setup) if self._spec.evaluation.score else None
 
     @property
@@ -232,8 +233,8 @@ class _Execution:
         await self._with_turns(run_agents, runs_agents=runs_agents)
 
     def _completed(self) -> Callable[[AgentResult], AgentResult] | None:
-        """Adds to a result what only the caller sees: its cost, the key of its row and the files that its tools made.
-        None if there is none of these."""
+        """A function that adds to a result what only the caller sees: cost, key of its row and files made by tools.
+        None if there is nothing to add."""
         traits, model = self._resources.server.traits, self._resources.plan.config.model
         price = known_price(model, traits.name, self._spec.spending.prices)
         has_row_keys, artifacts = self._spec.rows.key is not None, self._resources.setup.artifacts
@@ -289,8 +290,8 @@ class _Execution:
         *,
         runs_agents: bool,
     ) -> None:
-        """Submits the inputs to all workers of the run, and collects the results. `added`: inputs that are added
-        meanwhile."""
+        """Submits the inputs to all workers of the run, and collects the results. `added`: inputs that are added during
+        the run."""
         resources, cluster = self._resources, self._resources.cluster
         assert cluster is not None
         rebuild, close = executor.from_remote, None if added is None else added.close

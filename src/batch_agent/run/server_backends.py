@@ -36,9 +36,9 @@ class ServerBackends:
     setups: Sequence[RunSetup]
     stack: AsyncExitStack
     trace_requests: RequestObserver | None = None
-    """For sinks that want the requests."""
+    """Sinks that receive the requests."""
     trial: TrialRequest = field(default_factory=TrialRequest)
-    """How servers are asked whether they support tools."""
+    """Sends a trial request, which shows whether a server supports tools."""
     trial_usage: Usage = NO_USAGE
     """Usage of the trial requests."""
     _backends: dict[tuple[NamedBackends, str | None, Path | None], Backend] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class ServerBackends:
 
 @dataclass(frozen=True, slots=True)
 class _Both:
-    """Observer for two."""
+    """Two observers as one."""
 
     log: RequestObserver
     trace: RequestObserver

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _SAME_FOR_ALL = "The task names no {field}: every agent gets the same prompt."
 _MAX_LAID_OUT = 200_000
-"""Inputs. Finding what more of them share would delay the first result for too long."""
+"""Inputs that are laid out. Comparing more would delay the first result for too long."""
 ANY_SERVER = Traits("none", "", True, True, True, 1)
 """Traits of a server that supports everything, to inspect prompts without a server."""
 
@@ -58,18 +58,18 @@ class RunSetup:
     stage: str
     """Name of the stage in a flow; empty for a run of its own."""
     template: Template | None
-    """The parsed task; None for a task whose fields are those of the first input."""
+    """The parsed task; None if its fields depend on the first input."""
     tools: "list[Tool]"
-    """The tools that need not be opened."""
+    """Tools that need not be opened."""
     providers: "list[ToolProvider]"
     """Providers of tools, such as MCP servers."""
     output: OutputType | None
     input_fields: Collection[str] | None = None
-    """Names of the fields of inputs that come later, from another stage or another process; None: the spec has them."""
+    """Field names of inputs that come later, from another stage or process; None: the spec has the inputs."""
     artifacts: "ArtifactFolders | None" = None
     """Folders for what tools make; None if no tool takes a ToolContext."""
     compared_model: str | None = None
-    """The model, of a run with several, whose results say it."""
+    """The model to name in results, if the run compares several."""
 
     @classmethod
     def validate(
@@ -105,7 +105,7 @@ class RunSetup:
         return self.first_has_images(inputs, layout)
 
     def first_has_images(self, inputs: JobSource, layout: Layout) -> bool:
-        """Whether the task shows images of the first input."""
+        """Whether the task contains images of the first input."""
         try:
             return bool(inputs.known) and bool(layout.template.images(inputs.known[0]))
         except BadInput:
@@ -159,7 +159,7 @@ class RunSetup:
         return self._compile(tools, layout, traits, mode)
 
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
-        """Traits of the server of a checkpoint, as far as they are recorded."""
+        """Traits of a checkpoint's server, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
             names = [each.name for each in fields(Traits) if each.name in kept_traits]  # an earlier version has fewer
             traits: dict[str, Any] = {
@@ -239,7 +239,8 @@ def check_lane(spec: BatchSpec, traits: Traits) -> None:
 
 
 def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
-    """Raises SpecError for a backend that returns no token ids, and for a run without a checkpoint to keep them."""
+    """Raises SpecError for a backend that returns no token ids, and for a run without a checkpoint in which to keep
+    them."""
     if not has_checkpoint:
         raise SpecError("tokens=True keeps token ids in the checkpoint: pass checkpoint_dir=.")
     if not traits.token_ids:
@@ -250,7 +251,7 @@ def check_tokens(traits: Traits, *, has_checkpoint: bool) -> None:
 
 
 def _tools(spec: BatchSpec) -> "tuple[list[Tool], list[ToolProvider], ArtifactFolders | None]":
-    """The tools of a spec, what provides more of them, and the folders of their artifacts. Raises SpecError."""
+    """The tools of a spec, the providers of further tools, and the folders for artifacts. Raises SpecError."""
     providers, tools = list[tool_package.ToolProvider](), list[tool_package.Tool]()
     for each in spec.tools:
         # Not of a Tool: it suggests names for the attributes that it lacks, which takes a millisecond.
@@ -264,7 +265,7 @@ def _tools(spec: BatchSpec) -> "tuple[list[Tool], list[ToolProvider], ArtifactFo
 
 
 def _warn_caller(text: str) -> None:
-    """Warns at the line of the user's code that calls this package."""
+    """Issues a warning at the line of the user's code that called this package."""
     frame, level = inspect.currentframe(), 1
     while frame is not None and not is_user_frame(frame):
         frame, level = frame.f_back, level + 1

@@ -1,4 +1,4 @@
-"""What the user has changed of a run, and changes while it is running."""
+"""Changes that the user makes to a run while it is running, and those of earlier runs with the same checkpoint."""
 
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -30,27 +30,26 @@ if TYPE_CHECKING:
 
 
 class UserChanges:
-    """Changes of a run or a flow: in its store, or at its coordinator."""
+    """The user's changes to a run or a flow, in its store or at its coordinator."""
 
     def __init__(self, setup: RunSetup, stack: AsyncExitStack, deadline: RunDeadline) -> None:
-        """`setup`: of the run, or of the first one of the flow. `stack`: ends what follows changes."""
+        """`setup`: that of the run, or of the first one of the flow. `stack`: closes what applies changes."""
         self._setup = setup
         self._stack = stack
         self._deadline = deadline
         self._given = setup.spec.spending
-        """The limits of the run as they were given."""
+        """The limits that were given for this run."""
         self._kept: KeptControls | None = None
-        """What the user changed during earlier runs; None if this one cannot be changed."""
+        """Changes from earlier runs; None if this run cannot be changed."""
         self._shared: SharedControls | None = None
-        """The same of a distributed run, which can be changed."""
+        """Changes of a distributed run; None if this run is not distributed or cannot be changed."""
         self.added: Sequence[Any] = ()
-        """Inputs that were added then."""
+        """Inputs that were added during earlier runs."""
         self._additions: AddedInputs | None = None
-        """Takes those that are added to a distributed run."""
+        """Receives inputs that are added to a distributed run."""
 
     async def limits(self, store: Store, spending: SpendingLimits) -> SpendingLimits:
-        """The limits of the run as its user changed them during earlier ones. What else was changed then is kept for
-        `follow`."""
+        """The limits of the run, with the changes from earlier runs. Other changes are kept for `follow`."""
         if not isinstance(store, KeepsControls):
             return spending
         spending = self._given = replace(spending, deadline=self._deadline.seconds)
@@ -63,7 +62,7 @@ class UserChanges:
     async def shared_limits(
         self, cluster: "ClusterSession", spending: SpendingLimits, inputs: JobSource, *, submits: bool
     ) -> SpendingLimits:
-        """As `limits`, of a distributed run whose changes are on a server."""
+        """The same as `limits` for a distributed run, whose changes are on a server."""
         coordinator, setup = cluster.coordinator, self._setup
         if not coordinator.is_durable:
             return spending
@@ -98,7 +97,7 @@ class UserChanges:
         pool: "BudgetPool | None",
         events: EventSink | None,
     ) -> list[RunResources]:
-        """The runs, which follow what the user changes from now on. `pool`: of their budget. Raises StoreError."""
+        """Connects the runs to the user's changes from now on. `pool`: of their budget. Raises StoreError."""
         if self._kept is not None:
             live = control.LiveSettings(self._deadline, pool, controllers, self._kept.cancelled)
             return await self._follow_stored(runs, self._kept, live, events)

@@ -1,1 +1,1 @@
-"""Inputs that do not fit the context window of the model: found before they are sent, and split if wanted."""
+"""Inputs that do not fit the model's context window, which are found before they are sent, and split if wanted."""

@@ -33,8 +33,9 @@ class _SubAgentFailed(Exception):
 
 
 class ChunkingExecutor:
-    """Executor that wraps another one. Jobs without parts are passed through. The merging agent has the job's own key:
-    once it is finished, its facts are enough. The sub-agents have keys of their own, so that their work is kept too."""
+    """Executor that wraps another one, and passes it jobs without parts unchanged. The merging agent has the job's own
+    key, so its facts alone restore a finished job. Sub-agents have keys of their own, so that their work is kept
+    too."""
 
     def __init__(
         self,
@@ -47,7 +48,7 @@ class ChunkingExecutor:
         leave: Leave | None = None,
         deadline: RunDeadline | None = None,
     ) -> None:
-        """`window`: None if no job has parts. `leave` is called for each finished sub-agent."""
+        """`window`: None if no job has parts. `leave`: called for each finished sub-agent."""
         self._inner = inner
         self._admission = gate
         self._store = store
@@ -114,7 +115,8 @@ class ChunkingExecutor:
         return merge_task(job.task, len(job.parts), answers)
 
     async def _groups(self, job: Job, answers: list[Any]) -> list[list[Any]]:
-        """As few groups of answers as fit the window, and few enough to terminate. Raises _SubAgentFailed."""
+        """The fewest groups of answers that fit the window, and few enough that merging terminates. Raises
+        _SubAgentFailed."""
         number, max_groups = 1, (len(answers) + 1) // 2
         while not await self._fit(job, groups := _evenly(answers, number)):
             if number >= max_groups:
@@ -137,8 +139,8 @@ class ChunkingExecutor:
         return AgentError(ErrorKind.CONTEXT_OVERFLOW, message)
 
     async def _run_all(self, jobs: Sequence[Job], name: str, done: list[AgentResult]) -> list[Any]:
-        """The answers, in order; the results are appended to `done`. Raises _SubAgentFailed as soon as one fails: the
-        others are cancelled, and their facts are kept for the next run."""
+        """The answers, in order. Appends the results to `done`. Raises _SubAgentFailed as soon as one fails; the others
+        are cancelled, and their facts are kept for the next run."""
         tasks: list[asyncio.Task[AgentResult]] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -184,8 +186,8 @@ class ChunkingExecutor:
             self._admission.release(job.key)
 
     def _matching_facts(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
-        """The facts of the agent, if they belong to the same task: another context window, or another answer to a part,
-        may have changed it."""
+        """The facts of the agent if they belong to the same task, which another context window or another answer to a
+        part may have changed."""
         return facts if _recorded_task(facts) in (None, job.task) else self._restart(job, facts)
 
     def _restart(self, job: Job, facts: Sequence[Fact]) -> Sequence[Fact]:
@@ -194,7 +196,7 @@ class ChunkingExecutor:
         return restarted
 
     async def _recorded(self, job: Job) -> list[AgentResult]:
-        """The results of all finished sub-agents in the store."""
+        """Results of all finished sub-agents in the store."""
         done: list[AgentResult] = []
         for rounds in count():
             known = len(done)

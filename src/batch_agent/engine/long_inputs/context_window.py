@@ -15,7 +15,8 @@ from ...core.results import AgentError
 from ...core.spec import BatchSpec
 
 _BYTES_PER_TOKEN = 4.0
-"""UTF-8 bytes, in which languages differ less than in characters: 4 for English, 3 to 5 for Chinese or Russian."""
+"""In UTF-8 bytes, because languages differ less in bytes than in characters: 4 for English, 3 to 5 for Chinese or
+Russian."""
 _MIN_BYTES_PER_TOKEN = 2.5
 """Bytes per token of dense text (code, tables, numbers): a safe estimate if the server does not count."""
 _LEARNING_RATE = 0.2
