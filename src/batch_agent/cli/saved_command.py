@@ -84,8 +84,8 @@ class SavedCommand(BaseModel):
         if is_own(_signed(self.model_dump(mode="json")), self.signature):
             return
         raise SpecError(
-            f"The command in {where} is not signed by you: the run was started by another account or machine or by an "
-            "older version, was changed since, or your settings directory is not writable. "
+            f"The command in {where} is not signed by you: the run was started by another account or machine, the "
+            "command was changed since, or your settings directory is not writable. "
             f"Resuming it would {'; '.join(_consequences(self.given))}, in {str(self.working_directory)!r}. If you "
             "trust its creator, add --trust"
         )

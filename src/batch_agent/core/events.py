@@ -34,7 +34,7 @@ class RunStarted:
     """Dollars per million tokens of input, cached input and output, and what else `PriceNumbers` has; None if
     unknown."""
     description: RunDescription | None = None
-    """Task, system prompt, tools, schema and options; None in a log of an older version."""
+    """Task, system prompt, tools, schema and options; None for a run that this process only watches."""
 
     @property
     def price(self) -> Price | None:

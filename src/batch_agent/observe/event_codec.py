@@ -205,9 +205,9 @@ def _read_calls(key: str, turn: int, calls: list[Any], seconds: float) -> Event:
 
 def _read_finished(
     index: int, key: str, resumed: bool, preview: str, error: Any, usage: list[int], turns: int, calls: list[Any],
-    queued: float, seconds: float, compactions: int, finish: FinishReason | None = None, received: str | None = None,
+    queued: float, seconds: float, compactions: int, finish: FinishReason | None, received: str | None,
 ) -> Event:  # fmt: skip
-    """`finish`, `received`: missing in a log of an older version. A finish reason of a newer version is left out."""
+    """A finish reason that only a newer version knows is left out."""
     reason = None if error is None else _error(*error)
     finish = finish if finish in _FINISHES else None
     result = AgentResult(

@@ -29,7 +29,7 @@ class CheckpointTable:
         self._config = config
         prices = reader.prices()
         self._price = None if prices is None else price_from_numbers(prices)
-        self._is_complete = bool(reader.plan().get("finished", {}).get("failures"))
+        self._is_complete = "finished" in reader.plan()
 
     def __iter__(self) -> Iterator[tuple[StoredInput, AgentResult]]:
         """Yields results with the keys of agents."""

@@ -100,8 +100,8 @@ class ReadOnlyStore:
 
 async def mark_finished(plan: Plan, traits: Traits, store: Store, counts: Mapping[str, int]) -> None:
     """Marks the checkpoint as complete, with what a later run has to know about the server. The next run that uses a
-    server removes the mark. `failures`: the failed agents are recorded, which earlier versions did not do."""
-    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts), "failures": True}
+    server removes the mark."""
+    kept = {"traits": {**asdict(traits), "detected": ()}, "counts": dict(counts)}
     await store.save_plan({**plan.description, "finished": kept})
 
 
@@ -114,8 +114,8 @@ def without_mark(plan: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
 
 
 def recorded_stage(setup: RunSetup, layout: Layout, kept: Mapping[str, Any]) -> tuple[Plan, AbsentBackend]:
-    """The plan and backend of a stage, from the marked plan in its checkpoint. Raises NotFinished if the plan
-    differs."""
+    """The plan and backend of a stage, from the marked plan in its checkpoint. Raises
+    CheckpointIncomplete if the plan differs."""
     plan = setup.recorded_plan(layout, kept)
     if plan is None:
         raise CheckpointIncomplete

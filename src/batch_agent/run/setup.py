@@ -4,7 +4,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import chain, count, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -161,11 +161,9 @@ class RunSetup:
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
         """Traits of a checkpoint's server, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
-            names = [each.name for each in fields(Traits) if each.name in kept_traits]  # an earlier version has fewer
-            traits: dict[str, Any] = {
-                name: tuple(value) if isinstance(value := kept_traits[name], list) else value for name in names
-            }
-            return Traits(**{**traits, "detected": ()})
+            return Traits(
+                **{name: tuple(value) if isinstance(value, list) else value for name, value in kept_traits.items()}
+            )
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
 
     def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...core.errors import StoreError
-from .lua.common import LOST, MAX_LEASE, MAX_UPDATES, OLD_LAYOUT, LuaScript
+from .lua.common import LOST, MAX_LEASE, MAX_UPDATES, LuaScript
 
 if TYPE_CHECKING:
     from .redis_connection import RedisConnection
@@ -116,11 +116,6 @@ class RedisKeyspace:
         try:
             yield
         except StoreError as error:
-            if OLD_LAYOUT in str(error):
-                raise StoreError(
-                    f"{self.title} was stored by an earlier version of batch_agent. Finish it with that version, or "
-                    "use another run_id."
-                ) from error
             raise self.lost() if LOST in str(error) else error from error
 
 

@@ -49,9 +49,7 @@ async def _unknown(coordinator: RedisCoordinator, url: str, run: str) -> StoreEr
     if (flow := run.rpartition(".")[0]) and flow in known:
         return StoreError(f"{run!r} is one stage of the run {flow!r}. All stages are changed together: --run {flow}")
     if run in known:
-        return StoreError(
-            f"Run {run!r} at {coordinator.url} has not started, or was started by an older version of batch-agent."
-        )
+        return StoreError(f"Run {run!r} at {coordinator.url} has not started.")
     return no_such_run(run, coordinator.url, known)
 
 

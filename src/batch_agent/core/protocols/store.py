@@ -41,7 +41,7 @@ class Store(Protocol):
     async def save_plan(self, plan: Mapping[str, Any]) -> None: ...
 
     async def identity(self) -> str:
-        """Random id of the run, the same after each resume. Empty in stores of versions without one."""
+        """Random id of the run, the same after each resume."""
         ...
 
     async def facts(self, key: str) -> Sequence[Fact]:

@@ -85,7 +85,7 @@ class LogFollower:
         if not self.has_log:
             raise StoreError(
                 f"{str(self._folder)!r} has no event log ({FILE}). A run with a checkpoint writes it from its first "
-                "agent on; older versions did not."
+                "agent on."
             )
 
     def key(self, stage: str, index: int, sample: int = 0) -> str | None:

@@ -186,16 +186,6 @@ async def test_cancelled_waiting_calls_leave_no_trace(coordinator: RedisCoordina
     assert [lease.job.key for lease in await coordinator.work.lease("w", 1, ttl=LONG, wait=5)] == ["a"]
 
 
-async def test_a_run_of_an_earlier_version_is_refused(coordinator: RedisCoordinator, client: Redis) -> None:
-    await client.xadd(f"batch-agent:{{{coordinator._keyspace.name}}}:work", {"a": "job"})
-    for call in (
-        coordinator.work.submit(jobs("a"), retry_failed=False),
-        coordinator.work.lease("w", 1, ttl=LONG, wait=0),
-    ):
-        with pytest.raises(StoreError, match=r"stored by an earlier version.*another run_id"):
-            await call
-
-
 async def test_a_queue_lost_by_the_server_is_reported(coordinator: RedisCoordinator, client: Redis) -> None:
     await coordinator.work.submit(jobs("a"), retry_failed=False)
     await client.delete(f"batch-agent:{{{coordinator._keyspace.name}}}:queue")

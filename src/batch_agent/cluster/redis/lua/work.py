@@ -2,19 +2,12 @@
 
 from typing import Final
 
-from .common import COMMON, IDEMPOTENCE, LOST, OLD_LAYOUT, OUTAGE_GRACE, LuaScript
-
-_REFUSE_OLD_LAYOUT = f"""
-local function old_layout()
-  if redis.call('EXISTS', run .. 'work') == 1 then return redis.error_reply('{OLD_LAYOUT} of an earlier version') end
-end
-"""
+from .common import COMMON, IDEMPOTENCE, LOST, OUTAGE_GRACE, LuaScript
 
 # ARGV: retry failed, a creation mark, a JSON list with key and length of the data of each job, data. Returns the run's
 # creation mark, which is that of the first submitter, and key and completion of those that need no work.
 SUBMIT: Final = LuaScript.of(
     COMMON,
-    _REFUSE_OLD_LAYOUT,
     """
 local fields, listed = {}, cjson.decode(ARGV[3])
 local jobs, cut = #listed, cutter(ARGV[4])
@@ -24,8 +17,6 @@ fields[jobs + 2] = 'pending'
 local found = read(fields)
 local born, pending = found[jobs + 1], tonumber(found[jobs + 2]) or 0
 if not born then
-  local refusal = old_layout()
-  if refusal then return refusal end
   born = ARGV[2]
   set('born', born)
 end
@@ -66,7 +57,6 @@ LEASE: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
     IDEMPOTENCE,
-    _REFUSE_OLD_LAYOUT,
     f"""
 local worker, max_jobs, divisor, ttl = ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local time = micros()
@@ -98,7 +88,7 @@ if previous then
 end
 
 local meta, run_fields = read_with_meta(now, {{'born', 'pending'}})
-if not run_fields[1] then return old_layout() or {{false, leases}} end
+if not run_fields[1] then return {{false, leases}} end
 local pending = tonumber(run_fields[2]) or 0
 max_jobs = math.min(max_jobs, math.max(1, math.ceil(pending / divisor)))
 local keys = {{}}
