@@ -1,14 +1,14 @@
 """The Anthropic dialect for any chunking, any conversation and any nonsense."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.corrupted_json import json_values, paths, pieces, replaced, until_it_fails
 
-from batch_agent import BackendError
 from batch_agent.backends.dialects.anthropic.decoder import AnthropicStreamDecoder, decode_reply
 from batch_agent.backends.dialects.anthropic.encoder import AnthropicMessages
 from batch_agent.core.messages import (
@@ -24,35 +24,11 @@ from batch_agent.core.messages import (
 )
 from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta, Request, Sampling, TextDelta
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 texts = st.text(max_size=12)
 counts = st.none() | st.integers(0, 99)
 usages = st.none() | st.dictionaries(
     st.sampled_from(["input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens"]), counts
 )
-
-
-def pieces(data: bytes, at: Iterable[int]) -> Iterator[bytes]:
-    """`data` cut at these places."""
-    start = 0
-    for end in sorted({min(place, len(data)) for place in at} | {len(data)}):
-        yield data[start:end]
-        start = end
-
-
-def until_it_fails(make: Callable[[], Iterator[Delta]]) -> list[Delta | str]:
-    """Everything that comes out, and the failure as its last item."""
-    found: list[Delta | str] = []
-    try:
-        for item in make():
-            found.append(item)
-    except BackendError as error:
-        found.append(f"{error.kind}: {error}")
-    return found
 
 
 def decode(chunks: Iterable[bytes]) -> Iterator[Delta]:
@@ -185,19 +161,6 @@ STREAM: list[Any] = [
 ]
 
 
-def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(place for key, value in inside for place in places(value, (*path, key)))]
-
-
-def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = dict(node) if isinstance(node, dict) else list(node)
-    copy[path[0]] = replaced(node[path[0]], path[1:], value)
-    return copy
-
-
 def assert_is_read_or_failed(deltas: list[Delta | str]) -> None:
     assert isinstance(deltas[-1], Finished | str)
     for delta in deltas:
@@ -210,13 +173,13 @@ def assert_is_read_or_failed(deltas: list[Delta | str]) -> None:
                 assert all(isinstance(part, str) for part in (text, signature, redacted))
 
 
-@given(st.sampled_from(places(REPLY)), json_values)
+@given(st.sampled_from(paths(REPLY)), json_values)
 def test_any_corruption_of_an_answer_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     body = orjson.dumps(replaced(REPLY, path, nonsense))
     assert_is_read_or_failed(until_it_fails(lambda: iter(decode_reply(body))))
 
 
-@given(st.sampled_from(places(STREAM)[1:]), json_values)
+@given(st.sampled_from(paths(STREAM)[1:]), json_values)
 def test_any_corruption_of_a_stream_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     events = replaced(STREAM, path, nonsense)
     assert_is_read_or_failed(until_it_fails(lambda: decode(map(as_event, events))))

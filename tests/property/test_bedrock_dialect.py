@@ -1,7 +1,7 @@
 """The Bedrock Converse dialect for any chunking, any conversation and any nonsense."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -12,8 +12,8 @@ from botocore.validate import ParamValidator  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bedrock_server import Said, event, events, exception, raw_frame
+from tests.support.corrupted_json import json_values, paths, pieces, replaced, until_it_fails
 
-from batch_agent import BackendError
 from batch_agent.backends.dialects.bedrock.decoder import BedrockStreamDecoder, decode_reply
 from batch_agent.backends.dialects.bedrock.encoder import BedrockConverse
 from batch_agent.core.messages import (
@@ -33,32 +33,8 @@ T = TypeVar("T")
 SERVICE = Session().get_service_model("bedrock-runtime")
 CLAUDE = "eu.anthropic.claude-opus-4-6-v1"
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 cuts = st.lists(st.integers(0, 4000), max_size=12)
 texts = st.text(max_size=12)
-
-
-def pieces(data: bytes, at: Iterable[int]) -> Iterator[bytes]:
-    """`data` cut at these places."""
-    start = 0
-    for end in sorted({min(place, len(data)) for place in at} | {len(data)}):
-        yield data[start:end]
-        start = end
-
-
-def until_it_fails(make: Callable[[], Iterator[T]]) -> list[T | str]:
-    """Everything that comes out, and the failure as its last item."""
-    found: list[T | str] = []
-    try:
-        for item in make():
-            found.append(item)
-    except BackendError as error:
-        found.append(f"{error.kind}: {error}")
-    return found
 
 
 def decode(chunks: Iterable[bytes]) -> Iterator[Delta]:
@@ -180,20 +156,7 @@ EVENTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(place for key, value in inside for place in places(value, (*path, key)))]
-
-
-def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = dict(node) if isinstance(node, dict) else list(node)
-    copy[path[0]] = replaced(node[path[0]], path[1:], value)
-    return copy
-
-
-@given(st.sampled_from(places(REPLY)), json_values)
+@given(st.sampled_from(paths(REPLY)), json_values)
 def test_any_corruption_of_an_answer_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     sound(until_it_fails(lambda: iter(decode_reply(orjson.dumps(replaced(REPLY, path, nonsense))))))
 
@@ -204,7 +167,7 @@ def test_any_corruption_of_a_stream_is_decoded_or_is_a_backend_error(
 ) -> None:
     told = list(EVENTS)
     name, payload = told[number]
-    told[number] = (name, replaced(payload, data.draw(st.sampled_from(places(payload))), nonsense))
+    told[number] = (name, replaced(payload, data.draw(st.sampled_from(paths(payload))), nonsense))
     sound(until_it_fails(lambda: decode([event(name, payload) for name, payload in told])))
 
 

@@ -1,12 +1,13 @@
 """Many answers in one stream, for any chunking, any interleaving and any nonsense."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.corrupted_json import pieces
 
 from batch_agent import BackendError
 from batch_agent.backends.dialects.completions.decoder import (
@@ -84,14 +85,6 @@ def heard(count: int, chunks: Iterable[bytes]) -> Heard:
     except BackendError as error:
         failure = f"{error.kind}: {error}"
     return Heard(events, failure)
-
-
-def pieces(data: bytes, at: Iterable[int]) -> Iterator[bytes]:
-    """`data` cut at these places."""
-    start = 0
-    for end in sorted({min(place, len(data)) for place in at} | {len(data)}):
-        yield data[start:end]
-        start = end
 
 
 def wire(events: Iterable[bytes]) -> bytes:

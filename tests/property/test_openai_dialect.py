@@ -1,14 +1,14 @@
 """The OpenAI chat dialect for any chunking, any conversation and any nonsense."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.corrupted_json import json_values, paths, pieces, replaced, until_it_fails
 
-from batch_agent import BackendError
 from batch_agent.backends.dialects.openai.decoder import OpenAIStreamDecoder, decode_reply
 from batch_agent.backends.dialects.openai.encoder import OpenAIChat
 from batch_agent.backends.http.sse import SseEvent, SseParser
@@ -17,32 +17,8 @@ from batch_agent.core.requests import CallDelta, Delta, Finished, ReasoningDelta
 
 T = TypeVar("T")
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
 line_ends = st.sampled_from([b"\n", b"\r\n", b"\r"])
 cuts = st.lists(st.integers(0, 4000), max_size=12)
-
-
-def pieces(data: bytes, at: Iterable[int]) -> Iterator[bytes]:
-    """`data` cut at these places."""
-    start = 0
-    for end in sorted({min(place, len(data)) for place in at} | {len(data)}):
-        yield data[start:end]
-        start = end
-
-
-def until_it_fails(make: Callable[[], Iterator[T]]) -> list[T | str]:
-    """Everything that comes out, and the failure as its last item."""
-    found: list[T | str] = []
-    try:
-        for item in make():
-            found.append(item)
-    except BackendError as error:
-        found.append(f"{error.kind}: {error}")
-    return found
 
 
 sse_lines = st.one_of(
@@ -174,20 +150,7 @@ REPLY = {
 }
 
 
-def places(node: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    return [path, *(place for key, value in inside for place in places(value, (*path, key)))]
-
-
-def replaced(node: Any, path: tuple[Any, ...], value: Any) -> Any:
-    if not path:
-        return value
-    copy = dict(node) if isinstance(node, dict) else list(node)
-    copy[path[0]] = replaced(node[path[0]], path[1:], value)
-    return copy
-
-
-@given(st.sampled_from(places(REPLY)), json_values)
+@given(st.sampled_from(paths(REPLY)), json_values)
 def test_any_corruption_of_an_answer_is_decoded_or_is_a_backend_error(path: tuple[Any, ...], nonsense: Any) -> None:
     body = replaced(REPLY, path, nonsense)
     plain = until_it_fails(lambda: iter(decode_reply(orjson.dumps(body))))
