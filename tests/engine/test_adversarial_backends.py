@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run, stream, waiting_tool
+from tests.support.engine_harness import asked, now, run, stream, waiting_tool
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError, ErrorKind, RunStopped, Tool
 from batch_agent.backends.diagnostics import _Prober
@@ -141,7 +142,7 @@ async def test_every_second_request_refused_with_retry_after_loses_no_agent() ->
 
 @pytest.mark.slow
 async def test_an_outage_hits_only_requests_in_flight_and_is_reported_once_per_pause() -> None:
-    log = EventLog()
+    log = EventList()
 
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")
@@ -156,7 +157,7 @@ async def test_an_unreachable_backend_is_probed_by_a_few_agents_only() -> None:
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.UNAVAILABLE, "Cannot connect") if 0.3 <= now() < 8 else say("fine")
 
-    backend, log = ScriptedBackend(answer, seconds=0.2), EventLog()
+    backend, log = ScriptedBackend(answer, seconds=0.2), EventList()
     await run(backend, numbers(3000), max_inflight=1000, events=log)
     assert sum(isinstance(event, RequestRetried) for event in log.events) <= 2000
 
@@ -393,7 +394,7 @@ async def test_random_503s_of_five_percent_lose_no_agent() -> None:
 
 
 async def test_random_503s_of_five_percent_pause_no_other_agent() -> None:
-    log = EventLog()
+    log = EventList()
     await run(sheds(0.05, 7), numbers(2000), max_inflight=64, events=log)
     assert sum(isinstance(event, Paused) for event in log.events) <= 5
 
@@ -404,7 +405,7 @@ async def test_random_503s_without_retries_fail_their_agents_and_not_the_run() -
 
 
 async def test_a_server_that_replies_529_gets_fewer_requests() -> None:
-    log = EventLog()
+    log = EventList()
     overloaded = BackendError(ErrorKind.UNAVAILABLE, "HTTP 529: overloaded", status=529)
     backend = Room(8, seconds=1, error=overloaded)
     results = await run(backend, numbers(400), max_inflight=64, events=log)
@@ -419,7 +420,7 @@ async def test_a_pause_is_reported_with_its_whole_length() -> None:
             return BackendError(ErrorKind.RATE_LIMITED, "wait", retry_after=wait, status=429)
         return say("fine")
 
-    log = EventLog()
+    log = EventList()
     await run(ScriptedBackend(answer, seconds=0.1), numbers(40), events=log)
     assert max(event.seconds for event in log.events if isinstance(event, Paused)) == 9.0
 

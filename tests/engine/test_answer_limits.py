@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run, waiting_tool
+from tests.support.engine_harness import asked, now, run, waiting_tool
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind, SpecError
 from batch_agent.core.events import BudgetReported, Notice, RequestRetried
@@ -81,7 +82,7 @@ async def test_a_run_with_a_budget_takes_as_long_as_one_without(shape: str) -> N
 
 
 async def test_an_answer_that_is_cut_by_the_derived_limit_is_requested_again_with_more() -> None:
-    log, model = EventLog(), Model(5_000)
+    log, model = EventList(), Model(5_000)
     backend = ScriptedBackend(model, seconds=1.0)
     results = await run(backend, inputs(20), prices=PRICES, max_usd=5.0, max_inflight=20, events=log)
     limits = {request.sampling.max_tokens for request in backend.requests}
@@ -144,7 +145,7 @@ async def test_no_length_of_answers_makes_a_run_exceed_its_budget(seed: int) -> 
 
 async def test_the_limit_is_told_once_and_the_users_own_is_kept() -> None:
     for options, told in (({}, 1), ({"max_tokens": 700}, 0)):
-        log, backend = EventLog(), ScriptedBackend(Model(), seconds=1.0)
+        log, backend = EventList(), ScriptedBackend(Model(), seconds=1.0)
         await run(backend, inputs(40), prices=PRICES, max_usd=1.0, events=log, **options)
         notices = [event.text for event in log.events if isinstance(event, Notice) and "max_tokens" in event.text]
         assert len(notices) == told

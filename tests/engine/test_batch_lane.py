@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.support.batch_provider import BatchProvider, turns_of
-from tests.support.engine_harness import EventLog
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BatchAgent, ErrorKind, SpecError, Tool
 from batch_agent.core.events import Notice
@@ -126,7 +126,7 @@ async def test_a_derived_limit_of_answers_does_not_make_another_request_of_it(tm
 
 
 async def test_an_interrupted_run_says_what_stays_at_the_provider_and_the_next_one_collects_it(tmp_path: Path) -> None:
-    provider, first, second = BatchProvider(seconds=1000), EventLog(), EventLog()
+    provider, first, second = BatchProvider(seconds=1000), EventList(), EventList()
     await interrupt(provider, run(provider, tmp_path, events=first))
     said = [event.text for event in first.events if isinstance(event, Notice)]
     assert "20 requests stay at provider in 1 batch (batch-0)" in said[-1]
@@ -159,7 +159,7 @@ async def test_a_run_that_is_resumed_in_lane_auto_waits_for_what_was_submitted(t
 
 
 async def test_a_run_that_is_resumed_in_another_lane_says_that_requests_are_billed_again(tmp_path: Path) -> None:
-    provider, log = BatchProvider(seconds=1000), EventLog()
+    provider, log = BatchProvider(seconds=1000), EventList()
     await interrupt(provider, run(provider, tmp_path, tools=[]))
     results = await run(provider, tmp_path, tools=[], lane="standard", events=log)
     assert all(result.ok for result in results)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, run, stream
+from tests.support.engine_harness import asked, run, stream
+from tests.support.event_list import EventList
 from tests.support.shared_run_workers import Link, calling, working
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError
@@ -99,7 +100,7 @@ async def test_a_sequence_that_raises_for_an_index_ends_the_inputs() -> None:
 
 
 async def test_results_before_broken_inputs_are_written_reported_and_streamed(tmp_path: Path) -> None:
-    log, out, got = EventLog(), tmp_path / "results.jsonl", []
+    log, out, got = EventList(), tmp_path / "results.jsonl", []
     with pytest.raises(RunStopped):  # noqa: PT012
         async for result in stream(ScriptedBackend(echo), breaking(5, OSError("gone")), events=log, out=out):
             got.append(result.text)

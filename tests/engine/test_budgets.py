@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run
+from tests.support.engine_harness import asked, now, run
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind, SpecError
 from batch_agent.core.events import BudgetReported
@@ -42,7 +43,7 @@ async def test_a_budget_of_tokens_is_never_exceeded_under_concurrency(seed: int)
 
 
 async def test_a_dollar_budget_is_computed_from_the_price_and_reported_at_the_end() -> None:
-    log = EventLog()
+    log = EventList()
     prices = {"scripted": (10.0, 1.0, 40.0)}
     results = await run(honest(), INPUTS, max_usd=0.1, prices=prices, max_tokens=50, events=log)
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]
@@ -60,7 +61,7 @@ async def test_a_model_without_a_price_needs_one_before_anything_is_sent() -> No
 
 
 async def test_a_known_model_has_a_built_in_price() -> None:
-    log = EventLog()
+    log = EventList()
     await run(honest(name="openai"), ["x" * 40], max_usd=1.0, model="gpt-4o", max_tokens=50, events=log)
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]
     assert 0 < event.cost < 0.01
@@ -79,7 +80,7 @@ async def test_a_failed_request_that_may_have_been_billed_counts_in_full() -> No
     def answer(request: Request) -> Answer:
         return BackendError(ErrorKind.CONNECTION, "reset")
 
-    log = EventLog()
+    log = EventList()
     [result] = await run(ScriptedBackend(answer), ["x"], max_total_tokens=1_000, max_tokens=200, events=log)
     assert result.error is not None
     [event] = [event for event in log.events if isinstance(event, BudgetReported)]

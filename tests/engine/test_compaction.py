@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, run
+from tests.support.engine_harness import run
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError, ErrorKind, Tool
 from batch_agent.core.events import BudgetReported, ToolsUsed
@@ -230,7 +231,7 @@ async def test_context_tokens_overrides_the_window_of_the_server() -> None:
 
 
 async def test_summaries_use_the_compact_model_and_their_tokens_are_counted() -> None:
-    reader, log = Reader(), EventLog()
+    reader, log = Reader(), EventList()
     [result] = await read(reader, compact_with="summarize", compact_model="small", events=log)
     assert result.ok
     assert {request.model for request in reader.summaries} == {"small"}
@@ -328,7 +329,7 @@ async def test_an_agent_that_overflowed_in_an_earlier_run_resumes_with_compactio
 
 
 async def test_an_exhausted_budget_makes_no_summaries_and_is_not_exceeded() -> None:
-    reader, log = Reader(), EventLog()
+    reader, log = Reader(), EventList()
     results = await read(
         reader, "ab", compact_with="summarize", max_total_tokens=40_000, max_tokens=100, events=log, max_inflight=1
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked
+from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 from tests.support.forked_programs import Programs
 from tests.support.shared_run_workers import LONG, Link, answers, calling, working
 
@@ -101,7 +102,7 @@ async def look() -> str:
     return "seen"
 
 
-def options(ending: Ending, folder: Path, log: EventLog) -> dict[str, Any]:
+def options(ending: Ending, folder: Path, log: EventList) -> dict[str, Any]:
     return {
         "task": "{it}",
         "inputs": ending.inputs(),
@@ -114,7 +115,7 @@ def options(ending: Ending, folder: Path, log: EventLog) -> dict[str, Any]:
     }
 
 
-async def cancel(ending: Ending, folder: Path, log: EventLog) -> None:
+async def cancel(ending: Ending, folder: Path, log: EventList) -> None:
     task = asyncio.get_running_loop().create_task(BatchAgent.run(**options(ending, folder, log)))
     await ending.is_over.wait()
     while len(finished(log.events)) < 4:
@@ -124,7 +125,7 @@ async def cancel(ending: Ending, folder: Path, log: EventLog) -> None:
         await task
 
 
-async def leave(ending: Ending, folder: Path, log: EventLog) -> None:
+async def leave(ending: Ending, folder: Path, log: EventList) -> None:
     done = 0
     async with BatchAgent.stream(**options(ending, folder, log)) as stream:
         async for _ in stream:
@@ -133,13 +134,13 @@ async def leave(ending: Ending, folder: Path, log: EventLog) -> None:
                 break
 
 
-async def refuse(ending: Ending, folder: Path, log: EventLog) -> None:
+async def refuse(ending: Ending, folder: Path, log: EventList) -> None:
     ending.refuses = True
     results = await BatchAgent.run(**options(ending, folder, log))
     assert [result.ok for result in results] == [True] * 4 + [False] * 4
 
 
-async def break_off(ending: Ending, folder: Path, log: EventLog) -> None:
+async def break_off(ending: Ending, folder: Path, log: EventList) -> None:
     def inputs() -> Iterator[str]:
         yield from (f"input {number}" for number in range(4))
         raise ValueError("no more")
@@ -151,16 +152,16 @@ async def break_off(ending: Ending, folder: Path, log: EventLog) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [cancel, leave, refuse, break_off])
 async def test_events_are_consistent_at_the_end_and_after_a_resume(
-    tmp_path: Path, end: Callable[[Ending, Path, EventLog], Awaitable[None]]
+    tmp_path: Path, end: Callable[[Ending, Path, EventList], Awaitable[None]]
 ) -> None:
-    ending, log = Ending(), EventLog()
+    ending, log = Ending(), EventList()
     await end(ending, tmp_path, log)
     check(log.events)
     before = {event.result.key for event in finished(log.events) if event.result.ok}
     assert len(before) == 4
     assert isinstance(log.events[-1], BudgetReported | ToolsUsed | SchedulingReported)
 
-    ending.is_mended, again = True, EventLog()
+    ending.is_mended, again = True, EventList()
     results = await BatchAgent.run(**options(ending, tmp_path, again))
     check(again.events)
     assert {event.result.key for event in finished(again.events) if event.resumed} == before
@@ -199,7 +200,7 @@ async def test_the_event_log_of_a_killed_run_is_consistent_and_a_resume_appends_
     whole = [line for line in (folder / FILE).read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     events = [read_line(line)[1] for line in whole[1:]]
     check(events, ended=False)
-    log = EventLog()
+    log = EventList()
     backend = ScriptedBackend(lambda request: say("done"))
     inputs = [f"input {number}" for number in range(60)]
     await BatchAgent.run(task="{it}", inputs=inputs, backend=backend, checkpoint_dir=folder, events=log)
@@ -212,7 +213,7 @@ async def test_the_event_log_of_a_killed_run_is_consistent_and_a_resume_appends_
 
 def test_every_agent_of_a_shared_run_has_one_finished_event_at_the_submitter() -> None:
     async def main() -> None:
-        link, log = Link(), EventLog()
+        link, log = Link(), EventList()
         backend = ScriptedBackend(lambda request: say("done"), seconds=2.0, inflight=2)
         other = ScriptedBackend(lambda request: say("done"), seconds=1.0, inflight=2)
         inputs = [f"input {number}" for number in range(20)]
@@ -236,7 +237,7 @@ def test_each_stage_of_a_stopped_flow_has_a_consistent_event_history() -> None:
     def script(request: Request) -> Reply | BackendError:
         return BackendError(ErrorKind.BAD_REQUEST, "no") if "second" in asked(request) else say("done")
 
-    log = EventLog()
+    log = EventList()
     flow = Flow([f"input {n}" for n in range(4)], backend=ScriptedBackend(script))
     flow = flow.map("first", "{it}").map("other", "second {first} {it}", on_failure="stop")
     with pytest.raises(RunStopped):

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tests.support.engine_harness import EventLog, run, waiting_tool
+from tests.support.engine_harness import run, waiting_tool
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.events import (
@@ -33,7 +34,7 @@ def life(events: Sequence[Event], key: str) -> list[str]:
 
 
 def test_each_turn_and_each_tool_wait_has_a_start_and_an_end_event() -> None:
-    log = EventLog()
+    log = EventList()
     usage = Usage(100, 60, 7)
     backend = ScriptedBackend(by_turn(replace(call("wait"), usage=usage), say("done", usage)), seconds=2.0)
     [result] = run_virtual(run(backend, ["a"], tools=[waiting_tool(5.0)], events=log))
@@ -56,7 +57,7 @@ def test_each_turn_and_each_tool_wait_has_a_start_and_an_end_event() -> None:
 
 def test_a_retried_turn_has_a_start_event_per_attempt_and_one_end_event() -> None:
     answers: list[Reply | BackendError] = [BackendError(ErrorKind.SERVER, "busy"), say("done")]
-    log = EventLog()
+    log = EventList()
     [result] = run_virtual(run(ScriptedBackend(lambda _: answers.pop(0)), ["a"], events=log))
     assert life(log.events, result.key) == [
         "AgentStarted", "TurnStarted 1", "RequestRetried", "TurnStarted 1", "TurnEnded 1", "AgentFinished",
@@ -66,7 +67,7 @@ def test_a_retried_turn_has_a_start_event_per_attempt_and_one_end_event() -> Non
 
 
 def test_slot_usage_is_sampled_during_the_run() -> None:
-    log = EventLog()
+    log = EventList()
     backend = ScriptedBackend(by_turn(say("done")), seconds=10.0)
     run_virtual(run(backend, [str(number) for number in range(6)], max_inflight=2, events=log))
     samples = [event for event in log.events if isinstance(event, LoadSampled)]

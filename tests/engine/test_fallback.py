@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.conversations import rules
-from tests.support.engine_harness import EventLog, asked
+from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BatchAgent, CodexRuntime, ErrorKind, Flow, Results, RunStopped, SpecError, Tool
 from batch_agent.agent.conversation import Conversation, Generate
@@ -90,7 +91,7 @@ async def test_other_failures_stay_where_they_are() -> None:
 
 
 async def test_a_server_that_cannot_be_reached_is_left_out() -> None:
-    large, log = ScriptedBackend(good, model="large"), EventLog()
+    large, log = ScriptedBackend(good, model="large"), EventList()
     results = await run(DOWN, large, events=log)
     assert [result.model for result in results] == ["large"] * 6
     assert any("is not used any more" in event.text for event in log.events if isinstance(event, Notice))
@@ -348,7 +349,7 @@ async def test_all_backends_share_one_budget() -> None:
 
 async def test_events_name_the_run_of_each_backend() -> None:
     small, large = ScriptedBackend(refusing, model="small"), ScriptedBackend(good, model="large")
-    log = EventLog()
+    log = EventList()
     await run(small, large, events=log, model="small")
     names = {event.stage for event in log.events if isinstance(event, StageEvent)}
     assert names == {"small", "fallback 1 (backend)"}

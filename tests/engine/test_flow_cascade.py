@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.support.engine_harness import EventLog, asked
+from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 from tests.support.flow_harness import entries, prompts
 
 from batch_agent import Cascade, ErrorKind, Fields, Flow, SpecError
@@ -155,7 +156,7 @@ async def test_a_filter_by_a_model_keeps_what_it_answers_with_yes() -> None:
 
 
 async def test_a_cascade_asks_the_strong_model_only_where_the_score_is_uncertain() -> None:
-    backend, log, inputs = ScriptedBackend(oracle), EventLog(), rows(600)
+    backend, log, inputs = ScriptedBackend(oracle), EventList(), rows(600)
     flow = Flow(inputs, backend=backend).filter("fits", "Fits {id}? {yes}", cascade=Cascade(proxy=score, labels=150))
     outcome = await flow.map("next", "Next {id}").run(events=log)
     report = outcome.stages["fits"].cascade

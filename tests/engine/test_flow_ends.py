@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.event_list import EventList
 from tests.support.flow_harness import entries, joining, leaves, prompts
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Flow, RunStopped
@@ -200,7 +201,7 @@ def _explode(item: Any) -> Any:
 async def test_functions_that_raise_are_reported_and_counted_per_stage(
     reduces: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    log = EventLog()
+    log = EventList()
     flow = Flow(its(4), backend=ScriptedBackend(joining)).map("a", "A {it}")
     flow = flow.filter(lambda item: _explode(item) if item["it"] == "0" else True)
     flow = flow.expand("part", lambda item: _explode(item) if item["it"] == "1" else ["x"])

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked
+from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 from tests.support.flow_harness import joining, leaves, prompts
 
 from batch_agent import ErrorKind, Flow, RunStopped, SpecError
@@ -33,7 +34,7 @@ def firms(backend: ScriptedBackend, **options: Any) -> Flow:
 
 
 async def test_items_that_are_the_same_become_one() -> None:
-    backend, log = ScriptedBackend(same_word), EventLog()
+    backend, log = ScriptedBackend(same_word), EventList()
     outcome = await firms(backend).dedupe("same", on="name").run(events=log)
     assert [item["id"] for item in outcome.items] == [0, 1, 5]
     assert [[each["id"] for each in item["same"]] for item in outcome.items] == [[2, 3], [4], []]

@@ -6,7 +6,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog
+from tests.support.event_list import EventList
 from tests.support.flow_harness import joining
 
 from batch_agent import Flow
@@ -53,7 +53,7 @@ async def test_two_thousand_items_pass_three_stages() -> None:
 
 
 async def test_events_of_a_flow_name_their_stage() -> None:
-    log = EventLog()
+    log = EventList()
     await flow(10).run(events=log)
     assert log.events[0] == FlowStarted(("a", "b", "all"))
     of_stages = [event for event in log.events if isinstance(event, StageEvent)]

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now
+from tests.support.engine_harness import asked, now
+from tests.support.event_list import EventList
 from tests.support.flow_harness import joining, prompts, saying
 
 from batch_agent import AgentResult, ErrorKind, Flow, SpecError, Tool
@@ -48,7 +49,7 @@ async def test_stages_may_have_different_backends() -> None:
 
 
 async def test_one_token_budget_limits_all_stages_together() -> None:
-    backend, log = ScriptedBackend(paid, seconds=1.0, context_tokens=4000), EventLog()
+    backend, log = ScriptedBackend(paid, seconds=1.0, context_tokens=4000), EventList()
     flow = Flow(its(40), backend=backend, max_total_tokens=5_000, max_tokens=10, max_inflight=4)
     outcome = await flow.map("a", "A {it}").map("b", "B {it}").run(events=log)
     spent = outcome.usage.input + outcome.usage.output

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from tests.support.engine_harness import EventLog, asked
+from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Fields, PlanMismatch, SpecError, Tool
 from batch_agent.core.events import PrefixReported
@@ -261,7 +262,7 @@ async def test_lint_reports_findings_where_a_strict_run_would_be_rejected() -> N
 
 
 async def test_prefix_sharing_is_reported_before_and_after_the_run() -> None:
-    log = EventLog()
+    log = EventList()
     backend = ScriptedBackend(lambda request: say("done", Usage(100, 60, 1)))
     async with BatchAgent.stream(task=TASK, inputs=ROWS, backend=backend, events=log) as stream:
         async for _ in stream:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run, stream
+from tests.support.engine_harness import asked, now, run, stream
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, ErrorKind, RunStopped, SpecError
 from batch_agent.core.events import Notice, RunStarted
@@ -47,7 +48,7 @@ async def test_inputs_may_come_from_an_async_generator() -> None:
         for letter in "abc":
             yield letter
 
-    log = EventLog()
+    log = EventList()
     results = await run(ScriptedBackend(echo), inputs(), events=log)
     assert [result.text for result in results] == ["a", "b", "c"]
     [started] = [event for event in log.events if isinstance(event, RunStarted)]
@@ -164,7 +165,7 @@ async def test_inputs_that_lack_a_field_with_spaces_fail_alone() -> None:
 
 
 async def test_braces_that_are_sent_verbatim_are_reported() -> None:
-    log = EventLog()
+    log = EventList()
     options: dict[str, Any] = {"task": "{id} {some words} {}", "system_prompt": "Of {id} and {other}.", "events": log}
     await BatchAgent.run(inputs=[{"id": 1}], backend=ScriptedBackend(echo), **options)
     told = [event.text for event in log.events if isinstance(event, Notice)]

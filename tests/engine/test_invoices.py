@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, run
+from tests.support.engine_harness import asked, run
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind, Results
 from batch_agent.core.events import BudgetReported
@@ -93,7 +94,7 @@ def some_usage(dice: random.Random, request: Request, *, hour: bool = True) -> U
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_ledger_of_a_run_is_the_providers_invoice(shape: str, lanes: tuple[Lane, ...]) -> None:
     backend, model, price, tariff = SHAPES[shape]
-    dice, log, invoice = random.Random(shape), EventLog(), Decimal(0)
+    dice, log, invoice = random.Random(shape), EventList(), Decimal(0)
 
     def answer(request: Request) -> Answer:
         nonlocal invoice

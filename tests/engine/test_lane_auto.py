@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.support.batch_provider import BatchProvider, Faults
-from tests.support.engine_harness import EventLog, asked, now, run
+from tests.support.engine_harness import asked, now, run
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Tool
 from batch_agent.core.requests import Lane, Reply, Request, Usage
@@ -149,7 +150,7 @@ async def test_requests_in_batches_fail_and_are_retried_as_others_are() -> None:
             raise BackendError(ErrorKind.SERVER, "The line has expired.")
         return say("done")
 
-    backend, log = ScriptedBackend(script, lanes=ALL), EventLog()
+    backend, log = ScriptedBackend(script, lanes=ALL), EventList()
     results = await run(backend, inputs(30), lane="auto", events=log)
     assert all(result.ok for result in results)
     assert lanes_of(backend) == {"batch": 60}

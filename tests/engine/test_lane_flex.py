@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run, stream
+from tests.support.engine_harness import asked, now, run, stream
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind, Flow, Tool
 from batch_agent.core.events import LimitChanged, RequestRetried, SchedulingReported
@@ -29,7 +30,7 @@ def lanes_of(backend: ScriptedBackend) -> Counter[str]:
     return Counter(request.lane for request in backend.requests)
 
 
-def lane_use(log: EventLog) -> LaneUse:
+def lane_use(log: EventList) -> LaneUse:
     [report] = [event.scheduling.lanes for event in log.events if isinstance(event, SchedulingReported)]
     assert report is not None
     return report
@@ -41,7 +42,7 @@ async def test_every_request_of_a_run_takes_the_lane() -> None:
         return "seen"
 
     backend = flex(lambda request: call("look") if request.turn == 0 else say("done"))
-    log = EventLog()
+    log = EventList()
     results = await run(backend, TWENTY, lane="flex", tools=[look], events=log)
     assert [result.output for result in results] == ["done"] * 20
     assert lanes_of(backend) == {"flex": 40}
@@ -55,7 +56,7 @@ async def test_refusals_are_waited_out_whatever_max_retries_is_and_lower_no_limi
         seen[asked(request)] += 1
         return busy() if seen[asked(request)] <= 6 else say("done")
 
-    log, backend = EventLog(), flex(refuses_six_times)
+    log, backend = EventList(), flex(refuses_six_times)
     results = await run(backend, TWENTY, lane="flex", max_retries=0, events=log)
     assert all(result.ok for result in results)
     assert lanes_of(backend) == {"flex": 140}
@@ -84,7 +85,7 @@ async def test_without_capacity_turns_fall_back_after_a_while_and_not_each_one_a
             return busy()
         return call("look") if request.turn < 3 else say("done")
 
-    log, backend = EventLog(), flex(script)
+    log, backend = EventList(), flex(script)
     results = await run(backend, TWENTY, lane="flex", tools=[look], events=log)
     assert all(result.ok for result in results)
     assert dict(lane_use(log).requests) == {"standard": 80}

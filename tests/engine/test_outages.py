@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run, stream
+from tests.support.engine_harness import asked, now, run, stream
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped
 from batch_agent.core.events import Paused
@@ -26,7 +27,7 @@ def gone_between(start: float, end: float) -> ScriptedBackend:
 
 async def test_an_outage_shorter_than_the_patience_fails_no_agent() -> None:
     backend = gone_between(5, 15)
-    log = EventLog()
+    log = EventList()
     results = await run(backend, [str(n) for n in range(100)], max_inflight=8, events=log)
     assert [result.output for result in results] == [str(n) for n in range(100)]
     assert now() < 15 + 5 + 100 / 8 + 2

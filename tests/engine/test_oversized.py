@@ -10,9 +10,10 @@ import orjson
 import pytest
 from pydantic import BaseModel
 from tests.support.engine_harness import asked, now
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, RunStopped, Tool
-from batch_agent.core.events import AgentFinished, AgentStarted, Event
+from batch_agent.core.events import AgentFinished, AgentStarted
 from batch_agent.core.facts import Replied
 from batch_agent.core.messages import Assistant
 from batch_agent.core.requests import Request, Usage
@@ -294,16 +295,8 @@ async def test_cancelling_a_run_cancels_its_chunks() -> None:
     assert now() == 5
 
 
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-
 async def test_chunks_are_not_reported_as_agents() -> None:
-    log = Log()
+    log = EventList()
     await run(Counting(numbers), [TEXT, SHORT], events=log)
     assert sorted(event.index for event in log.events if isinstance(event, AgentStarted)) == [0, 1]
     assert sorted(event.result.index for event in log.events if isinstance(event, AgentFinished)) == [0, 1]
@@ -351,7 +344,7 @@ async def test_finished_chunks_are_not_requested_again(store: MemoryStore) -> No
 
 async def test_an_input_with_a_recorded_merge_sends_no_request(store: MemoryStore) -> None:
     [first] = await run(Counting(numbers), [TEXT])
-    backend, log = Counting(numbers), Log()
+    backend, log = Counting(numbers), EventList()
     [again] = await run(backend, [TEXT], events=log)
     assert backend.requests == []
     assert again == replace(first, timing=again.timing)

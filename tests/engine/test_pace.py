@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, now
+from tests.support.engine_harness import now
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, BatchAgent, ErrorKind, Results
 from batch_agent.backends.http.rate_limit_headers import read_rate_limits
@@ -48,8 +49,8 @@ class Service:
         return Reply(reply.text, reply.finish, Usage(PROMPT, 0, ANSWER))
 
 
-async def agents(service: Service, count: int, **options: int) -> EventLog:
-    log = EventLog()
+async def agents(service: Service, count: int, **options: int) -> EventList:
+    log = EventList()
     backend = ScriptedBackend(service.answer, inflight=32)
     results = await run(backend, ["x" * 4 * PROMPT] * count, events=log, **options)
     assert all(result.ok for result in results)
@@ -93,7 +94,7 @@ def test_retries_count() -> None:
 def test_the_warm_up_of_the_prefix_counts() -> None:
     async def main() -> None:
         service = Service(rpm=60)
-        log = EventLog()
+        log = EventList()
         backend = ScriptedBackend(service.answer, inflight=32)
         results = await run(backend, ["x"] * 5, events=log, rpm=60, warm_prefix=True)
         assert all(result.ok for result in results)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
-from tests.support.engine_harness import EventLog, now
+from tests.support.engine_harness import now
+from tests.support.event_list import EventList
 from tests.support.program_agents import LOOK, FakeRuntime, calls_then, run_programs, tool_loop
 
 from batch_agent import BackendError, ErrorKind, RunStopped
@@ -28,7 +29,7 @@ class Verdict(BaseModel):
 
 
 async def test_a_program_answers_and_its_result_has_turns_and_calls() -> None:
-    log = EventLog()
+    log = EventList()
     runtime = FakeRuntime(tool_loop)
     [result] = await run_programs(runtime, ScriptedBackend(calls_then("done", 2), seconds=1.0), ["it"], events=log)
     assert result.output == "done"

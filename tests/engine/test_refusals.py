@@ -8,7 +8,8 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from tests.support.engine_harness import EventLog, now, run
+from tests.support.engine_harness import now, run
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.events import LimitChanged
@@ -77,7 +78,7 @@ async def by_agents(server: Server, agents: int, inflight: int, *, is_found: boo
         await server.answer()
         return say("done")
 
-    log = EventLog()
+    log = EventList()
     options = {} if is_found else {"max_inflight": inflight}
     backend = ScriptedBackend(answer, inflight=inflight)
     results = await run(backend, list(map(str, range(agents))), max_dispatched=agents, events=log, **options)

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from tests.support.engine_harness import EventLog, now, run, stream
+from tests.support.engine_harness import now, run, stream
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, ErrorKind, Tool
 from batch_agent.core.events import AgentFinished, AgentStarted, CallbackFailed
@@ -137,7 +138,7 @@ async def test_a_tool_that_calls_exit_ends_neither_the_run_nor_its_agent(is_asyn
 
 
 async def test_an_observer_sees_every_agent_start_and_finish() -> None:
-    log = EventLog()
+    log = EventList()
     await run(ScriptedBackend(lambda request: say("done")), list("abc"), events=log)
     assert sorted(event.index for event in log.events if isinstance(event, AgentStarted)) == [0, 1, 2]
     finished = [event for event in log.events if isinstance(event, AgentFinished)]
@@ -150,7 +151,7 @@ async def test_every_failure_of_on_result_is_an_event_and_is_counted_in_the_summ
         if result.index:
             raise KeyError(result.index)
 
-    log, state = EventLog(), LiveState()
+    log, state = EventList(), LiveState()
     results = await run(ScriptedBackend(lambda request: say("done")), list("abc"), on_result=raising, events=log)
     assert all(result.ok for result in results)
     failed = [event for event in log.events if isinstance(event, CallbackFailed)]

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run
+from tests.support.engine_harness import asked, now, run
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind
 from batch_agent.core.errors import RETRYABLE
@@ -70,7 +71,7 @@ async def test_a_permanent_error_is_not_retried(kind: ErrorKind) -> None:
 
 
 async def test_every_retry_is_an_event_with_its_reason_and_delay() -> None:
-    log = EventLog()
+    log = EventList()
     backend = failing(2, BackendError(ErrorKind.SERVER, "boom"))
     await run(backend, ["a"], events=log)
     retries = [event for event in log.events if isinstance(event, RequestRetried)]
@@ -133,7 +134,7 @@ async def test_occasional_server_failures_fail_no_agent_and_cost_little_time(see
         await asyncio.sleep(0.06)
         return say("done")
 
-    log = EventLog()
+    log = EventList()
     results = await run(ScriptedBackend(answer), list(map(str, range(1000))), max_inflight=64, events=log)
     assert all(result.ok for result in results)
     assert now() < 0.06 * 1000 / 64 + 1.5

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, now, run, waiting_tool
+from tests.support.engine_harness import asked, now, run, waiting_tool
+from tests.support.event_list import EventList
 from tests.support.shared_run_workers import Link, calling, working
 
 from batch_agent import AgentResult, BackendError, BatchAgent, ErrorKind, Flow, RunStopped, SpecError, Tool
@@ -250,7 +251,7 @@ async def test_a_flow_whose_start_exceeds_the_deadline_is_stopped() -> None:
 
 
 async def test_a_shared_run_ends_at_the_deadline_of_its_submitter() -> None:
-    link, log = Link(), EventLog()
+    link, log = Link(), EventList()
     backend = ScriptedBackend(lambda request: say("done") if asked(request) == "0" else call("wait"))
     options: dict[str, Any] = {"backend": backend, "tools": [waiting_tool(500)], "deadline": 2.0}
     results = [result async for result in calling(link, [{"it": name} for name in TEN], events=log, **options)]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, asked, run, waiting_tool
+from tests.support.engine_harness import asked, run, waiting_tool
+from tests.support.event_list import EventList
 from tests.support.shared_run_workers import LEASE, LONG, Link, Part, answers, calling, link_to_coordinator_of, working
 
 from batch_agent import RunStopped, Tool
@@ -126,7 +127,7 @@ async def test_agents_of_a_killed_worker_resume_elsewhere_from_their_last_fact()
 
 
 async def test_a_worker_disconnected_past_its_lease_writes_nothing_afterwards() -> None:
-    link, cut, living, log = Link(), slow(1.0), slow(1.0), EventLog()
+    link, cut, living, log = Link(), slow(1.0), slow(1.0), EventList()
     options: dict[str, Any] = {"tools": [Tool.define(effect="read")(waiting_tool(1.0).function)]}
     async with asyncio.TaskGroup() as group:
         results = group.create_task(answers(calling(link, inputs(12), works=False, backend=slow(0), **options)))

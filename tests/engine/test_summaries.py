@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog, run
+from tests.support.engine_harness import run
+from tests.support.event_list import EventList
 
 from batch_agent import BackendError, ErrorKind, Tool
 from batch_agent.core.events import ToolsUsed
@@ -41,7 +42,7 @@ def told(served: ScriptedBackend) -> set[str]:
 
 
 async def test_one_summary_of_a_tool_result_serves_all_agents_and_its_tokens_are_counted() -> None:
-    served, log = backend(say("It says word.", Usage(500, 0, 9))), EventLog()
+    served, log = backend(say("It says word.", Usage(500, 0, 9))), EventList()
     results = await run(served, ["a", "b", "c"], tools=[Tool.summarizable(long_tool())], events=log)
     assert all(result.ok for result in results)
     assert len(summaries(served)) == 1

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pydantic import BaseModel
-from tests.support.engine_harness import EventLog
+from tests.support.event_list import EventList
 
 from batch_agent import AgentResult, BackendError
 from batch_agent.agent.output import output_type
@@ -100,7 +100,7 @@ async def run_programs(
     retry: Retry | None = None,
     seconds: float | None = 1800.0,
     action_mode: bool = False,
-    events: EventLog | None = None,
+    events: EventList | None = None,
     store: Store | None = None,
     tokens: bool = False,
 ) -> list[AgentResult]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.support.engine_harness import EventLog
+from tests.support.event_list import EventList
 from tests.support.flow_harness import joining, prompts, saying
 
 from batch_agent import BackendError, BatchAgent, Flow, Tool
@@ -108,7 +108,7 @@ async def test_items_that_a_changed_function_selects_are_requested(tmp_path: Pat
 
 async def test_a_finished_flow_delivers_events_results_and_files_once(tmp_path: Path) -> None:
     backend, heard = ScriptedBackend(joining), list[AgentResult]()
-    log, folder = EventLog(), tmp_path / "checkpoint"
+    log, folder = EventList(), tmp_path / "checkpoint"
     out = tmp_path / "out.jsonl"
 
     def made(backend: Any) -> Flow:

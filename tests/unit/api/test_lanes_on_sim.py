@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.engine_harness import EventLog
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, Results, Tool
 from batch_agent.core.events import SchedulingReported
@@ -37,14 +37,14 @@ def sim() -> Iterator[SimServer]:
         yield server
 
 
-def lane_use(log: EventLog) -> LaneUse:
+def lane_use(log: EventList) -> LaneUse:
     [report] = [event.scheduling.lanes for event in log.events if isinstance(event, SchedulingReported)]
     assert report is not None
     return report
 
 
 async def run(sim: SimServer, count: int, **options: Any) -> tuple[Results[str], LaneUse]:
-    log = EventLog()
+    log = EventList()
     inputs = [f"item {number}" for number in range(count)]
     results = await BatchAgent.run(
         task="About {it}", inputs=inputs, backend=sim.url, prices=PRICES, events=log, **options
@@ -113,7 +113,7 @@ async def test_the_last_agents_are_not_submitted_as_a_wave_of_their_own(
         """Looks."""
         return f"about {key}"
 
-    log = EventLog()
+    log = EventList()
     inputs = [f"item {number} {THREE_CALLS if number == 7 else NO_CALL}" for number in range(60)]
     results = await BatchAgent.run(
         task="About {it}",

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.event_list import EventList
 from tests.support.sim_hosts import (
     BATCH,
     CHAT,
@@ -21,21 +22,11 @@ from tests.support.sim_hosts import (
 )
 
 from batch_agent import BatchAgent, Results, RunStopped
-from batch_agent.core.events import Event, Notice
 from batch_agent.sim.http import ClientConnection
 
 GENERATE = (CHAT, COMPLETIONS, BATCH)
 METHODS = ["send_all", "send_all_batched"]
 PAGE = b"<!DOCTYPE html><html><head><title>502 Bad Gateway</title></head><body><hr>nginx</body></html>"
-
-
-class Notices:
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Notice):
-            self.said.append(event.text)
 
 
 def rejecting(path: str, posted: Any, connection: ClientConnection) -> bool:
@@ -94,12 +85,12 @@ def mixed(odd: Odd, bad: int, good: int) -> list[Host]:
 @pytest.mark.parametrize("bad", [1, 2, 3])
 @pytest.mark.parametrize("odd", [rejecting, empty, page(200), page(502)], ids=["400", "empty", "page", "502"])
 async def test_one_good_endpoint_among_bad_ones_answers_every_agent(odd: Odd, bad: int) -> None:
-    hosts, notices = mixed(odd, bad, 1), Notices()
+    hosts, notices = mixed(odd, bad, 1), EventList()
     async with up(*hosts):
         results = await run(hosts, events=notices)
     assert [result.error for result in results if not result.ok] == []
     assert len(results.scheduling.unavailable) == bad
-    assert len(notices.said) == bad
+    assert len(notices.notices) == bad
     assert sum(host.requests() for host in hosts[:bad]) <= 16 * bad  # those in flight until each was found out
 
 
@@ -139,13 +130,13 @@ async def test_prompts_that_all_endpoints_reject_cost_few_requests_and_say_what_
 
 
 async def test_agents_whose_answers_are_empty_everywhere_fail_and_no_endpoint_is_blamed() -> None:
-    hosts, notices = mixed(empty, 2, 0), Notices()
+    hosts, notices = mixed(empty, 2, 0), EventList()
     async with up(*hosts):
         results = await run(hosts, max_retries=1, events=notices)
     assert {result.error.message for result in results if result.error} == {
         "No usable answer after 2 tries: it is empty."
     }
-    assert notices.said == []
+    assert notices.notices == []
 
 
 @pytest.mark.parametrize("method", METHODS)

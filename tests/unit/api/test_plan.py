@@ -9,11 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from tests.support.event_list import EventList
 from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent import BatchAgent, Fields, SpecError, Tool
 from batch_agent.cluster.redis.run_copy import copy_run
-from batch_agent.core.events import Event, Notice
+from batch_agent.core.events import Notice
 from batch_agent.forecasting.forecast_text import forecast_lines
 from batch_agent.sim import Script, SimConfig, SimServer
 from batch_agent.store.reader import CheckpointReader
@@ -112,16 +113,8 @@ async def test_a_failed_canary_is_reported_in_the_plan(sim: SimServer) -> None:
     assert forecast.seconds is None
 
 
-class Sink:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-
 async def test_a_plan_emits_notices_and_no_other_events(sim: SimServer) -> None:
-    sink = Sink()
+    sink = EventList()
     await BatchAgent.plan(canary=2, events=sink, **options(sim))
     assert Notice("Running a canary of 2 agents ...") in sink.events
     assert all(isinstance(event, Notice) for event in sink.events)

@@ -7,7 +7,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.support.engine_harness import EventLog, asked
+from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent import BatchAgent, ErrorKind, Results, Tool, ToolContext
@@ -177,7 +178,7 @@ class Outage:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 async def test_what_a_lost_server_leaves_goes_to_the_next_one(redis_server: RedisServer, workers: int) -> None:
-    outage, log = Outage(5), EventLog()
+    outage, log = Outage(5), EventList()
     cluster = Cluster(redis_server.url, outage.answer, max_inflight=2, max_retries=1)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(cluster.work()) for _ in range(workers)]

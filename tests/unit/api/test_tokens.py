@@ -7,12 +7,12 @@ from typing import Any
 
 import duckdb
 import pytest
+from tests.support.event_list import EventList
 from tests.support.token_backend import SAMPLED, TokenBackend
 
 from batch_agent import BatchAgent, Results, SpecError
 from batch_agent.cli.commands.export import export as export_command
 from batch_agent.core.errors import BackendError, ErrorKind
-from batch_agent.core.events import Notice
 from batch_agent.core.requests import Reply, Request
 from batch_agent.rollouts.formats import RolloutFormat
 from batch_agent.rollouts.rollout import Rollout, rollout_of
@@ -21,16 +21,6 @@ from batch_agent.testing import ScriptedBackend, by_turn, call, say
 
 NAMES = ["Ariel", "Calypso", "Dido"]
 TWO_CALLS = by_turn(call("look", ship="Ariel"), call("look", ship="Dido"), say("done"))
-
-
-class EventList:
-    """Sink that keeps what it receives."""
-
-    def __init__(self) -> None:
-        self.events: list[object] = []
-
-    def emit(self, event: object) -> None:
-        self.events.append(event)
 
 
 def look(ship: str) -> str:
@@ -83,7 +73,7 @@ async def test_a_server_that_takes_no_ids_causes_breaks_which_are_reported(
     await run(backend, tmp_path, events=events)
     assert kept(tmp_path) == Counter(backend.engine_log)
     assert [len(each.breaks) for each in rollouts(tmp_path)] == [2, 2, 2]
-    (notice,) = (event.text for event in events.events if isinstance(event, Notice))
+    (notice,) = events.notices
     assert notice.startswith("6 of 9 turns do not continue the tokens of the turn before")
 
 

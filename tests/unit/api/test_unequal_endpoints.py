@@ -4,25 +4,16 @@ import asyncio
 from typing import Any
 
 import pytest
+from tests.support.event_list import EventList
 from tests.support.sim_hosts import BATCH, CHAT, COMPLETIONS, STEPS, Host, Odd, poison, pool_of, refuse, up
 
 from batch_agent import BatchAgent, Results, Tool
-from batch_agent.core.events import Event, Notice
 from batch_agent.observe.live.state import LiveState
 from batch_agent.observe.text.summary import summary_lines
 from batch_agent.sim import SimConfig
 from batch_agent.sim.http import ClientConnection
 
 GENERATE = (CHAT, COMPLETIONS, BATCH)
-
-
-class Notices:
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Notice):
-            self.said.append(event.text)
 
 
 async def run(*hosts: Host, count: int = 60, **options: Any) -> Results:
@@ -76,12 +67,12 @@ BAD = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", BAD)
 async def test_an_endpoint_with_fewer_features_than_another_fails_no_agent(kind: str) -> None:
-    bad, good, notices = Host(STEPS, odd=BAD[kind]), Host(STEPS), Notices()
+    bad, good, notices = Host(STEPS, odd=BAD[kind]), Host(STEPS), EventList()
     async with up(bad, good):
         results = await run(good, bad, max_inflight=8, events=notices)
     assert [result.error for result in results if not result.ok] == []
     assert bad.requests() <= 16  # those in flight when it was found out
-    assert len([words for words in notices.said if words.startswith(bad.url)]) == 1
+    assert len([words for words in notices.notices if words.startswith(bad.url)]) == 1
 
 
 async def test_an_endpoint_that_was_taken_out_is_in_the_summary_and_in_the_results() -> None:
@@ -100,11 +91,11 @@ async def test_an_endpoint_that_refuses_all_does_not_keep_the_others_from_callin
         """Looks it up."""
         return "seen"
 
-    bad, good, log = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), Notices()
+    bad, good, log = Host(STEPS, odd=BAD["no chat template"]), Host(STEPS), EventList()
     async with up(bad, good):
         results = await run(good, bad, count=8, tools=[look], events=log)
     assert [result.error for result in results if not result.ok] == []
-    assert any("no chat template" in text for text in log.said)
+    assert any("no chat template" in text for text in log.notices)
     sent = [body for path, body in good.posts if path == CHAT]
     assert all("tools" in body for body in sent), "the others were asked without tool calls"
 
@@ -147,7 +138,7 @@ async def test_an_endpoint_that_fails_intermittently_fails_no_agent() -> None:
 
 
 async def test_an_invalid_request_fails_its_agent_and_ejects_no_endpoint() -> None:
-    hosts, notices = (Host(STEPS), Host(STEPS)), Notices()
+    hosts, notices = (Host(STEPS), Host(STEPS)), EventList()
     async with up(*hosts):
         results = await BatchAgent.run(
             task="{it}",
@@ -157,7 +148,7 @@ async def test_an_invalid_request_fails_its_agent_and_ejects_no_endpoint() -> No
             events=notices,
         )
     assert [result.index for result in results if not result.ok] == [0, 21]
-    assert notices.said == []
+    assert notices.notices == []
     assert sum(host.requests() for host in hosts) == 24
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.support.event_list import EventList
 from tests.support.forked_programs import Programs, typed
 from tests.support.loopback_servers import Line, RawRequest, raw_server, server_at
 from yarl import URL
@@ -35,7 +36,7 @@ from batch_agent.backends.http.connection_pool import Addresses, ConnectionPool
 from batch_agent.backends.http.transport import ConnectError
 from batch_agent.backends.http_errors import translate_failure
 from batch_agent.backends.session_cleanup import SessionCloser, close_session
-from batch_agent.core.events import Event, Paused
+from batch_agent.core.events import Paused
 from batch_agent.sim import Script, SimConfig, SimServer
 
 KEY = "sk-very-secret-0123456789"
@@ -135,14 +136,6 @@ async def say_it_back(server: Listener, request: RawRequest, line: Line) -> None
         await line.reply(404, b"{}")
 
 
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-
 def numbers(count: int) -> list[str]:
     return [f"n{n}" for n in range(count)]
 
@@ -237,7 +230,7 @@ async def test_every_second_request_refused_with_retry_after_fails_no_agent() ->
         else:
             await line.say(prompt_of(request))
 
-    log = Log()
+    log = EventList()
     async with raw_server(serving(answer)) as server:
         results = await run(server.url, numbers(32), max_inflight=32, events=log)
         assert [result.output for result in results] == numbers(32)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, Flow, SpecError
 from batch_agent.charset import file_encoding, is_binary
-from batch_agent.core.events import Event, Notice
 from batch_agent.core.options import Rows
 from batch_agent.data import read_inputs
 from batch_agent.testing import ScriptedBackend, say
@@ -17,15 +17,6 @@ from batch_agent.testing import ScriptedBackend, say
 TEXT = "Grüße aus Köln"
 PDF = b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n1 0 obj <</Type /Catalog>> endobj\n"
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
-
-
-class Notices:
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def emit(self, event: Event) -> None:
-        if isinstance(event, Notice):
-            self.texts.append(event.text)
 
 
 def echo() -> ScriptedBackend:
@@ -106,10 +97,10 @@ async def test_binary_files_of_a_folder_are_named(tmp_path: Path, capsys: pytest
     doc = b"\xd0\xcf\x11\xe0"
     for name, data in {"deep/paper.doc": doc, "b.png": PNG, "c.bin": b"\xff\x01\x02", "d.zip": b"PK\x03\x04"}.items():
         (tmp_path / name).write_bytes(data)
-    heard = Notices()
+    heard = EventList()
     results = await BatchAgent.run(task="{text}", inputs=tmp_path, backend=echo(), events=heard)
     assert results.outputs == ["fine"]
-    [notice] = [text for text in heard.texts if "binary" in text]
+    [notice] = [text for text in heard.notices if "binary" in text]
     assert notice.startswith(f"4 binary files in {str(tmp_path)!r} will not be read: b.png, c.bin, d.zip, and 1 more. ")
     assert "texts and PDFs, or only images" in notice
     for source in (str(tmp_path), f"{tmp_path}/*.*"):

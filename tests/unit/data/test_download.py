@@ -12,9 +12,9 @@ from typing import Any
 
 import duckdb
 import pytest
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, Rows, SpecError
-from batch_agent.core.events import Event, Notice
 from batch_agent.data import check_output_path, read_inputs
 from batch_agent.testing import ScriptedBackend, say
 
@@ -152,22 +152,17 @@ def test_results_may_not_match_the_pattern_of_the_inputs(tmp_path: Path) -> None
 
 async def test_a_file_is_downloaded_once_and_its_size_is_shown(server: FileServer) -> None:
     server.files = {"/in.jsonl": LINES, "/in.csv.gz": packed(b"id\n007\n")}
-    notices: list[str] = []
-
-    class Sink:
-        def emit(self, event: Event) -> None:
-            if isinstance(event, Notice):
-                notices.append(event.text)
+    log = EventList()
 
     results = await BatchAgent.run(
         task="{id}",
         inputs=f"{server.url}/in.jsonl",
         backend=ScriptedBackend(lambda request: say("ok")),
-        events=Sink(),
+        events=log,
     )
     assert [result.input for result in results] == ROWS
     assert server.requests == ["/in.jsonl"]
-    assert notices == [f"Downloaded {server.url}/in.jsonl (20 bytes)."]
+    assert log.notices == [f"Downloaded {server.url}/in.jsonl (20 bytes)."]
     assert read_inputs(f"{server.url}/in.csv.gz") == [{"id": "007"}]
     assert read_inputs(f"{server.url}/moved.jsonl") == ROWS
 

@@ -2,9 +2,10 @@
 
 import asyncio
 
+from tests.support.event_list import EventList
 from tests.support.virtual_time import virtual
 
-from batch_agent.core.events import Event, Notice
+from batch_agent.core.events import Notice
 from batch_agent.core.protocols.backend import ServiceLimit
 from batch_agent.core.requests import Usage
 from batch_agent.engine.slots import HeldSlot, Slots
@@ -15,19 +16,11 @@ from batch_agent.schedule.slot_queue import Priority
 NEW = Priority(is_fresh=True)
 
 
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-
 def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def paced(rpm: int, inflight: int = 100, log: Log | None = None) -> Slots:
+def paced(rpm: int, inflight: int = 100, log: EventList | None = None) -> Slots:
     return Slots(InflightLimit(inflight, fixed=True), log, Pace({"requests": rpm}))
 
 
@@ -95,7 +88,7 @@ async def test_a_pause_and_the_pace_both_hold() -> None:
 
 @virtual
 async def test_the_run_says_once_that_it_is_paced_and_only_if_a_request_had_to_wait() -> None:
-    log = Log()
+    log = EventList()
     slots = paced(60, log=log)
     await slots.acquire(NEW)
     assert log.events == []

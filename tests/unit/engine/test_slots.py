@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
+from tests.support.event_list import EventList
 from tests.support.virtual_time import virtual
 
-from batch_agent.core.events import Event, LimitChanged, Resumed
+from batch_agent.core.events import LimitChanged, Resumed
 from batch_agent.engine.slots import HeldSlot, Slots
 from batch_agent.schedule.concurrency_limit import InflightLimit
 from batch_agent.schedule.health import Health
@@ -127,13 +128,8 @@ async def test_a_binding_limit_grows_and_wakes_waiting_agents() -> None:
 
 @virtual
 async def test_refusals_of_most_requests_halve_the_limit_and_pause_all_agents() -> None:
-    seen: list[Event] = []
-
-    class Sink:
-        def emit(self, event: Event) -> None:
-            seen.append(event)
-
-    granting = Slots(InflightLimit(4, fixed=False), Sink())
+    seen = EventList()
+    granting = Slots(InflightLimit(4, fixed=False), seen)
     held = [await granting.acquire(FRESH) for _ in range(4)]
     refuse(granting, [0.02] * 10)
     for slot in held:
@@ -142,7 +138,7 @@ async def test_refusals_of_most_requests_halve_the_limit_and_pause_all_agents() 
     assert not any(task.done() for task in waiting)
     await asyncio.sleep(0.03)
     assert [task.done() for task in waiting] == [True, True, False, False]
-    assert seen == [LimitChanged(2, "rate limited"), Resumed()]
+    assert seen.events == [LimitChanged(2, "rate limited"), Resumed()]
     for task in waiting:
         task.cancel()
     await asyncio.wait(waiting)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tests.support.engine_harness import asked
+from tests.support.event_list import EventList
 from tests.support.flow_harness import joining, prompts
 from tests.support.redis_server import RedisServer, redis_server
 
 from batch_agent import BatchAgent, Flow, RunStopped, SpecError
-from batch_agent.core.events import AgentFinished, Event, StageEvent
+from batch_agent.core.events import AgentFinished, StageEvent
 from batch_agent.core.requests import Request, Usage
 from batch_agent.testing import Answer, ScriptedBackend, say
 
@@ -147,16 +148,8 @@ async def test_a_failure_stops_a_shared_flow_with_what_was_done(redis_server: Re
         await stopping.run()
 
 
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-
 async def test_events_of_a_shared_flow_name_their_stage(redis_server: RedisServer, tmp_path: Path) -> None:
-    log = Log()
+    log = EventList()
     await flow(ScriptedBackend(upper), redis_server, tmp_path.name).run(events=log)
     finished = [
         event.stage for event in log.events if isinstance(event, StageEvent) and isinstance(event.event, AgentFinished)

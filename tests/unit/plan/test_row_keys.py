@@ -6,9 +6,10 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, Flow, PlanMismatch, SpecError
-from batch_agent.core.events import AgentFinished, AgentStarted, Event
+from batch_agent.core.events import AgentFinished, AgentStarted
 from batch_agent.core.requests import Request
 from batch_agent.testing import ScriptedBackend, say
 
@@ -43,15 +44,10 @@ async def test_the_key_of_a_result_is_the_value_of_the_field(tmp_path: Path) -> 
 
 
 async def test_events_name_the_key(tmp_path: Path) -> None:
-    events: list[Event] = []
-
-    class Sink:
-        def emit(self, event: Event) -> None:
-            events.append(event)
-
-    await run(ROWS[:1], echo(), events=Sink())
-    [started] = [event for event in events if isinstance(event, AgentStarted)]
-    [finished] = [event for event in events if isinstance(event, AgentFinished)]
+    log = EventList()
+    await run(ROWS[:1], echo(), events=log)
+    [started] = [event for event in log.events if isinstance(event, AgentStarted)]
+    [finished] = [event for event in log.events if isinstance(event, AgentFinished)]
     assert started.key == finished.result.key
     assert started.key.startswith("007@")
 

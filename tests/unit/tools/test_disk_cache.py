@@ -10,22 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, SpecError, StoreError, Tool
-from batch_agent.core.events import Event, ToolsUsed
+from batch_agent.core.events import ToolsUsed
 from batch_agent.core.requests import Request
 from batch_agent.core.results import ToolUse
 from batch_agent.testing import Answer, ScriptedBackend, call, say
 from batch_agent.tools.disk_cache import ToolDiskCache
 
 
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
+class Log(EventList):
     @property
     def used(self) -> ToolUse:
         [found] = [event for event in self.events if isinstance(event, ToolsUsed)]

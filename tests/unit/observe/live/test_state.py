@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.event_list import EventList
 
 from batch_agent import BatchAgent, Flow, Results, Tool
 from batch_agent.core.errors import ErrorKind
@@ -45,14 +46,6 @@ STARTED = RunStarted("vllm", "m", 8, 100, prices=(2.0, 0.5, 8.0))
 async def look(key: str) -> str:
     """Look a key up."""
     return f"the value of {key}"
-
-
-class Log:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +151,7 @@ def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(
 
 
 async def test_at_every_moment_of_a_real_run_all_agents_are_accounted_for(sim_url: str) -> None:
-    log, inputs = Log(), [{"it": number} for number in range(40)]
+    log, inputs = EventList(), [{"it": number} for number in range(40)]
     results = await BatchAgent.run(inputs=inputs, events=log, **_options(sim_url))
     state = LiveState()
     for event in log.events:
