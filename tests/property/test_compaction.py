@@ -259,5 +259,5 @@ def test_a_compaction_plan_shortens_no_more_old_results_than_needed(
 
 
 def test_a_compaction_fact_of_an_earlier_version_needs_no_token_counts() -> None:
-    fact = decode("compacted", b'{"results": [{"place": 1, "content": "x"}]}')
+    fact = decode("compacted", b'{"results": [{"index": 1, "content": "x"}]}')
     assert fact == Compacted((Shortened(1, "x"),))

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 from batch_agent import AgentResult, BatchAgent, Tool
-from batch_agent.core.events import Event
 from batch_agent.core.messages import User
 from batch_agent.core.requests import Request
 from batch_agent.engine.result_stream import ResultStream
@@ -40,11 +39,3 @@ def waiting_tool(seconds: float) -> Tool:
         return "waited"
 
     return wait
-
-
-class EventLog:
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)

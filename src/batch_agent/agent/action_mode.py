@@ -35,7 +35,7 @@ def read_action(text: str, call_id: str, *, is_whole: bool = True) -> ToolCall |
 
 
 def show_results(results: tuple[ToolResult, ...]) -> str:
-    """Text of the message that gives the model the results of its calls."""
+    """Text of the message with which the model receives the results of its calls."""
     return "\n\n".join(
         f"{'Error' if result.is_error else 'Result'} of {result.call.name}: {result.content}" for result in results
     )

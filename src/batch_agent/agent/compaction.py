@@ -1,5 +1,5 @@
-"""Compaction: which tool results of a conversation are shortened when it comes near the end of the context window, and
-the state of that per conversation."""
+"""Compaction: choice of the tool results to shorten when a conversation nears the end of the context window, and its
+state per conversation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,18 +33,18 @@ class ToolOutputSize:
     chars: int
     """Characters of the original result; `content` may be shortened already."""
     stays: bool = False
-    """Never shortened, as errors: they are short, and say what not to try again."""
+    """Whether it is never shortened. Errors are not: they are short, and say what not to try again."""
     is_newest: bool = False
-    """The model has not read it, or has not replied to it."""
+    """Whether the model has not read it yet, or has not replied to it."""
     is_summary: bool = False
     made_a_change: bool = False
-    """Repeating the call would change something again."""
+    """Whether repeating the call would change something again."""
     image_chars: int = 0
     """Characters that its images count for. A result that is shortened loses them."""
 
     @property
     def size(self) -> int:
-        """Characters that it takes up."""
+        """Characters that it takes up in the prompt."""
         return len(self.content) + self.image_chars
 
     @property
@@ -147,7 +147,7 @@ class _Plan:
         return (self._limits.target_tokens + self._limits.trigger_tokens) / 2
 
     def _excess(self, tokens: float) -> float:
-        """Characters above this number of tokens."""
+        """Characters in excess of this number of tokens."""
         return (self._size.tokens - tokens) * self._size.chars_per_token - self._gained
 
     def _choose(self, option: ShortenedResult) -> None:
@@ -218,13 +218,13 @@ class CompactionState:
 
     def apply(self, fact: Compacted, messages: Sequence[Message]) -> list[Message]:
         """The messages with their results replaced as the fact says; nothing else changes."""
-        new = {each.place: each for each in fact.results}
+        new = {each.index: each for each in fact.results}
         for index, result, _ in _indexed(messages):
             if index in new:
                 self._chars.setdefault(index, len(result.content))
                 self.size.add(len(new[index].content) - chars_of_result(result))
         self._summaries -= new.keys()
-        self._summaries |= {each.place for each in fact.results if each.is_summary}
+        self._summaries |= {each.index for each in fact.results if each.is_summary}
         self._is_done = True
         self.compactions += 1
         return _replaced(messages, {index: each.content for index, each in new.items()})

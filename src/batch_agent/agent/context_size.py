@@ -33,7 +33,7 @@ class ContextSize:
         self._chars += chars
 
     def on_reply(self, reply: Reply) -> None:
-        """Takes over the server's count of the request and of the reply, which is part of the conversation now."""
+        """Adopts the server's count of the request and of the reply, which is now part of the conversation."""
         before, usage = self._chars, reply.usage
         self._chars += chars_of_turn(reply)
         if usage.input > 0:

@@ -37,7 +37,7 @@ _DECLINED = "The model, or a filter behind it, declined to answer, and said noth
 
 
 def apply_program_result(result: AgentResult, traces: Sequence[ProgramTrace]) -> AgentResult:
-    """The result with the turns, calls, transcript and changes of the programs that did an agent's work."""
+    """The result, completed with the turns, calls, transcript and changes of the programs that did the agent's work."""
     return replace(
         result,
         turns=sum(trace.turns for trace in traces),
@@ -74,7 +74,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class _Unusable:
-    """Last reply, whose answer did not fit the output type."""
+    """The last reply, whose answer did not fit the output type."""
 
     reply: Reply
     problem: str
@@ -123,14 +123,14 @@ class Conversation:
     )
 
     def __init__(self, config: AgentConfig, job: Job, *, has_ended: bool = False) -> None:
-        """`has_ended`: only its result is wanted, so that nothing is measured for a next request."""
+        """`has_ended`: only the result is needed, so the size of a next request is not measured."""
         self._config = config
         self._job = job
         self._messages: list[Message] = [User(job.task, job.shared, images=job.images)]
         self._reask: tuple[Message, ...] = ()
         self._references_at = job.references_at
         self.has_references = False
-        """Tool results stand before the agent's own text, or did before they were compacted."""
+        """Whether tool results precede the agent's own text, or did before they were compacted."""
         self._calls = CallState()
         limits = None if has_ended else config.compaction
         self._compaction_state = None if limits is None else CompactionState(limits.prompt_chars + job.chars)
@@ -194,12 +194,12 @@ class Conversation:
     def place(
         self, results: tuple[ToolResult, ...], readers: ExpectedReaders, computations: float = 1.0
     ) -> tuple[ToolResult, ...]:
-        """The results of the pending calls with the decision where they stand in the prompt."""
+        """The results of the pending calls, each with its placement in the prompt."""
         return place(results, self._messages, self._references_at, readers, computations)
 
     @property
     def references(self) -> dict[str, int]:
-        """Characters of the tool results before the agent's own text, by heading, in the order of the prompt."""
+        """Characters of each tool result before the agent's own text, by heading, in prompt order."""
         return {each.reference.heading: each.chars for each in references_in(self._messages)}
 
     @property
@@ -208,7 +208,7 @@ class Conversation:
         return max(0, chars_of(self._messages[0]) - self._references_at)
 
     def tool_turns(self) -> Iterator[tuple[int, tuple[ToolResult, ...]]]:
-        """Results of each turn with calls, and the characters of the conversation between the results before and these,
+        """For each turn with calls: its results, and the characters of the conversation since the previous results,
         without the task."""
         chars = 0
         for message in self._messages[1:]:

@@ -1,5 +1,5 @@
-"""References: tool results of shared calls that stand before an agent's own text, where prompts of several agents are
-the same. Decides which results are placed there, and lays the messages out."""
+"""References: results of shared calls that precede an agent's own text, so that the prompts of several agents begin
+alike. Decides which results are placed there, and lays out the messages."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -63,8 +63,8 @@ def place(
     readers: ExpectedReaders,
     computations: float = 1.0,
 ) -> tuple[ToolResult, ...]:
-    """The results with the decision where each of them stands. The messages are those before the results.
-    `computations`: how often the server is expected to compute a result that stands behind its call.
+    """The results, each with its placement. The messages are those before the results. `computations`: how often the
+    server is expected to compute a result that stands behind its call.
 
     A result is placed first if less has to be computed for this agent: what stands behind it, and its part of what
     several agents share, instead of the whole result."""
@@ -89,7 +89,7 @@ def markup_chars(results: Iterable[ToolResult]) -> int:
 
 
 def pointer(heading: str) -> str:
-    """What stands behind a call whose result is placed first."""
+    """Text behind a call whose result is placed first."""
     return f"[The result is in the references above: {heading}]"
 
 

@@ -33,7 +33,7 @@ _API_PATHS = ("/chat/completions", "/messages")
 
 @dataclass(frozen=True, slots=True)
 class BackendAddress:
-    """Root URL of a server, and the settings with which it is reached. `flavor` is None if the URL does not name it."""
+    """Root URL of a server, with the settings for reaching it. `flavor` is None if the URL does not name it."""
 
     root: URL
     flavor: Flavor | None
@@ -59,7 +59,7 @@ class BackendAddress:
 
     @property
     def _has_other_credentials(self) -> bool:
-        """Credentials in the URL, or in a header of the user, take precedence over the environment."""
+        """Whether the URL or a header of the user has credentials, which take precedence over the environment."""
         return self.root.user is not None or any(name.lower() in _CREDENTIAL_HEADERS for name in self.settings.headers)
 
     @property
@@ -83,7 +83,7 @@ class BackendAddress:
 
     @property
     def key_advice(self) -> str:
-        """What to do if the server does not accept the key; empty if that is not known."""
+        """Advice for a key that the server does not accept; empty if there is none."""
         variable = self.flavor_or_default.key_variable
         if source := self.key_source:
             return (
@@ -122,7 +122,7 @@ class BackendAddress:
 
 
 def environment(variable: str, label: str) -> str:
-    """The value of a variable that a backend names. Raises SpecError if it is not set, or cannot be sent in a
+    """Value of an environment variable that a backend names. Raises SpecError if it is not set, or cannot be sent in a
     header."""
     value = key_from_environment(variable)
     if value is None:

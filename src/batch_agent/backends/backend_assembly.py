@@ -1,4 +1,4 @@
-"""Assembly of the backend of a server: its dialect, extensions and traits, from its flavor and what the probe found."""
+"""Assembly of a server's backend, with dialect, extensions and traits from its flavor and from the probe."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -38,7 +38,7 @@ def http_backend(
     info: ServerInfo,
     observe: RequestObserver | None = None,
 ) -> HttpBackend:
-    """The backend of a server, from what is known about it."""
+    """Builds the backend of a server."""
     if (header := address.settings.session_header) is not None:
         flavor = with_session_header(flavor, header)
     session_closer, dialect = _session_closer(server, flavor, info, address, model.name), _dialect(flavor, info, model)
@@ -92,7 +92,7 @@ def _dialect(flavor: Flavor, info: ServerInfo, model: ServedModel) -> Dialect:
 
 
 def _active_extensions(extensions: OpenAIExtensions, info: ServerInfo) -> OpenAIExtensions:
-    """The extensions that the server acts on, as far as it says which."""
+    """The extensions of the flavor, adapted to what the server reports that it acts on."""
     if extensions.session_field and not info.sessions:
         extensions = replace(extensions, session_field="")
     if info.plugin is not None:

@@ -42,11 +42,11 @@ class BatchCompletionClient:
     server: ServerClient
     model: str
     are_chats: bool = False
-    """The server applies the chat template to each prompt, and returns all replies together."""
+    """Whether the server applies the chat template to each prompt, and returns all replies together."""
     is_raw: bool = False
-    """Prompts are sent without a template."""
+    """Whether prompts are sent without a template."""
     only_standard: bool = False
-    """The server may not accept vLLM's extensions."""
+    """Whether to omit vLLM's extensions, which the server may not accept."""
     observe: RequestObserver | None = None
     """Called with each exchange."""
 

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """Options of the request that finds out whether a server accepts tools."""
+    """Options of the trial request, which finds out whether a server accepts tools."""
 
     with_budget: Callable[[Backend], Backend] | None = None
     """Wraps the backend so that the trial is charged to the run's budget."""
     assume_tools: bool = True
-    """Assumed where the budget does not allow the trial."""
+    """The answer to assume if the budget does not allow the trial."""
     on_usage: Callable[[Usage], None] | None = None
     """Called with the usage of the trial."""
     has_peers: bool = False

@@ -1,4 +1,4 @@
-"""Diagnostics of a backend: which features work, and which server options would help."""
+"""Diagnostics of a backend: features that work, and server options that would help."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -311,7 +311,7 @@ def _hints(info: ServerInfo, name: str) -> list[DiagnosticCheck]:
 
 
 def _plugin(plugin: KvPlugin | None) -> DiagnosticCheck:
-    """The plugin batch-agent-vllm. Only /metrics shows whether it is there."""
+    """Check of the plugin batch-agent-vllm. Only /metrics shows whether it is installed."""
     if plugin is None:
         return DiagnosticCheck("KV plugin", "off", "not active", _ADVICE["vllm", "plugin"])
     found = [f"batch-agent-vllm {plugin.version}"]

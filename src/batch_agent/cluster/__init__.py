@@ -1,1 +1,1 @@
-"""What the workers of one run share, wherever they are: work, facts, calls and limits."""
+"""Distributed runs: work, facts, calls and limits that workers on any machine share."""

@@ -18,7 +18,7 @@ from .membership import best_effort
 from .shared_control import CONTROL, SharedControls, read_controls
 
 _MAX_BYTES = 64 * 2**20
-"""Of one addition."""
+"""The most bytes in one addition."""
 
 Take = Callable[[Sequence[Any]], None]
 
@@ -34,7 +34,7 @@ async def record_inputs(documents: Documents, values: Sequence[Any]) -> Control:
 
 
 class AddedInputs:
-    """Additions as one submitter takes them."""
+    """Additions in the order in which a submitter takes them."""
 
     def __init__(self, documents: Documents, caller: str) -> None:
         """`caller`: name of the submitter."""
@@ -49,7 +49,7 @@ class AddedInputs:
         """Inputs that were added before the submitter takes any."""
 
     def observe_added(self, on_added: Callable[[int], None]) -> None:
-        """Has this called with the number of inputs that are added from now on."""
+        """Registers a callback that receives the number of inputs that are added from now on."""
         self._on_added.append(on_added)
 
     async def update(self, controls: SharedControls) -> None:
@@ -66,7 +66,7 @@ class AddedInputs:
                     on_added(len(values))
 
     async def open(self, take: Take) -> None:
-        """Has inputs added from now on, until `close` or `leave`. Raises StoreError."""
+        """Accepts additions until `close` or `leave`. Raises StoreError."""
 
         async def join(document: Document) -> bytes | None:
             known = SharedControls.decode(document.data)
@@ -77,7 +77,8 @@ class AddedInputs:
         self._take = take
 
     async def close(self) -> bool:
-        """Ends the additions; False if there are more, which are taken instead. Raises StoreError."""
+        """Stops accepting additions. Returns False if more have arrived; it then takes those instead. Raises
+        StoreError."""
         before, is_closed = self._taken, True
         controls, _ = await read_controls(self._documents)
         if controls is not None:
@@ -95,7 +96,7 @@ class AddedInputs:
         return is_closed
 
     async def leave(self) -> None:
-        """As `close`, at the end of a run that does not take the rest: they wait for the next one."""
+        """Like `close`, at the end of a run that takes no more additions: the rest wait for the next run."""
 
         async def leave(document: Document) -> bytes | None:
             known = SharedControls.decode(document.data)

@@ -29,11 +29,11 @@ from .shared_tool_calls import ClusterToolCalls
 
 _MAX_SHOWN = 3
 _MAX_REJECTED = 256
-"""Rejected inputs in one message."""
+"""The most rejected inputs in one message."""
 
 
 class ClusterSession:
-    """What one worker or submitter shares with the others."""
+    """Session of a worker or submitter, with what it shares with the others."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class ClusterSession:
         self.has_checkpoint = False
         """Whether the coordinator keeps the facts in a checkpoint directory, for readers."""
         self.flow: ClusterSession = self
-        """The session of the flow that the run is a stage of: its stages share limits, budget and tool calls. Otherwise
-        itself."""
+        """The session of the flow whose stage the run is, which shares limits, budget and tool calls; itself for a
+        plain run."""
         self.stages: list[ClusterSession] = [self]
         """Sessions with work: of a flow, those of its stages."""
         self._limits: LimitSharing | None = None
@@ -70,7 +70,8 @@ class ClusterSession:
         stage.flow = self
 
     async def check_alone(self) -> None:
-        """Before something changes that all workers use. Raises StoreError if other workers are active."""
+        """Checks that this worker is alone, before it changes something that all use. Raises StoreError if others are
+        active."""
         flow = self.flow
         if others := await workers_of(flow.coordinator.documents) - {flow.member.name}:
             raise StoreError(
@@ -104,7 +105,8 @@ class ClusterSession:
         return share_budget(self.coordinator.documents, self.member.name, pool, spent, ttl=self.member.ttl)
 
     def source(self, gate: AdmissionController, *, ends_by_itself: bool = False) -> LeasedSource:
-        """Work for this process. `ends_by_itself`: ends when no work is left for any process."""
+        """Opens the source of work for this process. `ends_by_itself`: whether it ends when no process has work
+        left."""
         flow = self.flow
         return LeasedSource(
             self.member,
@@ -147,8 +149,8 @@ class ClusterSession:
         await self.store.end(Completion(result.key, result.error, result.timing.total, self.member.name))
 
     async def _is_finished(self) -> bool:
-        """Whether no stage has work or waits for some: the last result of one stage may be the first input of the
-        next."""
+        """Whether no stage has work or expects any. The last result of a stage may be the first input of the next
+        one."""
         for each in self.stages:
             if await each.coordinator.work.pending_count():
                 return False

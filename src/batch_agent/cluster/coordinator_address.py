@@ -1,4 +1,4 @@
-"""The coordinators of runs and flows."""
+"""Coordinators of runs and flows, from their specs."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,11 +12,11 @@ with lazy_modules(globals()):
     from .redis import redis_coordinator
 
 FlowCoordinators = tuple[Coordinator, Sequence[Coordinator]]
-"""The coordinator of what the stages of a flow share, and those of its stages."""
+"""Coordinator for what the stages of a flow share, and one for each stage."""
 
 
 def coordinator_of(spec: BatchSpec) -> Coordinator | None:
-    """None for a run that is not shared. Raises SpecError if the client library is missing."""
+    """The coordinator of a run; None if the run is not shared. Raises SpecError if the client library is missing."""
     if spec.distribution.store is None:
         return None
     return _at_store(spec.distribution.store, run_id_of(spec))

@@ -14,8 +14,8 @@ _BACKOFF = Backoff(first=0.002, ceiling=0.25)
 
 
 async def change(documents: Documents, name: str, edit: Callable[[Document], Awaitable[bytes | None]]) -> None:
-    """Replaces a document with what `edit` makes of it; None: it stays as it is. `edit` is repeated if another worker
-    was faster. Raises StoreError."""
+    """Replaces a document with the result of `edit`, or leaves it if that is None. Repeats `edit` if another worker was
+    faster. Raises StoreError."""
     for attempt in range(_MAX_ATTEMPTS):
         document = await documents.read(name)
         new = await edit(document)

@@ -1,5 +1,5 @@
-"""Handover of agents from one backend of a shared run (`fallback=`) to the next one: conversations that go along, and
-agents that nobody runs any more."""
+"""Handover of agents from one backend of a shared run to the next (`fallback=`): carries conversations along, and
+withdraws agents that no worker runs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,12 +13,12 @@ from .membership import best_effort, worker_name
 
 _MAX_BATCH = 256
 _WAIT = 1.0
-"""Seconds until it is looked again whether an agent has come back to the queue."""
+"""Seconds between checks for agents that have returned to the queue."""
 
 
 class BroughtConversations:
-    """Conversations that agents bring along, at the coordinator of the backend that goes on with them: whichever worker
-    gets an agent finds its own."""
+    """Conversations that agents carry along, stored at the coordinator of the next backend, where any worker that
+    leases an agent finds its conversation."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents

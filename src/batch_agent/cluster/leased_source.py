@@ -15,7 +15,7 @@ from .shared_store import SharedStore
 _MAX_BATCH = 32
 _MIN_BATCH = 8
 _SLOTS_PER_LEASE = 2
-"""Above the minimum, one agent per so many slots is leased ahead."""
+"""Above the minimum, one agent is leased ahead for this many slots."""
 _ROUNDS = 4
 """Leases into which each worker's share of the remaining agents is divided: the last ones are small, so that all
 workers finish together."""

@@ -19,8 +19,8 @@ _BEST_EFFORT_TIMEOUT = 5.0
 
 
 async def best_effort(action: Awaitable[object]) -> None:
-    """Never raises and never blocks for long: what is not reported expires with its lease. A cancellation waits for the
-    action, so that a worker that is stopped while it leaves does leave."""
+    """Runs an action without raising or blocking for long: what is not reported expires with its lease. A cancellation
+    waits for the action, so that a worker that is stopped while it leaves does leave."""
     reporting = asyncio.ensure_future(_try(action))
     try:
         await asyncio.shield(reporting)
@@ -38,7 +38,7 @@ async def _try(action: Awaitable[object]) -> None:
 
 
 _RENEWALS = 3
-"""Per lease duration."""
+"""Renewals per duration of a lease."""
 _POLL_WAIT = 5.0
 """Seconds that one poll waits for updates."""
 
@@ -107,7 +107,7 @@ class Membership:
         self._renewed = began
 
     def on_updates(self, read: Read) -> None:
-        """From now on, `read` gets all updates."""
+        """Registers a reader, which receives all updates from now on."""
         self._readers.append(read)
 
     @asynccontextmanager

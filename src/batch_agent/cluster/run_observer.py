@@ -1,4 +1,4 @@
-"""Observer of a distributed run: a process that shows what the workers do, without taking part."""
+"""Observer of a distributed run, which shows what the workers do without taking part."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""One budget for all workers of a run: each leases what it is about to spend."""
+"""Budget that all workers of a run share: each leases what it is about to spend."""
 
 import asyncio
 import logging
@@ -97,7 +97,7 @@ class _Account:
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """A worker's report, and what follows from it once other workers can read it."""
+    """A worker's report, and the amounts that apply once other workers can read it."""
 
     spent: Amount
     leased: Amount
@@ -117,7 +117,7 @@ class _BudgetSharing:
         self._reported = self._pending = _Report(self._budget.spent_here, Amount(), Amount(), 1)
         self._in_force = Amount()
         self._uncounted = self._reported.spent
-        """Spent here, but not counted as this worker's."""
+        """Amount spent here that is not counted as this worker's."""
         self.has_opened = False
         self._stopping: asyncio.TimerHandle | None = None
 
@@ -182,7 +182,7 @@ class _BudgetSharing:
         return _encode(_decode(document).without(self._worker, self._budget.committed_here - self._uncounted))
 
     def _stop(self) -> None:
-        """Spends nothing more: other workers may consider this one dead."""
+        """Stops spending, because other workers may consider this one dead."""
         self._put(Amount())
 
     def _put(self, leased: Amount) -> None:

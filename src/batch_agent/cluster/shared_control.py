@@ -1,4 +1,4 @@
-"""Control of a distributed run: a document with what its user changed, which all its processes follow."""
+"""Control of a distributed run: a document with the user's changes, which all its processes apply."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ CONTROL = "control"
 _CHANGED = b"control"
 """Message that the document has changed."""
 _OF_PROCESSES = ("max_inflight", "pause")
-"""What lasts as long as processes work on the run."""
+"""Changes that last only as long as processes work on the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class SharedControls:
 
     @classmethod
     def decode(cls, data: bytes | None) -> "SharedControls | None":
-        """None if there is no document: no submitter of this version has started. Raises StoreError."""
+        """None if there is no document, because no submitter has started. Raises StoreError."""
         if data is None:
             return None
         try:
@@ -243,7 +243,7 @@ class ControlFollower:
         self._reported = 0 if known is None else known.last_number
 
     def update(self, controls: SharedControls, now: float) -> None:
-        """Makes this process as the run should be, whatever was applied before."""
+        """Applies all changes to this process, whatever was applied before."""
         kept = controls.kept(self._given)
         max_usd, deadline = self._limits
         max_inflight = next((e.control.value for e in controls.changes[::-1] if e.control.name == "max_inflight"), None)
@@ -273,8 +273,8 @@ class ControlFollower:
 async def follow_controls(
     documents: Documents, member: Membership, follower: ControlFollower, update_inputs: UpdateInputs | None = None
 ) -> AsyncIterator[None]:
-    """Applies the changes of the run, and while the block runs those that are made then. `update_inputs`: takes what
-    is added. Raises StoreError."""
+    """Applies the changes of the run, including those made while the block runs. `update_inputs`: takes added inputs.
+    Raises StoreError."""
     changed = asyncio.Event()
     member.on_updates(lambda updates: changed.set() if is_control(updates) else None)
     update = partial(_update, documents, follower, update_inputs)

@@ -52,7 +52,7 @@ class Sampled:
     """Token ids of one request, recorded before the reply (`tokens=True`). It is not part of the conversation."""
 
     record: bytes
-    """Encoded by rollouts/token_record.py; decoded only by those who read ids."""
+    """Encoded by rollouts/token_record.py, and decoded only where ids are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class CarriedOver:
 class Shortened:
     """Replacement of a tool result from now on."""
 
-    place: int
-    """Index among all tool results of the agent. The name is part of the checkpoint format."""
+    index: int
+    """Index among all tool results of the agent."""
     content: str
     is_summary: bool = False
 

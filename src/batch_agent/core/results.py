@@ -98,7 +98,7 @@ class ToolUse:
     requested: int = 0
     executed: int = 0
     shared: int = 0
-    """Calls that got the result of another call's execution in flight."""
+    """Calls that received the result of another call's execution."""
     cached: int = 0
     failed: int = 0
     prewarmed: int = 0

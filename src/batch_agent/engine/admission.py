@@ -399,8 +399,8 @@ def _recorded_chars(facts: Sequence[Fact]) -> tuple[int, Mapping[str, int]]:
                     inline.append(0 if result.is_placed_first else len(result.content))
             case Compacted(shortened):
                 for each in shortened:
-                    inline[each.place] = len(each.content)
-                    placed.pop(each.place, None)
+                    inline[each.index] = len(each.content)
+                    placed.pop(each.index, None)
             case _:
                 pass
     references = {each.reference.heading: each.chars for each in sorted(placed.values(), key=lambda each: each.order)}

@@ -1,4 +1,4 @@
-"""Flows: stages of agents in a row, without barriers between them."""
+"""Flows: sequences of stages that run agents, without barriers between the stages."""
 
 from .flow import Flow
 from .map_reduce import run_with_map_reduce, run_with_reduce

@@ -1,4 +1,4 @@
-"""User functions of a flow, and the record of those that raised."""
+"""Callbacks: record of the user functions of a flow that raised."""
 
 import logging
 

@@ -22,7 +22,7 @@ from .stage_runner import StageRunner, forward_failure
 from .steps import CascadeFilter, Map
 
 _PILOT_SHARE = 5
-"""One of so many labels proposes the thresholds; the others test them."""
+"""Divisor: this part of the labels proposes the thresholds, and the others test them."""
 _QUESTION = "\n\nGive the probability, from 0 to 1, that the answer is yes."
 
 
@@ -62,7 +62,7 @@ class CascadeNode:
         self._items: list[Item] = []
         self._scores: list[float] = []
         self._asked: dict[int, int] = {}
-        """Rows whose answers are awaited, by the index of their result."""
+        """Rows that the strong model is asked about, by the index of their result."""
         self._labels: dict[int, bool] = {}
         """The strong model's answers, by row. A failed row counts as not accepted."""
         self._failed: set[int] = set()
@@ -146,7 +146,7 @@ class CascadeNode:
             await phase()
 
     async def _propose(self) -> None:
-        """Asks about the rows that the pilot finds uncertain."""
+        """Asks the strong model about the rows that the pilot finds uncertain."""
         self._regions = self._proposal()
         self._ask(self._outside())
 
@@ -229,7 +229,7 @@ def _position(scored: tuple[Item, Any]) -> tuple[int, ...]:
 
 
 def cascade_problem(cascade: Any) -> str | None:
-    """What is wrong with a cascade, or None."""
+    """The problem with a cascade, or None."""
     proxy = cascade.proxy
     if not (callable(proxy) or (isinstance(proxy, str) and proxy) or (isinstance(proxy, Mapping) and proxy)):
         return f"proxy must be a function, the name of a model or the options of a stage; got {proxy!r}"

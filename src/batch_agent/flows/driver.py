@@ -49,7 +49,7 @@ with lazy_modules(globals()):
 Worker = MapNode | MapInputs | CascadeNode | PairNode | ReduceNode
 
 _CAPACITY = 1024
-"""Inputs that may wait between two stages; then the first one pauses if it can."""
+"""Inputs that may wait between two stages. Beyond that, the first stage pauses if it can."""
 
 
 async def drive(
@@ -202,7 +202,7 @@ async def _run_stages(
 
 
 class _Stage:
-    """A stage before it is opened."""
+    """A stage that has not been opened."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class _Stage:
 
 
 def _fields_among(names: Sequence[str], task: str | Fields) -> list[str]:
-    """Names that are fields of the task."""
+    """The names that are fields of the task."""
     found = template_of(task).fields
     return [name for name in names if name in found]
 

@@ -147,10 +147,10 @@ class Flow:
         max_pairs: int = 10_000,
         **options: Unpack[StageOptions],
     ) -> "Flow":
-        """Keeps one of all items that are the same. `on`: the text that tells, a field or a function. A model is asked
-        about pairs ({left} and {right}) whose texts are similar, from 0 to 1 by the tokens that they share, or for
-        which `block(item)` has a key in common. The first item of a group stays, with the others in its field `name`.
-        More than `max_pairs` pairs stop the flow before any of them is asked about."""
+        """Keeps one of all equal items. `on`: the text to compare, as a field or a function. A model is asked about
+        pairs ({left} and {right}) whose texts are similar, from 0 to 1 by the tokens that they share, or for which
+        `block(item)` has a key in common. The first item of a group stays, with the others in its field `name`. More
+        than `max_pairs` pairs stop the flow before any of them is asked about."""
         pairing = Pairing(on, similarity, block, max_pairs)
         return self.with_step(Dedupe(name, task, pairing, {"output_schema": bool, **options}))
 
@@ -215,7 +215,7 @@ class Flow:
             raise asyncio.CancelledError(self._outputs().stop_line("The flow is not finished")) from None
 
     def run_sync(self, *, events: EventSinks = None, progress: bool | None = None) -> FlowResult:
-        """`run` for scripts and notebooks."""
+        """Blocking form of `run`, for scripts and notebooks."""
         return run_blocking(lambda: self.run(events=events, progress=progress))
 
     async def work(self, *, events: EventSinks = None) -> None:

@@ -1,4 +1,4 @@
-"""Index of each item in the order of positions, known as soon as the items before it are counted."""
+"""Order of items: the index of each item by its position, known as soon as the items before it are counted."""
 
 Position = tuple[int, ...]
 

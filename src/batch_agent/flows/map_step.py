@@ -50,7 +50,7 @@ class MapNode:
         await self._then.receive(StageClosed())
 
     def _without_agent(self, item: Item) -> Item | None:
-        """An item that passes without an agent, or None if it needs one."""
+        """The item that passes without an agent, or None if it needs one."""
         step = self._step
         if isinstance(step, Map) or not item.ok:
             return None

@@ -18,7 +18,7 @@ MAX_EXPANDED = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ItemDropped:
-    """No item with this position will come."""
+    """No item with this position will arrive."""
 
     position: Position
 
@@ -44,7 +44,7 @@ class StageClosed:
 
 
 NodeMessage = Item | ItemDropped | ItemExpanded | ItemExpected | StageClosed
-"""Each position has one of: an item, `ItemDropped`, `ItemExpanded`."""
+"""Message between nodes. Each position receives exactly one item, `ItemDropped` or `ItemExpanded`."""
 
 
 class FlowNode(Protocol):

@@ -105,7 +105,7 @@ def _is_short(value: Any) -> bool:
 
 
 _UNKNOWN_ROOM = 12_000
-"""Tokens for results if the context window is unknown: fits any current model."""
+"""Tokens for results if the context window is unknown, which fit any current model."""
 _MIN_ROOM = 128
 _NOTES = 96
 """Tokens of the notes that accompany the results."""
@@ -121,7 +121,7 @@ class _Group:
     tree: MergeTree
     members: int = 0
     is_done: bool = False
-    """Its answer, or its failure, was forwarded."""
+    """Whether its answer or its failure was forwarded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class ReduceNode:
         await self._then.receive(StageClosed())
 
     async def _arrived(self, item: Item) -> _Arrived:
-        """Never raises: an item that cannot be shown or grouped becomes an error entry."""
+        """Makes the entry of an item. Never raises: an item that cannot be shown or grouped becomes an error entry."""
         group: Hashable = None
         text, problem = "", None
         self._reserve()

@@ -17,7 +17,7 @@ from .steps import FlowStep, ModelStep
 
 @dataclass(frozen=True, slots=True)
 class SharedFlow:
-    """Where the processes of a flow meet."""
+    """Address of a flow's coordinator, through which its processes share work."""
 
     distribution: Distributed
     run_id: str

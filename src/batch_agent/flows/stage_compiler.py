@@ -27,7 +27,7 @@ _PAIR: Known = {"left": str, "right": str}
 
 @dataclass(frozen=True, slots=True)
 class CompiledStage:
-    """A stage, with what it needs to know of the steps before it."""
+    """A stage with the information that it needs about earlier steps."""
 
     step: ModelStep
     options: Mapping[str, Any]
@@ -141,7 +141,7 @@ def text_name(steps: Sequence[FlowStep]) -> str:
 
 
 def certain_fields(template: Template) -> list[str]:
-    """The fields that are certainly not literal text in braces, each once."""
+    """Fields that cannot be literal text in braces, each once."""
     cells = enumerate(template.cell_names)
     return list(dict.fromkeys(path for cell, path in cells if cell in template.certain_cells))
 

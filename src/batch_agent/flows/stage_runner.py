@@ -1,4 +1,4 @@
-"""Runner of one stage's agents: its inputs, its results, and what happens to failures."""
+"""Runner of one stage: submits its inputs, records its results and handles its failures."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace

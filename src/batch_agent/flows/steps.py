@@ -54,7 +54,7 @@ class Cascade:
     delta: float = 0.05
     labels: int = 200
     seed: int = 0
-    """Of the sample that is labelled."""
+    """Seed of the sample that is labelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Reduce:
     task: str
     group_by: str | GroupBy | None = None
     shown: Shown | None = None
-    """What the agent sees of an item; None: its answers since it was expanded, and its short fields."""
+    """Returns what the agent sees of an item; None: its answers since it was expanded, and its short fields."""
     on_failure: OnFailure = "keep"
     options: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """Which pairs a model is asked about: those whose texts are similar, or that share a key."""
+    """Selection of the pairs that a model is asked about: those with similar texts, or with a common key."""
 
     on: str | Keep
     """The text of an item that is compared: a field, or a function."""

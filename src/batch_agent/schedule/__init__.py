@@ -1,1 +1,1 @@
-"""Pure: who may use the shared backend, when, and what follows a failure."""
+"""Pure decisions: which agent may use the shared backend and when, and how to react to a failure."""

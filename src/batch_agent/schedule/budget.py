@@ -22,7 +22,7 @@ class Amount:
 
     @classmethod
     def worst(cls, usage: Usage, price: Price) -> "Amount":
-        """The most that a request can take whose worst case is `usage`."""
+        """The most that a request with the worst case `usage` can take."""
         return cls(usage.input + usage.output, price.at_most(usage))
 
     def __add__(self, other: "Amount") -> "Amount":
@@ -41,7 +41,7 @@ class Amount:
         return Amount(min(self.tokens, other.tokens), min(self.usd, other.usd))
 
     def fraction(self, parts: int) -> "Amount":
-        """One of `parts` equal parts; zero for what is unlimited, which need not be divided."""
+        """One of `parts` equal parts. What is unlimited becomes zero, because it need not be divided."""
         tokens = 0 if self.tokens == _UNLIMITED else max(0, int(self.tokens) // parts)
         return Amount(tokens, 0.0 if self.usd == _UNLIMITED else max(0.0, self.usd / parts))
 
@@ -68,9 +68,9 @@ class Budget:
             _UNLIMITED if max_tokens is None else max_tokens, _UNLIMITED if max_usd is None else max_usd
         )
         self._leased = Amount(_UNLIMITED, _UNLIMITED)
-        """What this worker may spend and reserve, as far as it has to lease it."""
+        """What this worker has leased: the most that it may spend and reserve."""
         self._allowed = self.limit
-        """The same within the limit."""
+        """The leased amount, within the limit."""
         self._elsewhere = Amount()
         self.in_flight = 0
         """Requests whose worst case is reserved."""
@@ -106,7 +106,7 @@ class Budget:
         self._allowed = self._leased.minimum(self.limit)
 
     def set_max_usd(self, max_usd: float) -> None:
-        """Changes a limit in dollars. What was leased beyond a lower one may no longer be spent."""
+        """Changes the limit in dollars. Amounts leased beyond a lower limit may no longer be spent."""
         self.limit = Amount(self.limit.tokens, max_usd)
         self._allowed = self._leased.minimum(self.limit)
 
@@ -129,8 +129,8 @@ class Budget:
         return wanted
 
     def take_over(self, worst: Usage, usd: float, price: Price) -> Reservation:
-        """Reserves what counts as spent, because an earlier process has reserved it for the same request: settling
-        it corrects what was spent."""
+        """Takes over a reservation of an earlier process for the same request, which counts as spent. Settling it
+        corrects what was spent."""
         taken = Reservation(worst, usd, price)
         self._tokens -= taken.tokens
         self._usd -= usd
@@ -144,7 +144,8 @@ class Budget:
         return not (self._elsewhere + (self.spent_here + Amount.worst(worst, price))).fits(self.limit)
 
     def answer_tokens(self, requests: int, price: float) -> float:
-        """Tokens of an answer such that so many requests take a part of the remainder only. `price`: of a token."""
+        """Tokens per answer such that `requests` answers take only a part of the remaining budget. `price`: of a
+        token."""
         left = self.limit - (self._elsewhere + self.spent_here)
         tokens = min(left.tokens, left.usd / price if price else _UNLIMITED)
         return max(0.0, tokens) * _SHARE_IN_FLIGHT / requests
@@ -173,17 +174,17 @@ _FIRST_LIMIT = 1_024
 _HIGHEST_FIRST_LIMIT = 16_384
 """Highest limit that is sent unless an answer needs more: some models refuse a higher one."""
 _LOWEST_LIMIT, _ROOMY_LIMIT = 64, 256
-"""Lowest limits after that: at least, and if the budget has room."""
+"""Lowest limits after that: in any case, and if the budget has room."""
 _ENOUGH_ANSWERS = 8
 _RECENT_ANSWERS = 256
 _MARGIN, _MAX_MARGIN = 2, 8
-"""A limit is so many times the longest of the recent answers: at least, and at most if the budget has room."""
+"""Factors of a limit over the longest recent answer: the least, and the most if the budget has room."""
 _STEP = 64
 
 
 class AnswerLimits:
-    """Limits of answers in a run whose user gave none. Never below what the recent answers have needed; above that, as
-    much as the budget pays without that requests wait for one another."""
+    """Limits of answers in a run without `max_tokens`. A limit is never below what recent answers needed; above that,
+    it is as high as the budget allows without making requests wait for each other."""
 
     def __init__(self) -> None:
         self._recent: deque[int] = deque(maxlen=_RECENT_ANSWERS)
@@ -203,7 +204,7 @@ class AnswerLimits:
         return max(1, int(wanted // _STEP * _STEP if wanted > _STEP else wanted))
 
     def observe(self, output: int) -> None:
-        """An answer had so many tokens, or at least so many if it was cut."""
+        """Records the tokens of an answer, which are a lower bound if it was cut."""
         self._recent.append(output)
         if len(self._recent) >= _ENOUGH_ANSWERS or output >= _FIRST_LIMIT:
             self._learned = max(self._recent)

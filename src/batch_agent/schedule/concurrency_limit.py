@@ -65,7 +65,7 @@ class InflightLimit:
     _answers: int = 0
     _seconds: float = 0.0
     _refused: int = 0
-    """Refusals since the round began."""
+    """Refusals in the current round."""
     _usual: "_Round | None" = None
     """The last successful round, with the answers and refusals of those before it."""
     _highest_good: int = 0
@@ -81,7 +81,8 @@ class InflightLimit:
     _preemptions: int = 0
     _running: int = 0
     _bound: int = 0
-    """Answers for which the limit counts as binding: those that come together find slots free that were in use."""
+    """Answers for which the limit still counts as binding: answers that arrive together find slots free that were just
+    in use."""
     _answered: int = 0
     """Answers since the last poll."""
 
@@ -91,25 +92,26 @@ class InflightLimit:
 
     @property
     def highest(self) -> int:
-        """The limit never grows beyond it."""
+        """Value beyond which the limit never grows."""
         return self._max
 
     def set_highest(self, highest: int) -> LimitDecision | None:
-        """Sets what the limit never grows beyond. A lower limit than that grows as before; a fixed one that was not cut
-        is the new one at once."""
+        """Sets the value beyond which the limit never grows. A lower limit grows as before; a fixed limit that was not
+        cut becomes the new one at once."""
         follows = self.fixed and self.current == self._max
         self._max = highest
         return self._set(highest if follows else self.current, "max_inflight was changed")
 
     def scale(self, factor: float, reason: str) -> LimitDecision | None:
-        """The capacity of the backend has changed by this factor, so that what was too high may not be now."""
+        """Scales the limit, because the capacity of the backend has changed by this factor. A limit that was too high
+        may now fit."""
         self._max = max(1, round(self._max * factor)) if self.fixed else self._max
         self._too_high, self._rounds_needed, self._usual, self._highest_good = None, 1, None, 0
         self._is_searching = not self.fixed
         return self._set(round(self.current * factor), reason)
 
     def on_success(self, seconds: float, *, limit_binds: bool) -> LimitDecision | None:
-        """A request was answered after `seconds`. The new limit, if it changes."""
+        """Records an answer that took `seconds`. Returns the new limit, if it changes."""
         self._answered += 1
         if self._answered > _ROUNDS_WITHOUT_LOAD * self.current:
             self._reports_load = False
@@ -125,7 +127,7 @@ class InflightLimit:
         return self._end_round(ended)
 
     def on_refusal(self) -> None:
-        """The server refused one request."""
+        """Records that the server refused a request."""
         self._refused += 1
 
     def on_overload(self, now: float, in_service: int) -> LimitDecision | None:

@@ -14,13 +14,13 @@ class EndpointClient(Protocol):
     def kind(self) -> Literal["run", "pool"]: ...
 
     def limit_at(self, address: str) -> int:
-        """The most requests that it would have in flight there without other clients."""
+        """The most requests that the client would have in flight there if it were alone."""
         ...
 
     def in_flight_at(self, address: str) -> int: ...
 
     def is_waiting_at(self, address: str) -> bool:
-        """Whether it would send more there if it could."""
+        """Whether the client would send more requests there if it could."""
         ...
 
     def on_load_changed(self) -> None:

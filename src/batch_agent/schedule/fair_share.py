@@ -44,8 +44,8 @@ class SlotClaim:
 
 
 def demand_for(demand: Demand, before: int) -> int | None:
-    """What a worker wants; None: as much as possible. `before`: what it wanted last time; demand that was higher a
-    moment ago may return, so it falls gradually."""
+    """What a worker wants; None: as much as possible. `before`: what it wanted last time. Demand falls gradually,
+    because a higher one may return in a moment."""
     if demand.is_short:
         return None
     grain = max(1, (demand.total or 0) // _DEMAND_STEPS)
@@ -123,7 +123,7 @@ class BudgetClaim:
 
     @property
     def at_least(self) -> Amount:
-        """What has certainly been spent, or must be assumed to be."""
+        """What has been spent, or must be assumed to be."""
         return self.spent if self.is_alive else self.leased
 
 

@@ -8,7 +8,7 @@ from ..core.errors import BackendError, ErrorKind, WebPage
 from ..core.fast_dataclass import dataclass
 
 _REMEMBERED_REQUESTS = 40
-"""Few, so that a server which begins to fail is recognized soon; more than a chance run of failures."""
+"""Few enough to recognize soon that a server has begun to fail, but more than a chance run of failures."""
 _MIN_FAILURES = 3
 """With fewer failures the rate is taken as 0: one failure of one request would be all of them."""
 
@@ -39,18 +39,18 @@ class Outcomes:
 
 
 _CERTAIN_AGENTS = 3
-"""Agents whose failure is conclusive: connections that are refused."""
+"""Number of agents with refused connections that proves an outage."""
 _CERTAIN_PAGES = 3
 """Attempts to which a web page is the response, before the first answer. Those of one agent count, too: it makes so
 many within two seconds."""
 _REFUSED_AGENTS = 10
 _BROKEN_AGENTS = 20
-"""Agents, for failures that their prompts may have caused."""
+"""Number of failed agents that proves an outage, if their prompts may be the cause."""
 REJECTED_AGENTS = 50
 """Agents of a run whose rejection stops it, while no request was ever answered. More than a few bad prompts that happen
 to be the first; rejections cost nothing and come at once."""
 _TIMED_OUT_ROUNDS = 2
-"""Rounds of requests that all time out."""
+"""Rounds of requests that time out before the backend counts as down."""
 _MIN_PAUSE = 0.5
 _MAX_PAUSE = 5.0
 _BUSY_RETRY_FACTOR, _TRANSIENT_RETRY_FACTOR = 10, 3
@@ -158,7 +158,8 @@ class Health:
         self._outcomes.record_success()
 
     def answered_before(self) -> None:
-        """The backend has answered requests of an earlier run: what it rejects now may be the prompts that are left."""
+        """Notes that the backend answered requests of an earlier run, so what it rejects now may be just the prompts
+        that are left."""
         self._max_rejected = None
 
     def retried(self, *, helped: bool) -> None:
@@ -205,7 +206,7 @@ class Health:
             self._unavailable.add(agent)
 
     def _rejects_all(self, agent: str, now: float) -> bool:
-        """Whether so many agents were rejected, with none answered, that it is not their prompts."""
+        """Whether so many agents were rejected, and none answered, that their prompts cannot be the cause."""
         if self._max_rejected is None or self._has_answered:
             return False
         if self._rejected_since is None:
@@ -221,8 +222,8 @@ class Health:
         return _RETRY_AGENT
 
     def _key_refused(self, request: int, agent: str, error: BackendError, now: float) -> Verdict | None:
-        """Verdict on a key that was revoked in mid-run: what was sent before may still be answered, and is waited for.
-        None while too few newer requests have ended to tell: refusals arrive sooner than answers."""
+        """Verdict on a key that was revoked during the run. Earlier requests may still be answered, and are awaited.
+        None while too few newer requests have ended to decide: refusals arrive sooner than answers."""
         if self._first_denial is None:
             self._first_denial = self._last, now
         newest, since = self._first_denial
@@ -268,7 +269,7 @@ class Health:
         return self._since is not None and self._was_sent_by(self._since)
 
     def _was_sent_by(self, when: float) -> bool:
-        """Whether a request is in flight that was sent until then."""
+        """Whether a request that was sent until then is still in flight."""
         oldest = next(iter(self._in_flight.values()), None)
         return oldest is not None and oldest <= when
 

@@ -13,7 +13,7 @@ from .residency_leases import ResidencyLeases, Resident
 
 _SHRINK = 0.95
 _SHRINK_UNKNOWN = 0.9
-"""For an unknown capacity, which may be far below what the residents use."""
+"""Factor for an unknown capacity, which may be far below what the residents use."""
 _GROW = 1.05
 
 
@@ -30,7 +30,7 @@ class LedgerCounts:
 
 @dataclass(slots=True)
 class LedgerObservations:
-    """What this worker's agents showed since the last transaction with the account of all workers."""
+    """What was observed of this worker's agents since the last transaction with the account of all workers."""
 
     turns: list[bool] = field(default_factory=list)
     """Whether each turn was a cache miss."""
@@ -183,8 +183,8 @@ class KvLedger:
         return max(self.prefill_speed.tokens_per_second or 0.0, self.others.prefill_speed) or None
 
     def max_concurrent(self, tokens: int) -> int | None:
-        """How many contexts of the residents' mean size fit into `tokens`, one that fits partly included: its request
-        waits at the server. None without residents."""
+        """How many contexts of the residents' mean size fit into `tokens`, including one that fits only in part, whose
+        request waits at the server. None without residents."""
         used = self._own + self.references.tokens
         if not self._residents or used <= 0:
             return None
@@ -376,8 +376,7 @@ class KvLedger:
         return is_single or self._required(own, first, residents, new_references) <= room
 
     def _required(self, own: float, first: float, residents: int, new_references: float = 0.0) -> float:
-        """Tokens that residents use, or will use after their expected growth: so many of this worker, and those of the
-        others."""
+        """Tokens that the residents of all workers use, or will use after their expected growth."""
         others = self.others
         own, first, residents = own + others.own, first + others.first, residents + others.residents
         now = self.references.tokens + others.references + new_references

@@ -1,4 +1,5 @@
-"""KV tiers: how much a server's device and host memory keep, and which agents go first because of it. Pure."""
+"""KV tiers: how much a server's device and host memory keep, and the order in which agents are admitted because of
+it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,9 +8,9 @@ HEADROOM = 0.9
 """Usable share of a tier. What finished agents leave in the cache is more recent than the contexts of agents that wait
 for their tools, and an engine that evicts the least recently used evicts the latter first."""
 LAST_ROUNDS = 2
-"""Agents per slot that are started before others are continued, at the end of a run."""
+"""At the end of a run: agents per slot that are started before others are continued."""
 ROUNDS_BEFORE_RESULTS = 0.5
-"""The same, while no agent has ended."""
+"""Like LAST_ROUNDS, while no agent has ended."""
 
 AdmissionOrder = Literal["continue_started", "start_new"]
 
@@ -34,7 +35,7 @@ class KvTiers:
 
 @dataclass(frozen=True, slots=True)
 class RemainingWork:
-    """What is left of a run."""
+    """The rest of a run."""
 
     unstarted: int | None
     """Agents that have not started; None if unknown."""
@@ -63,7 +64,7 @@ _MISSES_PER_EXCESS = 2.0
 """Rate of cache misses per share of the residents that exceed the capacity: an engine that evicts the least recently
 used loses about two contexts for each that does not fit. Measured at 1.1 to 1.8 times the capacity."""
 _WORTHWHILE = 1.05
-"""A gain of less is not worth the risk."""
+"""Factor below which a gain is not worth the risk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Tools: functions that agents may call, and their executor."""
+"""Tools that agents may call, and their executor."""
 
 from ..lazy_imports import lazy_imports
 

@@ -38,8 +38,8 @@ class _InvokedAsync(Protocol):
 
 
 def from_langchain(value: Any) -> Tool | None:
-    """Tool of a LangChain tool; None for other values. Its effect is unknown and thus "write": if agents may share its
-    results, use dataclasses.replace(tool, sharing=SharingPolicy("read")). Raises SpecError."""
+    """Converts a LangChain tool; returns None for other values. Its effect is unknown, so it counts as "write": to let
+    agents share its results, use dataclasses.replace(tool, sharing=SharingPolicy("read")). Raises SpecError."""
     if isinstance(value, type) or not isinstance(value, _Described):
         return None
     schema = _schema(value)
@@ -81,7 +81,7 @@ def _schema(value: Any) -> Mapping[str, Any] | None:
 
 
 def as_tool(value: Any) -> Tool:
-    """Tool of a Tool, a function or a LangChain tool. Raises SpecError."""
+    """Converts a function or a LangChain tool; returns a Tool unchanged. Raises SpecError."""
     if isinstance(value, Tool):
         return value
     if isinstance(value, FunctionType):
@@ -94,8 +94,8 @@ def as_tool(value: Any) -> Tool:
 
 
 def locate_file_tools(spec: BatchSpec, inputs: Any, encoding: str | None) -> BatchSpec:
-    """The spec, whose file tools without a folder of their own read the folder of the inputs: `{path}` of an input is a
-    path for them."""
+    """The spec with file tools that read the folder of the inputs, unless they have a folder of their own: they accept
+    the `{path}` of an input."""
     if not any(isinstance(tool, Tool) and tool.relocate is not None for tool in spec.tools):
         return spec
     folder = _input_folder(inputs)
@@ -105,7 +105,8 @@ def locate_file_tools(spec: BatchSpec, inputs: Any, encoding: str | None) -> Bat
 
 
 def _input_folder(inputs: Any) -> Path | None:
-    """The folder that `{path}` is relative to, or of an absolute pattern such as /data/*.md; None: other inputs."""
+    """The folder that `{path}` is relative to, or that of an absolute pattern such as /data/*.md; None for other
+    inputs."""
     if not is_path(inputs) or is_url(inputs):
         return None
     from glob import has_magic  # only for file tools
@@ -119,7 +120,7 @@ def _input_folder(inputs: Any) -> Path | None:
 
 
 def _located(tool: Any, folder: Path | None, encoding: str | None) -> Any:
-    """The tool in another folder. What the caller has changed of it, such as `summarize`, stays."""
+    """The tool for another folder. Attributes that the caller has changed, such as `summarize`, are kept."""
     if not isinstance(tool, Tool) or tool.relocate is None:
         return tool
     made = tool.relocate(folder, encoding)

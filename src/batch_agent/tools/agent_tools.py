@@ -1,4 +1,4 @@
-"""One agent's session with the tools: which results it may share, and which calls are its own."""
+"""Tool session of one agent, which decides what results it may share and what calls are its own."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
@@ -37,7 +37,7 @@ known whether the write was made."""
 
 
 class SessionExecutor(Protocol):
-    """What a session needs of the executor that all agents of a run share."""
+    """The part of the shared executor that a session uses."""
 
     identity: str
     references: ReferenceOrder
@@ -92,11 +92,11 @@ class AgentToolSession:
         artifacts: ArtifactFolders | None = None,
         placement: Placement = "inline",
     ) -> None:
-        """`only`: the names of the tools that this agent has; None: all. `job`, `artifacts`: for tools that take a
-        context. `placement`: of the results of tools that have none of their own."""
+        """`only`: names of the tools that this agent has; None: all. `job`, `artifacts`: passed to tools that take a
+        context. `placement`: for results of tools without a placement of their own."""
         self._placement = placement
         self._asked = _NO_HEADINGS
-        """References that the agent asked for."""
+        """Headings of the references that the agent asked for."""
         self._job = job
         self._artifacts = artifacts
         self._executor = executor
@@ -104,7 +104,7 @@ class AgentToolSession:
         self._agent = agent
         self._journal = journal
         self._last_write = _NEVER
-        """The order of the latest write."""
+        """Order number of the agent's latest write."""
         self._inherited: tuple[ToolResult, ...] = ()
         self._earlier_calls: tuple[tuple[str, str], ...] = ()
         self._early: Mapping[int, tuple[ToolCall, asyncio.Task[ToolResult]]] = _NONE_EARLY
@@ -146,7 +146,8 @@ class AgentToolSession:
                 await self.abandon()
 
     def _wrote_elsewhere(self, past: CallHistory) -> bool:
-        """Whether the agent wrote in another process: results cached here, or shared, may be older than that."""
+        """Whether the agent wrote in another process. Results that are cached or shared here may be older than that
+        write."""
         if past.settled or past.claimed or past.inherited:
             return True
         if not past.earlier:
@@ -210,7 +211,7 @@ class AgentToolSession:
         return ToolResult(call, f"There is no tool {call.name!r}. The tools are: {known}.", True)
 
     def _after(self, tool: Tool) -> int:
-        """The order that a result must be newer than to be given to this agent."""
+        """Order number that a result must exceed to be given to this agent."""
         return self._last_write if tool.sharing.effect == "read" else _NEVER
 
     def _tool(self, name: str) -> Tool | None:
@@ -258,8 +259,8 @@ class AgentToolSession:
     async def _finish_write(
         self, tool: Tool, call: ToolCall, claim: WriteClaim, task: "asyncio.Task[ToolOutcome]"
     ) -> None:
-        """Called when the agent is cancelled. A call that waits for its turn is given up, and made when the agent
-        resumes; one whose function was entered gets LAST_WRITES seconds to end."""
+        """Ends a write of a cancelled agent. A call that still waits is withdrawn, and made when the agent resumes; one
+        whose function was entered has LAST_WRITES seconds to end."""
         try:
             if not claim.give_up():
                 await asyncio.wait([task], timeout=LAST_WRITES)

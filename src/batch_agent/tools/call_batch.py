@@ -16,7 +16,7 @@ from .write_claims import ClaimEntry, WriteClaim
 
 @dataclass(frozen=True, slots=True)
 class CallBatch:
-    """How calls are batched: `function` takes a list of the values of `key_arg`, which the model passes one at a
+    """Batching of a tool's calls: `function` takes a list of values of `key_arg`, which the model passes one at a
     time."""
 
     function: Callable[..., Any]
@@ -97,8 +97,8 @@ class Batcher:
         self.key_arg = batch.key_arg
 
     async def call(self, arguments: dict[str, Any], group: Hashable, claim: WriteClaim | None = None) -> Any:
-        """The result for one key. Only calls of the same `group` are batched. `claim`: of a write. Raises what the
-        function raised for this key."""
+        """Returns the result for one key. Only calls of the same `group` are batched. `claim`: the claim of a write.
+        Raises what the function raised for this key."""
         loop = asyncio.get_running_loop()
         pending = self._open.get(group)
         if pending is None:
@@ -187,7 +187,7 @@ class _Caller:
     claim: WriteClaim | None
 
     def enters(self) -> bool:
-        """Whether its key is part of the batch, now that the function is called."""
+        """Decides, when the function is about to be called, whether the key is part of the batch."""
         return self.claim is None or (self.claim.failure is None and self.claim.enter())
 
 

@@ -39,13 +39,13 @@ _MAX_KEYS = 10_000
 _MAX_KEY_CHARS = 2_000
 """Arguments longer than this are not remembered by their text."""
 _OTHER_PROCESS = 0
-"""The order of results from other processes: before every write of an agent here."""
+"""Order number of results from other processes, which is below that of every write here."""
 
 _log = logging.getLogger("batch_agent")
 
 T = TypeVar("T")
 Summarize = Callable[[str, int], Awaitable[str]]
-"""Shortens a text to at most so many tokens."""
+"""Shortens a text to a maximum of tokens."""
 
 
 class ToolExecutor:
@@ -84,7 +84,7 @@ class ToolExecutor:
         self._cache = ResultCache(cache_bytes, aio.now)
         self.references = ReferenceOrder(shared_calls)
         self.identity = secrets.token_hex(8)
-        """Replaces the run's identity in sessions without a journal."""
+        """Stands in for the run's identity in sessions without a journal."""
         self.specs: tuple[ToolSpec, ...] = tuple(tool.spec for tool in tools)
         self.may_start_early = any(tool.is_shared for tool in tools)
 
@@ -215,7 +215,8 @@ class ToolExecutor:
         return ToolOutcome(text, is_error, order, seconds, timed_out=timed_out, images=output.images)
 
     async def _kept(self, output: RenderedResult) -> RenderedResult:
-        """The output with its images as files: facts have their paths, and memory is free until they are sent."""
+        """The output, with its images stored as files. Facts have their paths, so images take no memory until they are
+        sent."""
         if all(image.data is None for image in output.images):
             return output
         images = await asyncio.to_thread(lambda: tuple(self._images.save(image) for image in output.images))

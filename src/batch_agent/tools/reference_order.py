@@ -1,5 +1,5 @@
-"""References of a run: the results that may stand before the agents' own text, their order, and how many agents asked
-for each."""
+"""Order of a run's references, which are results that may precede the agents' own text, and how many agents asked for
+each."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _MAX_HEADING_CHARS = 300
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of one reference."""
+    """One reference in the order."""
 
     rank: int | None = None
     readers: int = 0

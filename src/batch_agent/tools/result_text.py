@@ -28,7 +28,7 @@ from ..core.images import ImageRef, as_image
 from ..media.image_files import identify
 
 _MAX_PARTS = 100
-"""Of a list of images and texts. A longer one is data."""
+"""The most items in a list of images and texts. A longer list is data."""
 
 
 class NoData(Exception):
@@ -171,7 +171,7 @@ class RenderedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReadValues:
-    """What was read of an iterator, which may have no end."""
+    """Values read from an iterator, which may be endless."""
 
     values: Any
     is_whole: bool

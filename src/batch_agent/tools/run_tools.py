@@ -71,7 +71,7 @@ async def _open_disk_cache(spec: BatchSpec) -> AsyncIterator[ToolDiskCache | Non
 async def _prewarm(
     executor: ToolExecutor, disk_cache: ToolDiskCache | None, spec: BatchSpec, task: str
 ) -> AsyncIterator[None]:
-    """Makes likely calls in parallel to the run, and is cancelled at its end."""
+    """Makes likely calls in parallel with the run, until it ends."""
     if disk_cache is None or not spec.tool_caching.predictive_prewarm:
         yield
         return

@@ -54,7 +54,8 @@ T = TypeVar("T")
 
 
 class BuiltinTool(Generic[T]):
-    """Descriptor of a built-in tool, loaded at first use: what `make` makes of `NAME_tool` in a module of builtin/."""
+    """Descriptor of a built-in tool, which is loaded at first use: `make` receives `NAME_tool` of a module in
+    builtin/."""
 
     def __init__(self, module: str, make: "Callable[[Any], T]") -> None:
         self._module = module
@@ -114,15 +115,16 @@ class Tool(metaclass=_ToolClass):
     max_tokens: int | None = None
     """Longer results are truncated, with a marker; None: the run's max_tool_tokens."""
     summarize: bool = False
-    """Longer results are summarized by the model instead, once for all agents that share them."""
+    """Longer results are summarized by the model instead of truncated, once for all agents that share them."""
     batch: CallBatch | None = None
-    """How calls that arrive together become one execution."""
+    """How to execute calls that arrive together as one; None: each by itself."""
     context_arg: str | None = None
     """The parameter that is annotated as a ToolContext, which the engine fills in."""
     relocate: "Callable[[Path | None, str | None], Tool] | None" = None
-    """Of a file tool without a folder of its own: makes it for a folder, and for an encoding of its files."""
+    """For a file tool without a folder of its own: makes the tool for a folder and an encoding of its files."""
     returns_images: bool = False
-    """Its function is annotated to return images. Whether the model takes any is then found before the run."""
+    """Whether the function is annotated to return images. The run then finds out first whether the model takes
+    images."""
     is_async: bool = field(init=False)
 
     read_file = BuiltinTool("files", _with_defaults)
@@ -157,7 +159,7 @@ class Tool(metaclass=_ToolClass):
 
     @property
     def is_shared(self) -> bool:
-        """Whether agents share results: not of a tool that knows its agent."""
+        """Whether agents share its results. A tool that takes a context is never shared."""
         return self.sharing.is_shared and self.context_arg is None
 
     @property
@@ -269,7 +271,7 @@ def make_tool(
 
 
 def _check_context(name: str, sharing: SharingPolicy, batch: CallBatch | None) -> None:
-    """Raises SpecError for options of results that several agents get."""
+    """Raises SpecError for options of sharing in a tool that takes a context."""
     if batch is not None:
         raise SpecError(
             f"Tool {name!r}: a batch function has the calls of several agents, so it cannot take a ToolContext. Use "
@@ -294,7 +296,8 @@ def _already_defined(tool: Tool, options: ToolOptions) -> Tool:
 
 
 def limited_per_process(tool: Tool) -> Tool:
-    """The tool, for which max_concurrent is a limit of each process of a distributed run: it uses its machine."""
+    """The tool with a max_concurrent that applies to each process of a distributed run, because it uses the machine
+    that it runs on."""
     return replace(tool, limits=replace(tool.limits, is_local=True))
 
 
@@ -329,7 +332,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether it runs on the loop: a coroutine function or an async generator function."""
+    """Whether a function runs on the event loop: a coroutine function or an async generator function."""
     return any(
         inspect.iscoroutinefunction(each) or inspect.isasyncgenfunction(each)
         for each in (function, type(function).__call__)

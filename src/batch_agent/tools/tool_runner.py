@@ -22,12 +22,12 @@ from .write_claims import ClaimEntry, WriteClaim
 _MAX_DURATIONS = 512
 _CHARS_PER_TOKEN = 4
 _MAX_SUMMARIZED_CHARS = 1_000_000
-"""Of an iterator whose values the model summarizes."""
+"""The most characters to read from an iterator whose values the model summarizes."""
 
 
 @dataclass(slots=True)
 class ToolStats:
-    """Counters of one tool in one run."""
+    """Statistics of one tool in one run."""
 
     name: str
     requested: int = 0
@@ -173,6 +173,6 @@ class ToolRunner:
         return as_output(value, self._max_read_chars)
 
     def _render_in_thread(self, value: Any) -> Any:
-        """Called in the tool's thread, because rendering a value may block as well. What has to be awaited, which a
-        wrapped async tool returns, is left to the loop."""
+        """Renders a value in the tool's thread, because rendering may block too. An awaitable, which a wrapped async
+        tool returns, is left to the loop."""
         return value if inspect.isawaitable(value) or isinstance(value, AsyncIterator) else self._render(value)

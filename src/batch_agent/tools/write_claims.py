@@ -39,7 +39,8 @@ class WriteClaim:
             raise
 
     def enter(self) -> bool:
-        """Called in the function's thread right before the function. False: the function must not be called."""
+        """Called in the function's thread right before the function. Returns False if the function must not be
+        called."""
         try:
             self._ticket.pop()
         except IndexError:  # or entered before, by an earlier attempt
@@ -47,7 +48,7 @@ class WriteClaim:
         return True
 
     def give_up(self) -> bool:
-        """Withdraws the claim. True if the function was never entered, and never will be."""
+        """Withdraws the claim. Returns True if the function was never entered, and never will be."""
         try:
             self._ticket.pop()
         except IndexError:

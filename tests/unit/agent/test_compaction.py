@@ -24,7 +24,7 @@ def planned(results: list[ToolOutputSize], most: int, chars: int = 0, summarizes
     """The new contents, by place."""
     size = ContextSize(chars + sum(len(each.content) for each in results))
     step = plan_compaction(Compaction(most, summarizes), results, size)
-    return {} if step is None else {each.place: each.content for each in step.done({}).results}
+    return {} if step is None else {each.index: each.content for each in step.done({}).results}
 
 
 LINE = "[elided: {} characters that look gave; call it again if you need them]"

@@ -1,4 +1,5 @@
-"""Tracks which worker has which agent, and merges the workers' events into one consistent sequence per agent."""
+"""Tracker of the worker that has each agent, which merges the workers' events into one consistent sequence per
+agent."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

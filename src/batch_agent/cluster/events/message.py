@@ -23,12 +23,12 @@ class EventBatch:
     ended: tuple[str, ...] = ()
     """Agents that ended at the worker and whose events have all been sent."""
     has: tuple[AgentStarted, ...] = ()
-    """All running agents of the worker, for processes that were not listening when they started."""
+    """All running agents of the worker, for processes that did not listen when the agents started."""
     is_listening: bool = False
-    """The worker requests events of the others, and their running agents."""
+    """Whether the worker requests the events and running agents of the others."""
     is_leaving: bool = False
     is_announcement: bool = False
-    """The worker knows of nobody who listens."""
+    """Whether the worker knows of no process that listens."""
     lines: bytes = b""
 
     def encode(self) -> bytes:

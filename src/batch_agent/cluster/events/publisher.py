@@ -1,4 +1,4 @@
-"""Publishes the events of this process to the other processes of the run."""
+"""Publisher of this process's events, for the other processes of the run."""
 
 import asyncio
 import logging
@@ -176,7 +176,7 @@ class EventPublisher:
 
     @property
     def _sends_events(self) -> bool:
-        """Also at the end of a process that was too short for an answer to its announcement."""
+        """Whether to send events. True also at the end of a process that ended before its announcement was answered."""
         return self._has_listeners or (self._is_new and self._closing.is_set())
 
     @property
@@ -189,7 +189,7 @@ class EventPublisher:
         return [self._events.popleft() for _ in range(min(_MAX_BATCH, len(self._events)))]
 
     def _message(self, events: list[TimedEvent]) -> EventBatch:
-        """Includes what is known only now. An agent counts as ended once all its events are sent."""
+        """The next message, with what is known only now. An agent counts as ended once all its events are sent."""
         now, is_all = self._clock(), self._sends_events and not self._events
         ended = tuple(key for _, key in self._ended) if is_all else ()
         has = tuple(self._running.values()) if self._sends_agents else ()

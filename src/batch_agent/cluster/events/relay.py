@@ -1,4 +1,4 @@
-"""Relays events between the processes of a run: publishes this process's events and shows those of the others."""
+"""Relay of events between the processes of a run: publishes those of this process, and shows those of the others."""
 
 import asyncio
 import math
@@ -68,9 +68,9 @@ class EventRelay:
         self._has_agents = False
         self._others: dict[str, _RemoteWorker] = {}
         self._clock_offsets: dict[str, float] = {}
-        """By worker: what to add to its times to get ours, from its fastest message."""
+        """Offset from each worker's clock to this one, from its fastest message."""
         self._used: dict[str, ToolsUsed] = {}
-        """By worker: everything that its tools did so far."""
+        """Statistics of each worker's tools so far."""
         self._tracker = AgentTracker(self._show)
         self._received = asyncio.Event()
 

@@ -17,7 +17,7 @@ class _Call:
 
 
 class MemoryCallTable:
-    """Which worker makes which call, the outcomes, and what the limits of tools count."""
+    """Claims and outcomes of tool calls, and the counts of tool limits, in memory."""
 
     def __init__(self, is_alive: Callable[[str], bool], updates: MemoryUpdateStream) -> None:
         """`is_alive`: whether a worker is."""
@@ -26,7 +26,7 @@ class MemoryCallTable:
         self._calls: dict[str, _Call] = {}
         self._rate_slots: dict[str, float] = {}
         self._permits: dict[str, Counter[str]] = {}
-        """Of each name, how many each worker holds."""
+        """Permits that each worker holds, by name."""
         self._wanted: set[str] = set()
         """Permits that a worker waits for."""
 

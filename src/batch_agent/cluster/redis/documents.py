@@ -29,7 +29,7 @@ return 1
 
 
 class RedisDocuments:
-    """Documents of a run."""
+    """Documents of a run, each in a key of its own."""
 
     def __init__(self, keyspace: RedisKeyspace, registration: RunRegistration) -> None:
         self._keyspace = keyspace

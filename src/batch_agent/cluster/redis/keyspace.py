@@ -120,7 +120,7 @@ class RedisKeyspace:
 
 
 def _starts_with(text: str) -> str:
-    """Pattern of names that begin with this text."""
+    """Glob pattern for names that begin with this text."""
     return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in text) + "*"
 
 

@@ -164,7 +164,7 @@ class RedisConnection:
         raise AssertionError("unreachable")
 
     def _report_outage(self, error: Exception, left: float) -> None:
-        """Once for all commands that wait."""
+        """Reports an outage, once for all commands that wait."""
         if not self._is_away:
             self._is_away = True
             _log.warning(
@@ -202,7 +202,7 @@ class RedisConnection:
         return " If it does not expect TLS, use redis://." if is_silent and self.display_url[:6] == "rediss" else ""
 
     def _failure(self, error: Exception) -> StoreError | None:
-        """None if a retry may help."""
+        """The error to raise; None if a retry may help."""
         reason = _reason(error)
         return None if reason is None else StoreError(f"Redis at {self.display_url} {reason}")
 

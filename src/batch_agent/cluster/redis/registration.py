@@ -1,4 +1,4 @@
-"""What shows that a Redis server has a run, and has not lost it."""
+"""Registration of a run in a Redis server, which shows that the server has the run and has not lost it."""
 
 from .keyspace import PREFIX, RedisKeyspace
 
@@ -7,8 +7,7 @@ RUNS = f"{PREFIX}runs"
 
 
 class RunRegistration:
-    """A run's entry in the server's list of runs, and what one process knows of the run: what the server must still
-    have."""
+    """A run's entry in the server's list of runs, and what this process knows that the server must still have."""
 
     def __init__(self, keyspace: RedisKeyspace) -> None:
         self._keyspace = keyspace

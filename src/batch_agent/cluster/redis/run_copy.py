@@ -15,7 +15,7 @@ from .stored_run import StoredRun
 
 _RETRY_SECONDS = 10.0
 _JUDGE = ".judge."
-"""In the names of runs of judges."""
+"""Part of the names of judges' runs."""
 
 
 async def copy_run(url: str, run: str, folder: Path, *, agent: str | None = None) -> bool:

@@ -65,7 +65,7 @@ class Image:
 
     @property
     def name(self) -> str:
-        """What identifies it without reading a file: path or URL, or a digest of data in memory."""
+        """Name of the image without reading a file: path or URL, or a digest of data in memory."""
         if not self._name:
             self._name = self.path or self.url or _data_name(self.source)
         return self._name
@@ -96,9 +96,9 @@ class ImageRef:
     """Image that was identified: what a message refers to and a fact records. Its bytes are read when it is sent."""
 
     digest: str
-    """Of its bytes as they were when the agent started, or of its URL."""
+    """Digest of its bytes when the agent started, or of its URL."""
     media_type: str = ""
-    """As it is sent; empty for a URL, which the server reads."""
+    """Media type as it is sent; empty for a URL, which the server reads."""
     size: int = 0
     """Bytes as they are sent; 0: unknown, for a URL and for an image that is made when it is sent."""
     width: int = 0
@@ -136,7 +136,7 @@ class ImageRef:
 
 @dataclass(frozen=True, slots=True)
 class PlacedImage:
-    """Image in a text, and where it stands there."""
+    """Image in a text, with its position."""
 
     at: int
     """Characters of the text before it."""

@@ -73,7 +73,7 @@ class Rows:
         object.__setattr__(self, "images", tuple(self.images))
 
     def of_read_inputs(self) -> "Rows":
-        """What still applies to inputs that were read: they are selected already."""
+        """The options that still apply to inputs that were read, and so are selected already."""
         return Rows(key=self.key, encoding=self.encoding, images=self.images)
 
     @property

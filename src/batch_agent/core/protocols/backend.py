@@ -25,7 +25,7 @@ class Traits:
     inflight: int
     """Initial limit of requests in flight, if the user sets none."""
     fixed_inflight: bool = False
-    """More than `inflight` never helps: the server has so many slots."""
+    """Whether the server has exactly `inflight` slots, so that more requests never help."""
     context_tokens: int | None = None
     kv_tokens: int | None = None
     """Capacity of its KV cache, slower tiers included; None if it is unknown or irrelevant."""
@@ -52,7 +52,7 @@ class Traits:
     max_image_bytes: int | None = None
     """Largest image that it takes, before it is encoded."""
     max_image_side: int | None = None
-    """Most pixels of a side of an image that it takes."""
+    """The most pixels that a side of an image may have."""
     image_tokens: int = MAX_IMAGE_TOKENS
     """Most tokens of one image."""
     detected: tuple[str, ...] = ()

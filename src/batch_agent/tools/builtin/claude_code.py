@@ -15,7 +15,7 @@ _MAX_BYTES = 4_000_000
 _MAX_ERROR_CHARS = 2_000
 _OWN_PREFIXES = ("ANTHROPIC_", "CLAUDE_")
 _CLOUD_PREFIXES = {"CLAUDE_CODE_USE_BEDROCK": ("AWS_",), "CLAUDE_CODE_USE_VERTEX": ("GOOGLE_", "VERTEX_", "CLOUD_ML_")}
-"""Prefixes of variables that it needs for a cloud provider, by the variable that selects the provider."""
+"""Prefixes of the variables that Claude Code needs for a cloud provider, by the variable that selects the provider."""
 
 
 class ClaudeCodeError(Exception):

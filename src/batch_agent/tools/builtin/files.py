@@ -22,7 +22,7 @@ from .rooted_folder import RootedFolder, shown
 
 _SNIFFED_BYTES = 65_536
 _WESTERN = "cp1252"
-"""Assumed for text that is not UTF-8, unless it has bytes that this encoding does not."""
+"""Encoding assumed for text that is not UTF-8, unless it has bytes that are undefined in it."""
 _MAX_CHARS = 2_000_000
 _MAX_BYTES = 2_000_000
 _MAX_IMAGE_BYTES = 20 * 1024 * 1024
@@ -122,7 +122,7 @@ def _relocatable(tool: Tool, factory: _Factory, root: str | Path | None, encodin
 
 
 def _binary(file: BinaryIO, head: bytes, path: str, offset: int, limit: int | None) -> Any:
-    """What is read of a file that is not text: an image as itself, and a PDF as the text of its pages."""
+    """Reads a file that is not text: an image as an image, a PDF as the text of its pages."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     media_type = media_type_of(head)

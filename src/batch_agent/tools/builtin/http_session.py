@@ -12,11 +12,11 @@ from ...version import __version__
 
 
 class RequestFailed(Exception):
-    """A permanent failure of a request. The message is for the model."""
+    """Permanent failure of a request, with a message for the model."""
 
 
 class RequestMayPass(RequestFailed):
-    """A transient failure of the server or the network, worth a retry."""
+    """Transient failure of the server or the network, which is worth a retry."""
 
 
 class SharedSession:

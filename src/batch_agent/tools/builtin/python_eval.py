@@ -19,7 +19,7 @@ class PythonDisabled(RuntimeError):
 
 
 class PythonError(Exception):
-    """An error of the code, as the interpreter reports it."""
+    """Error of the executed code, as the interpreter reports it."""
 
 
 def python_eval_tool(enabled: bool | None = None, *, max_seconds: float = 5.0, max_memory_mb: int = 128) -> Tool:

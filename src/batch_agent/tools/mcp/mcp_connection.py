@@ -1,4 +1,4 @@
-"""Connection to an MCP server, from its start to its end: a process, or an HTTP session."""
+"""Connection to an MCP server: a process or an HTTP session."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class McpConnection:
 
     @property
     def problem(self) -> str:
-        """Why we ended the server, if its output was the reason."""
+        """Why this side ended the server, if its output was the reason."""
         return "" if self._stdio is None else self._stdio.problem
 
     @property

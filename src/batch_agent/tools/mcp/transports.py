@@ -125,7 +125,7 @@ class StdioTransport:
         self._closed = closed
         self._program: Program | None = None
         self.problem = ""
-        """Why the server was ended, if its output was the reason."""
+        """Why this side ended the server, if its output was the reason."""
 
     @property
     def err(self) -> str:
