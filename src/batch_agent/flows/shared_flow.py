@@ -17,7 +17,7 @@ from .steps import FlowStep, ModelStep
 
 @dataclass(frozen=True, slots=True)
 class SharedFlow:
-    """Address of a flow's coordinator, through which its processes share work."""
+    """Distribution of a flow: its store, its name, and the specs of its stages as shared runs."""
 
     distribution: Distributed
     run_id: str

@@ -25,7 +25,7 @@ async def open_batch_lane(
     if not isinstance(store, KeepsSubmissions):
         raise SpecError(
             "lane='batch' needs checkpoint_dir='...': a batch takes up to a day and outlives this process. Without a "
-            "checkpoint, what was submitted would be paid and lost."
+            "checkpoint, what was submitted would be billed and lost."
         )
     if isinstance(live, OffersBatches):
         backend = BatchBackend(live, live.dialect, live.batch_service, store, notify)

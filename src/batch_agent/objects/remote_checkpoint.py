@@ -250,7 +250,7 @@ class RemoteCheckpoint:
             with suppress(SpecError):
                 self._store.delete([self.url + data])
         error = StoreError(
-            f"Another run has taken over the checkpoint {self.url!r}: this one stops, so that no agent is paid twice. "
+            f"Another run has taken over the checkpoint {self.url!r}: this one stops, so no agent is billed twice. "
             "What it did since its last upload is not in the checkpoint."
         )
         (self.directory / _OWN_STATE).unlink(missing_ok=True)  # the next run on this machine takes the other's state

@@ -109,7 +109,7 @@ class TokenRecorder:
             return None
         return (
             f"{self.breaks:,} of {self.turns:,} turns do not continue the tokens of the turn before: their histories "
-            "were rendered anew. `batch-agent export --format trl` cuts the rollouts there; docs/rollouts.md says why."
+            "were rendered again. `batch-agent export --format trl` cuts the rollouts there; docs/rollouts.md says why."
         )
 
     def _last(self, agent: str, thread: str) -> LastTurn | None:

@@ -161,9 +161,10 @@ class RunSetup:
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
         """Traits of a checkpoint's server, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
-            return Traits(
-                **{name: tuple(value) if isinstance(value, list) else value for name, value in kept_traits.items()}
-            )
+            traits: dict[str, Any] = {
+                name: tuple(value) if isinstance(value, list) else value for name, value in kept_traits.items()
+            }
+            return Traits(**traits)
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])
 
     def recorded_plan(self, layout: Layout, kept: Mapping[str, Any]) -> Plan | None:

@@ -277,6 +277,6 @@ class Health:
 def _rejects_all_reason(agents: int, error: BackendError) -> str:
     return (
         f"The backend rejects every request: {agents} agents were rejected, and none was answered. {error} "
-        "Mend the options or the server, and start the run again: with a checkpoint it resumes. If the first inputs "
+        "Fix the options or the server, and start the run again: with a checkpoint it resumes. If the first inputs "
         "are at fault, retry_failed=False leaves them out when it resumes."
     )

@@ -64,7 +64,7 @@ class SharingPolicy:
         if self.placement in ("first", "auto") and not self.is_shared:
             raise SpecError(
                 f"placement={self.placement!r} is for results that several agents read; a tool of effect "
-                f"{self.effect!r} is called anew by each agent. Set effect='read' or 'pure', or leave out placement."
+                f"{self.effect!r} runs again for each agent. Set effect='read' or 'pure', or leave out placement."
             )
         if self.history_arg is not None and self.effect != "stateful":
             raise SpecError(f"A tool of effect {self.effect!r} has no history: omit history_arg.")

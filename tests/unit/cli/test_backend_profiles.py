@@ -83,7 +83,7 @@ def test_a_name_that_the_file_does_not_have_is_refused(folder: Path, call: Call)
     [
         ({"prod": "openai://"}, "must be a table with a url"),
         ({"prod": {"url": "openai://", "key": "x"}}, "unknown setting 'key'"),
-        ({"prod": {"url": "openai://", "api_key": KEY}}, "does not belong into a file"),
+        ({"prod": {"url": "openai://", "api_key": KEY}}, "must not be in a file"),
         ({"prod": {"url": f"http://me:{KEY}@host/v1"}}, "url is a secret"),
     ],
 )

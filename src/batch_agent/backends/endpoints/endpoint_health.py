@@ -145,7 +145,7 @@ class EndpointHealth:
             if error.kind in REJECTIONS:
                 problem = "rejects requests that other endpoints accept" if do_others_accept else "rejects requests"
             elif error is EMPTY_ANSWER:
-                problem = "answers with nothing where other endpoints do not"
+                problem = "returns empty answers where other endpoints do not"
             then = "; its requests go to the other endpoints" if self._routing.is_any_up else ""
             self._notify(f"{member.url} {problem}{then}: {error}")
 

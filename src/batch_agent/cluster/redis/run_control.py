@@ -79,5 +79,5 @@ def _find(jobs: Sequence[Job], name: str) -> Job:
     if found:
         raise SpecError(f"{len(found):,} agents begin with {name!r}: give the index or the whole key of one.")
     raise SpecError(
-        f"There is no agent {name!r} that waits or runs: it has ended, has not been submitted yet, or there is none."
+        f"There is no agent {name!r} that waits or runs: it has ended, was not submitted yet, or does not exist."
     )

@@ -137,7 +137,7 @@ class BackendSettings:
         if not isinstance(name, str) or not _HEADER_NAME.fullmatch(name):
             raise SpecError(f"Backend: session_header must be the name of a header; got {name!r}.")
         if name.lower() in _OWN_HEADERS or name.lower() in {each.lower() for each in self.headers}:
-            raise SpecError(f"Backend: the header {name!r} is set otherwise. Name another session_header.")
+            raise SpecError(f"Backend: the header {name!r} is already set. Name another session_header.")
 
     def _check_base_url(self) -> None:
         if self.base_url is None:
@@ -268,7 +268,7 @@ def backend_from_table(name: str, table: Mapping[str, Any]) -> BackendSettings:
         raise SpecError(f"{where}: {str(error).removeprefix('Backend: ')}") from None
     if values := made.secret_values:
         raise SpecError(
-            f'{where}: {values[0]} is a secret, which does not belong into a file. Write "${{NAME}}", and set the '
+            f'{where}: {values[0]} is a secret, which must not be in a file. Write "${{NAME}}", and set the '
             "environment variable NAME."
         )
     return made

@@ -190,7 +190,7 @@ def _expression(pattern: str, given: str) -> Callable[[object], bool]:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex")).isinstance_python
     except SchemaError as error:
         reason = str(error).splitlines()[-1].strip().removeprefix("SchemaError: ").removeprefix("error: ")
-        raise ValueError(f"{given!r} is no regular expression that grep can use: {reason}") from error
+        raise ValueError(f"{given!r} is not a regular expression that grep supports: {reason}") from error
 
 
 class _Search:
@@ -253,4 +253,4 @@ def _decoded(data: bytes, path: str, declared: str | None) -> str | None:
 
 
 def _incomplete_note(is_whole: bool) -> list[str]:
-    return [] if is_whole else ["[there are too many files: not all folders were looked into]"]
+    return [] if is_whole else ["[too many files: not all folders were searched]"]

@@ -82,7 +82,9 @@ class Corpus:
         try:
             paths = [path for path in self._folder.files("**/*")[0] if PurePosixPath(path).suffix.lower() in _SUFFIXES]
         except OSError as error:
-            raise RequestFailed(f"{str(self._path)!r} is no folder to search: set BATCH_AGENT_SEARCH_CORPUS") from error
+            raise RequestFailed(
+                f"{str(self._path)!r} is not a folder to search: set BATCH_AGENT_SEARCH_CORPUS"
+            ) from error
         version = tuple((path, self._folder.version(path)) for path in paths)
         with self._lock:  # concurrent searches wait while the index is built
             if self._index is None or self._index.version != version:

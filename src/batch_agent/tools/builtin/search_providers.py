@@ -117,7 +117,9 @@ class DuckDuckGo:
             from ddgs import DDGS
             from ddgs.exceptions import DDGSException
         except ImportError:
-            raise RequestFailed(f"nobody to ask: {_keys()}, or pip install 'batch-agent[search]'") from None
+            raise RequestFailed(
+                f"no search provider is available: {_keys()}, or pip install 'batch-agent[search]'"
+            ) from None
         try:
             found = DDGS().text(query, max_results=max_results)
         except DDGSException as error:

@@ -64,7 +64,7 @@ def checked(url: str) -> URL:
     except ValueError as error:
         raise ValueError(f"{url!r} is no URL: {error}") from error
     if address.scheme not in ("http", "https") or not address.host:
-        raise ValueError(f"{url!r} is no web address: it must begin with http:// or https:// and name a host")
+        raise ValueError(f"{url!r} is not a web address: it must begin with http:// or https:// and name a host")
     if address.user is not None or address.password is not None:
         raise PermissionError("URLs with a user name or a password in them are not fetched: leave them out")
     return address.with_fragment(None)

@@ -90,7 +90,7 @@ async def _follow(session: aiohttp.ClientSession, address: URL) -> str:
         try:
             address = checked(str(address.join(URL(location))))
         except (ValueError, PermissionError) as error:
-            raise RequestFailed(f"{address} redirects to where nothing is fetched from: {error}") from error
+            raise RequestFailed(f"{address} redirects to an address that is not fetched: {error}") from error
     raise RequestFailed(f"{address} leads on and on: more than {_MAX_REDIRECTS} redirects")
 
 

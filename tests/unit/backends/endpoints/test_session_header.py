@@ -83,5 +83,5 @@ def test_it_must_be_the_name_of_a_header_that_is_free(name: Any) -> None:
 
 
 def test_it_must_not_be_one_of_the_given_headers() -> None:
-    with pytest.raises(SpecError, match="is set otherwise"):
+    with pytest.raises(SpecError, match="is already set"):
         Backend("http://router/v1", session_header="x-id", headers={"X-ID": "${ME}"})

@@ -119,7 +119,7 @@ def test_a_table_of_a_file_becomes_a_backend() -> None:
     [
         ({"api_key": "${A}"}, "backends.prod: url is missing"),
         ({"url": "openai://", "api_kay": "${A}"}, "Did you mean 'api_key'"),
-        ({"url": "openai://", "api_key": KEY}, "does not belong into a file"),
+        ({"url": "openai://", "api_key": KEY}, "must not be in a file"),
         ({"url": "openai://", "headers": {"X-Token": KEY}}, "headers['X-Token'] is a secret"),
         ({"url": "openai://", "rpm": -1}, "backends.prod: rpm must be"),
     ],

@@ -263,7 +263,7 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
 def test_a_folder_without_end_is_left_and_that_is_said(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("batch_agent.tools.builtin.rooted_folder._MAX_FILES", 1)
     for text in (list_files_tool(root)(), grep_tool(root)(pattern="Gr")):
-        assert text.endswith("[there are too many files: not all folders were looked into]")
+        assert text.endswith("[too many files: not all folders were searched]")
 
 
 def test_a_name_with_a_line_break_is_not_two_lines(tmp_path: Path) -> None:
@@ -307,7 +307,7 @@ def test_no_expression_stops_the_program(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_regular_expression_is_reported(tmp_path: Path, pattern: str, reason: str) -> None:
-    with pytest.raises(ValueError, match="is no regular expression") as caught:
+    with pytest.raises(ValueError, match="is not a regular expression") as caught:
         grep_tool(tmp_path)(pattern=pattern)
     assert reason in str(caught.value)
 

@@ -320,7 +320,7 @@ async def test_the_environment_may_name_the_folder(papers: Path, monkeypatch: py
     monkeypatch.setenv("EXA_API_KEY", KEY)
     assert "radix.txt" in await Tool.web_search(query="tree")
     monkeypatch.setenv("BATCH_AGENT_SEARCH_CORPUS", str(papers / "nothing"))
-    with pytest.raises(RequestFailed, match="is no folder to search: set BATCH_AGENT_SEARCH_CORPUS"):
+    with pytest.raises(RequestFailed, match="is not a folder to search: set BATCH_AGENT_SEARCH_CORPUS"):
         await Tool.web_search(query="tree")
 
 
