@@ -212,7 +212,7 @@ class RunDeadline:
         self.at = None if seconds is None else self._began + seconds
         """Time of the deadline on the loop's clock."""
         self._blocks: dict[asyncio.Timeout, None] = {}
-        """What `limit` would end at the deadline."""
+        """Blocks of `limit` that end at the deadline."""
         self._observers: list[Callable[[float | None], None]] = []
 
     @property
@@ -232,7 +232,7 @@ class RunDeadline:
             observer(self.at)
 
     def observe(self, observer: Callable[[float | None], None]) -> None:
-        """Has the observer called with the new time whenever the deadline is moved."""
+        """Registers an observer, which is called with the new time whenever the deadline moves."""
         self._observers.append(observer)
 
     @property

@@ -39,7 +39,7 @@ class InputFile:
 
     path: "Path | RemoteFile"
     name: str
-    """As messages name it."""
+    """Name of the format in messages."""
     format: str
     copy: "LocalCopy | None" = None
     """Set if `path` is a temporary file, which exists as long as this object."""

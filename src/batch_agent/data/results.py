@@ -57,7 +57,7 @@ class Results(list[AgentResult[T]]):
         super().__init__(results)
         self._prefix = prefix
         self.stages: Mapping[str, StageReport] = {}
-        """In a flow: the report of each stage by its name."""
+        """Reports of the stages of a flow, by name."""
         self.scheduling = scheduling or Scheduling()
         """Requests in flight and agents resident in the KV cache: how many, and why."""
         self.judges: Mapping[str, Results] = {}
@@ -114,7 +114,8 @@ class Results(list[AgentResult[T]]):
         return list(map(self._part, sample_groups.groups_of(self)))
 
     def votes(self, field: str | None = None) -> list[Counter[str]]:
-        """How often each answer was given, for each input of `by_input`. `field`: of the answers; None: all of it."""
+        """Number of times that each answer was given, for each input of `by_input`. `field`: the field of the answers
+        to count; None: the whole answer."""
         return [sample_groups.votes_in(group, field) for group in sample_groups.groups_of(self)]
 
     def majority(self, field: str | None = None) -> "Results[T]":
@@ -134,9 +135,9 @@ class Results(list[AgentResult[T]]):
         return self._part(map(book.add, self))
 
     def compare(self, other: "Results[Any]", field: str | None = None) -> "RunComparison":
-        """What changed from these results to those of another run over the same inputs: agreement, paired differences
-        of scores, cost, time and the inputs whose answers changed. `field`: of the answers; None: all of it. Raises
-        SpecError if they share no input."""
+        """Compares these results with those of another run over the same inputs: agreement, paired differences of
+        scores, cost, time, and the inputs whose answers changed. `field`: the field of the answers to compare; None:
+        the whole answer. Raises SpecError if they share no input."""
         return comparison.compare_results(self, other, field=field)
 
     def _part(self, results: Iterable[AgentResult[T]]) -> "Results[T]":
@@ -227,7 +228,7 @@ class StageReport:
     seconds: float = 0.0
     """From its first item to its last result."""
     cascade: CascadeReport | None = None
-    """Of a filter with `cascade=`: what its proxy decided."""
+    """Decisions of the proxy, in a filter with `cascade=`."""
 
     @property
     def failed(self) -> int:

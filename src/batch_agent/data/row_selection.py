@@ -35,7 +35,7 @@ class RowSelection:
         matcher.check()
 
     async def select_async(self, inputs: AsyncIterable[Any]) -> AsyncIterator[Any]:
-        """The same for inputs that arrive asynchronously."""
+        """Like `select`, for inputs that arrive asynchronously."""
         matcher, sample, left = self._matcher(), self._new_sample(), self._rows.limit
         async for each in inputs:
             if not matcher.matches(each):

@@ -27,10 +27,11 @@ from .batch_tracker import CERTAIN_SECONDS, BatchGone, BatchTracker, CreationUnk
 from .submission_log import SubmissionLog
 
 _INFLIGHT = 1_000_000
-"""Requests that wait in files take nothing but memory."""
+"""Requests in flight, of which those that wait in files take nothing but memory."""
 _POLLS = Backoff(1.0, 60.0)
 _OVER_LIMIT_DELAYS = Backoff(30.0, 600.0)
-"""Seconds until a refused submission is repeated while none of this run is enqueued: others use the limit."""
+"""Seconds before a refused submission is repeated, while none of this run is enqueued and other runs use up the
+limit."""
 _TAKE_DELAY = 1.0
 """Seconds after which a line counts as received: by then the fact that its agent has recorded is in the queue of the
 store before it."""
@@ -49,7 +50,7 @@ class _PendingLine:
     agent: str
     reserved: SubmittedLine
     result: "asyncio.Future[tuple[str, LineResult]]"
-    """The wave that it was submitted with, and the outcome."""
+    """Future of the wave that it was submitted in, and its outcome."""
     wave: str = ""
     """The wave whose result it waits for; empty until it is submitted."""
 
@@ -59,7 +60,7 @@ class _TrackedSubmission:
     """A submission whose results are awaited here."""
 
     results: dict[str, LineResult] = field(default_factory=dict)
-    """Those that no agent waits for, by key: in a later process, their agents may not have started yet."""
+    """Results that no agent waits for, by key. In a later process, their agents may not have started yet."""
     has_all: bool = False
 
 
@@ -105,7 +106,7 @@ class BatchBackend:
         self._wave = Wave(service.limits)
         self._pending: dict[str, _PendingLine] = {}
         self._agents = 0
-        """Agents among those that wait."""
+        """Number of agents among the waiting requests."""
         self._tracked: dict[str, _TrackedSubmission] = {}
         self._on_their_way: Callable[[], int] = lambda: 0
         self._changed = 0.0
@@ -117,7 +118,7 @@ class BatchBackend:
         self._reported: dict[str, tuple[float, float]] = {}
         """When each batch was submitted, and last reported."""
         self.waves = 0
-        """Waves that were closed."""
+        """Number of waves that were closed."""
         self.is_worth_a_wave: Callable[[], bool] = lambda: True
         """Whether a wave is submitted; otherwise its requests fail with CAPACITY, and may take another lane."""
 
@@ -162,7 +163,7 @@ class BatchBackend:
         await self.live.leave(agent)
 
     async def aclose(self) -> None:
-        """Batches stay at the provider."""
+        """Stops waiting. Batches stay at the provider."""
         for timer in (self._timer, self._take_timer):
             if timer is not None:
                 timer.cancel()
@@ -192,7 +193,7 @@ class BatchBackend:
         return _PendingLine(line, body, request.agent, reserved, asyncio.get_running_loop().create_future())
 
     def _encode(self, request: Request) -> bytes:
-        """The body, without what only concerns the scheduling of a request: it is the same after each resume."""
+        """The body without fields that only concern scheduling, so that it is the same after each resume."""
         return self._dialect.encode(replace(request, stream=False, agent="", priority=0, hint=None))
 
     def _key(self, request: Request, body: bytes) -> str:
@@ -284,7 +285,7 @@ class BatchBackend:
         return self._on_their_way() - self._agents
 
     def _on_timer(self) -> None:
-        """Counts again: an agent that had arrived nowhere when the timer was set may wait by now."""
+        """Counts again, because an agent that was on its way when the timer was set may wait by now."""
         now, self._timer = asyncio.get_running_loop().time(), None
         at = self._wave.closes_at(self._agents_on_their_way(), self._changed)
         if at is None:
@@ -397,7 +398,7 @@ class BatchBackend:
             self._on_lost(submission, gone)
 
     async def _on_failed(self, submission: Submission, status: BatchStatus, refusals: int) -> None:
-        """Nothing of the batch was processed. Lines that are not at fault are submitted again."""
+        """Handles a batch of which nothing was processed: lines that are not at fault are submitted again."""
         self._log.forget(submission)
         if status.is_over_limit:
             self._enqueued.refused(submission.wave, str(status.error))
@@ -434,7 +435,7 @@ class BatchBackend:
             self._deliver(submission.wave, each.line.key, LineFailed(each.line.key, error))
 
     def _on_lost(self, submission: Submission, reason: BatchGone) -> None:
-        """The provider does not have the results any more. What it has processed is billed."""
+        """Handles a batch whose results the provider has lost. What it processed is billed."""
         error = BackendError(ErrorKind.SERVER, f"The provider has lost the results of a batch: {reason}", status=200)
         waiting = len(self._waiting(submission))
         self._deliver_missing(submission, error)
@@ -466,7 +467,7 @@ class BatchBackend:
         self._notify(f"Wave {self.waves}: {count} submitted to {self.traits.name} as batch {status.id}.")
 
     def _report(self, submission: Submission, status: BatchStatus) -> None:
-        """Says from time to time what is awaited."""
+        """Reports now and then what is awaited."""
         now = asyncio.get_running_loop().time()
         began, last = self._reported.setdefault(submission.wave, (now, now))
         if status.state != "waiting":

@@ -1,4 +1,4 @@
-"""Interface of a provider's batches: requests in a file go in, and a result for each line comes out, hours later."""
+"""Interface of a provider's batches, which take a file of requests and return a result for each line, hours later."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import field
@@ -56,7 +56,7 @@ class BatchStatus:
     reported: str = ""
     """The state in the provider's words."""
     files: tuple[str, ...] = ()
-    """Where the results are."""
+    """Ids or URLs of the files with the results."""
     error: BackendError | None = None
     """Why it failed."""
     is_over_limit: bool = False

@@ -16,16 +16,16 @@ from .submission_log import SubmissionLog
 T = TypeVar("T")
 
 CERTAIN_SECONDS = 15.0
-"""After so long, a batch that is not listed was not created: a provider lists what it has accepted sooner."""
+"""Seconds after which a batch that is not listed was certainly not created: providers list accepted batches sooner."""
 _ATTEMPTS = 8
-"""Of a call that fails, before the requests of the batch fail."""
+"""Attempts of a failing call before the requests of the batch fail."""
 _MISSING_ATTEMPTS = 5
-"""Of a call for a batch or a file that the provider does not have."""
+"""Attempts of a call for a batch or a file that the provider does not have."""
 _RETRY = Backoff(1.0, 60.0)
 _LIMITED = Backoff(5.0, 600.0)
 """Delays while the provider accepts no further batches."""
 _FINAL = frozenset({ErrorKind.AUTH, ErrorKind.TLS})
-"""Failures that no waiting cures."""
+"""Failures that waiting cannot resolve."""
 _log = logging.getLogger("batch_agent")
 
 

@@ -72,7 +72,7 @@ class LaneStats:
         self.deadline = deadline
 
     def expect(self, agents: int) -> None:
-        """The run has so many agents more than were known."""
+        """Adds to the number of agents."""
         if self.agents is not None:
             self.agents += agents
 
@@ -90,7 +90,7 @@ class LaneStats:
         return min(max(1.0, typical - step.request.turn), self.most_turns(step))
 
     def most_turns(self, step: Generate) -> int:
-        """The same, at most."""
+        """The most turns of an agent, including the next one."""
         return max(1, min(step.turns_left, self.max_turns))
 
     def answered(self, lane: Lane, seconds: float) -> None:
@@ -135,7 +135,7 @@ class SpendingOutlook:
 
 
 class FlexCapacity:
-    """Whether the lane flex has capacity, as the requests of all agents show."""
+    """Capacity of the lane flex, judged by the requests of all agents."""
 
     def __init__(self) -> None:
         self._dry_since: float | None = None

@@ -1,4 +1,4 @@
-"""Log of submissions: which request is in which batch, in the checkpoint and in memory."""
+"""Log of submissions: the batch of each request, in the checkpoint and in memory."""
 
 import time
 from collections.abc import Sequence

@@ -12,7 +12,7 @@ class AgentStates:
     def __init__(self) -> None:
         self._agents: dict[str, AgentState] = {}
         self._chunks: dict[str, dict[str, AgentState]] = {}
-        """By agent: the states of its chunks that are not waiting."""
+        """States of each agent's chunks that are not waiting."""
         self._counts: dict[AgentState, int] = {"waiting": 0, "generating": 0, "in tools": 0}
 
     @property

@@ -188,7 +188,7 @@ class CheckpointSummary:
     first_failures: list[tuple[int, str, AgentError]] = field(default_factory=list)
     """Index, key and error."""
     max_failures: int | None = _MAX_SHOWN
-    """How many failures are kept; None: all."""
+    """The most failures to keep; None: all."""
     calls: Counter[str] = field(default_factory=Counter)
     """Tool calls by the source of their results."""
     failed_calls: int = 0

@@ -50,7 +50,7 @@ class Tokens:
     cached: int = 0
     output: int = 0
     billed: Usage = NO_USAGE
-    """What was written to a cache, of long prompts, or in other lanes: rare."""
+    """Usage with prices of its own: cache writes, long prompts, other lanes."""
 
     def add(self, usage: Usage) -> None:
         self.input += usage.input

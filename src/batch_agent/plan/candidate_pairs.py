@@ -86,7 +86,7 @@ def clusters(count: int, pairs: Iterable[Pair]) -> list[list[int]]:
 
 
 def _prefix(size: int, similarity: float) -> int:
-    """How many of the rarest tokens of a set decide whether it can be similar to another one."""
+    """Number of the rarest tokens of a set that decide whether it can be similar to another one."""
     return size - math.ceil(similarity * size - 1e-9) + 1 if size else 0
 
 

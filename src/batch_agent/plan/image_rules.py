@@ -16,7 +16,7 @@ class Identify(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImageRules:
-    """What a server takes, and how images are read."""
+    """The server's limits for images, and the reader of images."""
 
     traits: Traits
     identify: Identify
@@ -53,7 +53,7 @@ class ImageRules:
 
 
 def no_images(traits: Traits) -> str:
-    """What is wrong, and what to do, where a run has images and its server takes none."""
+    """The problem, and what to do about it, of a run with images whose server takes none."""
     return (
         f"The task has images, but {traits.model!r} on {traits.name} takes none. Use a model that reads images (on "
         "vLLM and SGLang: Qwen-VL, Gemma 3, LLaVA), or leave the field out of the task"

@@ -17,7 +17,7 @@ _MIN_HOISTED_CHARS = 200
 """Least characters of a constant that is moved to the lead: a reference to a shorter one would save nothing."""
 
 CHARS_PER_TOKEN = 4.0
-"""Where the server does not count tokens."""
+"""Assumed for a server that does not count tokens."""
 MIN_BREAKPOINT_CHARS = 1024
 """Least characters that a group shares for a cache breakpoint: services do not cache shorter prefixes."""
 
@@ -55,7 +55,7 @@ class Layout:
     orders: tuple[tuple[_Piece, ...], ...] = ()
     """Parts after the lead by row, if each row may have its own order."""
     shared: tuple[int, ...] = ()
-    """By row: characters at the beginning of its task that its group shares, or all tasks."""
+    """Characters at the beginning of each row's task that its group shares, or all tasks share."""
     run_order: tuple[int, ...] | None = None
     """Rows in the order in which they run; None: the order of the inputs."""
     sharing: PrefixSharing | None = None
@@ -80,7 +80,7 @@ class Layout:
 
 
 def last_line_end(lead: str) -> int:
-    """Where the last paragraph of a text begins, or its last line if that paragraph is long; 0 if it is one line."""
+    """Start of the last paragraph of a text, or of its last line if that paragraph is long; 0 for a single line."""
     paragraph, line = lead.rfind("\n\n") + 2, lead.rfind("\n") + 1
     return paragraph if paragraph > 1 and len(lead) - paragraph <= _MAX_LAST_PARAGRAPH_CHARS else line
 

@@ -12,7 +12,7 @@ class TreeEntry:
 
     value: Any
     size: int
-    """In whole tokens, so that sums do not depend on the order of addition."""
+    """Size in whole tokens, so that sums do not depend on the order of addition."""
     leaves: int = 1
     """Number of results that it covers."""
     is_merged: bool = False
@@ -24,7 +24,7 @@ class Merge:
 
     entries: tuple[TreeEntry, ...]
     is_last: bool
-    """It covers all results."""
+    """Whether it covers all results."""
 
     @property
     def leaves(self) -> int:

@@ -54,7 +54,7 @@ def key_of_row(row: str) -> str:
 
 
 def agent_names(job: Job) -> tuple[str, ...]:
-    """What a user may call the agent: its key, the key of its row, or its index."""
+    """Names by which a user may refer to the agent: its key, the key of its row, or its index."""
     row, sample = row_key(without_sample(job.key)), sample_of(job.key)
     return job.key, key_of_sample(row, sample), key_of_sample(str(job.index), sample)
 

@@ -39,7 +39,7 @@ MARK_OPEN, _MARK_CLOSE = "\ufdd0", "\ufdd1"
 """Around the digest of an image in a rendered task. Unicode reserves them for internal use; a text that has them anyway
 is left as it is, unless its digest is that of an image of the same input."""
 MARK_CHARS = 34
-"""Of the mark of one image."""
+"""Characters of the mark of one image."""
 _NO_IMAGE = frozenset({str, int, float, bool, type(None), dict})
 _MARK = re.compile(f"{MARK_OPEN}([0-9a-f]{{32}}){_MARK_CLOSE}")
 

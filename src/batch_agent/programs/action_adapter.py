@@ -29,7 +29,7 @@ class ActionAdapter:
     config: AgentConfig
     traits: Traits
     uses_actions: bool
-    """Whether tools are called by actions."""
+    """Whether tools are called in action mode."""
     _prompts: dict[bytes, Prompt] = field(default_factory=dict)
     """Equal prompts are one object, which is encoded once."""
 

@@ -17,7 +17,8 @@ from ..core.run_failure import RunStopped
 from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")
-"""What an agent waits for while its program neither sends a request nor runs a tool that the model called."""
+"""Stand-in for the call that an agent waits for, while its program neither sends a request nor runs a tool that the model
+called."""
 
 
 _MAX_FAILURES = 3

@@ -170,7 +170,7 @@ class CheckpointReader:
         return self._pick(wanted, [entry.agent for entry in self._entries() if entry.is_started])
 
     def find_input(self, wanted: str) -> StoredInput:
-        """As `find`, also for an input whose agent was not started."""
+        """Like `find`, but also finds an input whose agent was not started."""
         entries = {entry.agent: entry for entry in self._entries()}
         return self._stored(entries[self._pick(wanted, list(entries))])
 

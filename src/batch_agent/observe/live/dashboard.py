@@ -111,7 +111,7 @@ def _list_lines(heading: str, listed: Sequence[Row], weights: Sequence[int]) -> 
 
 
 def _fitting(segments: Iterable[Segment], width: int) -> Text:
-    """As many segments as fit, from the first on; the first is truncated if needed."""
+    """The first segments, as many as fit; the first one is truncated if needed."""
     line = Text()
     for segment in segments:
         gap = _GAP if line.cell_len else ""

@@ -20,7 +20,7 @@ class Series:
     def __init__(self) -> None:
         self._width = _FINEST
         self._bins: dict[int, dict[str, _Bin]] = {}
-        """By bin and backend."""
+        """Samples by bin and backend."""
 
     def take(self, at: float, sampled: LoadSampled) -> None:
         while at >= _MAX_POINTS * self._width:

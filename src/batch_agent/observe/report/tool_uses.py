@@ -60,7 +60,7 @@ class ToolUsages:
         """Durations of all executions."""
         self._past: tuple[ToolUsage, ...] = ()
         self._counted: dict[tuple[str, str], _Calls] = {}
-        """By worker and tool."""
+        """Statistics by worker and tool."""
         self._restored: dict[tuple[str, str], _Calls] = {}
         self._reported: list[tuple[str, ToolUsage]] = []
 

@@ -16,7 +16,7 @@ from . import semconv as genai
 
 Content = dict[str, str | int]
 Show = Callable[[str], str]
-"""What is shown of a text."""
+"""Returns what is exported of a text."""
 _MODEL = re.compile(r'"model"\s*:\s*"([^"\\]+)"')
 _HEAD_CHARS = 4_096
 """Beginning of a streamed response, which names the model."""
@@ -33,7 +33,7 @@ class RunContents:
         """One for each server: a tool result may have the secret of any."""
         self._prompts: dict[Prompt, Content] = {}
         self._exchanges: dict[tuple[str, str, int], Exchange] = {}
-        """Of turns that have not ended, by stage, key and turn."""
+        """Exchanges of turns that have not ended, by stage, key and turn."""
 
     def add(self, exchange: Exchange) -> None:
         """Each attempt of a turn replaces the one before it."""

@@ -44,8 +44,8 @@ class RunSpans:
     def __init__(
         self, tracer: Tracer, parent: Context, name: str, at: float, contents: RunContents | None = None
     ) -> None:
-        """`parent`: context in which the run was started. `name`: of the run; may be empty. `contents`: None if they
-        are not exported."""
+        """`parent`: context in which the run was started. `name`: name of the run; may be empty. `contents`: None if
+        contents are not exported."""
         self._tracer = tracer
         self._last = at
         self._contents = contents
@@ -89,7 +89,7 @@ class _Agent:
     span: Span
     context: Context
     turns: dict[str, _Turn] = field(default_factory=dict)
-    """By key: chunks of a long input have their own turns."""
+    """Turns in progress by key: chunks of a long input have turns of their own."""
 
 
 class _Group:

@@ -74,7 +74,7 @@ class StageMetrics:
         self._expected = inputs
 
     def expect(self, more: int) -> None:
-        """So many inputs were added."""
+        """Adds to the number of inputs."""
         self._expected += more
 
     def on_agent_started(self, key: str) -> None:

@@ -58,7 +58,7 @@ def agent_trace_lines(
 
 
 def prompt_lines(config: AgentConfig) -> Iterator[Text]:
-    """What all agents of the run have in common: model, system prompt, tools and the schema of the answers."""
+    """Lines about what all agents of the run share: model, system prompt, tools and the schema of the answers."""
     yield from part("model", f"{config.model}, max {config.max_turns} turns", "cyan")
     if config.prompt.system:
         yield from part("system", config.prompt.system, "cyan")
@@ -180,7 +180,7 @@ class _Trace:
 
 
 def _placement(reference: Reference, present: Collection[str]) -> str:
-    """Where a result stands in the prompt, and why. `present`: references that the prompt had before."""
+    """Placement of a result in the prompt, with its reason. `present`: references that the prompt had before."""
     readers, moved = reference.readers, f"{reference.moved_chars:,} characters behind it"
     if reference.heading in present:
         if reference.placement == "first":

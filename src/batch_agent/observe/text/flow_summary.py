@@ -65,7 +65,7 @@ def _partial_stage_line(name: str, stage: LiveStage) -> str:
 
 
 def truncated_parts(count: int) -> list[str]:
-    """How many answers were cut, if any."""
+    """Number of answers that were cut, if any."""
     return [truncation_note(count)] if count else []
 
 

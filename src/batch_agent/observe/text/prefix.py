@@ -11,7 +11,7 @@ _MIN_MISSED_TOKENS = 10_000
 
 
 def prefix_lines(report: PrefixReport) -> list[str]:
-    """What prompts share, what they could share besides, and a line per finding."""
+    """Lines about what prompts share and what else they could share, and a line per finding."""
     return [*_shared(report), *_inline(report), *_findings(report)]
 
 

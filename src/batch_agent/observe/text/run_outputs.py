@@ -18,7 +18,7 @@ _RUN_AGAIN = "run the same code again."
 
 @dataclass(frozen=True, slots=True)
 class RunOutputs:
-    """Where a run leaves its results and its progress. `store`: URL of a Redis server; `run_id`: the run's name there;
+    """Locations of a run's results and progress. `store`: URL of a Redis server; `run_id`: the run's name there;
     `resume`: how to resume it."""
 
     checkpoint: str | PathLike[str] | None = None
@@ -64,14 +64,15 @@ class RunOutputs:
 
 
 def agents_done(state: LiveState) -> str:
-    """How many agents are done, of how many. A flow cannot know the number of its agents before it ends."""
+    """Text that says how many agents are done, and of how many. A flow does not know the number of its agents before it
+    ends."""
     if not state.is_flow:
         return count_done(state.run_stats.done, state.stages[""].total)
     return count_done(sum(stage.stats.done for stage in state.stages.values()), None)
 
 
 def count_done(done: int, total: int | None) -> str:
-    """132 of 300 agents are done. `total`: None if unknown."""
+    """Text such as "132 of 300 agents are done". `total`: None if unknown."""
     if total is not None:
         return f"{done:,} of {plural(total, 'agent')} {'is' if total == 1 else 'are'} done"
     return f"{plural(done, 'agent')} {'is' if done == 1 else 'are'} done"

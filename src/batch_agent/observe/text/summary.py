@@ -50,7 +50,8 @@ def summary_lines(state: LiveState, seconds: float, *, is_stopped: bool = False)
 
 
 def _counts(state: LiveState, is_stopped: bool) -> str:
-    """How many agents answered, of how many; of a run that was stopped, also how many failed and are not finished."""
+    """Text that says how many agents answered, and of how many; for a stopped run, also how many failed and how many
+    are unfinished."""
     stats, total = state.run_stats, state.stages[""].total
     if not is_stopped or total == stats.done:
         return f"{stats.ok:,} of {plural(stats.done, 'agent')} answered in"
@@ -79,7 +80,7 @@ def unanswered_parts(rest: float) -> list[str]:
 
 
 def cost_by_lane(cost: Callable[[Usage], float | None], usage: Usage) -> str:
-    """What was spent in each lane; empty if all was in the lane standard."""
+    """Spending in each lane; empty if all of it was in lane standard."""
     if usage.lanes == ("standard",):
         return ""
     return f" ({', '.join(f'{dollars(cost(usage.of_lane(lane)) or 0.0)} in {lane}' for lane in usage.lanes)})"
@@ -94,21 +95,21 @@ def callback_lines(state: LiveState) -> list[str]:
 
 
 def endpoint_lines(state: LiveState) -> list[str]:
-    """How many endpoints joined and left during the run, in one line."""
+    """Line with the number of endpoints that joined and left during the run."""
     changes = state.endpoint_changes
     shown = [f"{changes[change]:,} {change}" for change in ("joined", "left") if changes[change]]
     return [f"Endpoints during the run: {', '.join(shown)}."] if shown else []
 
 
 def steered_lines(state: LiveState) -> list[str]:
-    """What the user changed during the run, in one line."""
+    """Line with the user's changes during the run."""
     shown, more = state.steered[-_MAX_STEERED:], len(state.steered) - _MAX_STEERED
     return [f"Steered: {'; '.join(shown)}{f' (and {more:,} changes before)' if more > 0 else ''}."] if shown else []
 
 
 def saved_by_sharing(sources: Mapping[str, int], tools: ToolCounts) -> str:
-    """What sharing executions saved; empty if nothing was shared. `sources`: counts of the agents' calls. They add
-    up, while tools also count calls of agents that failed or moved to another worker."""
+    """Savings from shared executions; empty if nothing was shared. `sources`: counts of the agents' calls. They add up,
+    while tools also count calls of agents that failed or moved to another worker."""
     answered = sources.get("shared", 0) + sources.get("cached", 0)
     if not answered:
         return ""

@@ -229,9 +229,8 @@ def _holders(cells: Table, group: Group, number: int, count: Counter[int]) -> di
 def _offers(
     cells: Table, holders: dict[int, dict[int, list[int]]], *, sees_heads: bool
 ) -> tuple[list[_Offer], dict[int, list[int]]]:
-    """What each text that several rows have would save, with all else that these rows agree in.
-
-    Also which fields each field determines, itself the first.
+    """Savings of each text that several rows share, together with everything else that these rows agree in; and the
+    fields that each field determines, itself first.
     """
     offers: list[_Offer] = []
     determined = {}

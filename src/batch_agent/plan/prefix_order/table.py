@@ -13,7 +13,7 @@ class Arrangement:
     rows: tuple[int, ...]
     """Order in which the rows run."""
     fields: tuple[tuple[int, ...], ...]
-    """By the row's number in the table: the order of its fields."""
+    """Order of the fields of each row, by its number in the table."""
     shared: float
     """Length that rows share with the previous row."""
     total: float

@@ -19,7 +19,7 @@ class ParsedRequest:
     """The model name in the request, which the response repeats. All names mean the run's model."""
     stream: bool = False
     counts: bool = True
-    """Whether a stream ends with the usage."""
+    """Whether the stream ends with an event for the usage."""
     body: Mapping[str, Any] = field(default_factory=dict)
     """The request itself, for an API whose responses repeat parts of it."""
 

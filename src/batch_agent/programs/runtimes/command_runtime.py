@@ -51,7 +51,7 @@ class CommandTemplate:
         return [self._fill(part) for part in command]
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
-        """With the standard names, unless `env` sets them."""
+        """The environment of the program, with the standard names unless `env` sets them."""
         return {name: self._fill(value) for name, value in {**_STANDARD_ENV, **env}.items()}
 
     def _fill(self, text: str) -> str:
@@ -59,7 +59,7 @@ class CommandTemplate:
 
 
 def names_task(command: Iterable[str], env: Mapping[str, str]) -> bool:
-    """Whether {task} occurs; otherwise the task is written to stdin."""
+    """Whether the command contains {task}; otherwise the task is written to stdin."""
     return any(TASK in text for text in (*command, *env.values()))
 
 

@@ -43,7 +43,7 @@ class FileList:
     root: bytes
     entries: dict[bytes, FileEntry] = field(default_factory=dict)
     excludes: bytes = b""
-    """What git ignores there because of files elsewhere, as lines of an ignore file."""
+    """Patterns that git ignores there because of files elsewhere, as lines of an ignore file."""
     prefix: bytes = b""
     """Path within its repository, ending with a slash; empty for the root of a repository and for a plain
     directory."""

@@ -74,7 +74,7 @@ class Git:
         return output
 
     async def as_user(self, *arguments: Argument, cwd: Path | bytes) -> GitOutput:
-        """With the user's own configuration, only to read it."""
+        """Runs git with the user's own configuration, only to read it."""
         return await _run([self.program, *arguments], cwd, _without_git(os.environ), None, MAX_OUTPUT_BYTES)
 
     def _environment(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ async def _run(
     stdin: Iterable[bytes] | None,
     max_bytes: int,
 ) -> GitOutput:
-    """In a session of its own, so that Ctrl-C reaches only this process, which then kills git."""
+    """Runs git in a session of its own, so that Ctrl-C reaches only this process, which then kills git."""
     process = await asyncio.create_subprocess_exec(
         *command,
         cwd=cwd,

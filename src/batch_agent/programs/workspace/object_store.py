@@ -52,7 +52,7 @@ class ObjectStore:
 
     @property
     def excludes(self) -> Path:
-        """What git ignores in every copy."""
+        """Patterns that git ignores in every copy."""
         return self.folder / "excludes"
 
     async def run(

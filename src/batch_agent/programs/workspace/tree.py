@@ -28,7 +28,7 @@ class Tree:
     """Files found below a directory."""
 
     entries: dict[bytes, FileEntry]
-    """By path relative to the root, with slashes."""
+    """Entries by path relative to the root, with slashes."""
     closed: tuple[bytes, ...] = ()
     """Directories that cannot be read."""
     is_whole: bool = True
@@ -40,7 +40,7 @@ class Tree:
 
 
 def stat_entry(path: bytes) -> FileEntry | None:
-    """None for what git cannot store: directories, sockets, missing files."""
+    """The entry of a path; None for what git cannot store: directories, sockets, missing files."""
     try:
         return _entry(os.path.basename(path), os.lstat(path))
     except (FileNotFoundError, NotADirectoryError):

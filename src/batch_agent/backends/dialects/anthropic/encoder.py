@@ -16,7 +16,7 @@ from .decoder import AnthropicStreamDecoder, decode_reply
 
 PATH = "/messages"
 _DEFAULT_MAX_TOKENS = 8192
-"""Used if the user sets no limit: the API requires one."""
+"""Limit if the user sets none, because the API requires one."""
 _EPHEMERAL = {"type": "ephemeral"}
 _TAIL_FIELDS = ("tool_choice", "output_config", "cache_control", "stream")
 """Fields that may differ between turns, and therefore follow the messages."""

@@ -26,12 +26,12 @@ _UNUSED_FEATURES = (
     "tool_suggest",
     "view_image",
 )
-"""They need OpenAI's services, a user or images, or make the prompts of agents differ."""
+"""Features that are turned off: they need OpenAI's services, a user or images, or make the prompts of agents differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodexSettings:
-    """What all agents of a run have in common."""
+    """Settings that all agents of a run share."""
 
     config: Mapping[str, Any]
     prompt: str | None

@@ -67,7 +67,7 @@ class OpenCodeHome:
 
     @property
     def cwd(self) -> Path:
-        """Where a server for several agents is started."""
+        """Directory in which a server for several agents is started."""
         return self.folder / "at"
 
     @property

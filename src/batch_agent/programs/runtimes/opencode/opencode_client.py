@@ -183,7 +183,7 @@ async def _is_healthy(client: aiohttp.ClientSession) -> bool:
 
 
 async def _exit_report(program: Program, seconds: float) -> str | None:
-    """How the process exited, if it does so within `seconds`."""
+    """A report of how the process exited, if it exits within `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             ended = await program.wait()
