@@ -17,8 +17,8 @@ from ..core.run_failure import RunStopped
 from ..engine.admission import AdmissionController
 
 _PROGRAM = ToolCall("", "(program)", "")
-"""Stand-in for the call that an agent waits for, while its program neither sends a request nor runs a tool that the model
-called."""
+"""Stand-in for the call that an agent waits for while its program neither sends a request nor runs a tool of the
+model."""
 
 
 _MAX_FAILURES = 3

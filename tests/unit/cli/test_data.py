@@ -4,14 +4,14 @@ import csv
 import json
 import signal
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import pytest
 from tests.support.forked_programs import Call, Programs
+from tests.support.waits import wait_until
 
 from batch_agent.cli.checkpoint import delete_checkpoint
 from batch_agent.cli.saved_command import read_command, without_secrets
@@ -223,11 +223,3 @@ def test_a_run_stopped_before_its_first_result_keeps_the_old_results_file(
         program.send_signal(signal.SIGTERM)
         assert program.wait() == 143
     assert (place / "results.jsonl").read_text() == before
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never was")

@@ -5,13 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.support.forked_programs import Call, Programs
 from tests.support.stalls import write_inputs
+from tests.support.waits import wait_for_rows
 
 from batch_agent.sim import Script, SimConfig, SimServer
 
@@ -77,7 +77,7 @@ def test_sigterm_keeps_finished_results_like_ctrl_c(place: Path, sim_url: str, p
     write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(24)], stalled=(6, 7))
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, cwd=place)
-    _wait_for_rows(place / "results.jsonl", 6)
+    wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGTERM)
     assert program.wait() == 143
     said = program.stderr.read_text()
@@ -94,19 +94,11 @@ def test_sigterm_keeps_finished_results_like_ctrl_c(place: Path, sim_url: str, p
     assert sorted(row["index"] for row in rows) == list(range(24))
 
 
-def _wait_for_rows(path: Path, least: int) -> None:
-    for _ in range(1500):
-        if path.exists() and path.read_text().count("\n") >= least:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{path} never had {least} rows")
-
-
 def test_a_run_with_a_reduce_handles_sigterm(place: Path, sim_url: str, programs: Programs) -> None:
     write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(24)], stalled=(6, 7))
     words = ["run", "--task", "Say {text}", "--inputs", "in.jsonl", "--backend", sim_url, "--max-inflight", "2"]
     program = programs.start_command(*words, "--reduce", "Sum up.", cwd=place)
-    _wait_for_rows(place / "results.jsonl", 6)
+    wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGTERM)
     assert program.wait() == 143
     assert "Stopped by SIGTERM." in program.stderr.read_text()

@@ -7,8 +7,7 @@ import resource
 import shutil
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import duckdb
 import orjson
 import pytest
 from tests.support.forked_programs import Programs
+from tests.support.waits import wait_until
 
 from batch_agent import AgentResult, SpecError
 from batch_agent.atomic_file import atomic_write
@@ -194,14 +194,6 @@ def test_the_parquet_file_is_up_to_date_when_no_more_rows_come(tmp_path: Path, m
 def test_rewriting_the_parquet_file_takes_a_small_share_of_the_time() -> None:
     assert spooled.pause_after(2.0) == pytest.approx(38.0)
     assert spooled.pause_after(0.001) == 1.0
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    for _ in range(3000):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("it never was")
 
 
 def test_an_error_in_the_block_is_the_one_that_is_raised_and_nothing_is_lost(tmp_path: Path) -> None:

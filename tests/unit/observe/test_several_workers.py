@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
+from tests.support.event_list import state_after
 from tests.support.event_logs import answered, seen, segments, turn, written
 
 from batch_agent import ErrorKind, Usage
@@ -60,13 +61,6 @@ MOVES: list[tuple[float, Event]] = [
     (8.0, answered("b", 1, usage=USAGE)),
 ]
 """An agent whose worker was lost in the middle, and one of the process that asked."""
-
-
-def told(*events: Event) -> LiveState:
-    state = LiveState()
-    for event in events:
-        state.emit(event)
-    return state
 
 
 @pytest.mark.parametrize(
@@ -184,7 +178,7 @@ def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -
         "series"
     ]
     assert (series["inflight"], series["limit"], series["server_running"]) == ([3, 5], [8, 16], [5, 5])
-    assert told(BEGINS, *samples).backends == {"vllm": LoadSampled("vllm", 5, 16, server_running=5)}
+    assert state_after(BEGINS, *samples).backends == {"vllm": LoadSampled("vllm", 5, 16, server_running=5)}
     metrics = Metrics(registry=(registry := CollectorRegistry()))
     for event in (BEGINS, *samples):
         metrics.take(0.0, event)
@@ -193,7 +187,7 @@ def test_every_view_shows_how_full_a_backend_is_of_all_workers(tmp_path: Path) -
 
 
 def test_notices_of_a_worker_have_its_name(tmp_path: Path) -> None:
-    state = told(
+    state = state_after(
         BEGINS, WorkerEvent("w", Notice("loading")), Paused(1.0, "busy"), WorkerEvent("w", Paused(2.0, "away"))
     )
     assert (state.notice, state.paused) == ("w: loading", "busy; w: away")
@@ -239,7 +233,7 @@ def test_a_run_that_its_user_pauses_is_paused_until_that_user_resumes_it() -> No
 
 def test_the_dashboard_names_workers_where_there_are_several() -> None:
     def workers(*events: tuple[float, Event]) -> list[str]:
-        lines = [line.plain.rstrip() for line in render(told(*(event for _, event in events)), 9.0, 120, 40)]
+        lines = [line.plain.rstrip() for line in render(state_after(*(event for _, event in events)), 9.0, 120, 40)]
         return [line for line in lines if line.startswith("workers")]
 
     assert workers(*MOVES, (9.0, WorkerEvent("w", turn("c", 1, USAGE)))) == [
@@ -273,6 +267,6 @@ def test_tools_of_all_workers_add_up_with_their_own_account_or_without(tmp_path:
     counted = (tool["requested"], tool["executed"], tool["shared"], tool["cached"], tool["seconds_saved"])
     assert counted == (5, 2, 2, 1, 6.0)
     assert model["stages"][0]["usage"]["input"] == 100  # of summaries
-    state = told(*(event for _, event in accounts))
+    state = state_after(*(event for _, event in accounts))
     saved = saved_by_sharing(Counter[str](state.tools.total.sources), state.tools)
     assert saved == ", 2 of them executed, 3 shared (6 s of tool time saved)"

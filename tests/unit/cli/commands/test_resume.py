@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.forked_programs import Call, Programs, typed
 from tests.support.stalls import write_inputs
+from tests.support.waits import wait_for_rows
 
 from batch_agent import BatchAgent
 from batch_agent.cli.saved_command import read_command
@@ -45,7 +45,7 @@ def test_a_killed_run_is_resumed_from_any_folder(tmp_path: Path, sim_url: str, p
     write_inputs(tmp_path / "here" / "in.jsonl", "name", [f"Zoë {i}" for i in range(30)], stalled=(4, 5))
     checkpoint = tmp_path / "here" / "runs" / "out.jsonl.checkpoint"
     program = programs.start_command(*words, cwd=tmp_path / "here")
-    _wait_for_rows(tmp_path / "here" / "runs" / "out.jsonl", 4)
+    wait_for_rows(tmp_path / "here" / "runs" / "out.jsonl", 4)
     program.send_signal(signal.SIGKILL)
     assert program.wait() == -signal.SIGKILL
     done = len(rows(tmp_path / "here" / "runs" / "out.jsonl"))
@@ -62,14 +62,6 @@ def test_a_killed_run_is_resumed_from_any_folder(tmp_path: Path, sim_url: str, p
     assert sorted(row["index"] for row in found) == list(range(30))
     assert all(row["tool_calls"] for row in found)
     assert not list(moved.glob(".command*"))
-
-
-def _wait_for_rows(path: Path, least: int) -> None:
-    for _ in range(1500):
-        if path.exists() and path.read_text().count("\n") >= least:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{path} never had {least} rows")
 
 
 def test_a_rejected_command_does_not_replace_the_recorded_command(tmp_path: Path, sim_url: str, call: Call) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from tests.support.forked_programs import Call, Programs, typed
 from tests.support.stalls import write_inputs
+from tests.support.waits import wait_for_rows
 
 from batch_agent.cli.saved_command import read_command
 from batch_agent.sim import Script, SimConfig, SimServer
@@ -129,7 +129,7 @@ def test_ctrl_c_keeps_finished_results_and_the_same_command_resumes(
     write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(60)], stalled=(6, 7))
     command = words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--max-inflight", "2")
     program = programs.start_command(*command, cwd=place)
-    _wait_for_rows(place / "results.jsonl", 6)
+    wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGINT)
     assert program.wait() == 130
     said = program.stderr.read_text()
@@ -153,7 +153,7 @@ def test_a_killed_run_with_a_reduce_is_resumed_from_any_folder(
         *words(sim, "--reduce", SEVEN, "--reduce-schema", "total.json", "--summary", "sum.json", "--max-inflight", "2"),
         cwd=place,
     )
-    _wait_for_rows(place / "results.jsonl", 6)
+    wait_for_rows(place / "results.jsonl", 6)
     program.send_signal(signal.SIGKILL)
     assert program.wait() == -signal.SIGKILL
     away = tmp_path_factory.mktemp("away")
@@ -169,21 +169,13 @@ def test_a_killed_run_with_a_reduce_is_resumed_from_any_folder(
     assert "Use that directory" in programs.call("resume", "moved/map", cwd=away).stderr
 
 
-def _wait_for_rows(path: Path, least: int) -> None:
-    for _ in range(1500):
-        if path.exists() and path.read_text().count("\n") >= least:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{path} never had {least} rows")
-
-
 def test_a_lost_backend_ends_the_command_with_exit_code_2(place: Path, programs: Programs) -> None:
     write_inputs(place / "in.jsonl", "text", [f"number {i}" for i in range(60)], stalled=(6, 7))
     with SimServer(SimConfig(step_base_ms=5), Script(answer_tokens=12)) as sim:
         program = programs.start_command(
             *words(sim, "--reduce", SEVEN, "--max-inflight", "2", "--max-retries", "0"), cwd=place
         )
-        _wait_for_rows(place / "results.jsonl", 6)
+        wait_for_rows(place / "results.jsonl", 6)
     assert program.wait() == 2
     said = program.stderr.read_text()
     assert "Stopped. " in said

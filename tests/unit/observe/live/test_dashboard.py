@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from tests.support.event_list import state_after
 
 from batch_agent.core.errors import ErrorKind
 from batch_agent.core.events import (
@@ -47,19 +48,12 @@ FULL: list[Event] = [
 ]
 
 
-def board_of(*events: Event) -> LiveState:
-    state = LiveState()
-    for event in events:
-        state.emit(event)
-    return state
-
-
 def lines(state: LiveState, width: int = 120, height: int = 40) -> list[str]:
     return [line.plain.rstrip() for line in render(state, 65.0, width, height)]
 
 
 def test_the_dashboard_shows_all_key_figures() -> None:
-    state = board_of(*FULL)
+    state = state_after(*FULL)
     state.tick(60.0)
     state.emit(AgentFinished(AgentResult(5, "f", output="an answer\nof two lines"), False))
     state.tick(61.0)
@@ -86,7 +80,7 @@ def test_the_dashboard_shows_all_key_figures() -> None:
 
 def test_more_in_flight_than_a_lowered_limit_is_not_a_share_of_it() -> None:
     """A lower limit takes effect as requests end."""
-    state = board_of(RunStarted("vllm", "m", 128, 100), LoadSampled("vllm", 95, 47, 3, 12, 130_000, 100_000))
+    state = state_after(RunStarted("vllm", "m", 128, 100), LoadSampled("vllm", 95, 47, 3, 12, 130_000, 100_000))
     text = "\n".join(lines(state))
     assert "95 in flight, limit lowered to 47  3 waiting" in text
     assert "12 resident agents  130k tokens, 100k fit" in text
@@ -96,7 +90,7 @@ def test_more_in_flight_than_a_lowered_limit_is_not_a_share_of_it() -> None:
 
 
 def test_in_a_small_terminal_the_least_important_lines_are_left_out() -> None:
-    state = board_of(*FULL, Paused(3.0, "rate limited"))
+    state = state_after(*FULL, Paused(3.0, "rate limited"))
     labels = [[line.split(" ")[0] for line in lines(state, height=height)[2:]] for height in (3, 6, 8, 10)]
     assert labels == [
         ["paused"],
@@ -109,7 +103,7 @@ def test_in_a_small_terminal_the_least_important_lines_are_left_out() -> None:
 
 
 def test_each_stage_of_a_flow_says_when_it_will_be_done() -> None:
-    state = board_of(FlowStarted(("review", "report")), StageEvent("review", RunStarted("vllm", "m", 8, 30)))
+    state = state_after(FlowStarted(("review", "report")), StageEvent("review", RunStarted("vllm", "m", 8, 30)))
     for second in range(11):
         state.tick(second)
         state.emit(StageEvent("review", AgentFinished(AgentResult(second, str(second)), False)))
@@ -117,18 +111,18 @@ def test_each_stage_of_a_flow_says_when_it_will_be_done() -> None:
 
 
 def test_a_long_name_leaves_room_for_the_time() -> None:
-    state = board_of(RunStarted("vllm", "a-model-with-a-name-that-is-very-long-indeed", 8, 10))
+    state = state_after(RunStarted("vllm", "a-model-with-a-name-that-is-very-long-indeed", 8, 10))
     assert lines(state, width=40)[0] == "a-model-with-a-name-that-is…  1 min 05 s"
 
 
 @pytest.mark.parametrize("events", [[], [Notice("Loading \x1b[31mthe model ...")]])
 def test_before_the_run_starts_the_dashboard_shows_only_its_notice(events: list[Event]) -> None:
-    [line] = lines(board_of(*events))
+    [line] = lines(state_after(*events))
     assert line == ("Loading ␛[31mthe model ..." if events else "Connecting ...")
 
 
 def test_a_notice_that_says_more_than_to_wait_stays() -> None:
-    state = board_of(Notice("Starting the model ..."), *FULL)
+    state = state_after(Notice("Starting the model ..."), *FULL)
     assert not any(line.startswith("notice") for line in lines(state))
     state.emit(Notice("http://b is down, and the others do its work: gone"))
     assert "notice     http://b is down, and the others do its work: gone" in lines(state)
@@ -138,7 +132,7 @@ STEERING = "\x1b]0;owned\x07 \x1b[2J\r\n\tx \x9b31m \u202eevil \ud800 \u2028 �
 
 
 def test_model_output_on_the_dashboard_has_no_escape_sequences() -> None:
-    state = board_of(
+    state = state_after(
         FlowStarted((STEERING,)),
         StageEvent(STEERING, RunStarted(STEERING, STEERING, 8, 10)),
         StageEvent(STEERING, AgentStarted("a", 0)),

@@ -4,6 +4,7 @@ import io
 
 import pytest
 from rich.console import Console
+from tests.support.event_list import state_after
 
 from batch_agent import ErrorKind, Flow
 from batch_agent.core.events import (
@@ -41,20 +42,13 @@ EVENTS: list[Event] = [
 ]
 
 
-def board_of(*events: Event) -> LiveState:
-    state = LiveState()
-    for event in events:
-        state.emit(event)
-    return state
-
-
 def shown(state: LiveState) -> list[str]:
     return [line.plain for line in render(state, 5.0, 100, 30)]
 
 
 def test_each_stage_has_numbers_of_its_own() -> None:
     assert not LiveState().has_started
-    state = board_of(*EVENTS)
+    state = state_after(*EVENTS)
     assert state.has_started
     assert state.is_flow
     review, report = (stage.stats for stage in state.stages.values())
@@ -65,7 +59,7 @@ def test_each_stage_has_numbers_of_its_own() -> None:
 
 
 def test_a_stage_of_unknown_size_has_no_remaining_time() -> None:
-    state = board_of(*EVENTS[:3])
+    state = state_after(*EVENTS[:3])
     assert state.stages["report"].total is None
     assert state.seconds_left is None
     assert shown(state)[2].endswith("0 done")

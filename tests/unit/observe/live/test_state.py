@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.event_list import EventList
+from tests.support.event_list import EventList, state_after
 
 from batch_agent import BatchAgent, Flow, Results, Tool
 from batch_agent.core.errors import ErrorKind
@@ -57,16 +57,9 @@ def sim_url() -> Iterator[str]:
 
 def test_endpoints_that_join_and_leave_are_the_notice_and_are_counted_in_the_summary() -> None:
     changes = [EndpointChanged("vllm://b:1", "joined", 2), EndpointChanged("vllm://a:1", "left", 1)]
-    state = board_of(STARTED, *changes)
+    state = state_after(STARTED, *changes)
     assert state.notice == "Endpoint vllm://a:1 left (1 endpoint)."
     assert summary_lines(state, 1.0)[-1] == "Endpoints during the run: 1 joined, 1 left."
-
-
-def board_of(*events: Event) -> LiveState:
-    state = LiveState()
-    for event in events:
-        state.emit(event)
-    return state
 
 
 def ended(key: str, usage: Usage = NO_USAGE) -> TurnEnded:
@@ -84,7 +77,7 @@ def states(state: LiveState, stage: str = "") -> tuple[int, int, int]:
 
 
 def test_an_agent_waits_generates_calls_tools_and_is_gone() -> None:
-    state = board_of(STARTED)
+    state = state_after(STARTED)
     seen = []
     for event in (
         AgentStarted("a", 0),
@@ -104,7 +97,7 @@ def test_an_agent_waits_generates_calls_tools_and_is_gone() -> None:
 
 
 def test_parts_of_a_long_input_are_one_agent_that_generates_if_any_of_them_does() -> None:
-    state = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a.part1", 1), TurnStarted("a.part2", 1))
+    state = state_after(STARTED, AgentStarted("a", 0), TurnStarted("a.part1", 1), TurnStarted("a.part2", 1))
     assert states(state) == (0, 1, 0)
     for event in (ended("a.part1"), CallsStarted("a.part1", 1, ("look",))):
         state.emit(event)
@@ -135,7 +128,7 @@ EVENTS = st.lists(
 @settings(deadline=None, max_examples=200)
 @given(EVENTS)
 def test_every_agent_under_way_is_in_one_state_whatever_comes_in_whatever_order(events: list[Event]) -> None:
-    state = board_of(STARTED)
+    state = state_after(STARTED)
     started: set[str] = set()
     for event in events:
         state.emit(event)
@@ -193,7 +186,9 @@ def _agrees(stage: LiveStage, results: Results, trial: Usage = NO_USAGE) -> None
 
 
 def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None:
-    state = board_of(STARTED, AgentStarted("a", 0), TurnStarted("a", 1), ended("a", Usage(1_000_000, 600_000, 50_000)))
+    state = state_after(
+        STARTED, AgentStarted("a", 0), TurnStarted("a", 1), ended("a", Usage(1_000_000, 600_000, 50_000))
+    )
     assert state.turn_usage == Usage(1_000_000, 600_000, 50_000)
     assert state.run_stats.usage == NO_USAGE
     cost = state.cost
@@ -204,12 +199,12 @@ def test_tokens_are_counted_turn_by_turn_and_cost_what_the_model_costs() -> None
 
 def test_what_the_price_of_one_stage_is_not_known_of_has_no_cost() -> None:
     flow = (FlowStarted(("a", "b")), StageEvent("a", STARTED))
-    assert board_of(*flow, StageEvent("a", ended("k", Usage(1_000_000)))).cost == 2.0
-    assert board_of(*flow, StageEvent("b", RunStarted("vllm", "m", 8, None))).cost is None
+    assert state_after(*flow, StageEvent("a", ended("k", Usage(1_000_000)))).cost == 2.0
+    assert state_after(*flow, StageEvent("b", RunStarted("vllm", "m", 8, None))).cost is None
 
 
 def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from() -> None:
-    state = board_of(STARTED, AgentStarted("a", 0))
+    state = state_after(STARTED, AgentStarted("a", 0))
     calls = (
         CallRecord("look", "", True, 2.0),
         CallRecord("look", "", False, 9.0, "shared"),
@@ -223,7 +218,7 @@ def test_tools_are_counted_while_the_run_goes_by_where_their_results_came_from()
 
 
 def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:
-    state = board_of(
+    state = state_after(
         FlowStarted(("a", "b")), StageEvent("a", STARTED), StageEvent("a", Notice("loading")), Paused(1, "busy")
     )
     assert (state.notice, state.paused) == ("loading", "busy")
@@ -241,7 +236,7 @@ def test_what_concerns_all_stages_is_kept_in_a_flow_too() -> None:
 
 
 def test_what_the_user_changes_is_shown_and_in_the_summary() -> None:
-    state = board_of(STARTED, Steered("pause", "no", "yes"), Paused(1, "busy"))
+    state = state_after(STARTED, Steered("pause", "no", "yes"), Paused(1, "busy"))
     assert (state.paused, state.notice) == ("by batch-agent ctl; busy", "Steered: pause: no -> yes")
     for event in (Resumed(), Steered("inputs", "2", "5", agents=3)):
         state.emit(event)
@@ -253,7 +248,7 @@ def test_what_the_user_changes_is_shown_and_in_the_summary() -> None:
 
 
 def test_only_agents_under_way_and_the_last_results_are_held() -> None:
-    state = board_of(STARTED)
+    state = state_after(STARTED)
     for number in range(1000):
         key = str(number)
         for event in (AgentStarted(key, number), TurnStarted(key, 1), TurnStarted(f"{key}.part1", 1), finished(key)):
@@ -263,7 +258,7 @@ def test_only_agents_under_way_and_the_last_results_are_held() -> None:
 
 
 def test_the_pace_is_that_of_the_last_minute_and_says_when_the_rest_will_be_done() -> None:
-    state = board_of(STARTED, *(finished(f"old{number}", resumed=True) for number in range(10)))
+    state = state_after(STARTED, *(finished(f"old{number}", resumed=True) for number in range(10)))
     state.tick(0.0)
     assert state.seconds_left is None
     for second in range(1, 31):
