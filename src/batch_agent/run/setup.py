@@ -4,7 +4,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain, count, takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -161,8 +161,11 @@ class RunSetup:
     def recorded_traits(self, kept: Mapping[str, Any]) -> Traits:
         """Traits of a checkpoint's server, as far as they are recorded."""
         if kept_traits := kept.get("finished", {}).get("traits"):
+            known = {each.name for each in fields(Traits)}  # another version may have recorded others
             traits: dict[str, Any] = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in kept_traits.items()
+                name: tuple(value) if isinstance(value, list) else value
+                for name, value in kept_traits.items()
+                if name in known
             }
             return Traits(**traits)
         return replace(ANY_SERVER, name=kept["backend"], model=kept["model"])

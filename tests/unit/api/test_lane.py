@@ -74,5 +74,6 @@ def test_the_traits_of_a_checkpoint_of_an_earlier_version_have_one_lane() -> Non
     kept = loads(dumps(asdict(traits)))
     setup = RunSetup.validate(BatchSpec.of(task="{it}", inputs=["a"]), None)
     assert setup.recorded_traits({"finished": {"traits": kept}}) == traits
+    assert setup.recorded_traits({"finished": {"traits": {**kept, "of_another_version": 1}}}) == traits
     del kept["lanes"]
     assert setup.recorded_traits({"finished": {"traits": kept}}) == replace(traits, lanes=("standard",))
