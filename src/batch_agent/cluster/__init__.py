@@ -1,1 +1,1 @@
-"""What the workers of one run share, wherever they are: work, facts, calls and limits."""
+"""State that the workers of a run share across machines: work, facts, calls and limits."""

@@ -10,8 +10,8 @@ local function old_layout()
 end
 """
 
-# ARGV: retry failed, a creation mark, a JSON list with key and length of the data of each job, data. Returns the run's
-# creation mark, which is that of the first submitter, and key and completion of those that need no work.
+# ARGV: retry failed, a creation mark, a JSON list with key and data length of each job, data. Returns the run's
+# creation mark, set by the first submitter, and key and completion of each job that needs no work.
 SUBMIT: Final = LuaScript.of(
     COMMON,
     _REFUSE_OLD_LAYOUT,
@@ -59,9 +59,9 @@ return result
 """,
 )
 
-# ARGV: once (3), worker, max jobs, divisor of the pending agents (at most that part of them is leased), ttl in
-# milliseconds. Returns the last wake-up entry, if there is nothing to lease (false: no work was ever submitted); of
-# each, as one string, token, attempts and number of its entries, and in the next line its job.
+# ARGV: once (3), worker, max jobs, divisor of the pending agents (limits the leases to that part of them), ttl in
+# milliseconds. Returns the last wake-up entry if there is nothing to lease (false if no work was ever submitted), else
+# one string per lease: token, attempts and number of fact entries, then the job in the next line.
 LEASE: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -135,7 +135,8 @@ return {{bell, leases}}
 """,
 )
 
-# ARGV: worker, ttl in milliseconds, then key and token of each. Returns the keys that other workers hold or have ended.
+# ARGV: worker, ttl in milliseconds, then key and token of each agent. Returns the keys that other workers hold or have
+# ended.
 RENEW: Final = LuaScript.of(
     COMMON,
     OUTAGE_GRACE,
@@ -157,7 +158,7 @@ return lost
 """,
 )
 
-# ARGV: worker, then key and token of each.
+# ARGV: worker, then key and token of each agent.
 RELEASE: Final = LuaScript.of(
     COMMON,
     """
