@@ -1,4 +1,4 @@
-"""Flows: stages of agents in a row, without barriers between them."""
+"""Flows: consecutive stages of agents, without barriers between them."""
 
 from .flow import Flow
 from .map_reduce import run_with_map_reduce, run_with_reduce
