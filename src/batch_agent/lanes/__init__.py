@@ -1,1 +1,2 @@
-"""Lanes: service classes of requests. The batch lane submits requests in files that a provider works off."""
+"""Lanes: service classes of requests. The batch lane submits requests in files that a provider processes within
+hours."""
