@@ -171,7 +171,7 @@ COMMANDS = (
         "batch_agent.cli.commands.serve_batches:serve_batch_api",
         "Serve OpenAI's batch API over any backend.\n\n"
         "OpenAI's client works with it unchanged: /v1/files and /v1/batches. Files, batches and responses are kept "
-        "in a directory; after a crash, the server continues where it was.",
+        "in a directory; after a crash, the server continues where it stopped.",
         ("batch-agent serve-batches --backend vllm://127.0.0.1:8000 --folder batches",),
     ),
     Command(

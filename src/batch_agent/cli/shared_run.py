@@ -123,7 +123,7 @@ class SharedRun:
         if self.name in known:
             raise SpecError(
                 f"Run {self.name!r} at {self.url} was not started by `batch-agent run` of this version. Run the same "
-                "program or command again, with the same store and name: it goes on where the run is."
+                "program or command again, with the same store and name: it continues the run."
             )
         raise no_such_run(self.name, self.url, known)
 

@@ -282,7 +282,7 @@ class SharedReferenceOrder:
         digest = blake2b(heading.encode(errors="surrogatepass"), digest_size=_DIGEST_BYTES).digest()
         if digest not in self._ranks:
             self._new.add(digest)
-            async with self._lock:  # what is asked for meanwhile is added in one go
+            async with self._lock:  # whatever is requested meanwhile is added in one go
                 if digest not in self._ranks:
                     await self._append()
         return self._ranks.get(digest) or SharedRank(MAX_REFERENCES, is_elsewhere=False)

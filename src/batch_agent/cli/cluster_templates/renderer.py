@@ -90,7 +90,9 @@ class ClusterJob:
             text = getattr(self, name)
             if text is not None and public_url(text) != text:
                 where = f"set the whole URL in {STORE}" if name == "store" else "name a backend of a batch.toml"
-                raise SpecError(f"{_flag(name)} {public_url(text)} may have a password, and a file must not: {where}.")
+                raise SpecError(
+                    f"{_flag(name)} {public_url(text)} may have a password, which must not be in a file: {where}."
+                )
         for text in (self.store, self.backend, *self.trust):
             if text is not None and not text.isprintable():
                 raise SpecError(f"A value has characters that cannot be printed: {text!r}.")

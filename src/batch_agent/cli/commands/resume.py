@@ -126,8 +126,8 @@ def _save_inputs(shared: SharedRun, *, is_reduced: bool) -> Path:
     values = [rows.get(index) for index in range(len(rows))]
     if not values or None in values:
         raise SpecError(
-            f"The inputs of {shared.title} are not on this machine, and the server has not all of them: it keeps lists "
-            "of up to 64 MiB. Run the whole original command where its inputs are: it goes on where the run is."
+            f"The inputs of {shared.title} are not on this machine, and the server does not have all of them: it "
+            "keeps lists of up to 64 MiB. Run the whole original command where its inputs are: it continues the run."
         )
     path = Path(f"{shared.name}.inputs.jsonl").absolute()
     with atomic_write(path, is_private=True) as file:
